@@ -1,0 +1,1 @@
+//! A simulated `libnvidia-ml.so.1`.
