@@ -1,1 +1,5 @@
-//! gpumeter
+//! gpumeter: every GPU-second, joule and cent of a node's GPUs, accounted for exactly once.
+
+pub mod attribution;
+pub mod ledger;
+pub mod model;

@@ -1,0 +1,121 @@
+//! What the account says of a holder on a slot: the parts of what was held, and what was used.
+
+use serde::{Deserialize, Serialize};
+
+/// The five parts of held slot time, in nanoseconds; they sum to what was held, each at least 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// Used by those whom the holding covers.
+    pub within: u64,
+    /// Idle, and used by others.
+    pub lent: u64,
+    /// Idle, and used by nobody.
+    pub waste: u64,
+    /// Held while activity could not be known.
+    pub unmeasured: u64,
+    /// Held while the slot was lost or broken.
+    pub unavailable: u64,
+}
+
+impl Parts {
+    /// What was held.
+    pub const fn held(&self) -> u64 {
+        self.within + self.lent + self.waste + self.unmeasured + self.unavailable
+    }
+
+    /// Held and not used by those it covers.
+    pub const fn idle(&self) -> u64 {
+        self.lent + self.waste
+    }
+
+    /// Adds another span's parts.
+    pub const fn add(&mut self, other: &Self) {
+        self.within += other.within;
+        self.lent += other.lent;
+        self.waste += other.waste;
+        self.unmeasured += other.unmeasured;
+        self.unavailable += other.unavailable;
+    }
+}
+
+/// Slot time that a user kept busy, in nanoseconds: the four shares sum to what was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Within a holding that covers the user.
+    pub within: u64,
+    /// Above the held part, by a user who holds something on this slot.
+    pub beyond: u64,
+    /// By a user who holds nothing on a slot that others hold.
+    pub outside: u64,
+    /// On a slot that nobody holds.
+    pub unheld: u64,
+}
+
+impl Use {
+    /// What was used.
+    pub const fn total(&self) -> u64 {
+        self.within + self.beyond + self.outside + self.unheld
+    }
+
+    /// Adds another span's use.
+    pub const fn add(&mut self, other: &Self) {
+        self.within += other.within;
+        self.beyond += other.beyond;
+        self.outside += other.outside;
+        self.unheld += other.unheld;
+    }
+}
+
+/// How the busy time of a slot was split between its users, best first; a row keeps its worst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// By each process's own utilization, or one user took all.
+    #[default]
+    Measured,
+    /// By the weights of other ticks or windows, or accounting records.
+    SplitByActivity,
+    /// Along what each holds.
+    SplitByHolding,
+    /// By resident memory.
+    SplitByMemory,
+    /// Equally per holder.
+    SplitEqually,
+    /// The owner is unknown.
+    Unknown,
+}
+
+impl Grade {
+    /// The name in statements and in the ledger.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::SplitByActivity => "split_by_activity",
+            Self::SplitByHolding => "split_by_holding",
+            Self::SplitByMemory => "split_by_memory",
+            Self::SplitEqually => "split_equally",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// How a row came to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// The agent watched.
+    #[default]
+    Observed,
+    /// The same holder held before and after a gap of the agent.
+    Bridged,
+}
+
+impl Method {
+    /// The name in statements and in the ledger.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Observed => "observed",
+            Self::Bridged => "bridged",
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The nouns of the house: readings and their absence, GPUs, frames, processes, holders, holdings, parts,
+//! snapshots, and the quantities in which they are counted.
+//!
+//! Plain data. It knows no file, no driver, no clock and no wire format; every other room imports it.
+
+pub mod account;
+pub mod frame;
+pub mod gpu;
+pub mod holder;
+pub mod holding;
+pub mod quantity;
+pub mod reading;
+
+pub mod span;
+pub mod stamp;
+
+pub use account::{Grade, Method, Parts, Use};
+pub use frame::{CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample};
+pub use gpu::{GpuId, GpuIdentity, InstanceId, InstanceIdentity};
+pub use holder::{Facts, Holder, HolderId, HolderKind};
+pub use holding::{Fraction, Holding, HoldingSource};
+pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
+pub use reading::{Absence, Reading};
+pub use span::{ActivitySource, Carry, Presence, Row, Settlement, SlotState, Span};
+pub use stamp::{Stamp, Utc};

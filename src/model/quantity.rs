@@ -1,0 +1,118 @@
+//! Quantities as types: integers of one named unit each, so that sums are exact and no unit is guessed.
+//!
+//! Floating point appears only on the wire; rounding happens once, at settlement or there.
+
+use serde::{Deserialize, Serialize};
+
+/// A base unit of the metrics, with the number of decimals at which its integers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds, kept as nanoseconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// Joules, kept as microjoules.
+    Joules,
+    /// Watts, kept as milliwatts.
+    Watts,
+    /// Degrees Celsius, kept as thousandths.
+    Celsius,
+    /// Hertz.
+    Hertz,
+    /// A share between 0 and 1, kept as billionths.
+    Ratio,
+    /// Money, kept as nano-units of the currency that the series names.
+    Money,
+    /// A number without a unit.
+    None,
+}
+
+impl Unit {
+    /// How many decimals an integer of this unit carries: 9 means that 1,500,000,000 stands for 1.5.
+    pub const fn decimals(self) -> u8 {
+        match self {
+            Self::Seconds | Self::Ratio | Self::Money => 9,
+            Self::Joules => 6,
+            Self::Watts | Self::Celsius => 3,
+            Self::Bytes | Self::Hertz | Self::None => 0,
+        }
+    }
+
+    /// The suffix that a metric name of this unit ends in (before `_total`), or "" where none is due.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Seconds => "seconds",
+            Self::Bytes => "bytes",
+            Self::Joules => "joules",
+            Self::Watts => "watts",
+            Self::Celsius => "celsius",
+            Self::Hertz => "hertz",
+            Self::Ratio => "ratio",
+            Self::Money | Self::None => "",
+        }
+    }
+}
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl std::ops::Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                self.0 += other.0;
+            }
+        }
+        impl std::ops::Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+        impl std::iter::Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
+                Self(items.map(|item| item.0).sum())
+            }
+        }
+    };
+}
+
+quantity! {
+    /// A span of time, or GPU time, in nanoseconds.
+    Nanoseconds(u64)
+}
+quantity! {
+    /// Energy in microjoules.
+    Microjoules(u64)
+}
+quantity! {
+    /// Memory in bytes.
+    Bytes(u64)
+}
+quantity! {
+    /// Money in nano-units (billionths) of a currency that stands beside it.
+    Money(i128)
+}
+
+impl Nanoseconds {
+    /// One second.
+    pub const SECOND: Self = Self(1_000_000_000);
+
+    /// The same span for the standard library's timers.
+    pub const fn duration(self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0)
+    }
+
+    /// Whole seconds as nanoseconds.
+    pub const fn from_seconds(seconds: u64) -> Self {
+        Self(seconds * Self::SECOND.0)
+    }
+}

@@ -1,0 +1,48 @@
+//! Points in time, as the injected clock tells them.
+
+use serde::{Deserialize, Serialize};
+
+use super::Nanoseconds;
+
+/// One moment, on both clocks: the boot clock never steps, UTC names the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Nanoseconds since boot, suspend included; never goes backwards.
+    pub boottime: Nanoseconds,
+    /// The wall clock at that moment.
+    pub utc: Utc,
+}
+
+/// Nanoseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Utc(pub u64);
+
+impl Utc {
+    /// The span from `earlier` to this moment, 0 if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Nanoseconds {
+        Nanoseconds(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This moment moved forward.
+    pub const fn plus(self, span: Nanoseconds) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// The last multiple of `grid` that is not after this moment.
+    pub const fn floor(self, grid: Nanoseconds) -> Self {
+        Self(self.0 - self.0 % grid.0)
+    }
+
+    /// Seconds as a decimal fraction, for formats that want them so.
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+impl Stamp {
+    /// The span from `earlier` to this moment on the boot clock, 0 if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Nanoseconds {
+        Nanoseconds(self.boottime.0.saturating_sub(earlier.boottime.0))
+    }
+}
