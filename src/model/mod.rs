@@ -10,7 +10,7 @@ pub mod holder;
 pub mod holding;
 pub mod quantity;
 pub mod reading;
-
+pub mod snapshot;
 pub mod span;
 pub mod stamp;
 

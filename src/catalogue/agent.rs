@@ -1,0 +1,162 @@
+//! The agent about itself.
+
+use super::{Family, Kind, Level, Rows};
+use crate::model::Unit;
+use crate::model::frame::Tier;
+
+pub(super) const ROWS: &[Family] = &[
+    agent("gpumeter_build_info", Kind::Gauge, Unit::None, "Always 1; version of the agent.", &["version"]),
+    agent(
+        "gpumeter_simulated",
+        Kind::Gauge,
+        Unit::None,
+        "1 when the driver library is simulated and every number is made up, else 0.",
+        &[],
+    ),
+    agent(
+        "gpumeter_last_sample_timestamp_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "When the GPU's last frame ended, in seconds since 1970.",
+        &["gpu", "uuid"],
+    ),
+    agent(
+        "gpumeter_sampling_interval_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "How often the tier is read.",
+        &["tier"],
+    ),
+    agent(
+        "gpumeter_collector_success",
+        Kind::Gauge,
+        Unit::None,
+        "1 when the last tick of this GPU's lane brought a frame, else 0.",
+        &["collector"],
+    ),
+    agent(
+        "gpumeter_driver_call_duration_seconds",
+        Kind::Histogram,
+        Unit::Seconds,
+        "Time inside the driver per call; its count is the calls, its sum the time inside the driver.",
+        &[],
+    ),
+    agent(
+        "gpumeter_driver_call_in_flight_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "For how long a driver call has not returned; only there while one is late.",
+        &["gpu", "uuid", "call"],
+    ),
+    agent(
+        "gpumeter_source_info",
+        Kind::Gauge,
+        Unit::None,
+        "Always 1; which meter serves a metric whose exactness depends on it.",
+        &["gpu", "uuid", "metric", "source"],
+    ),
+    agent(
+        "gpumeter_samples_rejected_total",
+        Kind::Counter,
+        Unit::None,
+        "Driver answers outside what the quantity can be, dropped.",
+        &["reason"],
+    ),
+    agent(
+        "gpumeter_resolver_success",
+        Kind::Gauge,
+        Unit::None,
+        "1 when the resolver's last round succeeded, else 0.",
+        &["resolver"],
+    ),
+    agent(
+        "gpumeter_resolver_age_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "Age of what the resolver last published.",
+        &["resolver"],
+    ),
+    agent(
+        "gpumeter_otlp_points_sent_total",
+        Kind::Counter,
+        Unit::None,
+        "OTLP data points that the destination accepted.",
+        &["destination"],
+    ),
+    agent(
+        "gpumeter_otlp_points_rejected_total",
+        Kind::Counter,
+        Unit::None,
+        "OTLP data points that the destination refused.",
+        &["destination"],
+    ),
+    agent(
+        "gpumeter_otlp_points_dropped_total",
+        Kind::Counter,
+        Unit::None,
+        "OTLP data points that could not be delivered.",
+        &["destination"],
+    ),
+    agent(
+        "gpumeter_ledger_durable",
+        Kind::Gauge,
+        Unit::None,
+        "1 when the ledger lies on a file system that survives a restart of the node, else 0.",
+        &[],
+    ),
+    agent(
+        "gpumeter_ledger_imbalance",
+        Kind::Gauge,
+        Unit::None,
+        "Nanoseconds by which the ledger's parts differ from its slot time; anything but 0 is a defect.",
+        &[],
+    ),
+    agent("gpumeter_ledger_bytes", Kind::Gauge, Unit::Bytes, "Size of the ledger on disk.", &[]),
+    agent(
+        "gpumeter_ledger_last_commit_timestamp_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "When the ledger last committed, in seconds since 1970.",
+        &[],
+    ),
+    agent(
+        "gpumeter_ledger_errors_total",
+        Kind::Counter,
+        Unit::None,
+        "Commits that failed; what they carried is kept and tried again.",
+        &[],
+    ),
+    agent(
+        "gpumeter_http_requests_total",
+        Kind::Counter,
+        Unit::None,
+        "Requests answered, by status.",
+        &["code"],
+    ),
+    agent(
+        "process_cpu_seconds_total",
+        Kind::Counter,
+        Unit::Seconds,
+        "User and system CPU time of the agent.",
+        &[],
+    ),
+    agent("process_resident_memory_bytes", Kind::Gauge, Unit::Bytes, "Resident memory of the agent.", &[]),
+    agent("process_open_fds", Kind::Gauge, Unit::None, "Open file descriptors of the agent.", &[]),
+    agent(
+        "process_start_time_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "When the agent started, in seconds since 1970.",
+        &[],
+    ),
+];
+
+const fn agent(
+    name: &'static str,
+    kind: Kind,
+    unit: Unit,
+    help: &'static str,
+    labels: &'static [&'static str],
+) -> Family {
+    Family { name, kind, unit, help, labels, level: Level::Lean, tier: Tier::Fast, rows: Rows::Agent }
+}

@@ -1,0 +1,246 @@
+//! What the agent knows at the end of one tick, sealed: everything that a page, a push or a query may show.
+//!
+//! Labels live in the [`Roster`], which stays the same `Arc` for as long as they do; values stand in vectors
+//! parallel to it. So an encoder may keep what it rendered of the labels for as long as it sees the same
+//! roster, and cannot put a value under another series' labels.
+
+use std::sync::Arc;
+
+use super::frame::Tier;
+use super::{
+    Absence, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds, Reading,
+    Stamp, Utc,
+};
+
+/// Everything known at the end of one tick.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Counts the snapshots of this process.
+    pub sequence: u64,
+    /// When it was sealed.
+    pub at: Stamp,
+    /// Who and what has series.
+    pub roster: Arc<Roster>,
+    /// When the agent's own counters began.
+    pub started: Utc,
+    /// When the ledger's counters began; absent without a ledger.
+    pub ledger_started: Option<Utc>,
+    /// Parallel to [`Roster::gpus`].
+    pub gpus: Vec<GpuState>,
+    /// Parallel to [`Roster::processes`].
+    pub processes: Vec<ProcessState>,
+    /// Parallel to [`Roster::accounts`].
+    pub accounts: Vec<AccountState>,
+    /// Parallel to [`Roster::holdings`]: the share in billionths.
+    pub holdings: Vec<HoldingState>,
+    /// Parallel to [`Roster::agent`].
+    pub agent: Vec<AgentNumber>,
+}
+
+/// Who and what has series; equal rosters are one `Arc`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// The GPUs ever seen, by index and UUID.
+    pub gpus: Vec<GpuEntry>,
+    /// The processes on GPUs, by GPU and pid; empty below level full.
+    pub processes: Vec<ProcessEntry>,
+    /// Tenants and remainders with an account, by tenant and GPU.
+    pub accounts: Vec<AccountEntry>,
+    /// Holdings of the moment, by GPU and holder.
+    pub holdings: Vec<HoldingEntry>,
+    /// Workloads of the moment, by id.
+    pub workloads: Vec<WorkloadEntry>,
+    /// The price in force; without one there is no money anywhere.
+    pub price: Option<PriceEntry>,
+    /// The agent's own series, in the order of the catalogue's families.
+    pub agent: Vec<AgentEntry>,
+}
+
+/// A GPU on the roster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuEntry {
+    /// Which GPU.
+    pub id: GpuId,
+    /// The index as a label value.
+    pub index: Arc<str>,
+    /// What it last said of itself.
+    pub identity: Arc<GpuIdentity>,
+    /// Its MIG instances.
+    pub instances: Vec<InstanceEntry>,
+    /// Families that it cannot answer, by name, and why.
+    pub unsupported: Vec<(&'static str, Absence)>,
+    /// XIDs seen since the agent's start, ascending, with the number as a label value.
+    pub xids: Vec<(u32, Arc<str>)>,
+    /// Which meter serves the account's activity, once known.
+    pub activity_source: Option<&'static str>,
+}
+
+/// A MIG instance on the roster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceEntry {
+    /// What it says of itself.
+    pub identity: InstanceIdentity,
+    /// The GPU instance id as a label value.
+    pub gpu_instance: Arc<str>,
+    /// The compute instance id as a label value.
+    pub compute_instance: Arc<str>,
+}
+
+/// A process on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessEntry {
+    /// Position of its GPU in [`Roster::gpus`].
+    pub gpu: usize,
+    /// The GPU instance as a label value, "" on a GPU without MIG.
+    pub gpu_instance: Arc<str>,
+    /// The pid as a label value.
+    pub pid: Arc<str>,
+    /// Its name, as the kernel tells it, "" if unknown.
+    pub process: Arc<str>,
+    /// Workload id, "" if unknown.
+    pub workload: Arc<str>,
+    /// Tenant, "" if unknown.
+    pub tenant: Arc<str>,
+}
+
+/// A tenant's account on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountEntry {
+    /// Tenant or remainder.
+    pub tenant: Arc<str>,
+    /// Position of the GPU in [`Roster::gpus`].
+    pub gpu: usize,
+}
+
+/// A holding of the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldingEntry {
+    /// Position of the GPU in [`Roster::gpus`].
+    pub gpu: usize,
+    /// Workload id of the holder.
+    pub workload: Arc<str>,
+    /// Its tenant.
+    pub tenant: Arc<str>,
+    /// Who granted it.
+    pub source: HoldingSource,
+}
+
+/// A workload that holds or uses a GPU at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadEntry {
+    /// Workload id.
+    pub workload: Arc<str>,
+    /// Kind of identity.
+    pub kind: &'static str,
+    /// Its tenant.
+    pub tenant: Arc<str>,
+    /// systemd unit, "" if none.
+    pub unit: Arc<str>,
+    /// Unix user, "" if unknown.
+    pub user: Arc<str>,
+}
+
+/// The price in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PriceEntry {
+    /// ISO 4217 code, or what the operator wrote.
+    pub currency: Arc<str>,
+    /// `on_demand`, `spot` or `committed`.
+    pub class: Arc<str>,
+    /// Nano-units of the currency per GPU-hour.
+    pub nano_per_gpu_hour: i128,
+}
+
+/// One of the agent's own series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentEntry {
+    /// The family's name in the catalogue.
+    pub family: &'static str,
+    /// Label names and values, in the family's order.
+    pub labels: Vec<(&'static str, Arc<str>)>,
+}
+
+/// A GPU at one tick.
+#[derive(Debug)]
+pub struct GpuState {
+    /// Whether the driver still counts it.
+    pub present: bool,
+    /// The last frame that came, however old.
+    pub frame: Option<Arc<Frame>>,
+    /// Whether each tier of the frame is young enough to be shown, by [`Tier`] order.
+    pub fresh: [bool; 3],
+    /// Nanoseconds integrated by the agent, by the catalogue's integral number.
+    pub integrals: Vec<Reading>,
+    /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
+    pub busy: Reading,
+    /// Slot time in closed and committed windows, in nanoseconds.
+    pub slot: Reading,
+    /// The driver call that has not returned, and for how long.
+    pub in_flight: Option<(&'static str, Nanoseconds)>,
+    /// Parallel to [`GpuEntry::xids`]: how often, and when last.
+    pub xids: Vec<(u64, Utc)>,
+    /// XIDs since the agent's start by action, in the catalogue's order of actions.
+    pub xid_actions: Vec<u64>,
+}
+
+impl GpuState {
+    /// Whether the GPU answers: its fast readings are young enough to be shown.
+    pub const fn is_up(&self) -> bool {
+        self.fresh[Tier::Fast as usize]
+    }
+
+    /// The reading of a device point, withheld when its tier is too old.
+    pub fn reading(&self, point: usize, tier: Tier) -> Reading {
+        let frame = self.frame.as_ref().ok_or(Absence::NotYet)?;
+        if !self.fresh[tier as usize] {
+            return Err(Absence::Stale);
+        }
+        frame.readings.get(point).copied().unwrap_or(Err(Absence::NotYet))
+    }
+}
+
+/// A process at one tick.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessState {
+    /// Memory in bytes.
+    pub memory: Reading,
+    /// Share of time in which its kernels ran, in billionths.
+    pub sm_utilization: Reading,
+}
+
+/// A tenant's account on one GPU: what closed and committed windows say, by
+/// [`crate::catalogue::AccountValue`] order; absent where the value has no meaning for it.
+#[derive(Clone, Debug)]
+pub struct AccountState {
+    /// The values, each an integer of its family's unit.
+    pub values: [Option<i128>; 12],
+}
+
+/// A holding at one tick.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldingState {
+    /// The share granted.
+    pub fraction: Fraction,
+}
+
+/// A value of one of the agent's own series.
+#[derive(Clone, Debug)]
+pub enum AgentNumber {
+    /// An integer of the family's unit.
+    Integer(i64),
+    /// Observations in buckets.
+    Histogram(Arc<Histogram>),
+}
+
+/// Observations in buckets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// Upper bounds in seconds, ascending, without the infinite one.
+    pub bounds: Vec<f64>,
+    /// Observations at or below each bound, cumulative.
+    pub cumulative: Vec<u64>,
+    /// All observations.
+    pub count: u64,
+    /// Their sum in seconds.
+    pub sum: f64,
+}
