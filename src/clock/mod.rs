@@ -1,0 +1,79 @@
+//! The one source of time. The system's clocks in the field; a page in a file in demos and tests, which the
+//! simulated driver reads too, so that agent and driver live in the same time at any speed, or in none.
+//!
+//! Everything else is told the time or asks this room; nothing else reads a clock.
+
+mod page;
+mod stop;
+
+pub use page::{Page, PageError, PageState};
+pub use stop::Stop;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::model::{Nanoseconds, Stamp, Utc};
+
+/// How often a waiter looks whether a page was set, in real time.
+const PAGE_LOOK: Duration = Duration::from_millis(5);
+
+/// Tells the time and waits for it.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The system's boot clock and UTC.
+    System,
+    /// A clock page.
+    Page(Arc<Page>),
+}
+
+impl Clock {
+    /// This moment.
+    pub fn now(&self) -> Stamp {
+        match self {
+            Self::System => system_now(),
+            Self::Page(page) => page.now(),
+        }
+    }
+
+    /// Waits until the boot clock shows `moment`; false if `stop` was called first.
+    ///
+    /// `beat` is called each time the wait is looked at, at least every 250 ms of real time, so that a
+    /// waiter on a clock that is held still can be told from one that is stuck.
+    pub fn wait_until(&self, moment: Nanoseconds, stop: &Stop, mut beat: impl FnMut()) -> bool {
+        loop {
+            beat();
+            let left = moment.0.saturating_sub(self.now().boottime.0);
+            if left == 0 {
+                return !stop.is_called();
+            }
+            if stop.wait(self.nap(Nanoseconds(left))) {
+                return false;
+            }
+        }
+    }
+
+    fn nap(&self, left: Nanoseconds) -> Duration {
+        const LONGEST: Duration = Duration::from_millis(250);
+        match self {
+            Self::System => left.duration().min(LONGEST),
+            Self::Page(page) => {
+                page.real_time(left).map_or(PAGE_LOOK, |real| real.clamp(PAGE_LOOK / 50, LONGEST))
+            }
+        }
+    }
+}
+
+/// The system's clocks, whatever the agent's clock is: for time-outs towards the outside world.
+pub fn system_now() -> Stamp {
+    let boot = clock_gettime(ClockId::Boottime);
+    let real = clock_gettime(ClockId::Realtime);
+    Stamp { boottime: Nanoseconds(nanoseconds(boot)), utc: Utc(nanoseconds(real)) }
+}
+
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(Nanoseconds::SECOND.0).saturating_add(rest)
+}

@@ -1,0 +1,238 @@
+//! A clock in a file: origin, speed, or a value that a test sets.
+//!
+//! Eight little-endian words: magic, sequence (odd while it is written), held, host boot time at the
+//! origin, elapsed time at the origin, speed in millionths, UTC at elapsed 0, simulated boot time at
+//! elapsed 0. It is read by `pread` rather than mapped: no unsafe code, and one call per look is cheap.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::system_now;
+use crate::model::{Nanoseconds, Stamp, Utc};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"GPUMCLK1");
+const BYTES: usize = 64;
+const MILLION: u128 = 1_000_000;
+
+/// A clock page that cannot be used.
+#[derive(Debug, Error)]
+pub enum PageError {
+    /// The file cannot be opened, read or written.
+    #[error("clock page {path}: {source}")]
+    File {
+        /// The page.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error("clock page {path}: is no clock page; remove it, or start the demo with --fresh")]
+    Foreign {
+        /// The page.
+        path: PathBuf,
+    },
+}
+
+/// What a page says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageState {
+    /// Whether time stands still at `elapsed`.
+    pub held: bool,
+    /// The host's boot clock at the origin.
+    pub origin: Nanoseconds,
+    /// Elapsed time at the origin.
+    pub elapsed: Nanoseconds,
+    /// Speed in millionths of real time.
+    pub speed: u64,
+    /// UTC at elapsed 0.
+    pub utc: Utc,
+    /// The simulated host's boot clock at elapsed 0.
+    pub boottime: Nanoseconds,
+}
+
+impl PageState {
+    /// Elapsed time when the host's boot clock shows `host`.
+    pub fn elapsed_at(&self, host: Nanoseconds) -> Nanoseconds {
+        if self.held {
+            return self.elapsed;
+        }
+        let real = u128::from(host.0.saturating_sub(self.origin.0));
+        let scaled = u64::try_from(real * u128::from(self.speed) / MILLION).unwrap_or(u64::MAX);
+        Nanoseconds(self.elapsed.0.saturating_add(scaled))
+    }
+}
+
+/// An open clock page.
+#[derive(Debug)]
+pub struct Page {
+    file: File,
+    path: PathBuf,
+    /// The last good state, for the reader that meets a writer.
+    last: Mutex<PageState>,
+}
+
+impl Page {
+    /// Opens an existing page.
+    pub fn open(path: &Path) -> Result<Self, PageError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|source| PageError::File { path: path.into(), source })?;
+        let foreign = || PageError::Foreign { path: path.into() };
+        let (_, state) = read(&file).ok_or_else(foreign)?;
+        Ok(Self { file, path: path.into(), last: Mutex::new(state) })
+    }
+
+    /// Writes a new page; an existing one is replaced.
+    pub fn create(path: &Path, state: PageState) -> Result<Self, PageError> {
+        let wrap = |source| PageError::File { path: path.into(), source };
+        std::fs::write(path, encode(0, &state)).map_err(wrap)?;
+        Self::open(path)
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says now.
+    pub fn state(&self) -> PageState {
+        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, state)) = read(&self.file) {
+            *last = state;
+        }
+        *last
+    }
+
+    /// Replaces what it says.
+    pub fn set(&self, state: PageState) -> Result<(), PageError> {
+        let wrap = |source| PageError::File { path: self.path.clone(), source };
+        let sequence = read(&self.file).map_or(0, |(sequence, _)| sequence);
+        self.file.write_all_at(&(sequence + 1).to_le_bytes(), 8).map_err(wrap)?;
+        let words = encode(sequence + 1, &state);
+        self.file.write_all_at(&words[16..], 16).map_err(wrap)?;
+        self.file.write_all_at(&(sequence + 2).to_le_bytes(), 8).map_err(wrap)
+    }
+
+    /// Sets the speed from this moment on, and lets time run.
+    pub fn run(&self, speed: u64) -> Result<(), PageError> {
+        let host = system_now().boottime;
+        let state = self.state();
+        self.set(PageState { held: false, origin: host, elapsed: state.elapsed_at(host), speed, ..state })
+    }
+
+    /// This moment.
+    pub fn now(&self) -> Stamp {
+        let state = self.state();
+        let elapsed = state.elapsed_at(system_now().boottime);
+        Stamp { boottime: state.boottime + elapsed, utc: state.utc.plus(elapsed) }
+    }
+
+    /// How long `span` takes in real time; none while time stands still.
+    pub fn real_time(&self, span: Nanoseconds) -> Option<Duration> {
+        let state = self.state();
+        if state.held || state.speed == 0 {
+            return None;
+        }
+        let real = u128::from(span.0) * MILLION / u128::from(state.speed);
+        Some(Duration::from_nanos(u64::try_from(real).unwrap_or(u64::MAX)))
+    }
+}
+
+fn encode(sequence: u64, state: &PageState) -> [u8; BYTES] {
+    let words = [
+        MAGIC,
+        sequence,
+        u64::from(state.held),
+        state.origin.0,
+        state.elapsed.0,
+        state.speed,
+        state.utc.0,
+        state.boottime.0,
+    ];
+    let mut bytes = [0; BYTES];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Two equal looks with an even sequence: no writer was in between.
+fn read(file: &File) -> Option<(u64, PageState)> {
+    for _ in 0..1_000 {
+        let (first, second) = (look(file)?, look(file)?);
+        if first == second && first[1] % 2 == 0 {
+            let [_, sequence, held, origin, elapsed, speed, utc, boottime] = first;
+            let state = PageState {
+                held: held != 0,
+                origin: Nanoseconds(origin),
+                elapsed: Nanoseconds(elapsed),
+                speed,
+                utc: Utc(utc),
+                boottime: Nanoseconds(boottime),
+            };
+            return Some((sequence, state));
+        }
+    }
+    None
+}
+
+fn look(file: &File) -> Option<[u64; 8]> {
+    let mut bytes = [0; BYTES];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let mut words = [0; 8];
+    for (word, place) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(place.try_into().ok()?);
+    }
+    (words[0] == MAGIC).then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files may panic")]
+
+    use super::*;
+
+    fn state() -> PageState {
+        PageState {
+            held: true,
+            origin: Nanoseconds(0),
+            elapsed: Nanoseconds(5),
+            speed: 1_000_000,
+            utc: Utc(1_000),
+            boottime: Nanoseconds(100),
+        }
+    }
+
+    #[test]
+    fn a_held_page_stands_still_and_a_set_value_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let page = Page::create(&directory.path().join("clock"), state()).unwrap();
+        assert_eq!(page.now(), Stamp { boottime: Nanoseconds(105), utc: Utc(1_005) });
+        page.set(PageState { elapsed: Nanoseconds(7), ..state() }).unwrap();
+        let reader = Page::open(page.path()).unwrap();
+        assert_eq!(reader.now().utc, Utc(1_007));
+        assert_eq!(reader.real_time(Nanoseconds(1)), None);
+    }
+
+    #[test]
+    fn a_running_page_scales_real_time() {
+        let running = PageState { held: false, origin: Nanoseconds(50), speed: 10_000_000, ..state() };
+        assert_eq!(running.elapsed_at(Nanoseconds(60)), Nanoseconds(105));
+    }
+
+    #[test]
+    fn a_foreign_file_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clock");
+        std::fs::write(&path, "something else").unwrap();
+        assert!(Page::open(&path).unwrap_err().to_string().contains("is no clock page"));
+    }
+}
