@@ -5,3 +5,4 @@ pub mod catalogue;
 pub mod clock;
 pub mod ledger;
 pub mod model;
+pub mod nvml;

@@ -81,8 +81,8 @@ pub struct GpuProcess {
 pub struct ProcessSample {
     /// Process id.
     pub pid: u32,
-    /// The driver's time stamp in microseconds since 1970.
-    pub timestamp: u64,
+    /// How long the sample's window is, in microseconds.
+    pub window: u64,
     /// Percent of the sample window in which its kernels ran.
     pub sm: u32,
     /// Percent of the window in which the encoder worked for it.

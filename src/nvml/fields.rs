@@ -1,0 +1,106 @@
+//! The batched field call: many values for one trip into the driver, each with its scope.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::door::{Door, Handle, Refusal, ask};
+use crate::model::Absence;
+
+/// What to ask: a field id and its scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Field {
+    pub(super) id: u32,
+    pub(super) scope: u32,
+}
+
+/// A batch of fields with its buffer, kept between ticks.
+pub(super) struct Batch {
+    fields: Vec<Field>,
+    buffer: Vec<sys::nvmlFieldValue_t>,
+}
+
+// SAFETY: the buffer is plain memory that the driver writes only during a call.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    pub(super) fn new(fields: Vec<Field>) -> Self {
+        let buffer = fields.iter().map(|field| blank(*field)).collect();
+        Self { fields, buffer }
+    }
+
+    /// Asks for all fields; the answers stand in the order of the fields. By position, since some drivers
+    /// return translated ids.
+    pub(super) fn read(&mut self, door: &mut Door, Handle(device): Handle) -> Result<(), Absence> {
+        if self.fields.is_empty() {
+            return Ok(());
+        }
+        for (place, field) in self.buffer.iter_mut().zip(&self.fields) {
+            *place = blank(*field);
+        }
+        let count = i32::try_from(self.buffer.len()).unwrap_or(i32::MAX);
+        ask!(door, nvmlDeviceGetFieldValues(device, count, self.buffer.as_mut_ptr()))?;
+        Ok(())
+    }
+
+    /// The answer to the field at that position.
+    pub(super) fn value(&self, position: usize) -> Result<i64, Absence> {
+        self.buffer.get(position).map_or(Err(Absence::NotYet), decode)
+    }
+
+    /// Where a field stands in the batch.
+    pub(super) fn position(&self, field: Field) -> Option<usize> {
+        self.fields.iter().position(|other| *other == field)
+    }
+}
+
+fn blank(field: Field) -> sys::nvmlFieldValue_t {
+    sys::nvmlFieldValue_t {
+        fieldId: field.id,
+        scopeId: field.scope,
+        timestamp: 0,
+        latencyUsec: 0,
+        valueType: 0,
+        // A driver that leaves an entry untouched must not look as if it had answered 0.
+        nvmlReturn: 3,
+        value: sys::nvmlValue_t { ullVal: 0 },
+    }
+}
+
+/// Memory temperature: R545 tags it as a double while the union holds an unsigned integer (DCGM's source).
+const MEMORY_TEMPERATURE: u32 = 82;
+
+fn decode(answer: &sys::nvmlFieldValue_t) -> Result<i64, Absence> {
+    if answer.nvmlReturn != 0 {
+        return Err(match answer.nvmlReturn {
+            // Fields that a driver does not know are answered with "invalid argument".
+            2 => Absence::NotSupported,
+            code => Refusal::Code(code).into(),
+        });
+    }
+    let value = answer.value;
+    // SAFETY: all members are plain integers or a double at offset 0 of zeroed memory: every bit pattern
+    // is a value of each.
+    unsafe {
+        match answer.valueType {
+            0 if answer.fieldId == MEMORY_TEMPERATURE => Ok(value.uiVal.into()),
+            0 => whole(value.dVal),
+            1 => Ok(value.uiVal.into()),
+            2 => i64::try_from(value.ulVal).map_err(|_| Absence::Rejected),
+            3 => i64::try_from(value.ullVal).map_err(|_| Absence::Rejected),
+            4 => Ok(value.sllVal),
+            5 => Ok(value.siVal.into()),
+            6 => Ok(value.usVal.into()),
+            _ => Err(Absence::Rejected),
+        }
+    }
+}
+
+/// The driver's doubles become integers at the door.
+pub(super) fn whole(value: f64) -> Result<i64, Absence> {
+    const LIMIT: f64 = 9.0e18;
+    if value.is_finite() && value.abs() < LIMIT {
+        #[expect(clippy::cast_possible_truncation, reason = "within the range just checked")]
+        Ok(value.round() as i64)
+    } else {
+        Err(Absence::Rejected)
+    }
+}

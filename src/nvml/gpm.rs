@@ -1,0 +1,98 @@
+//! GPM: the difference of two samples of hardware counters, exact over the time between them.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::door::{Door, Handle, ask};
+use super::fields::whole;
+use crate::model::Absence;
+
+/// Two sample buffers of one GPU or one GPU instance, and the metrics that are asked of them.
+pub(super) struct Pair {
+    newer: sys::nvmlGpmSample_t,
+    older: sys::nvmlGpmSample_t,
+    /// Samples taken into the buffers, at most 2.
+    taken: u8,
+    metrics: Vec<u32>,
+    request: Box<sys::nvmlGpmMetricsGet_t>,
+}
+
+// SAFETY: the buffers belong to this pair alone and are used by the lane that owns it.
+unsafe impl Send for Pair {}
+
+impl Pair {
+    /// Allocates the buffers; an absence where the library cannot.
+    pub(super) fn new(door: &mut Door, metrics: Vec<u32>) -> Result<Self, Absence> {
+        let newer = allocate(door)?;
+        let older = allocate(door)?;
+        // SAFETY: the request is integers, doubles and pointers, for all of which zero is a value.
+        let request = unsafe { Box::<sys::nvmlGpmMetricsGet_t>::new_zeroed().assume_init() };
+        Ok(Self { newer, older, taken: 0, metrics, request })
+    }
+
+    /// Whether GPM works on the device at all.
+    pub(super) fn supported(door: &mut Door, Handle(device): Handle) -> Result<(), Absence> {
+        let mut support =
+            sys::nvmlGpmSupport_t { version: sys::NVML_GPM_SUPPORT_VERSION, isSupportedDevice: 0 };
+        ask!(door, nvmlGpmQueryDeviceSupport(device, &raw mut support))?;
+        if support.isSupportedDevice == 0 { Err(Absence::NotSupported) } else { Ok(()) }
+    }
+
+    /// Takes a sample; the one before becomes the older of the pair. A sample that fails breaks the pair:
+    /// the next difference would otherwise cover an unknown time.
+    pub(super) fn sample(
+        &mut self,
+        door: &mut Door,
+        Handle(device): Handle,
+        instance: Option<u32>,
+    ) -> Result<(), Absence> {
+        std::mem::swap(&mut self.newer, &mut self.older);
+        let buffer = self.newer;
+        let answer = match instance {
+            None => ask!(door, nvmlGpmSampleGet(device, buffer)),
+            Some(id) => ask!(door, nvmlGpmMigSampleGet(device, id, buffer)),
+        };
+        self.taken = if answer.is_ok() { (self.taken + 1).min(2) } else { 0 };
+        Ok(answer?)
+    }
+
+    /// Computes the metrics between the two samples; needs no device.
+    pub(super) fn compute(&mut self, door: &mut Door) -> Result<(), Absence> {
+        if self.taken < 2 {
+            return Err(Absence::NotYet);
+        }
+        self.request.version = sys::NVML_GPM_METRICS_GET_VERSION;
+        self.request.numMetrics = u32::try_from(self.metrics.len()).unwrap_or(0);
+        self.request.sample1 = self.older;
+        self.request.sample2 = self.newer;
+        for (place, id) in self.request.metrics.iter_mut().zip(&self.metrics) {
+            place.metricId = *id;
+            place.nvmlReturn = 3;
+            place.value = f64::NAN;
+        }
+        let request: *mut sys::nvmlGpmMetricsGet_t = &raw mut *self.request;
+        Ok(ask!(door, nvmlGpmMetricsGet(request))?)
+    }
+
+    /// A metric of the last computation, times a factor.
+    pub(super) fn value(&self, id: u32, times: i64) -> Result<i64, Absence> {
+        let position = self.metrics.iter().position(|other| *other == id).ok_or(Absence::NotYet)?;
+        let metric = self.request.metrics.get(position).ok_or(Absence::NotYet)?;
+        match metric.nvmlReturn {
+            0 => whole(metric.value * times as f64),
+            code => Err(super::door::Refusal::Code(code).into()),
+        }
+    }
+
+    /// Gives the buffers back to the library.
+    pub(super) fn free(self, door: &mut Door) {
+        // A failure leaves nothing to do: the buffers are lost with the library.
+        let _ = ask!(door, nvmlGpmSampleFree(self.newer));
+        let _ = ask!(door, nvmlGpmSampleFree(self.older));
+    }
+}
+
+fn allocate(door: &mut Door) -> Result<sys::nvmlGpmSample_t, Absence> {
+    let mut sample: sys::nvmlGpmSample_t = std::ptr::null_mut();
+    ask!(door, nvmlGpmSampleAlloc(&raw mut sample))?;
+    if sample.is_null() { Err(Absence::Failed) } else { Ok(sample) }
+}

@@ -1,0 +1,95 @@
+//! MIG instances of a GPU: what they are, and their readings.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::calls;
+use super::door::{Door, Handle, ask};
+use super::gpm::Pair;
+use super::inventory::{name, uuid};
+use crate::catalogue::CallValue;
+use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading};
+
+/// GPM's graphics engine activity, in percent.
+const GR_ENGINE: u32 = 1;
+const PERCENT: i64 = 10_000_000;
+
+/// One MIG instance with its sample buffers.
+pub(super) struct Instance {
+    handle: Handle,
+    identity: InstanceIdentity,
+    gpm: Option<Pair>,
+}
+
+/// The instances of a GPU, by id. Empty places answer NOT_FOUND.
+pub(super) fn find(door: &mut Door, Handle(parent): Handle, gpm: bool) -> Vec<Instance> {
+    let mut most: c_uint = 0;
+    if ask!(door, nvmlDeviceGetMaxMigDeviceCount(parent, &raw mut most)).is_err() {
+        return Vec::new();
+    }
+    let mut found: Vec<Instance> = (0..most.min(16))
+        .filter_map(|index| {
+            let mut device = std::ptr::null_mut();
+            ask!(door, nvmlDeviceGetMigDeviceHandleByIndex(parent, index, &raw mut device)).ok()?;
+            let handle = Handle(device);
+            let identity = identity(door, handle).ok()?;
+            let pair = if gpm { Pair::new(door, vec![GR_ENGINE]).ok() } else { None };
+            Some(Instance { handle, identity, gpm: pair })
+        })
+        .collect();
+    found.sort_by_key(|instance| instance.identity.id);
+    found
+}
+
+fn identity(door: &mut Door, handle: Handle) -> Result<InstanceIdentity, Absence> {
+    let Handle(device) = handle;
+    let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
+    ask!(door, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
+    ask!(door, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
+    // SAFETY: the structure is integers, for all of which zero is a value.
+    let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
+    ask!(door, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
+    Ok(InstanceIdentity {
+        id: InstanceId { gpu_instance, compute_instance },
+        uuid: uuid(door, handle)?,
+        profile: profile(&name(door, handle).unwrap_or_default()),
+        memory: Bytes(attributes.memorySizeMB.saturating_mul(1 << 20)),
+    })
+}
+
+/// `NVIDIA H100 80GB HBM3 MIG 1g.10gb` to `1g.10gb`.
+fn profile(name: &str) -> Arc<str> {
+    name.rsplit_once(" MIG ")
+        .and_then(|(_, profile)| profile.split_whitespace().next())
+        .unwrap_or_default()
+        .into()
+}
+
+impl Instance {
+    /// Reads the instance, in the order of the catalogue's instance values.
+    pub(super) fn read(&mut self, door: &mut Door, parent: Handle) -> InstanceFrame {
+        let memory = calls::memory(door, self.handle);
+        let bytes = |value| {
+            let amount = memory.and_then(|values| values.get(value))?;
+            i64::try_from(amount).map_err(|_| Absence::Rejected)
+        };
+        let readings =
+            [bytes(CallValue::MemoryTotal), bytes(CallValue::MemoryUsed), self.activity(door, parent)];
+        InstanceFrame { identity: self.identity.clone(), readings }
+    }
+
+    fn activity(&mut self, door: &mut Door, parent: Handle) -> Reading {
+        let pair = self.gpm.as_mut().ok_or(Absence::NotSupported)?;
+        pair.sample(door, parent, Some(self.identity.id.gpu_instance))?;
+        pair.compute(door)?;
+        pair.value(GR_ENGINE, PERCENT)
+    }
+
+    pub(super) fn free(self, door: &mut Door) {
+        if let Some(pair) = self.gpm {
+            pair.free(door);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which GPUs there are, and what each says of itself.
+
+use std::ffi::{CStr, c_char, c_uint};
+use std::sync::Arc;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::Library;
+use super::door::{CallSlot, Door, Handle, ask};
+use crate::clock::Clock;
+use crate::model::{Absence, GpuId, GpuIdentity};
+
+/// A GPU that the driver counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Index and UUID.
+    pub id: GpuId,
+}
+
+/// No node has more; a count above is garbage.
+const MOST: c_uint = 256;
+
+/// The GPUs that the driver counts, in its order; one that does not tell its UUID is left out.
+pub fn find(library: &Arc<Library>, slot: &CallSlot, clock: &Clock) -> Result<Vec<Found>, Absence> {
+    let mut door = Door::new(Arc::clone(library), slot.clone(), clock.clone());
+    let mut count: c_uint = 0;
+    ask!(door, nvmlDeviceGetCount_v2(&raw mut count))?;
+    if count > MOST {
+        return Err(Absence::Rejected);
+    }
+    let mut found = Vec::new();
+    for index in 0..count {
+        let mut device = std::ptr::null_mut();
+        if ask!(door, nvmlDeviceGetHandleByIndex_v2(index, &raw mut device)).is_err() {
+            continue;
+        }
+        if let Ok(uuid) = uuid(&mut door, Handle(device)) {
+            found.push(Found { id: GpuId { index, uuid } });
+        }
+    }
+    Ok(found)
+}
+
+/// A handle for a UUID.
+pub(super) fn handle(door: &mut Door, uuid: &str) -> Result<Handle, Absence> {
+    let mut text: Vec<u8> = uuid.bytes().filter(|byte| *byte != 0).collect();
+    text.push(0);
+    let mut device = std::ptr::null_mut();
+    ask!(door, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device))?;
+    Ok(Handle(device))
+}
+
+/// What the GPU says of itself; what it does not say is "".
+pub(super) fn identity(door: &mut Door, device: Handle) -> GpuIdentity {
+    let Handle(raw) = device;
+    let model = text(|buffer, length| ask!(door, nvmlDeviceGetName(raw, buffer, length)));
+    let serial = text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)));
+    let vbios = text(|buffer, length| ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length)));
+    let driver = text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)));
+    GpuIdentity {
+        model: model.unwrap_or_default(),
+        serial: serial.unwrap_or_default(),
+        pci_bus_id: pci_bus_id(door, device).unwrap_or_default(),
+        driver_version: driver.unwrap_or_default(),
+        vbios_version: vbios.unwrap_or_default(),
+        mig: mig_mode(door, device),
+    }
+}
+
+pub(super) fn uuid(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+    text(|buffer, length| ask!(door, nvmlDeviceGetUUID(device, buffer, length)))
+}
+
+pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+    text(|buffer, length| ask!(door, nvmlDeviceGetName(device, buffer, length)))
+}
+
+fn mig_mode(door: &mut Door, Handle(device): Handle) -> bool {
+    let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
+    ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending)).is_ok() && current == 1
+}
+
+fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+    // SAFETY: the structure is integers and characters, for all of which zero is a value.
+    let mut pci: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
+    ask!(door, nvmlDeviceGetPciInfo_v3(device, &raw mut pci))?;
+    Ok(read_text(&pci.busId))
+}
+
+const TEXT: usize = 96;
+
+fn text(
+    read: impl FnOnce(*mut c_char, c_uint) -> Result<(), super::door::Refusal>,
+) -> Result<Arc<str>, Absence> {
+    let mut buffer: [c_char; TEXT] = [0; TEXT];
+    read(buffer.as_mut_ptr(), TEXT as c_uint)?;
+    Ok(read_text(&buffer))
+}
+
+/// A C string of the driver; without its end, or not UTF-8, it is cut or mended rather than believed.
+fn read_text(buffer: &[c_char]) -> Arc<str> {
+    let bytes: Vec<u8> = buffer.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
+    CStr::from_bytes_until_nul(&bytes)
+        .map_or_else(|_| "".into(), |text| text.to_string_lossy().into_owned().into())
+}

@@ -1,0 +1,165 @@
+//! One GPU, one thread, one plan: reads what is due and brings home a frame.
+//!
+//! The thread itself belongs to the app; a lane only knows how to do one tick.
+
+use std::sync::Arc;
+
+use super::calls;
+use super::door::{CallSlot, Door};
+use super::inventory::Found;
+use super::library::Library;
+use super::plan::{Plan, TierPlan, believe};
+use super::processes::Processes;
+use crate::catalogue::Level;
+use crate::clock::Clock;
+use crate::model::frame::Tier;
+use crate::model::{Absence, Frame, GpuId, InstanceFrame, Reading, Stamp};
+
+/// What reads one GPU.
+pub struct Lane {
+    gpu: GpuId,
+    level: Level,
+    door: Door,
+    plan: Option<Plan>,
+    generation: u32,
+    processes: Processes,
+    /// The latest reading of every point, and when each tier was read.
+    readings: Box<[Reading]>,
+    tiers: [Option<Stamp>; 3],
+    instances: Arc<[InstanceFrame]>,
+}
+
+impl Lane {
+    /// A lane for a GPU that was found; nothing is asked yet.
+    pub fn new(library: Arc<Library>, found: &Found, slot: CallSlot, clock: Clock, level: Level) -> Self {
+        Self {
+            gpu: found.id.clone(),
+            level,
+            door: Door::new(library, slot, clock),
+            plan: None,
+            generation: 0,
+            processes: Processes::new(),
+            readings: Box::default(),
+            tiers: [None; 3],
+            instances: Arc::default(),
+        }
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &GpuId {
+        &self.gpu
+    }
+
+    /// Reads what is due. A GPU that says it is lost loses its plan; the next tick tries a new one.
+    pub fn tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
+        let (mut plan, due) = match self.plan.take() {
+            Some(plan) => (plan, due),
+            None => (self.compile()?, [true; 3]),
+        };
+        let begun = self.door.clock().now();
+        self.read(&mut plan, due, begun);
+        if self.door.take_lost() {
+            plan.free(&mut self.door);
+            return Err(Absence::Lost);
+        }
+        let frame = self.frame(&mut plan, begun);
+        self.plan = Some(plan);
+        Ok(frame)
+    }
+
+    /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.
+    pub fn forget_plan(&mut self) {
+        if let Some(plan) = self.plan.take() {
+            plan.free(&mut self.door);
+        }
+    }
+
+    fn compile(&mut self) -> Result<Plan, Absence> {
+        let plan = Plan::compile(&mut self.door, &self.gpu.uuid, self.level)?;
+        self.generation += 1;
+        self.readings.clone_from(&plan.blank);
+        self.tiers = [None; 3];
+        self.instances = Arc::default();
+        Ok(plan)
+    }
+
+    fn read(&mut self, plan: &mut Plan, due: [bool; 3], begun: Stamp) {
+        // First, so that the pair's span is that from one frame's beginning to the next one's.
+        self.read_gpm(plan);
+        for tier in Tier::ALL {
+            if due[tier as usize] {
+                self.read_tier(plan, tier);
+                self.tiers[tier as usize] = Some(begun);
+            }
+        }
+        let (door, device) = (&mut self.door, plan.device);
+        if !plan.instances.is_empty() {
+            self.instances = plan.instances.iter_mut().map(|instance| instance.read(door, device)).collect();
+        }
+    }
+
+    fn read_gpm(&mut self, plan: &mut Plan) {
+        let Some(gpm) = &mut plan.gpm else { return };
+        let answer = gpm
+            .pair
+            .sample(&mut self.door, plan.device, None)
+            .and_then(|()| gpm.pair.compute(&mut self.door));
+        for ask in &gpm.metrics {
+            // The factor is applied before rounding: half a percent is not nothing.
+            let value = answer.and_then(|()| gpm.pair.value(ask.from, ask.times));
+            self.readings[ask.point] = believe(value, 1, ask.unit);
+        }
+    }
+
+    fn read_tier(&mut self, plan: &mut Plan, tier: Tier) {
+        let device = plan.device;
+        let TierPlan { batch, fields, margins, calls, reasons } = &mut plan.tiers[tier as usize];
+        let answered = batch.read(&mut self.door, device);
+        for ask in fields.iter() {
+            let value = answered.and_then(|()| batch.value(ask.from));
+            self.readings[ask.point] = believe(value, ask.times, ask.unit);
+        }
+        if !margins.is_empty() {
+            let margin = calls::margin(&mut self.door, device);
+            for ask in margins.iter() {
+                let distance = answered
+                    .and_then(|()| batch.value(ask.from))
+                    .and_then(|limit| margin?.checked_sub(limit).ok_or(Absence::Rejected));
+                self.readings[ask.point] = believe(distance, ask.times, ask.unit);
+            }
+        }
+        for (function, asks) in calls.iter() {
+            let answer = calls::call(&mut self.door, device, *function);
+            for ask in asks {
+                let value = answer
+                    .and_then(|values| values.get(ask.from))
+                    .and_then(|value| i64::try_from(value).map_err(|_| Absence::Rejected));
+                self.readings[ask.point] = believe(value, ask.times, ask.unit);
+            }
+        }
+        if !reasons.is_empty() {
+            let bits = calls::reasons(&mut self.door, device);
+            for ask in reasons.iter() {
+                self.readings[ask.point] = bits.map(|bits| i64::from(bits & ask.from != 0));
+            }
+        }
+    }
+
+    fn frame(&mut self, plan: &mut Plan, begun: Stamp) -> Frame {
+        let processes = self.processes.list(&mut self.door, plan.device).map(Into::into);
+        let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
+        Frame {
+            gpu: self.gpu.clone(),
+            identity: Arc::clone(&plan.identity),
+            generation: self.generation,
+            begun,
+            ended: self.door.clock().now(),
+            tiers: self.tiers,
+            readings: self.readings.clone(),
+            instances: Arc::clone(&self.instances),
+            processes,
+            samples,
+            calls: self.door.take_calls(),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Opening, initialising and closing the driver library.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::NvmlLib;
+use thiserror::Error;
+
+/// Where the library is looked for when no path is given: the loader's own search, by soname.
+const SONAME: &str = "libnvidia-ml.so.1";
+
+/// A static that only the simulated library exports.
+const SIMULATED: &[u8] = b"gpumeter_simulated\0";
+
+/// The driver library cannot be used.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// There is none.
+    #[error(
+        "driver library {path}: {reason}; is the NVIDIA driver installed? give its path with --nvml-library"
+    )]
+    Missing {
+        /// What was looked for.
+        path: PathBuf,
+        /// The loader's words.
+        reason: String,
+    },
+    /// The file is a library, but not this one.
+    #[error(
+        "driver library {path}: is no NVML: it has no nvmlInit_v2; give the path of libnvidia-ml.so.1 with --nvml-library"
+    )]
+    NotNvml {
+        /// What was opened.
+        path: PathBuf,
+    },
+    /// It is there and refuses.
+    #[error("driver library {path}: nvmlInit: {reason}")]
+    Refused {
+        /// What was opened.
+        path: PathBuf,
+        /// The driver's words.
+        reason: String,
+    },
+}
+
+/// An initialised driver library, shared by the lanes.
+pub struct Library {
+    nvml: Nvml,
+    simulated: bool,
+}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Library").field("simulated", &self.simulated).finish_non_exhaustive()
+    }
+}
+
+impl Library {
+    /// Opens and initialises the library at that path, or the one that the loader finds.
+    pub fn open(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
+        let name = path.map_or_else(|| OsStr::new(SONAME), Path::as_os_str);
+        let nvml = Nvml::builder().lib_path(name).init().map_err(|error| refused(name, error))?;
+        // SAFETY: the symbol is only looked up; its address is not read.
+        let marker = unsafe { nvml.lib().__library.get::<*const u32>(SIMULATED) }.is_ok();
+        Ok(Arc::new(Self { nvml, simulated: marker }))
+    }
+
+    /// Whether its numbers are made up.
+    pub fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+
+    /// The raw function table.
+    pub(super) fn table(&self) -> &NvmlLib {
+        self.nvml.lib()
+    }
+
+    /// Shuts the library down if this is the last reference and nothing is stuck in it; else forgets it,
+    /// since a shutdown would wait for the stuck call, and unloading would pull the code from under it.
+    pub fn close(this: Arc<Self>) {
+        let Some(library) = Arc::into_inner(this) else { return };
+        if library.table().nvmlShutdown.is_ok() {
+            drop(library);
+        } else {
+            // Dropping would call the missing function and panic.
+            std::mem::forget(library);
+        }
+    }
+}
+
+fn refused(name: &OsStr, error: NvmlError) -> OpenError {
+    let path = PathBuf::from(name);
+    match error {
+        NvmlError::LibloadingError(reason) => OpenError::Missing { path, reason: reason.to_string() },
+        NvmlError::FailedToLoadSymbol(_) => OpenError::NotNvml { path },
+        other => OpenError::Refused { path, reason: other.to_string() },
+    }
+}

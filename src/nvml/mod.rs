@@ -1,0 +1,28 @@
+//! The only code that knows the driver: nvml-wrapper opens and initialises it, its raw function table does
+//! the rest, through one door.
+//!
+//! In go catalogue rows, out come frames with readings as integers of their family's unit, or typed
+//! absences. No NVML type, handle or code leaves this room; it knows no tenant, no price and no wire.
+//!
+//! The crate's methods are not used: those named like the C functions panic on a missing symbol, and its
+//! safe layer asks for fields without a scope and refuses signed values.
+
+#![allow(unsafe_code, reason = "the driver is a C library; every call goes through `Door::call`")]
+
+mod calls;
+mod door;
+mod events;
+mod fields;
+mod gpm;
+mod instances;
+mod inventory;
+mod lane;
+mod library;
+mod plan;
+mod processes;
+
+pub use door::{CallSlot, InFlight};
+pub use events::{Events, XidEvent};
+pub use inventory::{Found, find};
+pub use lane::Lane;
+pub use library::{Library, OpenError};
