@@ -1,0 +1,129 @@
+//! What a C caller hands in to be filled or read: the only place where its pointers are followed.
+//!
+//! The types are transparent wrappers of pointers, made by C callers alone, whose contract is NVML's: null,
+//! or valid for what the function's header says. Null is always refused, never followed.
+
+use std::ffi::{CStr, c_char, c_uint};
+
+use super::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused, VERSION_MISMATCH};
+
+/// A pointer to one or more values of the caller's.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T> Out<T> {
+    pub(crate) fn pointer(self) -> Result<*mut T, Refused> {
+        if self.0.is_null() { Err(INVALID_ARGUMENT) } else { Ok(self.0) }
+    }
+
+    pub(crate) fn at(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
+    pub(crate) fn put(self, value: T) -> Answer {
+        let pointer = self.pointer()?;
+        // SAFETY: not null, so by NVML's contract the caller's own value to be written.
+        unsafe { pointer.write(value) };
+        Ok(())
+    }
+}
+
+impl<T: Copy> Out<T> {
+    pub(crate) fn get(self) -> Result<T, Refused> {
+        let pointer = self.pointer()?;
+        // SAFETY: not null, so by NVML's contract a value that the caller has set.
+        Ok(unsafe { pointer.read() })
+    }
+
+    /// Writes the value at a place in the caller's array, whose length the caller of this has checked.
+    pub(crate) fn put_at(self, index: usize, value: T) -> Answer {
+        Self(self.pointer()?.wrapping_add(index)).put(value)
+    }
+}
+
+/// Fills an array by NVML's custom: `count` says how many fit and is told how many there are.
+pub(crate) fn fill<T: Copy>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
+    let room = count.get()? as usize;
+    count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
+    if room < values.len() {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    values.iter().enumerate().try_for_each(|(index, value)| items.put_at(index, *value))
+}
+
+/// Checks the version word with which a caller says which structure it means.
+pub(crate) fn expect_version<T>(given: u32, version: u32) -> Answer {
+    let expected = u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24;
+    if given == expected { Ok(()) } else { Err(VERSION_MISMATCH) }
+}
+
+/// Writes a text with its NUL into the caller's buffer.
+pub(crate) fn text(buffer: Out<c_char>, length: c_uint, value: &str) -> Answer {
+    buffer.pointer()?;
+    if value.len() >= length as usize {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    let bytes = value.bytes().chain([0]);
+    bytes.enumerate().try_for_each(|(index, byte)| buffer.put_at(index, byte.cast_signed()))
+}
+
+/// A text in an array of fixed size, cut if need be.
+pub(crate) fn array<const N: usize>(value: &str) -> [c_char; N] {
+    let mut array = [0; N];
+    let room = N.saturating_sub(1);
+    for (place, byte) in array.iter_mut().take(room).zip(value.bytes()) {
+        *place = byte.cast_signed();
+    }
+    array
+}
+
+/// A NUL-terminated text of the caller's.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    pub(crate) fn get(&self) -> Result<&str, Refused> {
+        if self.0.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so by NVML's contract NUL-terminated and alive during the call.
+        unsafe { CStr::from_ptr(self.0) }.to_str().map_err(|_| INVALID_ARGUMENT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_too_small_is_told_how_many_there_are() {
+        let (mut count, mut items) = (1, [0; 3]);
+        assert_eq!(fill(Out(&raw mut count), Out(items.as_mut_ptr()), &[7, 8]), Err(INSUFFICIENT_SIZE));
+        assert_eq!(count, 2);
+        assert_eq!(fill(Out(&raw mut count), Out(items.as_mut_ptr()), &[7, 8]), Ok(()));
+        assert_eq!(items, [7, 8, 0]);
+        count = 0;
+        let none = Out::<u32>(std::ptr::null_mut());
+        assert_eq!(fill(Out(&raw mut count), none, &[]), Ok(()));
+        assert_eq!(fill(Out(&raw mut count), none, &[7]), Err(INSUFFICIENT_SIZE));
+        assert_eq!(fill(Out(&raw mut count), none, &[7]), Err(INVALID_ARGUMENT));
+    }
+
+    #[test]
+    fn a_text_needs_room_for_its_end() {
+        let mut buffer = [1; 4];
+        assert_eq!(text(Out(buffer.as_mut_ptr()), 3, "abc"), Err(INSUFFICIENT_SIZE));
+        assert_eq!(text(Out(buffer.as_mut_ptr()), 4, "abc"), Ok(()));
+        assert_eq!(buffer, [97, 98, 99, 0]);
+        assert_eq!(array::<3>("abc"), [97, 98, 0]);
+    }
+}

@@ -1,0 +1,83 @@
+//! MIG: modes, device handles of instances, their ids and attributes.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlDeviceAttributes_t};
+
+use super::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
+use super::buffers::Out;
+use super::{Device, device_calls, gpu_calls, handle};
+
+/// Compute instances of one GPU: seven on every board that has MIG.
+const MOST: c_uint = 7;
+
+gpu_calls! {
+    fn nvmlDeviceGetMigMode(at, current: Out<c_uint>, pending: Out<c_uint>) {
+        if at.gpu.board.mig.is_empty() {
+            return Err(NOT_SUPPORTED);
+        }
+        let on = c_uint::from(!at.gpu.instances.is_empty());
+        pending.pointer()?;
+        current.put(on)?;
+        pending.put(on)
+    }
+
+    fn nvmlDeviceGetMaxMigDeviceCount(at, count: Out<c_uint>) {
+        count.put(if at.gpu.board.mig.is_empty() { 0 } else { MOST })
+    }
+
+    fn nvmlDeviceGetMigDeviceHandleByIndex(at, index: c_uint, device: Out<nvmlDevice_t>) {
+        if at.gpu.instances.is_empty() {
+            return Err(NOT_SUPPORTED);
+        }
+        if index >= MOST {
+            return Err(INVALID_ARGUMENT);
+        }
+        // Empty slots answer so on real boards.
+        at.gpu.instances.get(index as usize).ok_or(NOT_FOUND)?;
+        device.put(handle(at.gpu, Some(index as usize)))
+    }
+}
+
+device_calls! {
+    fn nvmlDeviceIsMigDeviceHandle(at, is: Out<c_uint>) {
+        is.put(at.instance.is_some().into())
+    }
+
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(at, device: Out<nvmlDevice_t>) {
+        at.instance.ok_or(INVALID_ARGUMENT)?;
+        device.put(handle(at.gpu, None))
+    }
+
+    fn nvmlDeviceGetGpuInstanceId(at, id: Out<c_uint>) {
+        id.put(at.instance.ok_or(NOT_SUPPORTED)?.id)
+    }
+
+    fn nvmlDeviceGetComputeInstanceId(at, id: Out<c_uint>) {
+        at.instance.ok_or(NOT_SUPPORTED)?;
+        id.put(0)
+    }
+
+    fn nvmlDeviceGetAttributes_v2(at, attributes: Out<nvmlDeviceAttributes_t>) {
+        put_attributes(at, attributes)
+    }
+
+    fn nvmlDeviceGetAttributes(at, attributes: Out<nvmlDeviceAttributes_t>) {
+        put_attributes(at, attributes)
+    }
+}
+
+fn put_attributes(at: &Device<'_>, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {
+    let profile = at.instance.ok_or(NOT_SUPPORTED)?.profile;
+    attributes.put(nvmlDeviceAttributes_t {
+        multiprocessorCount: profile.sms,
+        sharedCopyEngineCount: profile.copy_engines,
+        sharedDecoderCount: profile.decoders,
+        sharedEncoderCount: 0,
+        sharedJpegCount: profile.decoders,
+        sharedOfaCount: profile.ofa,
+        gpuInstanceSliceCount: profile.slices,
+        computeInstanceSliceCount: profile.slices,
+        memorySizeMB: profile.memory_mib,
+    })
+}

@@ -1,0 +1,75 @@
+//! Frame buffer and BAR1, of GPUs and MIG devices.
+
+use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t};
+
+use super::buffers::{Out, expect_version};
+use super::{Device, device_calls};
+use crate::node::Instance;
+
+const MIB: u64 = 1 << 20;
+
+struct Memory {
+    total: u64,
+    reserved: u64,
+    used: u64,
+}
+
+impl Memory {
+    fn of(at: &Device<'_>) -> Self {
+        match at.instance {
+            // Instances show no reserve of their own.
+            Some(instance) => Self { total: instance.profile.memory_mib * MIB, reserved: 0, used: instance_used(at, instance) },
+            None => {
+                let board = at.gpu.board;
+                let room = board.memory_total - board.memory_reserved;
+                let used: u64 = if at.gpu.instances.is_empty() {
+                    at.gpu.timeline.present(at.now.elapsed).map(|(_, _, span)| span.memory).sum()
+                } else {
+                    at.gpu.instances.iter().map(|instance| instance_used(at, instance)).sum()
+                };
+                Self { total: board.memory_total, reserved: board.memory_reserved, used: used.min(room) }
+            }
+        }
+    }
+
+    fn free(&self) -> u64 {
+        self.total - self.reserved - self.used
+    }
+}
+
+fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
+    let present = at.gpu.timeline.present(at.now.elapsed);
+    let held: u64 = present.filter(|(_, worker, _)| worker.engine == instance.engine).map(|(_, _, span)| span.memory).sum();
+    (instance.profile.idle_mib * MIB + held).min(instance.profile.memory_mib * MIB)
+}
+
+device_calls! {
+    // The first version counts the reserve as used.
+    fn nvmlDeviceGetMemoryInfo(at, memory: Out<nvmlMemory_t>) {
+        let all = Memory::of(at);
+        memory.put(nvmlMemory_t { total: all.total, free: all.free(), used: all.used + all.reserved })
+    }
+
+    fn nvmlDeviceGetMemoryInfo_v2(at, memory: Out<nvmlMemory_v2_t>) {
+        let version = memory.get()?.version;
+        expect_version::<nvmlMemory_v2_t>(version, 2)?;
+        let all = Memory::of(at);
+        memory.put(nvmlMemory_v2_t {
+            version,
+            total: all.total,
+            reserved: all.reserved,
+            free: all.free(),
+            used: all.used,
+        })
+    }
+
+    fn nvmlDeviceGetBAR1MemoryInfo(at, memory: Out<nvmlBAR1Memory_t>) {
+        let (total, used) = match at.instance {
+            Some(instance) => (instance.profile.bar1_mib * MIB, 0),
+            // MIG maps all of the frame buffer; without it the driver keeps a few MiB.
+            None if !at.gpu.instances.is_empty() => (at.gpu.board.bar1_total, at.gpu.board.memory_total - at.gpu.board.memory_reserved),
+            None => (at.gpu.board.bar1_total, (1 + 2 * at.gpu.timeline.present(at.now.elapsed).count() as u64) * MIB),
+        };
+        memory.put(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })
+    }
+}

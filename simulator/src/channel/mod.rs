@@ -1,0 +1,34 @@
+//! The directory through which tests and the demo speak with the library.
+//!
+//! In: `scenario`, `faults` (and `clock`, see the module of that name). Out: `truth`, `calls`, `error`.
+//! The directory is the one this library was loaded from, so that two copies are two nodes.
+
+pub(crate) mod faults;
+pub(crate) mod report;
+pub(crate) mod scenario;
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Asked for its address. Private: an exported symbol could resolve to another copy of the library.
+static ANCHOR: u8 = 1;
+
+/// The directory of this library's file.
+pub(crate) fn directory() -> Option<PathBuf> {
+    let mut found = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: any address may be asked about; `found` is valid for the call to fill.
+    let answered = unsafe { libc::dladdr((&raw const ANCHOR).cast(), &raw mut found) };
+    if answered == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own NUL-terminated name, valid while the library is loaded.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    let file = std::path::absolute(Path::new(OsStr::from_bytes(name.to_bytes()))).ok()?;
+    file.parent().map(Path::to_path_buf)
+}

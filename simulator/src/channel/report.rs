@@ -1,0 +1,106 @@
+//! The files that the library writes: `truth` (what the GPUs really did) and `calls` (who was asked what).
+//!
+//! In: cumulative truth, one count per call. Out: JSON files, replaced by rename at most once per simulated
+//! second, or whenever a held clock is set to another value. Writing never fails a call.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::Serialize;
+
+use crate::clock::Now;
+use crate::state::lock;
+
+const EVERY: u64 = 1_000_000_000;
+
+/// Cumulative since elapsed 0.
+#[derive(Serialize)]
+pub(crate) struct Truth<'a> {
+    pub(crate) elapsed_ns: u64,
+    pub(crate) gpus: Vec<GpuTruth<'a>>,
+    pub(crate) processes: Vec<ProcessTruth>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct GpuTruth<'a> {
+    pub(crate) uuid: &'a str,
+    pub(crate) busy_ns: u64,
+    pub(crate) energy_uj: u64,
+}
+
+/// `instance` is the position in the scenario's `mig` list; null without MIG.
+#[derive(Serialize)]
+pub(crate) struct ProcessTruth {
+    pub(crate) pid: u32,
+    pub(crate) gpu: u32,
+    pub(crate) instance: Option<usize>,
+    pub(crate) busy_ns: u64,
+}
+
+/// Counts calls and remembers when the files were last written.
+pub(crate) struct Report {
+    directory: PathBuf,
+    written: Mutex<Option<Now>>,
+    calls: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Report {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_path_buf(), written: Mutex::new(None), calls: Mutex::new(BTreeMap::new()) }
+    }
+
+    pub(crate) fn count(&self, function: &'static str) {
+        *lock(&self.calls).entry(function).or_insert(0) += 1;
+    }
+
+    /// Whether it is time to write; the one who is told so writes.
+    pub(crate) fn due(&self, now: Now) -> bool {
+        let mut written = lock(&self.written);
+        let due = written.is_none_or(|former| {
+            let moved = now.elapsed.abs_diff(former.elapsed);
+            moved >= EVERY || (now.held && (moved > 0 || !former.held))
+        });
+        if due {
+            *written = Some(now);
+        }
+        due
+    }
+
+    pub(crate) fn write(&self, truth: &Truth<'_>) {
+        self.replace("truth", serde_json::to_string(truth));
+        let calls = lock(&self.calls).clone();
+        let mut counts = serde_json::Map::new();
+        counts.insert("pid".to_owned(), std::process::id().into());
+        counts.extend(calls.into_iter().map(|(function, count)| (function.to_owned(), count.into())));
+        self.replace("calls", serde_json::to_string(&counts));
+    }
+
+    /// By rename, so that a reader never sees half a file; a read-only directory is passed over in silence.
+    fn replace(&self, name: &str, text: serde_json::Result<String>) {
+        let Ok(text) = text else { return };
+        let temporary = self.directory.join(format!(".{name}.{}", std::process::id()));
+        if fs::write(&temporary, text).is_ok() {
+            let _ = fs::rename(&temporary, self.directory.join(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_due_every_second_or_at_every_held_value() {
+        let report = Report::new(Path::new("/nonexistent"));
+        let now = |elapsed, held| Now { elapsed, utc: 0, held };
+        assert!(report.due(now(5, false)));
+        assert!(!report.due(now(999_999_999, false)));
+        assert!(report.due(now(1_000_000_005, false)));
+        assert!(report.due(now(1_000_000_006, true)));
+        assert!(!report.due(now(1_000_000_006, true)));
+        assert!(report.due(now(1_000_000_000, true)));
+        report.write(&Truth { elapsed_ns: 0, gpus: Vec::new(), processes: Vec::new() });
+    }
+}

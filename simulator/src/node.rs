@@ -1,0 +1,251 @@
+//! The simulated host's GPUs, made from a scenario.
+//!
+//! In: the directory. Out: `Node` with every GPU's identity, instances and timeline, the clock and the faults.
+//! It knows what there is and when, not how NVML asks for it.
+
+mod identity;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::abi::events::EventSets;
+use crate::abi::gpm::Samples;
+use crate::board::{self, Board};
+use crate::channel::faults::Faults;
+use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
+use crate::channel::scenario::{Gpus, Placement, Process, Scenario, Throttle};
+use crate::clock::{Clock, Now};
+use crate::mig::MigProfile;
+use crate::schedule::{self, Brake, PowerModel, Script, Span, Timeline, Worker};
+
+/// A MIG instance: a GPU instance with one compute instance, id 0.
+pub(crate) struct Instance {
+    /// GPU instance id.
+    pub(crate) id: u32,
+    pub(crate) profile: &'static MigProfile,
+    pub(crate) uuid: String,
+    /// Position in the scenario, and among the timeline's engines.
+    pub(crate) engine: usize,
+}
+
+/// A physical GPU.
+pub(crate) struct Gpu {
+    pub(crate) index: u32,
+    pub(crate) board: &'static Board,
+    pub(crate) uuid: String,
+    pub(crate) serial: String,
+    pub(crate) domain: u32,
+    pub(crate) bus: u32,
+    pub(crate) module: u32,
+    pub(crate) warmer: u32,
+    /// PCIe replays: boards in good health have 0 to 174.
+    pub(crate) replays: u32,
+    /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
+    pub(crate) instances: Vec<Instance>,
+    pub(crate) timeline: Timeline,
+}
+
+/// Something critical at a time within the cycle.
+pub(crate) struct Mishap {
+    /// Nanoseconds into the cycle.
+    pub(crate) at: u64,
+    pub(crate) gpu: u32,
+    pub(crate) xid: u64,
+}
+
+/// The simulated host.
+pub(crate) struct Node {
+    pub(crate) driver_version: String,
+    pub(crate) cuda_version: i32,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) names: BTreeMap<u32, String>,
+    /// By time.
+    pub(crate) mishaps: Vec<Mishap>,
+    /// Nanoseconds.
+    pub(crate) cycle: u64,
+    pub(crate) clock: Clock,
+    pub(crate) faults: Faults,
+    pub(crate) report: Report,
+    pub(crate) samples: Samples,
+    pub(crate) event_sets: EventSets,
+}
+
+impl Node {
+    /// Reads a directory's scenario and clock; the error says what is wrong and where.
+    pub(crate) fn open(directory: &Path) -> Result<Self, String> {
+        let path = directory.join("scenario");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let scenario = Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let page = directory.join("clock");
+        let clock = Clock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+        let gpus = gpus(&scenario).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut mishaps = Vec::new();
+        for xid in &scenario.xids {
+            mishaps.push(Mishap { at: schedule::slices(xid.at) * schedule::SLICE, gpu: xid.gpu, xid: xid.xid });
+        }
+        mishaps.sort_by_key(|mishap| mishap.at);
+        let names = scenario.processes.iter().map(|process| (process.pid, process.name.clone()));
+        Ok(Self {
+            names: names.collect(),
+            gpus,
+            mishaps,
+            cycle: schedule::slices(scenario.cycle_seconds).max(1) * schedule::SLICE,
+            clock,
+            faults: Faults::new(directory.join("faults")),
+            report: Report::new(directory),
+            samples: Samples::default(),
+            event_sets: EventSets::default(),
+            driver_version: scenario.driver_version,
+            cuda_version: scenario.cuda_version,
+        })
+    }
+
+    /// Whether the driver has the field ids of 580.82, which moved 251-273.
+    pub(crate) fn renumbered_fields(&self) -> bool {
+        let mut parts = self.driver_version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (580, 82)
+    }
+
+    /// Writes truth and calls if it is time.
+    pub(crate) fn report(&self, now: Now) {
+        if self.report.due(now) {
+            self.report.write(&self.truth(now));
+        }
+    }
+
+    /// Writes truth and calls, due or not.
+    pub(crate) fn report_now(&self) {
+        self.report.write(&self.truth(self.clock.now()));
+    }
+
+    fn truth(&self, now: Now) -> Truth<'_> {
+        let mut truth = Truth { elapsed_ns: now.elapsed, gpus: Vec::new(), processes: Vec::new() };
+        for gpu in &self.gpus {
+            let totals = gpu.timeline.totals(now.elapsed);
+            truth.gpus.push(GpuTruth { uuid: &gpu.uuid, busy_ns: totals.busy, energy_uj: totals.energy });
+            for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
+                let instance = (!gpu.instances.is_empty()).then_some(worker.engine);
+                truth.processes.push(ProcessTruth { pid: worker.pid, gpu: gpu.index, instance, busy_ns: work.busy });
+            }
+        }
+        truth
+    }
+}
+
+fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
+    let mut gpus = Vec::new();
+    for (entry, group) in scenario.gpus.iter().enumerate() {
+        let row = board::board(&group.profile)
+            .ok_or_else(|| format!("gpus[{entry}]: unknown profile {:?}; there are {}", group.profile, board::profiles()))?;
+        for _ in 0..group.count {
+            let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+            gpus.push(gpu(scenario, index, row, group).map_err(|error| format!("gpus[{entry}]: {error}"))?);
+        }
+    }
+    let exists = |gpu: u32| (gpu as usize) < gpus.len();
+    for (entry, process) in scenario.processes.iter().enumerate() {
+        if !exists(process.gpu) {
+            return Err(format!("processes[{entry}] (pid {}): there is no gpu {}", process.pid, process.gpu));
+        }
+    }
+    let xids = scenario.xids.iter().map(|xid| ("xids", xid.gpu));
+    let throttles = scenario.throttles.iter().map(|throttle| ("throttles", throttle.gpu));
+    match xids.chain(throttles).find(|(_, gpu)| !exists(*gpu)) {
+        Some((place, gpu)) => Err(format!("{place}: there is no gpu {gpu}")),
+        None => Ok(gpus),
+    }
+}
+
+fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> Result<Gpu, String> {
+    let marks = identity::Marks::new(scenario.seed, index);
+    let instances = instances(board, &group.mig, &marks)?;
+    let mut engines: Vec<u64> = vec![1_000_000];
+    if !instances.is_empty() {
+        let mut shares: Vec<(usize, u64)> =
+            instances.iter().map(|instance| (instance.engine, u64::from(instance.profile.slices) * 1_000_000 / 7)).collect();
+        shares.sort_unstable();
+        engines = shares.into_iter().map(|(_, share)| share).collect();
+    }
+    let mut workers = Vec::new();
+    for process in scenario.processes.iter().filter(|process| process.gpu == index) {
+        workers.push(worker(process, engines.len(), !instances.is_empty())?);
+    }
+    let mut brakes = Vec::new();
+    for throttle in scenario.throttles.iter().filter(|throttle| throttle.gpu == index) {
+        brakes.push(brake(throttle)?);
+    }
+    let idle = u64::from(marks.between(1, board.power.idle)) * 1_000;
+    let dynamic = u64::from(board.power.limit_default) * 1_000 - idle;
+    let power = PowerModel { idle, dynamic };
+    let script =
+        Script { seed: marks.seed(), cycle_seconds: scenario.cycle_seconds, engines, workers, brakes, power };
+    Ok(Gpu {
+        index,
+        board,
+        uuid: marks.uuid("GPU"),
+        serial: marks.serial(),
+        domain: index / 8,
+        bus: identity::bus(index),
+        module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
+        warmer: marks.between(2, (0, 6)),
+        replays: marks.between(3, (0, 15)),
+        instances,
+        timeline: Timeline::new(script),
+    })
+}
+
+fn instances(board: &'static Board, placements: &[Placement], marks: &identity::Marks) -> Result<Vec<Instance>, String> {
+    let mut instances: Vec<(u32, Instance)> = Vec::new();
+    for (engine, placement) in placements.iter().enumerate() {
+        let Placement { profile: name, start } = placement;
+        let known = || board.mig.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
+        let profile = board.mig.iter().find(|profile| profile.name == name);
+        let profile = profile.ok_or_else(|| format!("mig[{engine}]: unknown profile {name:?}; there are {}", known()))?;
+        if !profile.starts.contains(start) {
+            return Err(format!("mig[{engine}]: {name} cannot start at {start}; it can at {:?}", profile.starts));
+        }
+        if instances.iter().any(|(taken, other)| profile.overlaps(*start, other.profile, *taken)) {
+            return Err(format!("mig[{engine}]: {name} at {start} overlaps an instance before it"));
+        }
+        let id = profile.instance_id(*start);
+        instances.push((*start, Instance { id, profile, uuid: marks.instance_uuid(id), engine }));
+    }
+    let mut instances: Vec<Instance> = instances.into_iter().map(|(_, instance)| instance).collect();
+    instances.sort_by_key(|instance| instance.id);
+    Ok(instances)
+}
+
+fn worker(process: &Process, engines: usize, sliced: bool) -> Result<Worker, String> {
+    let place = format!("process {} on gpu {}", process.pid, process.gpu);
+    let engine = match (process.instance, sliced) {
+        (None, false) => 0,
+        (None, true) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
+        (Some(_), false) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),
+        (Some(instance), true) => instance as usize,
+    };
+    if engine >= engines {
+        return Err(format!("{place}: there is no instance {engine}"));
+    }
+    Ok(Worker { pid: process.pid, engine, spans: process.phases.iter().map(Span::new).collect() })
+}
+
+fn brake(throttle: &Throttle) -> Result<Brake, String> {
+    let reason = match throttle.reason.as_str() {
+        "applications_clocks" => 0x2,
+        "sw_power_cap" => 0x4,
+        "hw_slowdown" => 0x8,
+        "sync_boost" => 0x10,
+        "sw_thermal" => 0x20,
+        "hw_thermal" => 0x40,
+        "hw_power_brake" => 0x80,
+        other => {
+            return Err(format!(
+                "throttle of gpu {}: unknown reason {other:?}; there are applications_clocks, sw_power_cap, \
+                 hw_slowdown, sync_boost, sw_thermal, hw_thermal, hw_power_brake",
+                throttle.gpu
+            ));
+        }
+    };
+    Ok(Brake { from: schedule::slices(throttle.from), to: schedule::slices(throttle.to), reason })
+}

@@ -1,0 +1,101 @@
+//! The sums against a walk over every slice, and the laws of sharing.
+
+use super::*;
+
+fn phase(from: f64, to: f64, demand: f64) -> Phase {
+    Phase { from, to, demand, memory_bytes: 1, sm: 0.5, tensor: 0.25, dram: 0.125, encoder: 0.1, decoder: 0.0 }
+}
+
+fn worker(pid: u32, engine: usize, phases: &[Phase]) -> Worker {
+    Worker { pid, engine, spans: phases.iter().map(Span::new).collect() }
+}
+
+fn timeline() -> Timeline {
+    Timeline::new(Script {
+        seed: 7,
+        cycle_seconds: 3.21,
+        engines: vec![428_571, 571_428],
+        workers: vec![
+            worker(1, 0, &[phase(0.0, 3.0, 0.8)]),
+            worker(2, 0, &[phase(1.0, 2.0, 0.9), phase(2.5, 3.21, 0.3)]),
+            worker(3, 0, &[phase(0.5, 3.21, 0.7)]),
+            worker(4, 1, &[phase(0.0, 1.0, 0.5)]),
+        ],
+        brakes: vec![Brake { from: 100, to: 150, reason: 4 }],
+        power: PowerModel { idle: 70_000, dynamic: 630_000 },
+    })
+}
+
+fn walk(timeline: &Timeline, elapsed: u64) -> Totals {
+    let mut sum = Totals::nothing(2, 4);
+    for slice in 0..elapsed / SLICE {
+        timeline.accumulate(slice % timeline.cycle, SLICE, &mut sum);
+    }
+    timeline.accumulate(elapsed / SLICE % timeline.cycle, elapsed % SLICE, &mut sum);
+    sum
+}
+
+#[test]
+fn sums_by_checkpoint_equal_a_walk_over_every_slice() {
+    let timeline = timeline();
+    for elapsed in [0, 1, SLICE - 1, SLICE, 999_999_999, 1_000_000_000, 3_209_999_999, 3_210_000_000, 5_555_555_555, 40_000_000_001] {
+        assert_eq!(timeline.totals(elapsed), walk(&timeline, elapsed), "at {elapsed}");
+    }
+}
+
+#[test]
+fn totals_never_go_backwards() {
+    let timeline = timeline();
+    let mut former = timeline.totals(0);
+    for step in 1..2_000 {
+        let next = timeline.totals(step * 4_321_987);
+        assert!(next.busy >= former.busy && next.energy > former.energy, "at step {step}");
+        for (earlier, later) in former.workers.iter().zip(&next.workers) {
+            assert!(later.busy >= earlier.busy && later.sm >= earlier.sm && later.encoder >= earlier.encoder);
+        }
+        former = next;
+    }
+}
+
+#[test]
+fn workers_of_an_engine_share_its_busy_time_and_nothing_is_lost() {
+    let totals = timeline().totals(3_210_000_000 * 5);
+    let shared: u64 = totals.workers.iter().take(3).map(|work| work.busy).sum();
+    assert_eq!(totals.engines.first().map(|engine| engine.busy), Some(shared));
+    assert_eq!(shared % SLICE, 0);
+    assert!(totals.busy >= shared);
+}
+
+#[test]
+fn demand_is_the_share_of_slices() {
+    let lone = Timeline::new(Script {
+        seed: 1,
+        cycle_seconds: 600.0,
+        engines: vec![MILLION],
+        workers: vec![worker(9, 0, &[phase(0.0, 600.0, 0.85)])],
+        brakes: Vec::new(),
+        power: PowerModel { idle: 0, dynamic: 1 },
+    });
+    let share = lone.totals(600_000_000_000).busy as f64 / 600e9;
+    assert!((share - 0.85).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn energy_is_the_integral_of_power() {
+    let timeline = timeline();
+    let (from, to) = (1_003_000_000, 1_987_000_000);
+    let mean = timeline.power(from, to);
+    let energy = timeline.totals(to).energy - timeline.totals(from).energy;
+    let joules = mean as f64 * (to - from) as f64 / 1e6;
+    assert!((energy as f64 - joules).abs() / joules < 1e-5, "{energy} and {joules}");
+}
+
+#[test]
+fn a_brake_lasts_as_long_as_scripted_in_every_cycle() {
+    let timeline = timeline();
+    assert_eq!(timeline.braked(4, 1_200_000_000), 200_000_000);
+    assert_eq!(timeline.braked(4, 3_210_000_000 + 1_600_000_000), 1_000_000_000);
+    assert_eq!(timeline.braked(8, 10_000_000_000), 0);
+    assert_eq!(timeline.brakes(1_499_999_999), 4);
+    assert_eq!(timeline.brakes(1_500_000_000), 0);
+}

@@ -1,0 +1,76 @@
+"""The dashboards by themselves: they are what Grafana expects, and their queries parse."""
+
+import itertools
+import json
+import re
+import subprocess
+
+import harness
+from harness import ROOT
+
+FILES = sorted((ROOT / "dashboards").glob("*.json"))
+
+
+def load(path):
+    return json.loads(path.read_text())
+
+
+def panels(dashboard):
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def variables(dashboard):
+    """(name, metric selector, label) of each variable that asks Prometheus."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"]).groups()
+            yield variable["name"], selector, label
+
+
+def substitute(text, **values):
+    """Fills in variables as Grafana does: $name, and what is built in."""
+    for name, value in values.items():
+        text = re.sub(rf"\${name}\b", value, text)
+    return text
+
+
+def dashboards(suite):
+    suite.expect(FILES, "there is no dashboard")
+    rules = []
+    for path in FILES:
+        dashboard = load(path)
+        shape(suite, path.name, dashboard)
+        known = {variable["name"] for variable in dashboard["templating"]["list"]}
+        for panel in panels(dashboard):
+            for target in panel["targets"]:
+                unknown = set(re.findall(r"\$(?!__)(\w+)", target["expr"])) - known
+                suite.expect(not unknown, f"{path.name}, {panel['title']}: no variable is called {unknown}")
+                expression = substitute(target["expr"], instance="n1", gpu=".+", __rate_interval="1m", __range="1h")
+                rules.append({"record": f"query:{len(rules)}", "expr": expression})
+    file = suite.folder / "queries.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}, indent=1))
+    parsed = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
+    suite.expect(parsed.returncode == 0, f"a query does not parse:\n{parsed.stdout}{parsed.stderr}")
+
+
+def shape(suite, name, dashboard):
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    suite.expect(len(ids) == len(set(ids)), f"{name}: a panel id is given twice")
+    suite.expect("__inputs" not in dashboard, f"{name}: __inputs are resolved by the import dialog alone")
+    suite.expect(dashboard["id"] is None and dashboard["uid"], f"{name}: id is null and uid is set")
+    for panel in panels(dashboard):
+        title = f"{name}, {panel['id']} {panel['title']}"
+        suite.expect(panel.get("description"), f"{title}: no description")
+        suite.expect(panel["fieldConfig"]["defaults"].get("unit"), f"{title}: no unit")
+        suite.expect(panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"{title}: its own data source")
+        suite.expect(panel["targets"], f"{title}: no query")
+        at = panel["gridPos"]
+        suite.expect(at["x"] + at["w"] <= 24, f"{title}: wider than the page")
+    for one, other in itertools.combinations([panel for panel in dashboard["panels"]], 2):
+        a, b = one["gridPos"], other["gridPos"]
+        apart = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"] or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+        suite.expect(apart, f"{name}: panels {one['id']} and {other['id']} overlap")
+
+
+if __name__ == "__main__":
+    harness.run(dashboards)

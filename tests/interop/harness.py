@@ -1,0 +1,264 @@
+"""What the suites share: programs that are started and ended again, pages and queries, and findings.
+
+A suite is a function that takes a `Suite`; `run` gives it a folder, ends what it started, prints what it
+found, and exits 1 when that is anything. Nothing is skipped: a program that is missing is a failure.
+"""
+
+import gzip
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from simclock import SimClock
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUMETER = Path(os.environ.get("GPUMETER", ROOT / "target/release/gpumeter"))
+TEXT = "text/plain;version=0.0.4"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class Failed(Exception):
+    """What makes the rest of a suite pointless."""
+
+
+def run(suite):
+    """Runs a suite as the whole program."""
+    name = Path(sys.argv[0]).stem
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    world = Suite(Path(tempfile.mkdtemp(prefix=f"gpumeter-{name}-")))
+    try:
+        suite(world)
+    except Failed as failed:
+        world.findings.append(str(failed))
+    except Exception:
+        world.findings.append(traceback.format_exc())
+    finally:
+        world.end()
+    seconds = time.monotonic() - began
+    if world.findings:
+        for finding in world.findings:
+            print(f"{name}: FAILED: {finding}", file=sys.stderr)
+        print(f"{name}: {len(world.findings)} findings in {seconds:.0f} s; logs: {world.folder}", file=sys.stderr)
+        sys.exit(1)
+    shutil.rmtree(world.folder)
+    print(f"{name}: ok, {world.checks} checks in {seconds:.0f} s")
+
+
+class Suite:
+    """A folder, the programs started in it, and what was found."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.findings = []
+        self.checks = 0
+        self._programs = []
+
+    def expect(self, holds, finding):
+        """Notes a finding and goes on."""
+        self.checks += 1
+        if not holds:
+            self.findings.append(finding)
+        return bool(holds)
+
+    def start(self, name, *command, env=None):
+        """Starts a program in a process group of its own; its output goes to a log."""
+        program = Program(self.folder / f"{name}.log", command, env)
+        self._programs.append(program)
+        return program
+
+    def end(self):
+        """Ends every program, last first, and notes one that would not go."""
+        while self._programs:
+            self._programs.pop().stop()
+
+
+class Program:
+    def __init__(self, log, command, env=None):
+        self.log, self.name = log, Path(command[0]).name
+        with open(log, "ab") as out:
+            try:
+                self.process = subprocess.Popen(
+                    [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                    env={**os.environ, **(env or {})}, start_new_session=True)
+            except OSError as error:
+                raise Failed(f"{command[0]} does not start: {error}") from error
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        """kill -9, as the kernel's out-of-memory killer would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        if self.alive():
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def tail(self, lines=20):
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def wait_for(what, seconds, probe, program=None, every=0.1):
+    """What `probe` returns as soon as that is true; connection errors count as not yet."""
+    deadline = time.monotonic() + seconds
+    last = None
+    while True:
+        try:
+            if found := probe():
+                return found
+        except (OSError, http.client.HTTPException) as error:  # urllib's errors are OSErrors
+            last = error
+        if program and not program.alive():
+            raise Failed(f"{program.name} ended while waiting for {what}:\n{program.tail()}")
+        if time.monotonic() > deadline:
+            trail = f"\n{program.tail()}" if program else ""
+            raise Failed(f"{what}: not within {seconds} s" + (f" (last error: {last})" if last else "") + trail)
+        time.sleep(every)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def get(url, accept=None, encoding=None):
+    """A page's body and its headers."""
+    headers = {key: value for key, value in (("Accept", accept), ("Accept-Encoding", encoding)) if value}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        body = answer.read()
+        if answer.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        return body.decode(), answer.headers
+
+
+def get_json(url, **parameters):
+    query = "?" + urllib.parse.urlencode(parameters, doseq=True) if parameters else ""
+    return json.loads(get(url + query)[0])
+
+
+class Demo:
+    """`gpumeter demo`, and the channel to its simulated driver."""
+
+    def __init__(self, suite, *arguments, scenario=None, state=None, env=None):
+        self.suite, self.env = suite, env
+        self.state = state or suite.folder / "demo"
+        self.port = free_port()
+        self.instance = f"127.0.0.1:{self.port}"
+        self.url = f"http://{self.instance}"
+        self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
+        self.command += ["--scenario", scenario] if scenario else []
+        self.command += arguments
+        self.clock = None
+        self.start()
+
+    def start(self):
+        """Starts it, also again after a kill: same port, same state."""
+        if not GPUMETER.exists():
+            raise Failed(f"{GPUMETER} does not exist; .ci/interop builds it")
+        self.program = self.suite.start("demo", *self.command, env=self.env)
+        wait_for("the demo's first page", 30, lambda: "gpu_up{" in self.page(), self.program)
+        self.clock = self.clock or SimClock(self.driver / "clock")
+
+    @property
+    def driver(self):
+        return self.state / "driver"
+
+    def page(self, accept=TEXT):
+        return get(f"{self.url}/metrics", accept)[0]
+
+    def api(self, name, **parameters):
+        return get_json(f"{self.url}/api/v1/{name}", **parameters)
+
+    def scenario(self):
+        return json.loads((self.driver / "scenario").read_text())
+
+    def faults(self, *faults):
+        """Sets the driver's faults, for instance {"function": "*", "gpu": 2, "hang": True}; none lifts all."""
+        aside = self.driver / "faults.new"
+        aside.write_text(json.dumps(faults))
+        aside.rename(self.driver / "faults")
+
+
+class Prometheus:
+    """A Prometheus that scrapes every second, or takes OTLP."""
+
+    def __init__(self, suite, scrape=None, rules=None, otlp=False):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}}
+        if scrape:
+            config["scrape_configs"] = [{"job_name": "gpumeter", "static_configs": [{"targets": [scrape]}]}]
+        if rules:
+            config["rule_files"] = [str(rules)]
+        # JSON is YAML.
+        path = suite.folder / "prometheus.yaml"
+        path.write_text(json.dumps(config, indent=2))
+        extra = ["--web.enable-otlp-receiver"] if otlp else []
+        self.program = suite.start(
+            "prometheus", "prometheus", f"--config.file={path}", f"--web.listen-address=127.0.0.1:{self.port}",
+            f"--storage.tsdb.path={suite.folder / 'tsdb'}", *extra)
+        wait_for("Prometheus", 30, lambda: get(f"{self.url}/-/ready"), self.program)
+
+    def query(self, expression, at=None):
+        """The result of an instant query: a list of {metric, value} or, for a range selector, {metric, values}."""
+        parameters = {"query": expression} | ({"time": at} if at else {})
+        try:
+            return get_json(f"{self.url}/api/v1/query", **parameters)["data"]["result"]
+        except urllib.error.HTTPError as error:
+            raise Failed(f"Prometheus refuses {expression}: {error.read().decode()}") from error
+
+    def label_values(self, label, match):
+        return get_json(f"{self.url}/api/v1/label/{label}/values", **{"match[]": match})["data"]
+
+
+class Collector:
+    """An OpenTelemetry Collector that passes metrics on to a Prometheus and prints logs."""
+
+    def __init__(self, suite, prometheus):
+        self.port = free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        config = {
+            "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{self.port}"}}}},
+            "processors": {"batch": {"timeout": "200ms"}},
+            "exporters": {
+                "otlp_http": {"metrics_endpoint": f"{prometheus.url}/api/v1/otlp/v1/metrics"},
+                "debug": {"verbosity": "normal"},
+            },
+            "service": {
+                "telemetry": {"metrics": {"level": "none"}},
+                "pipelines": {
+                    "metrics": {"receivers": ["otlp"], "processors": ["batch"], "exporters": ["otlp_http"]},
+                    "logs": {"receivers": ["otlp"], "exporters": ["debug"]},
+                },
+            },
+        }
+        path = suite.folder / "otelcol.yaml"
+        path.write_text(json.dumps(config, indent=2))
+        self.program = suite.start("otelcol", "otelcol", "--config", path)
+        wait_for("the Collector", 30, self._answers, self.program)
+
+    def _answers(self):
+        try:
+            get(f"{self.endpoint}/v1/metrics")
+        except urllib.error.HTTPError as error:
+            return error.code == 405  # it wants a POST, so it is there
+        return True

@@ -1,0 +1,70 @@
+"""The demo's clock page: read it, hold it, move it, let it go.
+
+The page is 64 bytes, eight little-endian words under a sequence lock (odd while a writer is at work):
+[0] "GPUMCLK1"  [1] sequence  [2] held  [3] origin, host CLOCK_BOOTTIME ns  [4] elapsed ns at the origin
+[5] speed, parts per million  [6] UTC ns at elapsed 0  [7] simulated boottime ns at elapsed 0
+It is mapped by the demo, so it is written in place, never replaced or truncated.
+"""
+
+import mmap
+import time
+from contextlib import contextmanager
+
+SEQUENCE, HELD, ORIGIN, ELAPSED, SPEED, UTC = 1, 2, 3, 4, 5, 6
+
+
+def boottime():
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class SimClock:
+    """The only writer while a test runs; the demo writes its page once, at its start."""
+
+    def __init__(self, path):
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 64)
+        if self._map[:8] != b"GPUMCLK1":
+            raise ValueError(f"{path}: does not begin with GPUMCLK1")
+        self._words = memoryview(self._map).cast("Q")
+
+    def close(self):
+        self._words.release()
+        self._map.close()
+
+    def elapsed(self):
+        """Nanoseconds since the scenario began."""
+        word = self._words
+        if word[HELD]:
+            return word[ELAPSED]
+        return word[ELAPSED] + (boottime() - word[ORIGIN]) * word[SPEED] // 1_000_000
+
+    def utc(self):
+        """Simulated UTC in nanoseconds."""
+        return self._words[UTC] + self.elapsed()
+
+    def hold(self):
+        """Stops the clock where it stands."""
+        with self._writing() as word:
+            word[ELAPSED] = self.elapsed()
+            word[HELD] = 1
+
+    def advance(self, nanoseconds):
+        """Moves a held clock on, at once."""
+        if not self._words[HELD]:
+            raise ValueError("only a held clock can be moved")
+        with self._writing() as word:
+            word[ELAPSED] += nanoseconds
+
+    def release(self):
+        """Lets the clock run on from where it stands."""
+        with self._writing() as word:
+            word[ORIGIN] = boottime()
+            word[HELD] = 0
+
+    @contextmanager
+    def _writing(self):
+        self._words[SEQUENCE] += 1
+        try:
+            yield self._words
+        finally:
+            self._words[SEQUENCE] += 1
