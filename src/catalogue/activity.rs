@@ -42,7 +42,7 @@ pub(super) const ROWS: &[Family] = &[
         unit: Unit::Ratio,
         help: "Share of the driver's last sample window in which the video engine worked.",
         labels: &["gpu", "uuid", "engine"],
-        level: Level::Standard,
+        level: Level::Lean,
         tier: Tier::Fast,
         rows: Rows::Device(&[
             Point {

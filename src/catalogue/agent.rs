@@ -35,6 +35,20 @@ pub(super) const ROWS: &[Family] = &[
         &["collector"],
     ),
     agent(
+        "gpumeter_collector_errors_total",
+        Kind::Counter,
+        Unit::None,
+        "Ticks in which the collector brought nothing, by reason.",
+        &["collector", "reason"],
+    ),
+    agent(
+        "gpumeter_account_unsettled_windows_total",
+        Kind::Counter,
+        Unit::None,
+        "Windows whose spans did not fit together and were settled as unmeasured; anything but 0 is a defect.",
+        &[],
+    ),
+    agent(
         "gpumeter_driver_call_duration_seconds",
         Kind::Histogram,
         Unit::Seconds,
@@ -96,6 +110,13 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "OTLP data points that could not be delivered.",
         &["destination"],
+    ),
+    agent(
+        "gpumeter_clock_step_seconds",
+        Kind::Gauge,
+        Unit::Seconds,
+        "How far the wall clock is ahead of the account's time, which no step of the clock moves.",
+        &[],
     ),
     agent(
         "gpumeter_ledger_durable",

@@ -19,6 +19,11 @@ impl Stop {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the call, however long it takes.
+    pub fn wait_for_call(&self) {
+        while !self.wait(Duration::from_secs(3_600)) {}
+    }
+
     /// Waits for the call for at most that long; whether it came.
     pub fn wait(&self, longest: Duration) -> bool {
         let called = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Bytes;
+use super::{Bytes, Stamp};
 
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,4 +50,15 @@ pub struct InstanceIdentity {
     pub profile: Arc<str>,
     /// Memory of the instance.
     pub memory: Bytes,
+}
+
+/// An XID as the driver told it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XidEvent {
+    /// UUID of the GPU.
+    pub uuid: Arc<str>,
+    /// The code.
+    pub xid: u32,
+    /// When it was heard.
+    pub at: Stamp,
 }

@@ -9,18 +9,7 @@ use super::door::{CallSlot, Door, Refusal, ask};
 use super::inventory::{Found, handle, uuid};
 use super::library::Library;
 use crate::clock::Clock;
-use crate::model::{Absence, Stamp};
-
-/// An XID as the driver told it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XidEvent {
-    /// UUID of the GPU.
-    pub uuid: Arc<str>,
-    /// The code.
-    pub xid: u32,
-    /// When it was heard.
-    pub at: Stamp,
-}
+use crate::model::{Absence, XidEvent};
 
 /// A registered event set.
 pub struct Events {

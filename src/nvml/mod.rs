@@ -22,7 +22,7 @@ mod plan;
 mod processes;
 
 pub use door::{CallSlot, InFlight};
-pub use events::{Events, XidEvent};
+pub use events::Events;
 pub use inventory::{Found, find};
 pub use lane::Lane;
 pub use library::{Library, OpenError};

@@ -1,0 +1,152 @@
+//! The only wiring, and the only place that starts threads.
+//!
+//! In goes a validated configuration; out comes an exit status when the agent has stopped. It knows every
+//! room and does nothing that a room could do.
+
+mod bills;
+pub mod demo;
+mod host;
+mod io;
+mod lanes;
+mod ledger;
+mod policy;
+mod pulse;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::clock::{Clock, Stop};
+use crate::config::Config;
+use crate::host::Host;
+use crate::meter::{Meter, News};
+use crate::{export, serve};
+
+pub use bills::{BillProblem, statement};
+pub use ledger::{LedgerStatus, opening};
+
+/// What the command line adds to the configuration.
+#[derive(Debug)]
+pub struct Launch {
+    /// The validated configuration.
+    pub config: Config,
+    /// The clock: the system's, or a demo's page.
+    pub clock: Clock,
+    /// Where Linux is rooted: `/`, or a demo's tree.
+    pub root: PathBuf,
+}
+
+/// The agent cannot start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address is taken or cannot be bound.
+    #[error(transparent)]
+    Listen(#[from] serve::BindError),
+    /// The ledger is owned by another agent, broken, or lies where it cannot be written.
+    #[error(transparent)]
+    Ledger(#[from] crate::ledger::Error),
+    /// The OTLP destination cannot be used.
+    #[error(transparent)]
+    Destination(#[from] crate::push::DestinationError),
+    /// A thread could not be started.
+    #[error("starting the {thread} thread: {source}")]
+    Thread {
+        /// Which.
+        thread: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// How long the agent takes at most to stop, whatever the driver does.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// What the threads share.
+struct Shared {
+    clock: Clock,
+    stop: Stop,
+    /// Lanes and events to the pulse.
+    news: mpsc::Sender<News>,
+    lanes: Mutex<lanes::Lanes>,
+    identities: host::Published,
+    pages: Arc<export::Latest>,
+    simulated: AtomicBool,
+}
+
+/// Runs the agent until it is told to stop.
+pub fn run(launch: Launch) -> Result<(), StartError> {
+    let Launch { config, clock, root } = launch;
+    let stop = Stop::default();
+    let host = Host::at(&root);
+    let listeners = serve::bind(&config.web.listen)?;
+    for listener in &listeners {
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, "listening");
+        }
+    }
+    let opened = ledger::open(&config, &host, &clock)?;
+    let policy = Arc::new(policy::policy(&config));
+    let (news, inbox) = mpsc::channel();
+    let shared = Arc::new(Shared {
+        clock: clock.clone(),
+        stop: stop.clone(),
+        news,
+        lanes: Mutex::default(),
+        identities: host::Published::default(),
+        pages: Arc::default(),
+        simulated: AtomicBool::new(false),
+    });
+    let (recovered, ledger) = match opened {
+        Some((ledger, recovered)) => {
+            let status = Arc::new(LedgerStatus::new(recovered.durable));
+            (Some(recovered), Some(ledger::start(ledger, status, &shared)?))
+        }
+        None => (None, None),
+    };
+    let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), &shared)?;
+    let io = io::start(listeners, &config, &host, bills, &shared)?;
+    host::start(host, &shared)?;
+    let meter = Meter::new(policy, clock.now(), recovered);
+    let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&config, ledger.as_ref(), &io), &shared)?;
+    lanes::start(&config, &shared)?;
+
+    stop.wait_for_call();
+    tracing::info!("stopping");
+    io.stop();
+    pulse.wait(PATIENCE / 3);
+    if let Some(ledger) = ledger {
+        ledger.close(PATIENCE / 3);
+    }
+    lanes::close(&shared, PATIENCE / 3);
+    Ok(())
+}
+
+/// A thread whose end can be waited for with a limit: one that is stuck must not hold up the others.
+struct Thread {
+    done: mpsc::Receiver<()>,
+}
+
+impl Thread {
+    /// Starts a named thread. A panic ends the thread alone; it is logged by the standard hook.
+    fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<Self, StartError> {
+        let (finished, done) = mpsc::channel();
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                body();
+                // Nobody may be waiting.
+                let _ = finished.send(());
+            })
+            .map_err(|source| StartError::Thread { thread: name, source })?;
+        Ok(Self { done })
+    }
+
+    /// Whether it ended in time.
+    fn wait(&self, longest: Duration) -> bool {
+        !matches!(self.done.recv_timeout(longest), Err(mpsc::RecvTimeoutError::Timeout))
+    }
+}

@@ -1,0 +1,72 @@
+//! From the operator's words to what the rooms need: policy, price book, standing holdings.
+
+use crate::config::{Book as ConfigBook, Config, Grantee, GpuChoice, Standing as ConfigStanding};
+use crate::holders::{GpuSelector, Selector, Standing};
+use crate::ledger::{Book, Price};
+use crate::meter::Policy;
+use crate::model::Utc;
+use crate::model::snapshot::PriceEntry;
+
+/// The example price, so that a demo shows money: nano-units per GPU-hour.
+const EXAMPLE: i128 = 2_500_000_000;
+
+/// What the pulse needs of the configuration.
+pub(super) fn policy(config: &Config) -> Policy {
+    Policy {
+        level: config.sampling.level,
+        intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow],
+        standing: config.attribution.standing.iter().map(standing).collect(),
+        presence: config.attribution.presence,
+        birth_delay: config.limits.birth_delay,
+        processes: config.limits.processes,
+        price: price(config),
+    }
+}
+
+fn standing(standing: &ConfigStanding) -> Standing {
+    Standing {
+        id: standing.id.clone(),
+        gpu: match &standing.gpu {
+            GpuChoice::All => GpuSelector::All,
+            GpuChoice::Index(index) => GpuSelector::Index(*index),
+            GpuChoice::Uuid(uuid) => GpuSelector::Uuid(uuid.clone()),
+        },
+        fraction: standing.fraction,
+        selector: match &standing.holder {
+            Grantee::User(name) => Selector::User(name.clone()),
+            Grantee::Unit(name) => Selector::Unit(name.clone()),
+        },
+    }
+}
+
+/// The operator's prices as the ledger keeps them.
+pub(super) fn book(config: &Config) -> Option<Book> {
+    match config.prices.as_ref()? {
+        ConfigBook::Example => Some(Book {
+            currency: "USD".into(),
+            prices: vec![Price { from: Utc(0), nano_per_gpu_hour: EXAMPLE, class: "example".into() }],
+        }),
+        ConfigBook::Rates { currency, rates } => Some(Book {
+            currency: currency.clone(),
+            prices: rates
+                .iter()
+                .map(|rate| Price {
+                    from: rate.from.unwrap_or_default(),
+                    nano_per_gpu_hour: rate.gpu_hour.0,
+                    class: rate.class.name().into(),
+                })
+                .collect(),
+        }),
+    }
+}
+
+/// The price that labels the account's money: the latest of the book.
+fn price(config: &Config) -> Option<PriceEntry> {
+    let book = book(config)?;
+    let price = book.prices.iter().max_by_key(|price| price.from)?;
+    Some(PriceEntry {
+        currency: book.currency.as_str().into(),
+        class: price.class.as_str().into(),
+        nano_per_gpu_hour: price.nano_per_gpu_hour,
+    })
+}

@@ -1,0 +1,178 @@
+//! The pulse thread: at every tick's deadline, with what has come, one pulse of the meter.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lanes::{self, Search, next_multiple};
+use super::{Shared, StartError, Thread, io, ledger};
+use crate::config::Config;
+use crate::export::{Otlp, Press, Sealed};
+use crate::host::own;
+use crate::ledger::Queue;
+use crate::meter::{Inputs, Meter, News, Services};
+use crate::model::Nanoseconds;
+use crate::push;
+
+/// Where a pulse's results go.
+pub(super) struct Outlets {
+    interval: Nanoseconds,
+    press: Arc<Press>,
+    queue: Option<Arc<Queue>>,
+    status: Option<Arc<ledger::LedgerStatus>>,
+    push: Option<Push>,
+    io: io::Shared,
+}
+
+/// The push: every so many pulses.
+struct Push {
+    every: u64,
+    encoder: Otlp,
+    queue: Arc<push::Queue>,
+    destination: Arc<str>,
+    buffer: Vec<u8>,
+}
+
+impl Outlets {
+    pub(super) fn new(config: &Config, ledger: Option<&ledger::Running>, io: &io::Running) -> Self {
+        let interval = config.sampling.interval;
+        Self {
+            interval,
+            press: Arc::new(Press::new(config.sampling.level, config.web.created)),
+            queue: ledger.map(|ledger| Arc::clone(&ledger.queue)),
+            status: ledger.map(|ledger| Arc::clone(&ledger.status)),
+            push: io.push.as_ref().map(|(queue, destination, resource)| Push {
+                every: (config.otlp.interval.0 / interval.0).max(1),
+                encoder: Otlp::new(resource, config.sampling.level),
+                queue: Arc::clone(queue),
+                destination: Arc::clone(destination),
+                buffer: Vec::new(),
+            }),
+            io: io.shared.clone(),
+        }
+    }
+
+    fn send(&mut self, number: u64, snapshot: &Arc<crate::model::snapshot::Snapshot>) {
+        let Some(push) = &mut self.push else { return };
+        if number.is_multiple_of(push.every) {
+            push.buffer.clear();
+            let points = push.encoder.encode(snapshot, &mut push.buffer);
+            push.queue.offer(push::Parcel { body: bytes::Bytes::copy_from_slice(&push.buffer), points });
+        }
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(
+    meter: Meter,
+    inbox: Receiver<News>,
+    outlets: Outlets,
+    shared: &Arc<Shared>,
+) -> Result<Thread, StartError> {
+    let shared = Arc::clone(shared);
+    Thread::start("pulse", move || beat(meter, &inbox, outlets, &shared))
+}
+
+fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: &Shared) {
+    let mut news = first_frames(inbox, shared);
+    let mut number = 0;
+    loop {
+        news.extend(inbox.try_iter());
+        let inputs = inputs(std::mem::take(&mut news), &outlets, shared);
+        let pulse = meter.tick(shared.clock.now(), inputs);
+        outlets.send(number, &pulse.snapshot);
+        shared.pages.publish(Arc::new(Sealed::new(pulse.snapshot, Arc::clone(&outlets.press))));
+        if let Some(queue) = &outlets.queue {
+            queue.offer(pulse.batch);
+        }
+        number += 1;
+        // Lanes read at the multiples of the interval; a fifth later what is in time has come.
+        let next = next_multiple(shared.clock.now().boottime, outlets.interval);
+        let deadline = next + Nanoseconds(outlets.interval.0 / 5);
+        if !shared.clock.wait_until(deadline, &shared.stop, || outlets.io.heartbeat.beat()) {
+            return;
+        }
+    }
+}
+
+/// The first pulse does not wait for a deadline: it comes when every GPU has spoken, or after a second.
+fn first_frames(inbox: &Receiver<News>, shared: &Shared) -> Vec<News> {
+    const LOOK: Duration = Duration::from_millis(1);
+    const LOOKS: usize = 1_000;
+    let mut news = Vec::new();
+    let mut spoken = 0;
+    for _ in 0..LOOKS {
+        match lanes::search(shared) {
+            Search::Failed => break,
+            Search::Found(gpus) if spoken >= gpus => break,
+            Search::Pending | Search::Found(_) => {}
+        }
+        match inbox.recv_timeout(LOOK) {
+            Ok(one) => {
+                spoken += usize::from(!matches!(one, News::Found(_)));
+                news.push(one);
+            }
+            Err(RecvTimeoutError::Timeout) if shared.stop.is_called() => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    news
+}
+
+fn inputs(news: Vec<News>, outlets: &Outlets, shared: &Shared) -> Inputs {
+    let (identities, _) = shared.identities.get();
+    Inputs {
+        news,
+        xids: lanes::take_xids(shared),
+        identities,
+        in_flight: lanes::in_flight(shared),
+        acknowledged: outlets.status.as_ref().map(|status| status.take()).unwrap_or_default(),
+        services: services(outlets, shared),
+    }
+}
+
+/// What the other threads count, as series of the catalogue.
+fn services(outlets: &Outlets, shared: &Shared) -> Services {
+    let mut services = Services::default();
+    let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    services.add("gpumeter_build_info", vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
+    services.add("gpumeter_simulated", Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
+    for ((collector, reason), count) in lanes::errors(shared) {
+        let labels = vec![("collector", collector), ("reason", reason.into())];
+        services.add("gpumeter_collector_errors_total", labels, whole(count));
+    }
+    if let (_, Some(at)) = shared.identities.get() {
+        let age = shared.clock.now().boottime.0.saturating_sub(at.0);
+        services.add("gpumeter_resolver_success", vec![("resolver", "host".into())], 1);
+        services.add("gpumeter_resolver_age_seconds", vec![("resolver", "host".into())], whole(age));
+    }
+    if let Some(status) = &outlets.status {
+        services.add("gpumeter_ledger_durable", Vec::new(), status.durable.into());
+        services.add("gpumeter_ledger_errors_total", Vec::new(), whole(status.errors()));
+        if let Some(at) = status.last_commit() {
+            services.add("gpumeter_ledger_last_commit_timestamp_seconds", Vec::new(), whole(at));
+        }
+    }
+    for (code, count) in outlets.io.requests.counts() {
+        services.add("gpumeter_http_requests_total", vec![("code", code.to_string().into())], whole(count));
+    }
+    if let Some(push) = &outlets.push {
+        let counts = push.queue.counts();
+        for (family, count) in [
+            ("gpumeter_otlp_points_sent_total", counts.sent),
+            ("gpumeter_otlp_points_rejected_total", counts.rejected),
+            ("gpumeter_otlp_points_dropped_total", counts.dropped),
+        ] {
+            services.add(family, vec![("destination", Arc::clone(&push.destination))], whole(count));
+        }
+    }
+    if let Some(own) = own::usage() {
+        services.add("process_cpu_seconds_total", Vec::new(), whole(own.cpu.0));
+        services.add("process_resident_memory_bytes", Vec::new(), whole(own.resident.0));
+        services.add("process_open_fds", Vec::new(), whole(own.open_files));
+    }
+    services.add("process_start_time_seconds", Vec::new(), whole(outlets.io.started.0));
+    services
+}

@@ -1,0 +1,113 @@
+//! What the ledger has acknowledged, by tenant: the only account that is published.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::catalogue::AccountValue;
+use crate::ledger::{Acknowledged, Counter, CounterKey, Recovered, SlotTotal, Tariff};
+use crate::model::snapshot::AccountState;
+use crate::model::{Facts, Holder, HolderId, HolderKind, Nanoseconds, Utc};
+use crate::tenants::tenant;
+
+/// Counters by GPU and holder as last acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    counters: BTreeMap<CounterKey, Counter>,
+    pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
+    pub(super) imbalance: i128,
+    pub(super) bytes: Option<u64>,
+}
+
+/// A tenant's account on one GPU, ready to be shown.
+pub(super) struct TenantAccount {
+    pub(super) tenant: Arc<str>,
+    pub(super) uuid: Arc<str>,
+    pub(super) state: AccountState,
+}
+
+impl Accounts {
+    /// Goes on from what the ledger holds.
+    pub(super) fn recover(&mut self, recovered: &Recovered) {
+        self.counters.clone_from(&recovered.counters);
+        self.imbalance = recovered.imbalance;
+        for (uuid, gpu) in &recovered.gpus {
+            let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot };
+            self.slots.insert(Arc::clone(uuid), total);
+        }
+    }
+
+    /// Takes what a commit changed.
+    pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged) {
+        self.counters.extend(acknowledged.counters.iter().map(|(key, counter)| (key.clone(), counter.clone())));
+        self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), *total)));
+        self.imbalance = acknowledged.imbalance;
+        self.bytes = Some(acknowledged.bytes);
+    }
+
+    /// All tenants' accounts, by tenant and GPU. A series that is younger than `birth_delay` shows 0, so
+    /// that a scraper sees where it begins.
+    pub(super) fn by_tenant(&self, now: Utc, birth_delay: Nanoseconds, tariff: Option<&Tariff>) -> Vec<TenantAccount> {
+        let mut sums: BTreeMap<(Arc<str>, Arc<str>), [Option<i128>; 12]> = BTreeMap::new();
+        for ((uuid, holder), counter) in &self.counters {
+            let shown = now >= counter.born.plus(birth_delay);
+            let values = values(holder, counter, tariff);
+            let sum = sums.entry((tenant(&named(holder)), Arc::clone(uuid))).or_insert([None; 12]);
+            for (sum, value) in sum.iter_mut().zip(values) {
+                let value = value.map(|value| if shown { value } else { 0 });
+                *sum = match (*sum, value) {
+                    (Some(sum), Some(value)) => Some(sum + value),
+                    (sum, value) => sum.or(value),
+                };
+            }
+        }
+        sums.into_iter()
+            .map(|((tenant, uuid), values)| TenantAccount { tenant, uuid, state: AccountState { values } })
+            .collect()
+    }
+}
+
+/// A holder from its id alone; the rules of today need no more.
+fn named(id: &HolderId) -> Holder {
+    let kind = match id.as_str().split_once(':') {
+        _ if id.is_remainder() => HolderKind::Remainder,
+        Some(("unit", _)) => HolderKind::Unit,
+        _ => HolderKind::User,
+    };
+    Holder { id: id.clone(), kind, facts: Facts::default() }
+}
+
+/// A counter's values in the order of [`AccountValue`]. A remainder appears only where it has meaning: from
+/// its first value that is not 0.
+fn values(holder: &HolderId, counter: &Counter, tariff: Option<&Tariff>) -> [Option<i128>; 12] {
+    let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
+    AccountValue::ALL.map(|value| {
+        let amount = match value {
+            AccountValue::Held => counter.parts.held().into(),
+            AccountValue::Used => counter.used.total().into(),
+            AccountValue::Idle => counter.parts.idle().into(),
+            AccountValue::Lent => counter.parts.lent.into(),
+            AccountValue::BeyondShare => counter.used.beyond.into(),
+            AccountValue::OutsideHolding => counter.used.outside.into(),
+            AccountValue::Unmeasured => counter.parts.unmeasured.into(),
+            AccountValue::Unavailable => counter.parts.unavailable.into(),
+            AccountValue::EnergyStatic => counter.energy_static.0.into(),
+            AccountValue::EnergyDynamic => counter.energy_dynamic.0.into(),
+            AccountValue::HeldCost => cost?.held.0,
+            AccountValue::UsedCost => cost?.used.0,
+        };
+        (!holder.is_remainder() || (has_meaning(value) && amount != 0)).then_some(amount)
+    })
+}
+
+/// Whether a remainder has the value: it is held or used, and has energy and money, but owes nobody use.
+const fn has_meaning(value: AccountValue) -> bool {
+    matches!(
+        value,
+        AccountValue::Held
+            | AccountValue::Used
+            | AccountValue::EnergyStatic
+            | AccountValue::EnergyDynamic
+            | AccountValue::HeldCost
+            | AccountValue::UsedCost
+    )
+}

@@ -1,0 +1,109 @@
+//! What one frame adds to the time since the frame before it: busy time, the integrals of ratios, weights
+//! and memory by holder.
+
+use std::collections::BTreeMap;
+
+use super::Gpu;
+use crate::catalogue::{INTEGRALS, PointId, first_point, integral_source, point};
+use crate::holders::Identities;
+use crate::model::{ActivitySource, Frame, HolderId, Nanoseconds, Presence, Reading};
+
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
+const ENCODER: PointId = point("gpu_engine_utilization_ratio", "encoder");
+const DECODER: PointId = point("gpu_engine_utilization_ratio", "decoder");
+
+/// One whole, in billionths.
+const WHOLE: u64 = 1_000_000_000;
+
+/// The share of its span in which the busiest engine worked, in billionths, and by which meter; none where
+/// activity cannot be known, as on a MIG parent.
+pub(super) fn activity(frame: &Frame) -> Option<(ActivitySource, u64)> {
+    if frame.identity.mig {
+        return None;
+    }
+    let ratio = |point: PointId| frame.readings.get(point).copied().and_then(Result::ok);
+    let (source, engine) = ratio(GR_ENGINE)
+        .map(|ratio| (ActivitySource::Gpm, ratio))
+        .or_else(|| ratio(UTILIZATION).map(|ratio| (ActivitySource::Utilization, ratio)))?;
+    let video = ratio(ENCODER).max(ratio(DECODER)).unwrap_or(0);
+    let busiest = u64::try_from(engine.max(video)).unwrap_or(0).min(WHOLE);
+    Some((source, busiest))
+}
+
+/// A share of a span of time, rounded down.
+pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
+    let time = u128::from(ratio) * u128::from(span.0) / u128::from(WHOLE);
+    u64::try_from(time).unwrap_or(span.0).min(span.0)
+}
+
+/// Who was there, with weights and memory; pids that nobody has named yet stand apart.
+pub(super) struct Present {
+    pub(super) holders: BTreeMap<HolderId, Presence>,
+    pub(super) unnamed: BTreeMap<u32, Presence>,
+}
+
+/// The processes of a frame by holder.
+pub(super) fn present(frame: &Frame, identities: &Identities) -> Present {
+    let mut present = Present { holders: BTreeMap::new(), unnamed: BTreeMap::new() };
+    for process in frame.processes.iter().flat_map(|list| list.iter()) {
+        let memory = Presence { weight: None, memory: process.memory.map(|bytes| bytes.0) };
+        add(present.of(process.pid, identities), &memory);
+    }
+    for sample in frame.samples.iter().flatten() {
+        let busiest = u64::from(sample.sm.max(sample.encoder).max(sample.decoder));
+        let weight = Presence { weight: Some(busiest.saturating_mul(sample.window)), memory: None };
+        add(present.of(sample.pid, identities), &weight);
+    }
+    present
+}
+
+impl Present {
+    fn of(&mut self, pid: u32, identities: &Identities) -> &mut Presence {
+        match identities.get(pid) {
+            Some(identified) => self.holders.entry(identified.holder.id.clone()).or_default(),
+            None => self.unnamed.entry(pid).or_default(),
+        }
+    }
+}
+
+/// Adds a process to its holder; what is unknown of one process stays out of the sum.
+pub(super) fn add(to: &mut Presence, process: &Presence) {
+    let sum = |left: Option<u64>, right: Option<u64>| match (left, right) {
+        (Some(left), Some(right)) => Some(left.saturating_add(right)),
+        (left, right) => left.or(right),
+    };
+    to.weight = sum(to.weight, process.weight);
+    to.memory = sum(to.memory, process.memory);
+}
+
+impl Gpu {
+    /// Adds the frame to the agent's own counters, over the time since the frame before it.
+    pub(super) fn integrate(&mut self, frame: &Frame) {
+        let span = self
+            .frame
+            .as_ref()
+            .filter(|before| before.generation == frame.generation)
+            .map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
+        for number in 0..INTEGRALS {
+            let ratio = frame.readings.get(integral_source(number)).copied();
+            grow(&mut self.integrals[number], ratio.unwrap_or(Err(crate::model::Absence::NotYet)), span);
+        }
+        let busy = activity(frame).map_or(Err(crate::model::Absence::NotSupported), |(_, ratio)| {
+            i64::try_from(ratio).map_err(|_| crate::model::Absence::Rejected)
+        });
+        grow(&mut self.busy, busy, span);
+    }
+}
+
+/// A counter appears with its first ratio and never goes back; a missing ratio adds nothing.
+fn grow(counter: &mut Reading, ratio: Reading, span: Nanoseconds) {
+    match ratio {
+        Ok(ratio) => {
+            let added = share(u64::try_from(ratio).unwrap_or(0), span);
+            *counter = Ok(counter.unwrap_or(0).saturating_add(i64::try_from(added).unwrap_or(0)));
+        }
+        Err(absence) if counter.is_err() => *counter = Err(absence),
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,244 @@
+//! The pulse, in five steps: identify, integrate, settle, judge, seal.
+//!
+//! In go the frames that have come, the published identities, what the ledger has acknowledged; out come a
+//! sealed snapshot and a batch for the ledger. It blocks on nothing and knows no socket and no driver.
+
+mod account;
+mod accounts;
+mod idle;
+mod integrate;
+mod numbers;
+mod seal;
+mod xids;
+
+pub use numbers::{Counters, Services};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::catalogue::Level;
+use crate::holders::{Identities, Standing};
+use crate::ledger::{Acknowledged, Batch, Recovered, Sight, Timeline};
+use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
+use crate::model::{Frame, GpuId, Nanoseconds, Stamp, Utc, XidEvent};
+use crate::nvml::InFlight;
+
+use account::Account;
+use accounts::Accounts;
+use xids::Xids;
+
+/// What the operator decided, as far as the pulse needs it; read once per pulse.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// How much is exported.
+    pub level: Level,
+    /// The interval of each tier, by [`crate::model::frame::Tier`] order.
+    pub intervals: [Nanoseconds; 3],
+    /// Standing holdings.
+    pub standing: Vec<Standing>,
+    /// Whether presence holds on GPUs without standing holdings.
+    pub presence: bool,
+    /// How long a new series of the account stays at 0.
+    pub birth_delay: Nanoseconds,
+    /// The most processes that get series.
+    pub processes: usize,
+    /// The price in force.
+    pub price: Option<PriceEntry>,
+}
+
+/// News from a lane.
+#[derive(Debug)]
+pub enum News {
+    /// A frame.
+    Frame(Box<Frame>),
+    /// The driver counts a GPU, which has said nothing yet.
+    Found(GpuId),
+    /// The driver says that the GPU is gone.
+    Lost(GpuId),
+}
+
+/// What has come since the last pulse.
+#[derive(Debug, Default)]
+pub struct Inputs {
+    /// From the lanes, in order of time for each GPU.
+    pub news: Vec<News>,
+    /// From the event set.
+    pub xids: Vec<XidEvent>,
+    /// Who the processes are.
+    pub identities: Arc<Identities>,
+    /// The driver calls that lanes are in, by UUID.
+    pub in_flight: BTreeMap<Arc<str>, InFlight>,
+    /// From the ledger thread.
+    pub acknowledged: Vec<Acknowledged>,
+    /// What the other threads count.
+    pub services: Services,
+}
+
+/// What a pulse yields.
+#[derive(Debug)]
+pub struct Pulse {
+    /// For pages, pushes and queries.
+    pub snapshot: Arc<Snapshot>,
+    /// For the ledger thread.
+    pub batch: Batch,
+}
+
+/// A GPU as the meter follows it.
+struct Gpu {
+    id: GpuId,
+    account: Account,
+    xids: Xids,
+    frame: Option<Arc<Frame>>,
+    /// Nanoseconds integrated of every ratio that has a counter.
+    integrals: Vec<crate::model::Reading>,
+    busy: crate::model::Reading,
+    lost: bool,
+}
+
+/// Follows all GPUs from tick to tick.
+pub struct Meter {
+    policy: Arc<Policy>,
+    timeline: Timeline,
+    started: Stamp,
+    ledger: Option<Utc>,
+    gpus: BTreeMap<Arc<str>, Gpu>,
+    accounts: Accounts,
+    introduced: BTreeSet<crate::model::HolderId>,
+    counters: Counters,
+    roster: Arc<Roster>,
+    sequence: u64,
+}
+
+impl Meter {
+    /// A meter that goes on where the ledger stands; without a ledger the account lives and dies with it.
+    pub fn new(policy: Arc<Policy>, started: Stamp, recovered: Option<Recovered>) -> Self {
+        let timeline = recovered.as_ref().map_or_else(
+            || Timeline { offset: started.utc.0.wrapping_sub(started.boottime.0).cast_signed() },
+            |recovered| recovered.timeline,
+        );
+        let begun = timeline.at(started.boottime);
+        let mut meter = Self {
+            policy,
+            timeline,
+            started,
+            ledger: recovered.as_ref().map(|recovered| recovered.created),
+            gpus: BTreeMap::new(),
+            accounts: Accounts::default(),
+            introduced: BTreeSet::new(),
+            counters: Counters::default(),
+            roster: Arc::default(),
+            sequence: 0,
+        };
+        for (uuid, known) in recovered.into_iter().flat_map(|recovered| {
+            meter.accounts.recover(&recovered);
+            recovered.gpus
+        }) {
+            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
+            meter.gpus.insert(uuid, gpu);
+        }
+        meter
+    }
+
+    /// The agent's own counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// One pulse.
+    pub fn tick(&mut self, now: Stamp, inputs: Inputs) -> Pulse {
+        let at = self.timeline.at(now.boottime);
+        let mut batch = Batch { now: at, ..Batch::default() };
+        for acknowledged in &inputs.acknowledged {
+            self.accounts.acknowledge(acknowledged);
+        }
+        for event in &inputs.xids {
+            if let Some(gpu) = self.gpus.get_mut(&event.uuid) {
+                gpu.xids.hear(event);
+            }
+        }
+        for news in inputs.news {
+            self.hear(news, &inputs.identities, &mut batch);
+        }
+        self.settle(at, &inputs.identities, &mut batch);
+        let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
+        Pulse { snapshot, batch }
+    }
+
+    /// Steps 1 and 2: who was there, and what the tick adds to the GPU's own time.
+    fn hear(&mut self, news: News, identities: &Identities, batch: &mut Batch) {
+        match news {
+            News::Found(id) => {
+                let at = batch.now;
+                if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
+                    gpu.id = id;
+                } else {
+                    batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
+                    self.gpus.insert(Arc::clone(&id.uuid), Gpu::new(id, Account::begin(at)));
+                }
+            }
+            News::Lost(id) => {
+                if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
+                    gpu.lost = true;
+                    gpu.account.lose();
+                }
+            }
+            News::Frame(frame) => {
+                let frame: Arc<Frame> = Arc::from(frame);
+                self.counters.observe(&frame);
+                let at = self.timeline.at(frame.begun.boottime);
+                let Some(gpu) = self.gpus.get_mut(&frame.gpu.uuid) else { return };
+                if gpu.frame.is_none() {
+                    let model = Arc::clone(&frame.identity.model);
+                    batch.sights.push(Sight { gpu: frame.gpu.clone(), model, at: batch.now });
+                }
+                gpu.lost = false;
+                gpu.integrate(&frame);
+                gpu.account.advance(at, &frame, identities, &self.policy);
+                gpu.frame = Some(frame);
+            }
+        }
+    }
+
+    /// Step 3: windows that closed.
+    fn settle(&mut self, at: Utc, identities: &Identities, batch: &mut Batch) {
+        for (uuid, gpu) in &mut self.gpus {
+            gpu.account.identify(identities, &gpu.id, &self.policy);
+            let closed = gpu.account.settle(at, &gpu.id, &self.policy);
+            self.counters.unsettled.inc_by(closed.failed);
+            batch.closed.extend(closed.windows.into_iter().map(|settlement| crate::ledger::Closed {
+                gpu: Arc::clone(uuid),
+                settlement,
+                coarse: false,
+            }));
+            let (spans, energy_counter) = gpu.account.unsent();
+            if !spans.is_empty() {
+                batch.open.push(crate::ledger::Open { gpu: Arc::clone(uuid), spans, energy_counter });
+            }
+        }
+        self.introduce(identities, batch);
+    }
+
+    /// Holders that the ledger has not met in this process, with their facts.
+    fn introduce(&mut self, identities: &Identities, batch: &mut Batch) {
+        let standing = self.policy.standing.iter().map(Standing::holder);
+        for holder in identities.holders().cloned().chain(standing) {
+            if self.introduced.insert(holder.id.clone()) {
+                batch.holders.push(holder);
+            }
+        }
+    }
+}
+
+impl Gpu {
+    fn new(id: GpuId, account: Account) -> Self {
+        Self {
+            id,
+            account,
+            xids: Xids::default(),
+            frame: None,
+            integrals: vec![Err(crate::model::Absence::NotYet); crate::catalogue::INTEGRALS],
+            busy: Err(crate::model::Absence::NotYet),
+            lost: false,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The last step: everything that is known, sealed.
+//!
+//! Labels go into a roster, values into vectors beside it. A roster equal to the last one is the last one,
+//! so that encoders keep what they rendered of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Gpu, Meter, Services, numbers};
+use crate::catalogue::{Level, device_points};
+use crate::holders::Identities;
+use crate::ledger::Tariff;
+use crate::model::frame::Tier;
+use crate::model::snapshot::{
+    AccountEntry, AgentEntry, AgentNumber, GpuEntry, GpuState, HoldingEntry, HoldingState, InstanceEntry,
+    ProcessEntry, ProcessState, Roster, Snapshot, WorkloadEntry,
+};
+use crate::model::{Absence, Frame, GpuIdentity, Holder, HolderKind, Stamp};
+use crate::nvml::InFlight;
+use crate::tenants::tenant;
+
+impl Meter {
+    pub(super) fn seal(
+        &mut self,
+        now: Stamp,
+        identities: &Identities,
+        in_flight: &BTreeMap<Arc<str>, InFlight>,
+        services: &Services,
+    ) -> Arc<Snapshot> {
+        let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
+        gpus.sort_by(|left, right| left.id.cmp(&right.id));
+        let places: BTreeMap<&str, usize> =
+            gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
+        let states: Vec<GpuState> =
+            gpus.iter().map(|gpu| self.state(gpu, now, in_flight.get(&gpu.id.uuid))).collect();
+        let (process_entries, processes) = self.processes(&gpus, &states, identities);
+        let (account_entries, accounts) = self.accounts(now, &places);
+        let (holding_entries, holdings) = holdings(&gpus, identities);
+        let (agent_entries, agent) = self.agent(now, &gpus, &states, services);
+        let workloads = workloads(&gpus, identities, &holding_entries);
+        let roster = Roster {
+            gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
+            processes: process_entries,
+            accounts: account_entries,
+            holdings: holding_entries,
+            workloads,
+            price: self.policy.price.clone(),
+            agent: agent_entries,
+        };
+        if *self.roster != roster {
+            self.roster = Arc::new(roster);
+        }
+        self.sequence += 1;
+        Arc::new(Snapshot {
+            sequence: self.sequence,
+            at: now,
+            roster: Arc::clone(&self.roster),
+            started: self.started.utc,
+            ledger_started: self.ledger,
+            gpus: states,
+            processes,
+            accounts,
+            holdings,
+            agent,
+        })
+    }
+
+    fn state(&self, gpu: &Gpu, now: Stamp, in_flight: Option<&InFlight>) -> GpuState {
+        let fresh = Tier::ALL.map(|tier| {
+            let interval = self.policy.intervals[tier as usize];
+            let read = gpu.frame.as_ref().and_then(|frame| frame.tiers[tier as usize]);
+            !gpu.lost && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
+        });
+        let late = in_flight.and_then(|call| {
+            let lasting = now.boottime.0.saturating_sub(call.since.0);
+            let interval = self.policy.intervals[Tier::Fast as usize];
+            (lasting > interval.0).then_some((call.function, crate::model::Nanoseconds(lasting)))
+        });
+        let slot = self.accounts.slots.get(&gpu.id.uuid).map(|total| total.slot.0);
+        GpuState {
+            present: !gpu.lost,
+            frame: gpu.frame.clone(),
+            fresh,
+            integrals: gpu.integrals.clone(),
+            busy: gpu.busy,
+            slot: slot.map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
+            in_flight: late,
+            xids: gpu.xids.codes.values().copied().collect(),
+            xid_actions: gpu.xids.actions.clone(),
+        }
+    }
+
+    /// Processes by GPU and pid, the largest first into the limit; what is above it is one row per GPU.
+    fn processes(
+        &self,
+        gpus: &[&Gpu],
+        states: &[GpuState],
+        identities: &Identities,
+    ) -> (Vec<ProcessEntry>, Vec<ProcessState>) {
+        if self.policy.level < Level::Full {
+            return (Vec::new(), Vec::new());
+        }
+        let mut rows = Vec::new();
+        for (place, (gpu, state)) in gpus.iter().zip(states).enumerate() {
+            let Some(frame) = gpu.frame.as_deref().filter(|_| state.is_up()) else { continue };
+            let mut processes: Vec<_> = frame.processes.iter().flat_map(|list| list.iter()).collect();
+            processes.sort_by_key(|process| (std::cmp::Reverse(process.memory), process.pid));
+            let limit = self.policy.processes.min(processes.len());
+            let mut named: Vec<_> = processes[..limit].to_vec();
+            named.sort_by_key(|process| (process.pid, process.gpu_instance));
+            rows.extend(named.iter().map(|process| process_row(place, process, frame, identities)));
+            let rest = &processes[limit..];
+            if !rest.is_empty() {
+                rows.push(other_row(place, rest.iter().filter_map(|process| process.memory).map(|m| m.0).sum()));
+            }
+        }
+        rows.into_iter().unzip()
+    }
+
+    fn accounts(
+        &self,
+        now: Stamp,
+        places: &BTreeMap<&str, usize>,
+    ) -> (Vec<AccountEntry>, Vec<crate::model::snapshot::AccountState>) {
+        let tariff = self
+            .policy
+            .price
+            .as_ref()
+            .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
+        let at = self.timeline.at(now.boottime);
+        self.accounts
+            .by_tenant(at, self.policy.birth_delay, tariff.as_ref())
+            .into_iter()
+            .filter_map(|account| {
+                let gpu = *places.get(&*account.uuid)?;
+                Some((AccountEntry { tenant: account.tenant, gpu }, account.state))
+            })
+            .unzip()
+    }
+
+    fn agent(
+        &self,
+        now: Stamp,
+        gpus: &[&Gpu],
+        states: &[GpuState],
+        services: &Services,
+    ) -> (Vec<AgentEntry>, Vec<AgentNumber>) {
+        let mut own = services.clone();
+        for tier in Tier::ALL {
+            let interval = self.policy.intervals[tier as usize].0;
+            own.add("gpumeter_sampling_interval_seconds", vec![("tier", tier.name().into())], whole(interval));
+        }
+        let lead = self.timeline.lead(now);
+        own.add("gpumeter_clock_step_seconds", Vec::new(), lead);
+        own.add("gpumeter_ledger_imbalance", Vec::new(), i64::try_from(self.accounts.imbalance).unwrap_or(i64::MAX));
+        if let Some(bytes) = self.accounts.bytes {
+            own.add("gpumeter_ledger_bytes", Vec::new(), whole(bytes));
+        }
+        for (gpu, state) in gpus.iter().zip(states) {
+            gpu_numbers(&mut own, gpu, state);
+        }
+        let mut series = self.counters.gather();
+        series.extend(own.series.into_iter().map(|(entry, value)| (entry, AgentNumber::Integer(value))));
+        numbers::sort(&mut series);
+        series.into_iter().unzip()
+    }
+}
+
+fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
+    let index: Arc<str> = gpu.id.index.to_string().into();
+    let labels = || vec![("gpu", Arc::clone(&index)), ("uuid", Arc::clone(&gpu.id.uuid))];
+    let with = |name, value: &str| {
+        let mut labels = labels();
+        labels.push((name, value.into()));
+        labels
+    };
+    own.add(
+        "gpumeter_collector_success",
+        vec![("collector", format!("gpu{index}").into())],
+        i64::from(state.is_up()),
+    );
+    if let Some(frame) = &gpu.frame {
+        own.add("gpumeter_last_sample_timestamp_seconds", labels(), whole(frame.ended.utc.0));
+    }
+    if let Some((call, lasting)) = state.in_flight {
+        own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
+    }
+    if let Some(source) = gpu.account.source() {
+        let mut labels = with("metric", "gpu_busy_seconds_total");
+        labels.push(("source", source.name().into()));
+        own.add("gpumeter_source_info", labels, 1);
+    }
+}
+
+fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn entry(gpu: &Gpu) -> GpuEntry {
+    let frame = gpu.frame.as_deref();
+    GpuEntry {
+        id: gpu.id.clone(),
+        index: gpu.id.index.to_string().into(),
+        identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
+        instances: frame.map(instances).unwrap_or_default(),
+        unsupported: frame.map(unsupported).unwrap_or_default(),
+        xids: gpu.xids.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
+        activity_source: gpu.account.source().map(|source| source.name()),
+    }
+}
+
+fn instances(frame: &Frame) -> Vec<InstanceEntry> {
+    frame
+        .instances
+        .iter()
+        .map(|instance| InstanceEntry {
+            identity: instance.identity.clone(),
+            gpu_instance: instance.identity.id.gpu_instance.to_string().into(),
+            compute_instance: instance.identity.id.compute_instance.to_string().into(),
+        })
+        .collect()
+}
+
+/// Families of which the GPU can answer no point, ever.
+fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
+    let mut families: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
+    for ((family, _), reading) in device_points().zip(&*frame.readings) {
+        let absent = match reading {
+            Err(absence) if absence.is_permanent() => Err(*absence),
+            _ => Ok(()),
+        };
+        match families.last_mut() {
+            Some((name, answer)) if *name == family.name => *answer = answer.or(absent),
+            _ => families.push((family.name, absent)),
+        }
+    }
+    families.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect()
+}
+
+fn process_row(
+    gpu: usize,
+    process: &crate::model::GpuProcess,
+    frame: &Frame,
+    identities: &Identities,
+) -> (ProcessEntry, ProcessState) {
+    let identified = identities.get(process.pid);
+    let sample =
+        frame.samples.iter().flatten().filter(|sample| sample.pid == process.pid).map(|sample| sample.sm).max();
+    let entry = ProcessEntry {
+        gpu,
+        gpu_instance: process.gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
+        pid: process.pid.to_string().into(),
+        process: identified.map(|known| Arc::clone(&known.name)).unwrap_or_default(),
+        workload: identified.map(|known| Arc::clone(&known.holder.id.0)).unwrap_or_default(),
+        tenant: identified.map(|known| tenant(&known.holder)).unwrap_or_default(),
+    };
+    let memory = process.memory.map_or(Err(Absence::NotSupported), |bytes| Ok(whole(bytes.0)));
+    let sm_utilization = sample.map_or(Err(Absence::NotYet), |percent| Ok(i64::from(percent) * 10_000_000));
+    (entry, ProcessState { memory, sm_utilization })
+}
+
+fn other_row(gpu: usize, memory: u64) -> (ProcessEntry, ProcessState) {
+    let none: Arc<str> = "".into();
+    let entry = ProcessEntry {
+        gpu,
+        gpu_instance: Arc::clone(&none),
+        pid: "other".into(),
+        process: Arc::clone(&none),
+        workload: Arc::clone(&none),
+        tenant: none,
+    };
+    (entry, ProcessState { memory: Ok(whole(memory)), sm_utilization: Err(Absence::NotYet) })
+}
+
+/// Who a holder is: as it was identified, else as the operator's grant names it.
+fn holder(id: &crate::model::HolderId, identities: &Identities) -> Holder {
+    identities.holders().find(|holder| holder.id == *id).cloned().unwrap_or_else(|| {
+        match id.as_str().split_once(':') {
+            Some(("unit", unit)) => Holder::unit(unit, None, None),
+            Some(("user", user)) => Holder::user(user, None),
+            _ => Holder { id: id.clone(), kind: HolderKind::Remainder, facts: crate::model::Facts::default() },
+        }
+    })
+}
+
+fn holdings(gpus: &[&Gpu], identities: &Identities) -> (Vec<HoldingEntry>, Vec<HoldingState>) {
+    gpus.iter()
+        .enumerate()
+        .flat_map(|(gpu, state)| {
+            state.account.holdings().iter().map(move |holding| {
+                let entry = HoldingEntry {
+                    gpu,
+                    workload: Arc::clone(&holding.holder.0),
+                    tenant: tenant(&holder(&holding.holder, identities)),
+                    source: holding.source,
+                };
+                (entry, HoldingState { fraction: holding.fraction })
+            })
+        })
+        .unzip()
+}
+
+/// Everybody who holds or has a process on a GPU that answers.
+fn workloads(gpus: &[&Gpu], identities: &Identities, holdings: &[HoldingEntry]) -> Vec<WorkloadEntry> {
+    let pids: BTreeSet<u32> = gpus
+        .iter()
+        .filter_map(|gpu| gpu.frame.as_deref())
+        .flat_map(|frame| frame.processes.iter().flat_map(|list| list.iter()))
+        .map(|process| process.pid)
+        .collect();
+    let users = pids.iter().filter_map(|pid| identities.get(*pid)).map(|known| (*known.holder).clone());
+    let holders = holdings.iter().map(|entry| holder(&crate::model::HolderId(Arc::clone(&entry.workload)), identities));
+    let all: BTreeMap<_, _> = holders.chain(users).map(|holder| (holder.id.clone(), holder)).collect();
+    all.into_values()
+        .map(|holder| WorkloadEntry {
+            tenant: tenant(&holder),
+            kind: holder.kind.name(),
+            unit: holder.facts.unit.unwrap_or_default(),
+            user: holder.facts.user.unwrap_or_default(),
+            workload: holder.id.0,
+        })
+        .collect()
+}
