@@ -117,3 +117,97 @@ fn to_parts(cells: &[u64]) -> Parts {
 fn to_use(within: u64, above: &[u64]) -> Use {
     Use { within, beyond: above[0], outside: above[1], unheld: above[2] }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{ActivitySource, Grade, HolderId, Method, Nanoseconds};
+
+    fn window(from: u64, cells: &[[u32; 5]]) -> Settlement {
+        let rows: Vec<Row> = cells
+            .iter()
+            .enumerate()
+            .map(|(index, cells)| {
+                let [within, lent, waste, unmeasured, unavailable] = cells.map(u64::from);
+                Row {
+                    holder: HolderId::new(format!("user:{index}")),
+                    parts: Parts { within, lent, waste, unmeasured, unavailable },
+                    used: Use { within, beyond: lent, ..Use::default() },
+                    energy_static: Microjoules(within),
+                    energy_dynamic: Microjoules(waste),
+                    memory_byte_seconds: lent,
+                    grade: Grade::Measured,
+                    measured: within,
+                    method: Method::Observed,
+                    source: ActivitySource::Gpm,
+                }
+            })
+            .collect();
+        let length = rows.iter().map(|row| row.parts.held()).sum();
+        Settlement {
+            from: Utc(from),
+            to: Utc(from).plus(Nanoseconds(length)),
+            rows,
+            carry: Default::default(),
+            weights: Default::default(),
+            flags: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_window_within_a_minute_passes_through() {
+        let window = window(3 * MINUTE.0, &[[15_000, 0, 0, 0, 0]]);
+        let pieces = pieces(&window);
+        assert_eq!(pieces.len(), 1);
+        assert_eq!(pieces[0].rows, window.rows);
+    }
+
+    #[test]
+    fn a_window_that_ends_with_its_minute_leaves_no_empty_piece() {
+        let mut window = window(0, &[[0, 0, 1, 0, 0]]);
+        window.rows[0].parts.waste = 2 * MINUTE.0;
+        window.to = Utc(2 * MINUTE.0);
+        assert_eq!(
+            pieces(&window).iter().map(|piece| piece.to.0).collect::<Vec<_>>(),
+            [MINUTE.0, 2 * MINUTE.0]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_balance_and_sum_to_the_window(
+            from in 0..2 * MINUTE.0,
+            cells in prop::collection::vec(any::<[u32; 5]>(), 1..12),
+        ) {
+            // Up to 12 x 5 x 4.3 s: several minutes.
+            let window = window(from, &cells);
+            let pieces = pieces(&window);
+            let mut sums = vec![(Parts::default(), Use::default(), 0, 0); cells.len()];
+            let mut at = window.from;
+            for piece in &pieces {
+                prop_assert_eq!(piece.from, at);
+                prop_assert_eq!(piece.from.floor(MINUTE), Utc(piece.to.0 - 1).floor(MINUTE));
+                at = piece.to;
+                let held: u64 = piece.rows.iter().map(|row| row.parts.held()).sum();
+                prop_assert_eq!(held, piece.to.since(piece.from).0);
+                let used = |f: fn(&Row) -> u64| piece.rows.iter().map(f).sum::<u64>();
+                prop_assert_eq!(used(|row| row.used.within), used(|row| row.parts.within));
+                prop_assert_eq!(used(|row| row.used.beyond), used(|row| row.parts.lent));
+                for (row, sum) in piece.rows.iter().zip(&mut sums) {
+                    prop_assert!(row.measured <= row.used.total());
+                    sum.0.add(&row.parts);
+                    sum.1.add(&row.used);
+                    sum.2 += row.energy_static.0;
+                    sum.3 += row.measured;
+                }
+            }
+            prop_assert_eq!(at, window.to);
+            for (row, sum) in window.rows.iter().zip(sums) {
+                prop_assert_eq!((row.parts, row.used, row.energy_static.0, row.measured), sum);
+            }
+        }
+    }
+}

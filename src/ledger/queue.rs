@@ -147,3 +147,137 @@ impl Waiting {
         Some(batch)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::model::{ActivitySource, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use};
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: Duration = Duration::ZERO;
+
+    fn window(from: u64, holder: &str, within: u64) -> Batch {
+        let length = 15 * SECOND;
+        let row = Row {
+            holder: HolderId::new(holder),
+            parts: Parts { within, waste: length - within, ..Parts::default() },
+            used: Use { within, ..Use::default() },
+            energy_static: Microjoules(1),
+            energy_dynamic: Microjoules(2),
+            memory_byte_seconds: 3,
+            grade: Grade::Measured,
+            measured: within,
+            method: Method::Observed,
+            source: ActivitySource::Gpm,
+        };
+        let settlement = Settlement {
+            from: Utc(from * SECOND),
+            to: Utc(from * SECOND + length),
+            rows: vec![row],
+            carry: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            flags: Vec::new(),
+        };
+        let closed = vec![Closed { gpu: "GPU-0".into(), settlement, coarse: false }];
+        Batch { now: Utc((from + 15) * SECOND), closed, ..Batch::default() }
+    }
+
+    fn spans(seconds: std::ops::Range<u64>) -> Batch {
+        let span = |from| Span {
+            from: Utc(from * SECOND),
+            to: Utc((from + 1) * SECOND),
+            state: SlotState::Measured,
+            source: ActivitySource::Gpm,
+            method: Method::Observed,
+            holdings: Arc::new([]),
+            covered_by: BTreeMap::new(),
+            busy: 0,
+            present: BTreeMap::new(),
+            blind: false,
+            energy: None,
+            idle_energy: Microjoules(0),
+        };
+        let now = Utc(seconds.end * SECOND);
+        let open = Open { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };
+        Batch { now, open: vec![open], ..Batch::default() }
+    }
+
+    fn starts(batch: &Batch) -> Vec<u64> {
+        batch.open.iter().flat_map(|open| &open.spans).map(|span| span.from.0 / SECOND).collect()
+    }
+
+    #[test]
+    fn an_empty_queue_gives_nothing() {
+        assert_eq!(Queue::default().take(NOW), None);
+    }
+
+    #[test]
+    fn a_window_replaces_the_spans_it_was_settled_from() {
+        let queue = Queue::default();
+        queue.offer(spans(0..5));
+        queue.offer(spans(5..17));
+        queue.offer(window(0, "user:a", 5));
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!(starts(&batch), [15, 16]);
+        assert_eq!((batch.closed.len(), batch.now), (1, Utc(17 * SECOND)));
+        assert_eq!(queue.take(NOW), None);
+    }
+
+    #[test]
+    fn a_batch_that_is_put_back_comes_before_what_has_come_since() {
+        let queue = Queue::default();
+        queue.offer(spans(0..5));
+        let failed = queue.take(NOW).unwrap();
+        queue.offer(spans(5..17));
+        queue.offer(window(0, "user:a", 5));
+        queue.put_back(failed);
+        queue.offer(window(15, "user:a", 5));
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!(starts(&batch), [] as [u64; 0]);
+        let from: Vec<u64> = batch.closed.iter().map(|closed| closed.settlement.from.0 / SECOND).collect();
+        assert_eq!(from, [0, 15]);
+    }
+
+    /// Offers `windows` windows, checks that they continue each other, and sums what was within.
+    fn stuck(queue: &Queue, windows: u64, holder: impl Fn(u64) -> &'static str) -> (Batch, u64) {
+        for index in 0..windows {
+            queue.offer(window(index * 15, holder(index), index));
+        }
+        let batch = queue.take(NOW).unwrap();
+        let mut at = Utc(0);
+        let mut within = 0;
+        for closed in &batch.closed {
+            assert_eq!(closed.settlement.from, at);
+            at = closed.settlement.to;
+            within += closed.settlement.rows.iter().map(|row| row.parts.within).sum::<u64>();
+        }
+        assert_eq!(at, Utc(windows * 15 * SECOND));
+        assert!(batch.closed.len() <= Queue::WINDOWS);
+        (batch, within)
+    }
+
+    #[test]
+    fn a_disk_that_hangs_for_hours_costs_no_memory_and_loses_nothing() {
+        let queue = Queue::default();
+        let (batch, within) = stuck(&queue, 900, |_| "user:a");
+        assert_eq!(within, (0..900).sum::<u64>());
+        assert!(batch.closed.iter().all(|closed| !closed.coarse));
+        assert!(queue.pressure().joined > 0);
+        assert_eq!(queue.pressure().merged, 0);
+        let (batch, within) = stuck(&queue, 2000, |_| "user:a");
+        assert_eq!(within, (0..2000).sum::<u64>());
+        assert!(batch.closed.iter().any(|closed| closed.coarse));
+        assert!(queue.pressure().merged > 0);
+        assert_eq!(queue.pressure().forced, 0);
+    }
+
+    #[test]
+    fn neighbours_without_likeness_are_joined_at_last() {
+        let queue = Queue::default();
+        let (_, within) =
+            stuck(&queue, 1000, |index| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" });
+        assert_eq!(within, (0..1000).sum::<u64>());
+        assert!(queue.pressure().forced > 0);
+    }
+}
