@@ -131,8 +131,16 @@ pub enum Cause {
         source: rusqlite::Error,
     },
     /// A stored or given structure does not convert.
-    #[error("{0}; the file was changed by another program, restore a copy")]
+    #[error("{0}; a newer agent or another program wrote it, run that agent or restore a copy")]
     Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Whether the same may succeed later (the disk), so that a batch is worth keeping; a refusal stays
+    /// one, however often it is asked.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self.cause, Cause::Sqlite { .. })
+    }
 }
 
 impl Cause {

@@ -10,6 +10,7 @@
 
 mod batch;
 mod bill;
+mod billing;
 mod book;
 mod column;
 mod commit;

@@ -9,7 +9,7 @@ use super::error::{Cause, Error};
 use super::lock::Lock;
 use super::recover::{self, Recovered};
 use super::state::State;
-use super::{column, place, schema, timeline};
+use super::{column, place, reader, schema, timeline};
 use crate::model::{Stamp, Utc};
 
 /// Who opens a ledger, and when.
@@ -59,6 +59,7 @@ impl Ledger {
             timeline,
             durable,
             gpus,
+            holders: reader::holders(&connection)?,
             counters: state.counters.clone(),
             imbalance: state.imbalance,
         };

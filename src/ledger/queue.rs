@@ -72,7 +72,8 @@ impl Queue {
         waiting.drain()
     }
 
-    /// Returns a batch that could not be committed, before all that has come since.
+    /// Returns a batch that could not be committed but may be later ([`super::Error::may_pass`]), before
+    /// all that has come since. One that was refused would be refused for ever.
     pub fn put_back(&self, batch: Batch) {
         let mut waiting = self.lock();
         let since = waiting.drain();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::bill::{self, Bill};
+use super::bill::Bill;
+use super::billing;
 use super::column::loaded_json;
 use super::error::{Cause, Error};
 use super::schema;
@@ -39,7 +40,7 @@ impl Reader {
         self.connection
             .transaction()
             .map_err(Cause::from)
-            .and_then(|transaction| bill::bill(&transaction, from, to))
+            .and_then(|transaction| billing::bill(&transaction, from, to))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
     }
 
@@ -52,7 +53,8 @@ impl Reader {
     }
 }
 
-fn holders(connection: &Connection) -> Result<Vec<Holder>, Cause> {
+/// All holders with their facts, by id.
+pub(super) fn holders(connection: &Connection) -> Result<Vec<Holder>, Cause> {
     let mut statement = connection.prepare("SELECT name, kind, facts FROM holder ORDER BY name")?;
     let mut rows = statement.query([])?;
     let mut holders = Vec::new();

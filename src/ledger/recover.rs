@@ -9,7 +9,9 @@ use super::book::{self, Tariff};
 use super::column::{loaded, loaded_json, loaded_money};
 use super::state::{Cost, Counter, CounterKey, Gpu, State};
 use super::timeline::Timeline;
-use crate::model::{Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, Parts, Span, Use, Utc};
+use crate::model::{
+    Carry, GpuId, Holder, HolderId, Holding, Microjoules, Nanoseconds, Parts, Span, Use, Utc,
+};
 
 /// Where the account stands.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Recovered {
     pub durable: bool,
     /// The GPUs, by UUID.
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
+    /// All holders with their facts, by which counters of holders that are gone still have a tenant.
+    pub holders: Vec<Holder>,
     /// All counters.
     pub counters: BTreeMap<CounterKey, Counter>,
     /// GPU time settled - the sum of all held counters; must be 0.

@@ -58,6 +58,8 @@ fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
     let bill = reader.bill(None, None).unwrap();
     let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
     assert_eq!(money, [Some(Money(120 * EURO)), Some(Money(120 * EURO))]);
+    // GPU time counts anew under each price.
+    assert_eq!(world.sql::<i64>("SELECT price_time_ns FROM gpu"), 60 * SECOND as i64);
     let first = reader.bill(None, Some(after(60))).unwrap();
     assert_eq!(first.lines[0].money, Some(Money(60 * EURO)));
     // The same book again is no change.
@@ -141,8 +143,10 @@ fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
     settle(&mut ledger, 1, 105..180, "user:a");
     let next = reader.bill(Some(bill.to), None).unwrap();
     assert_eq!(next.reconciliation.slot, Nanoseconds::from_seconds(240));
+    assert_eq!(next.gpus.len(), 2);
     let empty = reader.bill(Some(after(6000)), None).unwrap();
-    assert_eq!((empty.from, empty.to, empty.lines.len()), (after(6000), after(6000), 0));
+    assert_eq!((empty.from, empty.to), (after(6000), after(6000)));
+    assert!(empty.lines.is_empty() && empty.gpus.is_empty());
 }
 
 #[test]

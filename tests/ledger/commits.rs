@@ -13,7 +13,9 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     settle(&mut ledger, 0, 0..30, "user:a");
     let spans = vec![span(30, 31), span(31, 32)];
     let open = vec![open(0, spans.clone())];
-    ledger.commit(&Batch { now: after(32), open, ..Batch::default() }).unwrap();
+    // Its facts are learned after its first row.
+    let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
+    ledger.commit(&Batch { now: after(32), open, holders, ..Batch::default() }).unwrap();
     drop(ledger);
 
     let (mut ledger, recovered) = world.open(40, None);
@@ -26,6 +28,7 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(gpu.carry["gpu/held"][&holder("user:a")], 7);
     assert_eq!(gpu.weights[&holder("user:a")], 3);
     assert_eq!(recovered.imbalance, 0);
+    assert_eq!(recovered.holders, [gpumeter::model::Holder::user("a", Some(1000))]);
     let key = (uuid(0), holder("user:a"));
     assert_eq!(recovered.counters[&key].parts.held(), 30 * SECOND);
     assert_eq!(recovered.counters[&key].born, after(16));

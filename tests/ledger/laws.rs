@@ -77,7 +77,7 @@ fn worlds() -> impl Strategy<Value = (Vec<(u64, Weights)>, Vec<u64>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn counters_are_the_sum_of_rows((windows, rates) in worlds()) {
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn the_counters_money_is_the_gpus_money((windows, rates) in worlds()) {
+    fn the_counters_money_is_the_gpus_money_and_survives_a_restart((windows, rates) in worlds()) {
         let (world, told) = settled(&windows, &rates);
         let mut reader = Reader::open(&world.path()).unwrap();
         let bill = reader.bill(None, None).unwrap();
@@ -154,5 +154,8 @@ proptest! {
         let counted: Money = told.counters.iter().filter(|(key, _)| key.0 == uuid(0))
             .flat_map(|(_, counter)| counter.costs.values()).map(|cost| cost.held).sum();
         prop_assert_eq!(bill.gpus[0].money, Some(counted));
+        let (_, recovered) = world.open(20_000, None);
+        prop_assert_eq!(recovered.counters, told.counters);
+        prop_assert_eq!(recovered.imbalance, 0);
     }
 }
