@@ -104,3 +104,42 @@ fn add_row(sum: &mut Row, row: &Row) {
     sum.method = sum.method.max(row.method);
     sum.source = sum.source.max(row.source);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ActivitySource, Grade, Method, Microjoules, Nanoseconds, Use, Utc};
+
+    /// A window of 15 s that ends with a minute (0) or begins with one (1), held by one holder.
+    fn window(index: u64, holder: &str, parts: Parts) -> Settlement {
+        let from = Utc(MINUTE.0 - 15_000_000_000 * (1 - index));
+        let row = Row {
+            holder: HolderId::new(holder),
+            parts,
+            used: Use::default(),
+            energy_static: Microjoules(0),
+            energy_dynamic: Microjoules(0),
+            memory_byte_seconds: 0,
+            grade: Grade::Measured,
+            measured: 0,
+            method: Method::Observed,
+            source: ActivitySource::Gpm,
+        };
+        let to = from.plus(Nanoseconds::from_seconds(15));
+        let (carry, weights, flags) = Default::default();
+        Settlement { from, to, rows: vec![row], carry, weights, flags }
+    }
+
+    #[test]
+    fn neighbours_are_equal_by_holder_share_and_state_but_not_by_use() {
+        let idle = Parts { waste: 15_000_000_000, ..Parts::default() };
+        let rounded = Parts { within: 9_000_000_001, waste: 6_000_000_000, ..Parts::default() };
+        let dark = Parts { unmeasured: 15_000_000_000, ..Parts::default() };
+        let half = Parts { waste: 7_500_000_000, ..Parts::default() };
+        let first = window(0, "user:a", idle);
+        assert_eq!(fit(&first, &window(1, "user:a", rounded)), Fit::Equal);
+        for (holder, parts) in [("user:b", idle), ("user:a", dark), ("user:a", half)] {
+            assert_eq!(fit(&first, &window(1, holder, parts)), Fit::Forced);
+        }
+    }
+}

@@ -41,7 +41,6 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Cause> {
     if !path.exists() {
         return Err(Cause::Missing);
     }
-    ours_or_empty(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_secs(5))?;
