@@ -1,1 +1,48 @@
-//! ledger
+//! The durable account: what was settled, committed once and for good, in one SQLite file.
+//!
+//! In: batches of raw spans and settled windows, one transaction each. Out: what is acknowledged as
+//! committed, the state to go on from after a restart, and bills. One [`Ledger`] owns a file and writes it
+//! (the ledger thread); any number of [`Reader`]s bill from it; [`Queue`] stands between the pulse and the
+//! ledger thread. The tables are documented in `schema.sql`.
+//!
+//! It knows no driver, no HTTP and no clock (times come in), starts no thread, and splits nothing but
+//! money: how a window is settled is the business of `attribution`.
+
+mod batch;
+mod bill;
+mod billing;
+mod book;
+mod column;
+mod commit;
+mod cut;
+mod error;
+mod lock;
+mod merge;
+mod money_stub;
+mod owner;
+mod place;
+mod queue;
+mod reader;
+mod recover;
+mod schema;
+mod settle;
+mod state;
+mod timeline;
+mod write;
+
+pub use batch::{Acknowledged, Batch, Closed, Open, Sight, SlotTotal};
+pub use bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
+pub use book::{Book, Price, Tariff};
+pub use error::{Cause, Error};
+pub use lock::unowned;
+pub use owner::{Ledger, Opening};
+pub use queue::{Pressure, Queue};
+pub use reader::Reader;
+pub use recover::{Recovered, RecoveredGpu};
+pub use state::{Cost, Counter, CounterKey};
+pub use timeline::Timeline;
+
+use crate::model::Nanoseconds;
+
+/// Rows cover whole minutes of account time; prices change and bills cut on that grid.
+pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);

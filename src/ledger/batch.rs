@@ -1,0 +1,88 @@
+//! What the ledger thread commits at once, and what it may then publish.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::state::{Counter, CounterKey};
+use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
+
+/// Everything of one transaction. Times are account time ([`super::Timeline::at`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Now; names the birth of counters.
+    pub now: Utc,
+    /// GPUs seen for the first time by this agent process; known ones keep their account.
+    pub sights: Vec<Sight>,
+    /// Holders that are new or whose facts changed; one that a row names and nobody introduced is stored
+    /// without facts.
+    pub holders: Vec<Holder>,
+    /// Raw spans that are not stored yet.
+    pub open: Vec<Open>,
+    /// Settled windows, in order of time for each GPU.
+    pub closed: Vec<Closed>,
+    /// Whether it must survive a power loss, not only a kill. So do batches that close a window, and at
+    /// least one in ten seconds.
+    pub sync: bool,
+}
+
+/// The first sight of a GPU; its account begins there unless it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// Which GPU.
+    pub gpu: GpuId,
+    /// Product name.
+    pub model: Arc<str>,
+    /// When.
+    pub at: Utc,
+}
+
+/// New raw spans of one GPU.
+///
+/// Together with those that are stored they must continue the account without hole or overlap. Spans that
+/// end where the account ends or before are ignored; one that begins where a stored one does replaces it.
+/// A span that straddles the end of a window closed in the same batch is passed as its remainder, which
+/// begins at that end: the ledger drops the stored original, and would refuse the hole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// The spans, in order.
+    pub spans: Vec<Span>,
+    /// The driver's energy counter at the end of the last span, where it is known.
+    pub energy_counter: Option<Microjoules>,
+}
+
+/// A settled window of one GPU, of any length; it must begin where the GPU's account ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// The window.
+    pub settlement: Settlement,
+    /// Whether several windows were added together, so that its minutes are shares of a longer span.
+    pub coarse: bool,
+}
+
+/// What is committed: the only account that may be published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The GPUs that the batch settled, by UUID.
+    pub slots: BTreeMap<Arc<str>, SlotTotal>,
+    /// The counters that the batch changed, with their new values.
+    pub counters: BTreeMap<CounterKey, Counter>,
+    /// Whether the commit survives a power loss.
+    pub synced: bool,
+    /// Bytes of the ledger on disk, its write-ahead log included.
+    pub bytes: u64,
+    /// GPU time settled since the ledger was created - the sum of all held counters; must be 0.
+    pub imbalance: i128,
+}
+
+/// Where the account of a GPU stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotTotal {
+    /// Its end.
+    pub settled_until: Utc,
+    /// GPU time settled since it began; equals the sum of its holders' held counters.
+    pub slot: Nanoseconds,
+}

@@ -1,0 +1,106 @@
+//! The shape of a bill: lines, GPU totals, and the proof that they agree; made by `billing`.
+
+use crate::model::{
+    ActivitySource, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, Parts, Use, Utc,
+};
+
+/// The account from `from` to `to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bill {
+    /// First minute.
+    pub from: Utc,
+    /// End of the last minute: as asked for, or `closed_until` where that is earlier.
+    pub to: Utc,
+    /// Up to here every GPU's minutes are closed; a later bill begins at [`Bill::to`].
+    pub closed_until: Utc,
+    /// Of all money here; none where no price was in force.
+    pub currency: Option<String>,
+    /// By GPU, then holder; remainders have lines too.
+    pub lines: Vec<Line>,
+    /// By GPU.
+    pub gpus: Vec<GpuTotal>,
+    /// The proof.
+    pub reconciliation: Reconciliation,
+}
+
+/// What one holder held and used on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The holder.
+    pub holder: HolderId,
+    /// What was held.
+    pub parts: Parts,
+    /// What was used.
+    pub used: Use,
+    /// Share of the idle floor.
+    pub energy_static: Microjoules,
+    /// Share of the rest.
+    pub energy_dynamic: Microjoules,
+    /// Resident memory x time.
+    pub memory_byte_seconds: u128,
+    /// The worst grade of any minute.
+    pub grade: Grade,
+    /// The part of what was used whose split was measured.
+    pub measured: Nanoseconds,
+    /// Bridged if any minute was.
+    pub method: Method,
+    /// Whether any minute is a share of several windows that were added together.
+    pub coarse: bool,
+    /// The worst meter of each minute, each once.
+    pub sources: Vec<ActivitySource>,
+    /// For what was held; none where no price was ever in force.
+    pub money: Option<Money>,
+}
+
+/// One GPU's total, by its own records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuTotal {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// Product name.
+    pub model: String,
+    /// GPU time.
+    pub slot: Nanoseconds,
+    /// End of its account; before [`Bill::to`] only where the GPU was left behind.
+    pub settled_until: Utc,
+    /// By price.
+    pub intervals: Vec<Interval>,
+    /// Sum of the intervals; none where no price was in force.
+    pub money: Option<Money>,
+}
+
+/// GPU time under one price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// When the price began, perhaps before the bill; none before the first price.
+    pub since: Option<Utc>,
+    /// Billionths of the currency per GPU-hour; none where there was no price.
+    pub nano_per_gpu_hour: Option<i64>,
+    /// The price class.
+    pub class: Option<String>,
+    /// GPU time.
+    pub slot: Nanoseconds,
+    /// Its money.
+    pub money: Option<Money>,
+}
+
+/// Sums that were made separately and must agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reconciliation {
+    /// GPU time of all GPUs.
+    pub slot: Nanoseconds,
+    /// Of which no price was in force.
+    pub unpriced: Nanoseconds,
+    /// Held time of all lines.
+    pub held: Nanoseconds,
+    /// Money of all GPUs.
+    pub gpu_money: Money,
+    /// Money of all lines.
+    pub line_money: Money,
+    /// GPU time - held time, in nanoseconds; must be 0.
+    pub imbalance: i128,
+    /// Money of GPUs - money of lines; must be 0.
+    pub imbalance_money: Money,
+}

@@ -1,0 +1,297 @@
+//! A bill: what the account says of a span of whole minutes, and its proof.
+//!
+//! The money of a GPU under one price is `money(end) - money(begin)` of its GPU time since that price
+//! began, so two adjacent bills add up to one exactly; it is split along what was held in the bill
+//! (therefore one holder's lines of two adjacent bills may differ from the joint line by a nano-unit).
+//! Minutes that are not closed are left for the next bill.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, params};
+
+use super::bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
+use super::book::{self, Version};
+use super::column::{self, loaded, loaded_grade, loaded_method, stored};
+use super::error::Cause;
+use super::money_stub::split_money;
+use super::settle::between;
+use super::{MINUTE, recover};
+use crate::model::{GpuId, HolderId, Microjoules, Money, Nanoseconds, Utc};
+
+/// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.
+const LEFT_BEHIND: Nanoseconds = Nanoseconds::from_seconds(3600);
+
+pub(super) fn bill(connection: &Connection, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Cause> {
+    let gpus = gpus(connection)?;
+    let closed_until = closed_until(&gpus);
+    let from = match from {
+        Some(from) => on_grid("from", from)?,
+        None => gpus.iter().map(|gpu| gpu.first_seen.floor(MINUTE)).min().unwrap_or(closed_until),
+    };
+    let to = to.map(|to| on_grid("to", to)).transpose()?;
+    if let Some(to) = to.filter(|to| *to < from) {
+        return Err(Cause::Backwards { from, to });
+    }
+    let end = to.map_or(closed_until, |to| to.min(closed_until)).max(from);
+    let mut bill = Bill {
+        from,
+        to: end,
+        closed_until,
+        currency: None,
+        lines: Vec::new(),
+        gpus: Vec::new(),
+        reconciliation: Reconciliation::default(),
+    };
+    let versions = book::versions(connection)?;
+    let slots = slots(connection, (from, end), &versions)?;
+    bill.currency = currency(&slots)?;
+    for gpu in gpus {
+        let total = total(&gpu, slots.get(&gpu.key).map_or(&[], Vec::as_slice), bill.currency.is_some());
+        bill.gpus.push(total);
+    }
+    bill.gpus.retain(|total| total.slot.0 > 0);
+    lines(connection, &mut bill, &slots)?;
+    reconcile(&mut bill);
+    Ok(bill)
+}
+
+fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
+    if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
+}
+
+struct Known {
+    key: i64,
+    id: GpuId,
+    model: String,
+    first_seen: Utc,
+    settled_until: Utc,
+}
+
+fn gpus(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+    connection
+        .prepare(
+            "SELECT id, gpu_index, uuid, model, first_seen_ns, settled_until_ns FROM gpu
+             ORDER BY gpu_index, uuid",
+        )?
+        .query_map([], |row| {
+            Ok(Known {
+                key: row.get(0)?,
+                id: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
+                model: row.get(3)?,
+                first_seen: Utc(loaded(row, 4)?),
+                settled_until: Utc(loaded(row, 5)?),
+            })
+        })?
+        .collect()
+}
+
+fn closed_until(gpus: &[Known]) -> Utc {
+    let newest = gpus.iter().map(|gpu| gpu.settled_until).max().unwrap_or_default();
+    gpus.iter()
+        .map(|gpu| gpu.settled_until)
+        .filter(|until| newest.since(*until) <= LEFT_BEHIND)
+        .min()
+        .unwrap_or_default()
+        .floor(MINUTE)
+}
+
+/// GPU time of one GPU under one price: from, to since that price began for it.
+struct Slot<'v> {
+    price: Option<i64>,
+    version: Option<&'v Version>,
+    slot: u64,
+    begin: u64,
+    end: u64,
+}
+
+impl Slot<'_> {
+    fn money(&self) -> Option<Money> {
+        let rate = self.version?.rate.as_ref()?;
+        Some(between(rate, self.begin, self.end))
+    }
+}
+
+fn slots<'v>(
+    connection: &Connection,
+    (from, to): (Utc, Utc),
+    versions: &'v [Version],
+) -> rusqlite::Result<BTreeMap<i64, Vec<Slot<'v>>>> {
+    let mut statement = connection.prepare(
+        "SELECT gpu, price, sum(slot_ns), min(price_time_ns - slot_ns), max(price_time_ns)
+         FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2
+         GROUP BY gpu, price ORDER BY gpu, min(minute_ns)",
+    )?;
+    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+    let mut slots = BTreeMap::<i64, Vec<Slot<'v>>>::new();
+    while let Some(row) = rows.next()? {
+        let price: Option<i64> = row.get(1)?;
+        slots.entry(row.get(0)?).or_default().push(Slot {
+            price,
+            version: versions.iter().find(|version| Some(version.id) == price),
+            slot: loaded(row, 2)?,
+            begin: loaded(row, 3)?,
+            end: loaded(row, 4)?,
+        });
+    }
+    Ok(slots)
+}
+
+/// The one currency of all prices in force.
+fn currency(slots: &BTreeMap<i64, Vec<Slot<'_>>>) -> Result<Option<String>, Cause> {
+    let mut found: Option<&str> = None;
+    let rates = slots.values().flatten().filter_map(|slot| slot.version?.rate.as_ref());
+    for currency in rates.map(|rate| &*rate.tariff.currency) {
+        match found {
+            Some(first) if first != currency => {
+                return Err(Cause::Currencies { first: first.to_owned(), second: currency.to_owned() });
+            }
+            _ => found = Some(currency),
+        }
+    }
+    Ok(found.map(str::to_owned))
+}
+
+fn total(gpu: &Known, slots: &[Slot<'_>], priced: bool) -> GpuTotal {
+    let intervals: Vec<Interval> = slots
+        .iter()
+        .map(|slot| {
+            let rate = slot.version.and_then(|version| version.rate.as_ref());
+            Interval {
+                since: slot.version.map(|version| version.from),
+                nano_per_gpu_hour: rate.map(|rate| rate.nano_per_gpu_hour),
+                class: rate.map(|rate| rate.tariff.class.to_string()),
+                slot: Nanoseconds(slot.slot),
+                money: slot.money(),
+            }
+        })
+        .collect();
+    GpuTotal {
+        gpu: gpu.id.clone(),
+        model: gpu.model.clone(),
+        slot: intervals.iter().map(|interval| interval.slot).sum(),
+        settled_until: gpu.settled_until,
+        money: priced.then(|| intervals.iter().filter_map(|interval| interval.money).sum()),
+        intervals,
+    }
+}
+
+/// One line of one price interval, as SQL sums it.
+struct Partial {
+    gpu: i64,
+    price: Option<i64>,
+    line: Line,
+}
+
+/// Makes the lines, with the money of each price interval split along what was held in it.
+fn lines(
+    connection: &Connection,
+    bill: &mut Bill,
+    slots: &BTreeMap<i64, Vec<Slot<'_>>>,
+) -> Result<(), Cause> {
+    let priced = bill.currency.is_some();
+    let mut groups = BTreeMap::<(i64, Option<i64>), Vec<Line>>::new();
+    for partial in partials(connection, (bill.from, bill.to))? {
+        groups.entry((partial.gpu, partial.price)).or_default().push(partial.line);
+    }
+    let mut joined = BTreeMap::<(GpuId, HolderId), Line>::new();
+    for ((gpu, price), mut group) in groups {
+        let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
+        let held: Vec<(HolderId, u64)> =
+            group.iter().map(|line| (line.holder.clone(), line.parts.held())).collect();
+        let shares = split_money(slot.and_then(Slot::money).unwrap_or_default(), &held);
+        for (line, share) in group.iter_mut().zip(shares) {
+            line.money = priced.then_some(share);
+        }
+        for line in group {
+            let key = (line.gpu.clone(), line.holder.clone());
+            match joined.get_mut(&key) {
+                Some(joined) => join(joined, &line),
+                None => {
+                    joined.insert(key, line);
+                }
+            }
+        }
+    }
+    bill.lines = joined.into_values().collect();
+    Ok(())
+}
+
+fn join(line: &mut Line, other: &Line) {
+    line.parts.add(&other.parts);
+    line.used.add(&other.used);
+    line.energy_static += other.energy_static;
+    line.energy_dynamic += other.energy_dynamic;
+    line.memory_byte_seconds += other.memory_byte_seconds;
+    line.grade = line.grade.max(other.grade);
+    line.measured += other.measured;
+    line.method = line.method.max(other.method);
+    line.coarse |= other.coarse;
+    line.sources.extend(&other.sources);
+    line.sources.sort();
+    line.sources.dedup();
+    line.money = line.money.zip(other.money).map(|(one, other)| one + other);
+}
+
+fn partials(connection: &Connection, (from, to): (Utc, Utc)) -> rusqlite::Result<Vec<Partial>> {
+    // Byte-seconds are summed in two halves: years of a full GPU come near the end of 63 bits.
+    connection
+        .prepare(
+            "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name,
+                    sum(within_ns), sum(lent_ns), sum(waste_ns), sum(unmeasured_ns), sum(unavailable_ns),
+                    sum(used_within_ns), sum(used_beyond_ns), sum(used_outside_ns), sum(used_unheld_ns),
+                    sum(energy_static_uj), sum(energy_dynamic_uj),
+                    sum(memory_byte_seconds >> 20), sum(memory_byte_seconds & 1048575),
+                    max(grade), sum(measured_ns), max(method), max(coarse),
+                    max(source = 0), max(source = 1), max(source = 2)
+             FROM account a
+             JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
+             JOIN gpu g ON g.id = a.gpu
+             JOIN holder h ON h.id = a.holder
+             WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
+             GROUP BY a.gpu, m.price, a.holder
+             ORDER BY g.gpu_index, g.uuid, h.name",
+        )?
+        .query_map(params![stored(from.0)?, stored(to.0)?], partial)?
+        .collect()
+}
+
+fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
+    let (parts, used) = recover::parts_and_use(row, 5)?;
+    let mut sources = Vec::new();
+    for (index, source) in column::SOURCES.into_iter().enumerate() {
+        if row.get(22 + index)? {
+            sources.push(source);
+        }
+    }
+    let line = Line {
+        gpu: GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() },
+        holder: HolderId::new(row.get::<_, String>(4)?),
+        parts,
+        used,
+        energy_static: Microjoules(loaded(row, 14)?),
+        energy_dynamic: Microjoules(loaded(row, 15)?),
+        memory_byte_seconds: (u128::from(loaded(row, 16)?) << 20) + u128::from(loaded(row, 17)?),
+        grade: loaded_grade(row, 18)?,
+        measured: Nanoseconds(loaded(row, 19)?),
+        method: loaded_method(row, 20)?,
+        coarse: row.get(21)?,
+        sources,
+        money: None,
+    };
+    Ok(Partial { gpu: row.get(0)?, price: row.get(1)?, line })
+}
+
+fn reconcile(bill: &mut Bill) {
+    let intervals = || bill.gpus.iter().flat_map(|gpu| &gpu.intervals);
+    let mut proof = Reconciliation {
+        slot: intervals().map(|interval| interval.slot).sum(),
+        unpriced: intervals().filter(|interval| interval.money.is_none()).map(|interval| interval.slot).sum(),
+        held: bill.lines.iter().map(|line| Nanoseconds(line.parts.held())).sum(),
+        gpu_money: intervals().filter_map(|interval| interval.money).sum(),
+        line_money: bill.lines.iter().filter_map(|line| line.money).sum(),
+        ..Reconciliation::default()
+    };
+    proof.imbalance = i128::from(proof.slot.0) - i128::from(proof.held.0);
+    proof.imbalance_money = proof.gpu_money - proof.line_money;
+    bill.reconciliation = proof;
+}

@@ -1,0 +1,164 @@
+//! The operator's prices, and their versions in the ledger.
+//!
+//! A price that changes becomes a new version from the next whole minute on; what was settled before is
+//! never restated. Versions that were announced and had not begun may still be withdrawn.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use super::MINUTE;
+use super::column::{loaded, stored};
+use super::error::Cause;
+use crate::model::Utc;
+
+/// The operator's prices, in one currency.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// ISO 4217, or the operator's own word.
+    pub currency: String,
+    /// In any order, each in force until the next begins.
+    pub prices: Vec<Price>,
+}
+
+/// The price of a GPU from some time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// When it begins: a whole minute; 0 for "always".
+    pub from: Utc,
+    /// Billionths of the currency per GPU-hour, at least 0.
+    pub nano_per_gpu_hour: i128,
+    /// `on_demand`, `spot`, `committed`, ...
+    pub class: String,
+}
+
+/// What labels a cost.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tariff {
+    /// The currency.
+    pub currency: Arc<str>,
+    /// The price class.
+    pub class: Arc<str>,
+}
+
+/// A rate and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    pub(super) tariff: Tariff,
+    /// 63 bits: 9.2e9 units of currency per GPU-hour.
+    pub(super) nano_per_gpu_hour: i64,
+}
+
+/// A stored version of the price; without rate there was no price.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    pub(super) id: i64,
+    pub(super) from: Utc,
+    pub(super) rate: Option<Rate>,
+}
+
+/// The version in force at a time.
+pub(super) fn in_force(versions: &[Version], at: Utc) -> Option<&Version> {
+    versions.iter().rev().find(|version| version.from <= at)
+}
+
+/// All versions, in order of time.
+pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<Version>> {
+    connection
+        .prepare("SELECT id, from_ns, currency, class, nano_per_gpu_hour FROM price ORDER BY from_ns")?
+        .query_map([], |row| {
+            let parts: (Option<String>, Option<String>, Option<i64>) =
+                (row.get(2)?, row.get(3)?, row.get(4)?);
+            let rate = match parts {
+                (Some(currency), Some(class), Some(nano_per_gpu_hour)) => Some(Rate {
+                    tariff: Tariff { currency: currency.into(), class: class.into() },
+                    nano_per_gpu_hour,
+                }),
+                _ => None,
+            };
+            Ok(Version { id: row.get(0)?, from: Utc(loaded(row, 1)?), rate })
+        })?
+        .collect()
+}
+
+/// Makes `book` (none: no money anywhere) the prices from the next whole minute after `now` on; a ledger
+/// in which nothing is settled yet takes it whole.
+pub(super) fn adopt(connection: &mut Connection, book: Option<&Book>, now: Utc) -> Result<(), Cause> {
+    let wanted = book.map(schedule).transpose()?.unwrap_or_default();
+    let transaction = connection.transaction()?;
+    let settled =
+        transaction.query_row("SELECT EXISTS (SELECT 1 FROM minute)", [], |row| row.get::<_, bool>(0))?;
+    let start = if settled { now.floor(MINUTE).plus(MINUTE) } else { Utc(0) };
+    let known: Schedule =
+        versions(&transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
+    let (before, known) = since(&known, start);
+    let (_, wanted) = since(&wanted, start);
+    if known == wanted {
+        return Ok(());
+    }
+    transaction.execute("DELETE FROM price WHERE from_ns >= ?1", [stored(start.0)?])?;
+    let mut last = before;
+    for (from, rate) in wanted {
+        if rate != last {
+            insert(&transaction, from, rate.as_ref(), now)?;
+        }
+        last = rate;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+type Schedule = Vec<(Utc, Option<Rate>)>;
+
+/// The book in order of time, checked.
+fn schedule(book: &Book) -> Result<Schedule, Cause> {
+    let mut rates = Schedule::new();
+    for price in &book.prices {
+        let refuse = |problem| Cause::Price { at: price.from, problem };
+        let nano_per_gpu_hour = i64::try_from(price.nano_per_gpu_hour)
+            .map_err(|_| refuse("is above 9.2e9 units per GPU-hour; use a larger currency unit"))?;
+        if nano_per_gpu_hour < 0 {
+            return Err(refuse("is negative; give a price per GPU-hour >= 0"));
+        }
+        if price.from.floor(MINUTE) != price.from {
+            return Err(refuse("does not begin on a whole minute; give a time on the 15-minute grid"));
+        }
+        let tariff = Tariff { currency: book.currency.as_str().into(), class: price.class.as_str().into() };
+        rates.push((price.from, Some(Rate { tariff, nano_per_gpu_hour })));
+    }
+    rates.sort_by_key(|(from, _)| *from);
+    match rates.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => {
+            Err(Cause::Price { at: pair[0].0, problem: "is given twice; keep one price for that time" })
+        }
+        None => Ok(rates),
+    }
+}
+
+/// What is in force just before `start`, and the changes from there on, the first of them at `start`.
+fn since(schedule: &Schedule, start: Utc) -> (Option<Rate>, Schedule) {
+    let before = schedule.iter().rev().find(|(from, _)| *from < start).and_then(|(_, rate)| rate.clone());
+    let at = schedule.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, rate)| rate.clone());
+    let mut changes = vec![(start, at)];
+    for (from, rate) in schedule.iter().filter(|(from, _)| *from > start) {
+        if changes.last().is_none_or(|(_, last)| last != rate) {
+            changes.push((*from, rate.clone()));
+        }
+    }
+    (before, changes)
+}
+
+fn insert(connection: &Connection, from: Utc, rate: Option<&Rate>, now: Utc) -> rusqlite::Result<()> {
+    connection.execute(
+        "INSERT INTO price (from_ns, currency, class, nano_per_gpu_hour, recorded_ns)
+         VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![
+            stored(from.0)?,
+            rate.map(|rate| &*rate.tariff.currency),
+            rate.map(|rate| &*rate.tariff.class),
+            rate.map(|rate| rate.nano_per_gpu_hour),
+            stored(now.0)?,
+        ],
+    )?;
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Between the account's numbers and SQLite's: an INTEGER has 63 bits and a sign, so every conversion is
+//! checked. Names of enumerations become ranks, worst highest, so that `max` keeps the worst.
+
+use rusqlite::types::Type;
+
+use crate::model::{ActivitySource, Grade, Method, Money};
+
+/// For a column; fails above 2^63 - 1 (292 years in nanoseconds).
+pub(super) fn stored(value: u64) -> rusqlite::Result<i64> {
+    i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+/// From column `index` of a row.
+pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(index)?;
+    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
+}
+
+const NANOS: i128 = 1_000_000_000;
+
+/// Whole units, and the billionths beside them.
+pub(super) fn stored_money(money: Money) -> rusqlite::Result<(i64, i64)> {
+    let number = |value: i128| {
+        i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+    };
+    Ok((number(money.0.div_euclid(NANOS))?, number(money.0.rem_euclid(NANOS))?))
+}
+
+/// From columns `index` (units) and `index + 1` (billionths).
+pub(super) fn loaded_money(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Money> {
+    let (units, nanos): (i64, i64) = (row.get(index)?, row.get(index + 1)?);
+    Ok(Money(i128::from(units) * NANOS + i128::from(nanos)))
+}
+
+/// A structure out of a JSON column.
+pub(super) fn loaded_json<T: serde::de::DeserializeOwned>(
+    row: &rusqlite::Row<'_>,
+    index: usize,
+) -> rusqlite::Result<T> {
+    let text = row.get_ref(index)?.as_str().map_err(rusqlite::Error::from)?;
+    serde_json::from_str(text)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, error.into()))
+}
+
+const GRADES: [Grade; 6] = [
+    Grade::Measured,
+    Grade::SplitByActivity,
+    Grade::SplitByHolding,
+    Grade::SplitByMemory,
+    Grade::SplitEqually,
+    Grade::Unknown,
+];
+const METHODS: [Method; 2] = [Method::Observed, Method::Bridged];
+pub(super) const SOURCES: [ActivitySource; 3] =
+    [ActivitySource::Gpm, ActivitySource::Utilization, ActivitySource::None];
+
+/// Rank of a grade; the ranks are part of the schema.
+pub(super) const fn grade_rank(grade: Grade) -> i64 {
+    match grade {
+        Grade::Measured => 0,
+        Grade::SplitByActivity => 1,
+        Grade::SplitByHolding => 2,
+        Grade::SplitByMemory => 3,
+        Grade::SplitEqually => 4,
+        Grade::Unknown => 5,
+    }
+}
+
+/// Rank of a method; the ranks are part of the schema.
+pub(super) const fn method_rank(method: Method) -> i64 {
+    match method {
+        Method::Observed => 0,
+        Method::Bridged => 1,
+    }
+}
+
+/// Rank of a meter; the ranks are part of the schema.
+pub(super) const fn source_rank(source: ActivitySource) -> i64 {
+    match source {
+        ActivitySource::Gpm => 0,
+        ActivitySource::Utilization => 1,
+        ActivitySource::None => 2,
+    }
+}
+
+fn ranked<T: Copy>(all: &[T], row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<T> {
+    let rank: i64 = row.get(index)?;
+    usize::try_from(rank)
+        .ok()
+        .and_then(|rank| all.get(rank).copied())
+        .ok_or(rusqlite::Error::IntegralValueOutOfRange(index, rank))
+}
+
+/// A grade from its rank.
+pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Grade> {
+    ranked(&GRADES, row, index)
+}
+
+/// A method from its rank.
+pub(super) fn loaded_method(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Method> {
+    ranked(&METHODS, row, index)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_agree_with_the_order_they_are_read_in() {
+        for (rank, grade) in GRADES.iter().enumerate() {
+            assert_eq!(grade_rank(*grade), rank as i64);
+        }
+        for (rank, method) in METHODS.iter().enumerate() {
+            assert_eq!(method_rank(*method), rank as i64);
+        }
+        for (rank, source) in SOURCES.iter().enumerate() {
+            assert_eq!(source_rank(*source), rank as i64);
+        }
+    }
+
+    #[test]
+    fn money_beyond_64_bits_of_nano_units_is_kept() {
+        assert_eq!(stored_money(Money(12 * NANOS + 5)).unwrap(), (12, 5));
+        assert_eq!(stored_money(Money(-1)).unwrap(), (-1, 999_999_999));
+        assert_eq!(stored_money(Money(NANOS * i128::from(i64::MAX))).unwrap(), (i64::MAX, 0));
+    }
+}

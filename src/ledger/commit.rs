@@ -1,0 +1,203 @@
+//! One batch, one transaction: all of it or nothing.
+//!
+//! A window must begin where the GPU's account ends and raw spans must continue it without hole, so that
+//! nothing is counted twice and nothing is skipped, whatever the caller believes after a restart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Transaction, TransactionBehavior};
+
+use super::batch::{Acknowledged, Batch, Closed, Open, Sight, SlotTotal};
+use super::cut::pieces;
+use super::error::{Cause, Error};
+use super::owner::Ledger;
+use super::state::{Draft, Gpu};
+use super::{column, settle, write};
+use crate::model::{Nanoseconds, Utc};
+
+/// At most so much of the account is lost when the power fails.
+const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
+
+impl Ledger {
+    /// Commits a batch in one transaction; what it returns, and nothing else, may be published.
+    ///
+    /// # Errors
+    /// A window or span that does not continue the account, an unknown GPU, the disk. Nothing of the batch
+    /// is stored then, and the ledger goes on from where it was.
+    pub fn commit(&mut self, batch: &Batch) -> Result<Acknowledged, Error> {
+        self.committed(batch).map_err(|cause| cause.at(&self.path, "commit a batch"))
+    }
+
+    fn committed(&mut self, batch: &Batch) -> Result<Acknowledged, Cause> {
+        let due = self.synced_at.is_none_or(|at| batch.now.since(at) >= SYNC_EVERY);
+        let synced = batch.sync || due || !batch.closed.is_empty();
+        // Not allowed inside a transaction. In the write-ahead log FULL syncs what NORMAL left before it.
+        self.connection.execute_batch(if synced {
+            "PRAGMA synchronous = FULL"
+        } else {
+            "PRAGMA synchronous = NORMAL"
+        })?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut draft = Draft::new(&self.state);
+        store(&transaction, &mut draft, batch)?;
+        transaction.commit()?;
+        let changes = draft.changes;
+        let settled: BTreeSet<&Arc<str>> = batch.closed.iter().map(|closed| &closed.gpu).collect();
+        let acknowledged = Acknowledged {
+            slots: changes
+                .gpus
+                .iter()
+                .filter(|(uuid, _)| settled.contains(uuid))
+                .map(|(uuid, gpu)| (Arc::clone(uuid), total(gpu)))
+                .collect(),
+            counters: changes.counters.clone(),
+            synced,
+            bytes: bytes(&self.path),
+            imbalance: changes.imbalance,
+        };
+        self.state.apply(changes);
+        if synced {
+            self.synced_at = Some(batch.now);
+        }
+        Ok(acknowledged)
+    }
+}
+
+fn total(gpu: &Gpu) -> SlotTotal {
+    SlotTotal { settled_until: gpu.settled_until, slot: Nanoseconds(gpu.slot) }
+}
+
+/// The file and its write-ahead log.
+fn bytes(path: &Path) -> u64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    [path, Path::new(&log)]
+        .iter()
+        .filter_map(|file| std::fs::metadata(file).ok())
+        .map(|metadata| metadata.len())
+        .sum()
+}
+
+fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) -> Result<(), Cause> {
+    for sight in &batch.sights {
+        introduce(transaction, draft, sight)?;
+    }
+    for holder in &batch.holders {
+        let id = write::holder(transaction, holder, batch.now)?;
+        draft.changes.holders.insert(holder.id.clone(), id);
+    }
+    let mut last: BTreeMap<&Arc<str>, &Closed> = BTreeMap::new();
+    for closed in &batch.closed {
+        close(transaction, draft, closed, batch.now)?;
+        last.insert(&closed.gpu, closed);
+    }
+    for (uuid, closed) in last {
+        let gpu = known(draft, uuid)?;
+        write::gpu_settled(transaction, gpu, &closed.settlement)?;
+        write::forget_raw(transaction, gpu)?;
+        let until = gpu.settled_until;
+        gpu.raw.retain(|from, _| *from >= until);
+    }
+    for open in &batch.open {
+        extend(transaction, draft, open)?;
+    }
+    for (uuid, gpu) in &draft.changes.gpus {
+        continuous(uuid, gpu)?;
+    }
+    for (key, counter) in &draft.changes.counters {
+        let gpu = draft.changes.gpus.get(&key.0).ok_or_else(|| unknown(&key.0))?;
+        let holder = draft.holder(&key.1).ok_or_else(|| unknown(&key.0))?;
+        write::counter(transaction, (gpu.id, holder), counter)?;
+    }
+    transaction
+        .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
+        .execute([column::stored(batch.now.0)?])?;
+    Ok(())
+}
+
+fn unknown(uuid: &Arc<str>) -> Cause {
+    Cause::UnknownGpu { gpu: Arc::clone(uuid) }
+}
+
+fn known<'d>(draft: &'d mut Draft<'_>, uuid: &Arc<str>) -> Result<&'d mut Gpu, Cause> {
+    draft.gpu(uuid).ok_or_else(|| unknown(uuid))
+}
+
+/// Opens a GPU's account, or renames a GPU that has one.
+fn introduce(transaction: &Transaction<'_>, draft: &mut Draft<'_>, sight: &Sight) -> Result<(), Cause> {
+    let id = write::sight(transaction, sight)?;
+    if draft.gpu(&sight.gpu.uuid).is_none() {
+        let gpu = Gpu {
+            id,
+            settled_until: sight.at,
+            slot: 0,
+            price: None,
+            price_time: 0,
+            raw: BTreeMap::new(),
+            holdings: Arc::new([]),
+        };
+        draft.changes.gpus.insert(Arc::clone(&sight.gpu.uuid), gpu);
+    }
+    Ok(())
+}
+
+/// Settles a window that continues the account, minute by minute.
+fn close(
+    transaction: &Transaction<'_>,
+    draft: &mut Draft<'_>,
+    closed: &Closed,
+    now: Utc,
+) -> Result<(), Cause> {
+    let window = &closed.settlement;
+    let settled_until = known(draft, &closed.gpu)?.settled_until;
+    if window.from != settled_until || window.to <= window.from {
+        let gpu = Arc::clone(&closed.gpu);
+        return Err(Cause::Window { gpu, from: window.from, to: window.to, settled_until });
+    }
+    for row in &window.rows {
+        if draft.holder(&row.holder).is_none() {
+            let id = write::holder(transaction, &write::nameless(&row.holder), now)?;
+            draft.changes.holders.insert(row.holder.clone(), id);
+        }
+    }
+    for piece in pieces(window) {
+        settle::count(draft, &closed.gpu, &piece, now)?;
+        settle::store(transaction, draft, closed, &piece)?;
+    }
+    let gpu = known(draft, &closed.gpu)?;
+    gpu.settled_until = window.to;
+    write::remarks(transaction, gpu.id, window)?;
+    Ok(())
+}
+
+/// Stores new raw spans.
+fn extend(transaction: &Transaction<'_>, draft: &mut Draft<'_>, open: &Open) -> Result<(), Cause> {
+    let gpu = known(draft, &open.gpu)?;
+    for span in &open.spans {
+        if span.to <= gpu.settled_until {
+            continue;
+        }
+        gpu.raw.insert(span.from, span.to);
+        write::raw(transaction, gpu.id, span)?;
+    }
+    if let Some(last) = open.spans.last() {
+        let changed = last.holdings != gpu.holdings;
+        write::gpu_seen(transaction, gpu.id, changed.then_some(&last.holdings), open.energy_counter)?;
+        gpu.holdings = Arc::clone(&last.holdings);
+    }
+    Ok(())
+}
+
+/// Refuses stored spans that do not continue the account and each other.
+fn continuous(uuid: &Arc<str>, gpu: &Gpu) -> Result<(), Cause> {
+    let mut at = gpu.settled_until;
+    for (from, to) in &gpu.raw {
+        if *from != at || to <= from {
+            return Err(Cause::Spans { gpu: Arc::clone(uuid), at });
+        }
+        at = *to;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Cuts a settled window at whole minutes.
+//!
+//! A window of 15 s lies in one minute and is passed through. A longer one (a gap that was settled at
+//! once, windows added together while the disk was stuck) is divided by time, in integers: each minute's
+//! parts sum to its time, its use equals the parts that were used, and the minutes sum to the window.
+
+use super::MINUTE;
+use crate::model::{Microjoules, Parts, Row, Settlement, Use, Utc};
+
+/// The part of a window that lies in one minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) from: Utc,
+    pub(super) to: Utc,
+    pub(super) rows: Vec<Row>,
+}
+
+/// The pieces of a window, in order of time.
+pub(super) fn pieces(settlement: &Settlement) -> Vec<Piece> {
+    let mut rest = Piece { from: settlement.from, to: settlement.to, rows: settlement.rows.clone() };
+    let mut pieces = Vec::new();
+    loop {
+        let end = rest.from.floor(MINUTE).plus(MINUTE);
+        if end >= rest.to {
+            pieces.push(rest);
+            return pieces;
+        }
+        let rows = first(&mut rest, end);
+        pieces.push(Piece { from: rest.from, to: end, rows });
+        rest.from = end;
+    }
+}
+
+/// Takes the rows of `rest.from..end` out of `rest`.
+fn first(rest: &mut Piece, end: Utc) -> Vec<Row> {
+    let (time, whole) = (end.since(rest.from).0, rest.to.since(rest.from).0);
+    let rows = &mut rest.rows;
+    let mut held: Vec<u64> = rows.iter().flat_map(|row| of_parts(&row.parts)).collect();
+    let mut within: Vec<u64> = rows.iter().map(|row| row.used.within).collect();
+    let mut above: Vec<u64> =
+        rows.iter().flat_map(|row| [row.used.beyond, row.used.outside, row.used.unheld]).collect();
+    let parts = take(&mut held, time, whole);
+    // Use follows the parts that were used, so that both sides of the account agree in every minute.
+    let column = |cells: &[u64], part: usize| cells.iter().skip(part).step_by(5).sum::<u64>();
+    let used_within = take(&mut within, column(&parts, 0), column(&parts, 0) + column(&held, 0));
+    let used_above = take(&mut above, column(&parts, 1), column(&parts, 1) + column(&held, 1));
+    rows.iter_mut()
+        .enumerate()
+        .map(|(index, left)| {
+            let taken = Row {
+                parts: to_parts(&parts[index * 5..]),
+                used: to_use(used_within[index], &used_above[index * 3..]),
+                ..left.clone()
+            };
+            left.parts = to_parts(&held[index * 5..]);
+            left.used = to_use(within[index], &above[index * 3..]);
+            scale(taken, left, time, whole)
+        })
+        .collect()
+}
+
+/// The quantities that follow time alone.
+fn scale(mut taken: Row, left: &mut Row, time: u64, whole: u64) -> Row {
+    let share = |value: u64| share(value, time, whole);
+    taken.energy_static = Microjoules(share(left.energy_static.0));
+    taken.energy_dynamic = Microjoules(share(left.energy_dynamic.0));
+    taken.memory_byte_seconds = share(left.memory_byte_seconds);
+    // No minute has more measured time than use.
+    let least = left.measured.saturating_sub(left.used.total());
+    let most = left.measured.min(taken.used.total());
+    taken.measured = share(left.measured).min(most).max(least);
+    left.energy_static.0 -= taken.energy_static.0;
+    left.energy_dynamic.0 -= taken.energy_dynamic.0;
+    left.memory_byte_seconds -= taken.memory_byte_seconds;
+    left.measured -= taken.measured;
+    taken
+}
+
+/// Takes `part / whole` of all cells together out of them, each the floor or the ceiling of its quota,
+/// ceilings to the largest fractions, then in order.
+fn take(cells: &mut [u64], part: u64, whole: u64) -> Vec<u64> {
+    let sum: u64 = cells.iter().sum();
+    if sum == 0 || whole == 0 {
+        return vec![0; cells.len()];
+    }
+    // The sum itself where the cells sum to the whole, as they do in a balanced window.
+    let amount = share(sum, part, whole);
+    let quota = |cell: u64| u128::from(cell) * u128::from(amount);
+    let mut taken: Vec<u64> = cells.iter().map(|cell| share(*cell, amount, sum)).collect();
+    let missing = amount - taken.iter().sum::<u64>();
+    if missing > 0 {
+        let mut order: Vec<usize> = (0..cells.len()).collect();
+        order.sort_by_key(|index| std::cmp::Reverse(quota(cells[*index]) % u128::from(sum)));
+        for index in order.into_iter().take(usize::try_from(missing).unwrap_or(usize::MAX)) {
+            taken[index] += 1;
+        }
+    }
+    for (cell, taken) in cells.iter_mut().zip(&taken) {
+        *cell -= taken;
+    }
+    taken
+}
+
+/// `value * part / whole`, rounded down; `part <= whole`, so it fits.
+fn share(value: u64, part: u64, whole: u64) -> u64 {
+    if whole == 0 { 0 } else { (u128::from(value) * u128::from(part) / u128::from(whole)) as u64 }
+}
+
+const fn of_parts(parts: &Parts) -> [u64; 5] {
+    [parts.within, parts.lent, parts.waste, parts.unmeasured, parts.unavailable]
+}
+
+fn to_parts(cells: &[u64]) -> Parts {
+    Parts { within: cells[0], lent: cells[1], waste: cells[2], unmeasured: cells[3], unavailable: cells[4] }
+}
+
+fn to_use(within: u64, above: &[u64]) -> Use {
+    Use { within, beyond: above[0], outside: above[1], unheld: above[2] }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{ActivitySource, Grade, HolderId, Method, Nanoseconds};
+
+    fn window(from: u64, cells: &[[u32; 5]]) -> Settlement {
+        let rows: Vec<Row> = cells
+            .iter()
+            .enumerate()
+            .map(|(index, cells)| {
+                let [within, lent, waste, unmeasured, unavailable] = cells.map(u64::from);
+                Row {
+                    holder: HolderId::new(format!("user:{index}")),
+                    parts: Parts { within, lent, waste, unmeasured, unavailable },
+                    used: Use { within, beyond: lent, ..Use::default() },
+                    energy_static: Microjoules(within),
+                    energy_dynamic: Microjoules(waste),
+                    memory_byte_seconds: lent,
+                    grade: Grade::Measured,
+                    measured: within,
+                    method: Method::Observed,
+                    source: ActivitySource::Gpm,
+                }
+            })
+            .collect();
+        let length = rows.iter().map(|row| row.parts.held()).sum();
+        Settlement {
+            from: Utc(from),
+            to: Utc(from).plus(Nanoseconds(length)),
+            rows,
+            carry: Default::default(),
+            weights: Default::default(),
+            flags: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_window_within_a_minute_passes_through() {
+        let window = window(3 * MINUTE.0, &[[15_000, 0, 0, 0, 0]]);
+        let pieces = pieces(&window);
+        assert_eq!(pieces.len(), 1);
+        assert_eq!(pieces[0].rows, window.rows);
+    }
+
+    #[test]
+    fn a_window_that_ends_with_its_minute_leaves_no_empty_piece() {
+        let mut window = window(0, &[[0, 0, 1, 0, 0]]);
+        window.rows[0].parts.waste = 2 * MINUTE.0;
+        window.to = Utc(2 * MINUTE.0);
+        assert_eq!(
+            pieces(&window).iter().map(|piece| piece.to.0).collect::<Vec<_>>(),
+            [MINUTE.0, 2 * MINUTE.0]
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn pieces_balance_and_sum_to_the_window(
+            from in 0..2 * MINUTE.0,
+            cells in prop::collection::vec(any::<[u32; 5]>(), 1..12),
+        ) {
+            // Up to 12 x 5 x 4.3 s: several minutes.
+            let window = window(from, &cells);
+            let pieces = pieces(&window);
+            let mut sums = vec![(Parts::default(), Use::default(), 0, 0); cells.len()];
+            let mut at = window.from;
+            for piece in &pieces {
+                prop_assert_eq!(piece.from, at);
+                prop_assert_eq!(piece.from.floor(MINUTE), Utc(piece.to.0 - 1).floor(MINUTE));
+                at = piece.to;
+                let held: u64 = piece.rows.iter().map(|row| row.parts.held()).sum();
+                prop_assert_eq!(held, piece.to.since(piece.from).0);
+                let used = |f: fn(&Row) -> u64| piece.rows.iter().map(f).sum::<u64>();
+                prop_assert_eq!(used(|row| row.used.within), used(|row| row.parts.within));
+                prop_assert_eq!(used(|row| row.used.beyond), used(|row| row.parts.lent));
+                for (row, sum) in piece.rows.iter().zip(&mut sums) {
+                    prop_assert!(row.measured <= row.used.total());
+                    sum.0.add(&row.parts);
+                    sum.1.add(&row.used);
+                    sum.2 += row.energy_static.0;
+                    sum.3 += row.measured;
+                }
+            }
+            prop_assert_eq!(at, window.to);
+            for (row, sum) in window.rows.iter().zip(sums) {
+                prop_assert_eq!((row.parts, row.used, row.energy_static.0, row.measured), sum);
+            }
+        }
+    }
+}

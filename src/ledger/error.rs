@@ -1,0 +1,178 @@
+//! What can go wrong with a ledger, said so that the reader of the message knows what to do.
+//!
+//! Inside the room a [`Cause`] travels; at its edge it is given the path and what was being done.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::model::Utc;
+
+/// A failure: on which file, in doing what, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot {doing}: {cause}", path.display())]
+pub struct Error {
+    /// The ledger's file.
+    pub path: PathBuf,
+    /// What was being done.
+    pub doing: &'static str,
+    /// Why it failed, and what to do.
+    pub cause: Cause,
+}
+
+/// Why it failed, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Another process holds the lock.
+    #[error(
+        "process {} writes it; stop that one, or give this agent a ledger of its own",
+        pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
+    )]
+    Owned {
+        /// The owner, as the lock file tells.
+        pid: Option<u32>,
+    },
+    /// The file is something else.
+    #[error("it is not a gpumeter ledger; name another path or move the file away (it was not touched)")]
+    Foreign,
+    /// A newer agent wrote it.
+    #[error(
+        "its schema is version {found}, this agent knows {known}; run the newer agent, or restore a copy \
+         from before the upgrade (the file was not touched)"
+    )]
+    Newer {
+        /// Version of the file.
+        found: i64,
+        /// Newest version that this code knows.
+        known: i64,
+    },
+    /// Locks and shared memory of SQLite cannot be trusted there.
+    #[error("it lies on {name}, a network filesystem, where SQLite loses data; use a local disk")]
+    NetworkFilesystem {
+        /// Name of the filesystem.
+        name: &'static str,
+    },
+    /// There is no such file.
+    #[error("there is no such file; give the path of an existing ledger")]
+    Missing,
+    /// The place cannot be written.
+    #[error("{0}; give a path in an existing directory that this user can write")]
+    Unwritable(std::io::Error),
+    /// A window that does not begin where the GPU's account ends.
+    #[error(
+        "the window {}..{} of {gpu} does not continue its account, which ends at {}; nothing of the \
+         batch was stored",
+        from.0, to.0, settled_until.0
+    )]
+    Window {
+        /// UUID of the GPU.
+        gpu: Arc<str>,
+        /// Where the window begins.
+        from: Utc,
+        /// Where the window ends.
+        to: Utc,
+        /// Where the account ends.
+        settled_until: Utc,
+    },
+    /// Raw spans with a hole or an overlap.
+    #[error(
+        "the raw spans of {gpu} do not continue each other at {}; pass a straddling span as its \
+         remainder, and a gap as a span that says so; nothing of the batch was stored", at.0
+    )]
+    Spans {
+        /// UUID of the GPU.
+        gpu: Arc<str>,
+        /// Where the next span should begin.
+        at: Utc,
+    },
+    /// A GPU that was never introduced.
+    #[error("{gpu} has no account yet; its first sight must be in this batch or an earlier one")]
+    UnknownGpu {
+        /// UUID of the GPU.
+        gpu: Arc<str>,
+    },
+    /// A price book that cannot be stored.
+    #[error("the price in force from {} {problem}", at.0)]
+    Price {
+        /// Where the price begins.
+        at: Utc,
+        /// What is wrong and what is wanted.
+        problem: &'static str,
+    },
+    /// A bill's edge off the grid.
+    #[error("{edge} = {} ns is not a whole minute; rows cover whole minutes of UTC", at.0)]
+    Grid {
+        /// `from` or `to`.
+        edge: &'static str,
+        /// The moment.
+        at: Utc,
+    },
+    /// A bill that ends before it begins.
+    #[error("from = {} ns lies after to = {} ns; exchange them", from.0, to.0)]
+    Backwards {
+        /// The bill's beginning.
+        from: Utc,
+        /// The bill's end.
+        to: Utc,
+    },
+    /// A bill over two currencies.
+    #[error("prices in {first} and in {second} were in force; ask for one bill on each side of the change")]
+    Currencies {
+        /// One of them.
+        first: String,
+        /// Another one.
+        second: String,
+    },
+    /// SQLite failed.
+    #[error("{source}{}", remedy(source))]
+    Sqlite {
+        /// What it says.
+        #[from]
+        source: rusqlite::Error,
+    },
+    /// A stored or given structure does not convert.
+    #[error("{0}; a newer agent or another program wrote it, run that agent or restore a copy")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Whether the same may succeed later (the disk), so that a batch is worth keeping; a refusal stays
+    /// one, however often it is asked.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self.cause, Cause::Sqlite { .. })
+    }
+}
+
+impl Cause {
+    /// Completes the error at the room's edge.
+    pub(super) fn at(self, path: &Path, doing: &'static str) -> Error {
+        let cause = match self {
+            Self::Sqlite { source } if code(&source) == Some(rusqlite::ErrorCode::NotADatabase) => {
+                Self::Foreign
+            }
+            other => other,
+        };
+        Error { path: path.to_owned(), doing, cause }
+    }
+}
+
+fn code(error: &rusqlite::Error) -> Option<rusqlite::ErrorCode> {
+    match error {
+        rusqlite::Error::SqliteFailure(failure, _) => Some(failure.code),
+        _ => None,
+    }
+}
+
+fn remedy(error: &rusqlite::Error) -> &'static str {
+    use rusqlite::ErrorCode as Code;
+    match code(error) {
+        Some(Code::DiskFull) => "; free space on its disk, the agent tries again",
+        Some(Code::ReadOnly | Code::CannotOpen | Code::PermissionDenied) => {
+            "; the agent must be able to write the file and its directory"
+        }
+        Some(Code::DatabaseCorrupt) => "; keep the file, and restore or start a new one",
+        Some(Code::DatabaseBusy | Code::DatabaseLocked) => "; another program has it open for writing",
+        Some(Code::SystemIoFailure) => "; check its disk in the kernel log",
+        _ => "",
+    }
+}

@@ -1,0 +1,145 @@
+//! Adds neighbouring windows of one GPU together, so that a disk that hangs for hours costs no memory and
+//! loses nothing.
+//!
+//! First windows of one minute, which rows hold as one anyway; then neighbours in which the same holders
+//! hold the same shares in the same state; at last, if nothing else is left, the shortest neighbours. The
+//! last two blur when within the longer window things happened, so the result is marked coarse.
+
+use std::collections::BTreeMap;
+
+use super::MINUTE;
+use super::batch::Closed;
+use crate::model::{HolderId, Parts, Row, Settlement};
+
+/// How two windows were added together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fit {
+    /// Both lie in one minute: nothing is lost.
+    Minute,
+    /// The same holdings and state: only the time of use is blurred.
+    Equal,
+    /// Nothing in common: the time of holdings is blurred too.
+    Forced,
+}
+
+/// Adds the best pair of neighbours together, the shortest of the best; none where there is no pair.
+pub(super) fn shorten(windows: &mut Vec<Closed>) -> Option<Fit> {
+    let (_, fit, index) = windows
+        .windows(2)
+        .enumerate()
+        .map(|(index, pair)| {
+            let (one, two) = (&pair[0].settlement, &pair[1].settlement);
+            let fit = fit(one, two);
+            ((fit, two.to.since(one.from)), fit, index)
+        })
+        .min_by_key(|(order, ..)| *order)?;
+    let second = windows.remove(index + 1);
+    let first = &mut windows[index];
+    first.coarse |= second.coarse || fit > Fit::Minute;
+    add(&mut first.settlement, second.settlement);
+    Some(fit)
+}
+
+fn fit(one: &Settlement, two: &Settlement) -> Fit {
+    let minute = one.from.floor(MINUTE);
+    if two.to <= minute.plus(MINUTE) {
+        Fit::Minute
+    } else if equal(one, two) {
+        Fit::Equal
+    } else {
+        Fit::Forced
+    }
+}
+
+/// Whether the same holders hold the same shares, to the rounding of the parts, in the same state.
+fn equal(one: &Settlement, two: &Settlement) -> bool {
+    let (length, other) = (one.to.since(one.from).0, two.to.since(two.from).0);
+    let rounding = 2 * (u128::from(length) + u128::from(other));
+    one.rows.len() == two.rows.len()
+        && one.rows.iter().zip(&two.rows).all(|(a, b)| {
+            let (held, since) = (a.parts.held(), b.parts.held());
+            let (x, y) = (u128::from(held) * u128::from(other), u128::from(since) * u128::from(length));
+            a.holder == b.holder
+                && x.abs_diff(y) <= rounding
+                && state(&a.parts) == state(&b.parts)
+                && (a.method, a.source) == (b.method, b.source)
+        })
+}
+
+const fn state(parts: &Parts) -> (bool, bool) {
+    (parts.unmeasured > 0, parts.unavailable > 0)
+}
+
+/// Adds the window that follows.
+fn add(first: &mut Settlement, second: Settlement) {
+    let mut rows: BTreeMap<HolderId, Row> =
+        first.rows.drain(..).map(|row| (row.holder.clone(), row)).collect();
+    for row in second.rows {
+        match rows.get_mut(&row.holder) {
+            Some(sum) => add_row(sum, &row),
+            None => {
+                rows.insert(row.holder.clone(), row);
+            }
+        }
+    }
+    first.rows = rows.into_values().collect();
+    first.to = second.to;
+    first.carry = second.carry;
+    first.weights = second.weights;
+    for flag in second.flags {
+        if !first.flags.contains(&flag) {
+            first.flags.push(flag);
+        }
+    }
+}
+
+fn add_row(sum: &mut Row, row: &Row) {
+    sum.parts.add(&row.parts);
+    sum.used.add(&row.used);
+    sum.energy_static += row.energy_static;
+    sum.energy_dynamic += row.energy_dynamic;
+    sum.memory_byte_seconds += row.memory_byte_seconds;
+    sum.grade = sum.grade.max(row.grade);
+    sum.measured += row.measured;
+    sum.method = sum.method.max(row.method);
+    sum.source = sum.source.max(row.source);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ActivitySource, Grade, Method, Microjoules, Nanoseconds, Use, Utc};
+
+    /// A window of 15 s that ends with a minute (0) or begins with one (1), held by one holder.
+    fn window(index: u64, holder: &str, parts: Parts) -> Settlement {
+        let from = Utc(MINUTE.0 - 15_000_000_000 * (1 - index));
+        let row = Row {
+            holder: HolderId::new(holder),
+            parts,
+            used: Use::default(),
+            energy_static: Microjoules(0),
+            energy_dynamic: Microjoules(0),
+            memory_byte_seconds: 0,
+            grade: Grade::Measured,
+            measured: 0,
+            method: Method::Observed,
+            source: ActivitySource::Gpm,
+        };
+        let to = from.plus(Nanoseconds::from_seconds(15));
+        let (carry, weights, flags) = Default::default();
+        Settlement { from, to, rows: vec![row], carry, weights, flags }
+    }
+
+    #[test]
+    fn neighbours_are_equal_by_holder_share_and_state_but_not_by_use() {
+        let idle = Parts { waste: 15_000_000_000, ..Parts::default() };
+        let rounded = Parts { within: 9_000_000_001, waste: 6_000_000_000, ..Parts::default() };
+        let dark = Parts { unmeasured: 15_000_000_000, ..Parts::default() };
+        let half = Parts { waste: 7_500_000_000, ..Parts::default() };
+        let first = window(0, "user:a", idle);
+        assert_eq!(fit(&first, &window(1, "user:a", rounded)), Fit::Equal);
+        for (holder, parts) in [("user:b", idle), ("user:a", dark), ("user:a", half)] {
+            assert_eq!(fit(&first, &window(1, holder, parts)), Fit::Forced);
+        }
+    }
+}

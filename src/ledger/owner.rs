@@ -1,0 +1,114 @@
+//! The owner of a ledger: opens it, holds the lock, and is the only one that writes.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, params};
+
+use super::book::{self, Book};
+use super::error::{Cause, Error};
+use super::lock::Lock;
+use super::recover::{self, Recovered};
+use super::state::State;
+use super::{column, place, reader, schema, timeline};
+use crate::model::{Stamp, Utc};
+
+/// Who opens a ledger, and when.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// The kernel's boot id; time since boot is continuous within one.
+    pub boot_id: String,
+    /// This moment.
+    pub now: Stamp,
+    /// The operator's prices; without them there is no money anywhere.
+    pub book: Option<Book>,
+}
+
+/// A ledger that this process owns.
+#[derive(Debug)]
+pub struct Ledger {
+    pub(super) connection: Connection,
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+    /// Account time of the last commit that survives a power loss.
+    pub(super) synced_at: Option<Utc>,
+    _lock: Lock,
+}
+
+impl Ledger {
+    /// Opens or creates a ledger and becomes its owner; says where its account stands.
+    ///
+    /// # Errors
+    /// Owned by another process, not a ledger, a newer schema, a network filesystem, a place that cannot
+    /// be written, a price book that cannot be stored. A file that is refused is left as it was.
+    pub fn open(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Error> {
+        Self::opened(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
+    }
+
+    fn opened(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Cause> {
+        let path = resolved(path)?;
+        let durable = place::durable(path.parent().unwrap_or(Path::new("/")))?;
+        schema::ours_or_empty(&path)?;
+        let lock = Lock::take(&path)?;
+        let mut connection = schema::writer(&path)?;
+        schema::create(&mut connection, opening.now.utc)?;
+        let timeline = timeline::resume(&connection, &opening.boot_id, opening.now)?;
+        book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
+        let (state, gpus) = recover::load(&connection)?;
+        let recovered = Recovered {
+            created: state.created,
+            timeline,
+            durable,
+            gpus,
+            holders: reader::holders(&connection)?,
+            counters: state.counters.clone(),
+            imbalance: state.imbalance,
+        };
+        Ok((Self { connection, path, state, synced_at: None, _lock: lock }, recovered))
+    }
+
+    /// Makes `book` the prices from the next whole minute after `now` on; none ends all money there.
+    ///
+    /// # Errors
+    /// A price that cannot be stored; the disk.
+    pub fn reprice(&mut self, book: Option<&Book>, now: Utc) -> Result<(), Error> {
+        book::adopt(&mut self.connection, book, now)
+            .and_then(|()| Ok(book::versions(&self.connection)?))
+            .map(|versions| self.state.prices = versions)
+            .map_err(|cause| cause.at(&self.path, "store the prices"))
+    }
+
+    /// Records that the wall clock was seen to have stepped: `step` is what it now is ahead of account
+    /// time, in nanoseconds. Account time does not move.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn record_clock_step(&mut self, at: Utc, step: i64) -> Result<(), Error> {
+        column::stored(at.0)
+            .and_then(|at| {
+                self.connection.execute(
+                    "INSERT INTO clock_step (at_ns, step_ns) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+                    params![at, step],
+                )
+            })
+            .map(|_| ())
+            .map_err(|error| Cause::from(error).at(&self.path, "record a step of the clock"))
+    }
+
+    /// The file, by its real name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The real name of the file, so that two names of one ledger find the same lock.
+fn resolved(path: &Path) -> Result<PathBuf, Cause> {
+    if let Ok(real) = std::fs::canonicalize(path) {
+        return Ok(real);
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or(Cause::Unwritable(std::io::ErrorKind::IsADirectory.into()))?;
+    Ok(std::fs::canonicalize(directory).map_err(Cause::Unwritable)?.join(name))
+}

@@ -1,0 +1,284 @@
+//! Between the pulse, which never waits, and the ledger thread, which waits for the disk.
+//!
+//! Raw spans are a latest-wins slot: a window that is handed over replaces the spans it was settled from.
+//! Windows queue, at most [`Queue::WINDOWS`] per GPU; beyond that neighbours are added together and
+//! counted, so memory is flat and nothing is lost. It knows no SQLite.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::batch::{Batch, Closed, Open, Sight};
+use super::merge::{Fit, shorten};
+use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
+
+/// What waits for the ledger thread.
+#[derive(Debug, Default)]
+pub struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+/// How far the ledger thread is behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Windows that wait.
+    pub windows: usize,
+    /// Windows that were added to their neighbour in the same minute; costs nothing.
+    pub joined: u64,
+    /// Windows that were added to one with equal holdings, since the agent started; above 0 the account
+    /// is coarse and its counters are behind.
+    pub merged: u64,
+    /// Windows that were added to one with other holdings, for want of a better.
+    pub forced: u64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    now: Utc,
+    sync: bool,
+    any: bool,
+    sights: BTreeMap<Arc<str>, Sight>,
+    holders: BTreeMap<HolderId, Holder>,
+    gpus: BTreeMap<Arc<str>, Line>,
+    pressure: Pressure,
+}
+
+/// What waits of one GPU.
+#[derive(Debug, Default)]
+struct Line {
+    closed: Vec<Closed>,
+    spans: BTreeMap<Utc, Span>,
+    energy_counter: Option<Microjoules>,
+}
+
+impl Queue {
+    /// One hour of windows.
+    pub const WINDOWS: usize = 240;
+
+    /// Adds a batch; never waits for the disk.
+    pub fn offer(&self, batch: Batch) {
+        self.lock().absorb(batch);
+        self.arrived.notify_one();
+    }
+
+    /// All that waits, as one batch; waits for it up to `patience`.
+    pub fn take(&self, patience: Duration) -> Option<Batch> {
+        let waiting = self.lock();
+        let (mut waiting, _) = self
+            .arrived
+            .wait_timeout_while(waiting, patience, |waiting| !waiting.any)
+            .unwrap_or_else(PoisonError::into_inner);
+        waiting.drain()
+    }
+
+    /// Returns a batch that could not be committed but may be later ([`super::Error::may_pass`]), before
+    /// all that has come since. One that was refused would be refused for ever.
+    pub fn put_back(&self, batch: Batch) {
+        let mut waiting = self.lock();
+        let since = waiting.drain();
+        waiting.absorb(batch);
+        if let Some(since) = since {
+            waiting.absorb(since);
+        }
+    }
+
+    /// How far the ledger thread is behind.
+    pub fn pressure(&self) -> Pressure {
+        let waiting = self.lock();
+        let windows = waiting.gpus.values().map(|line| line.closed.len()).sum();
+        Pressure { windows, ..waiting.pressure }
+    }
+
+    /// A panic elsewhere leaves at worst a batch half absorbed, which the ledger would refuse.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn absorb(&mut self, batch: Batch) {
+        self.any = true;
+        self.now = self.now.max(batch.now);
+        self.sync |= batch.sync;
+        for sight in batch.sights {
+            self.sights.entry(Arc::clone(&sight.gpu.uuid)).or_insert(sight);
+        }
+        for holder in batch.holders {
+            self.holders.insert(holder.id.clone(), holder);
+        }
+        for closed in batch.closed {
+            let line = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
+            line.spans.retain(|from, _| *from >= closed.settlement.to);
+            line.closed.push(closed);
+            while line.closed.len() > Queue::WINDOWS {
+                match shorten(&mut line.closed) {
+                    Some(Fit::Minute) => self.pressure.joined += 1,
+                    Some(Fit::Equal) => self.pressure.merged += 1,
+                    Some(Fit::Forced) => self.pressure.forced += 1,
+                    None => break,
+                }
+            }
+        }
+        for open in batch.open {
+            let line = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
+            line.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
+            line.energy_counter = open.energy_counter;
+        }
+    }
+
+    fn drain(&mut self) -> Option<Batch> {
+        if !std::mem::take(&mut self.any) {
+            return None;
+        }
+        let mut batch = Batch {
+            now: self.now,
+            sights: std::mem::take(&mut self.sights).into_values().collect(),
+            holders: std::mem::take(&mut self.holders).into_values().collect(),
+            sync: std::mem::take(&mut self.sync),
+            ..Batch::default()
+        };
+        for (gpu, line) in std::mem::take(&mut self.gpus) {
+            batch.closed.extend(line.closed);
+            if !line.spans.is_empty() {
+                let spans = line.spans.into_values().collect();
+                batch.open.push(Open { gpu, spans, energy_counter: line.energy_counter });
+            }
+        }
+        Some(batch)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::model::{ActivitySource, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use};
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: Duration = Duration::ZERO;
+
+    fn window(from: u64, holder: &str, within: u64) -> Batch {
+        let length = 15 * SECOND;
+        let row = Row {
+            holder: HolderId::new(holder),
+            parts: Parts { within, waste: length - within, ..Parts::default() },
+            used: Use { within, ..Use::default() },
+            energy_static: Microjoules(1),
+            energy_dynamic: Microjoules(2),
+            memory_byte_seconds: 3,
+            grade: Grade::Measured,
+            measured: within,
+            method: Method::Observed,
+            source: ActivitySource::Gpm,
+        };
+        let settlement = Settlement {
+            from: Utc(from * SECOND),
+            to: Utc(from * SECOND + length),
+            rows: vec![row],
+            carry: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            flags: Vec::new(),
+        };
+        let closed = vec![Closed { gpu: "GPU-0".into(), settlement, coarse: false }];
+        Batch { now: Utc((from + 15) * SECOND), closed, ..Batch::default() }
+    }
+
+    fn spans(seconds: std::ops::Range<u64>) -> Batch {
+        let span = |from| Span {
+            from: Utc(from * SECOND),
+            to: Utc((from + 1) * SECOND),
+            state: SlotState::Measured,
+            source: ActivitySource::Gpm,
+            method: Method::Observed,
+            holdings: Arc::new([]),
+            covered_by: BTreeMap::new(),
+            busy: 0,
+            present: BTreeMap::new(),
+            blind: false,
+            energy: None,
+            idle_energy: Microjoules(0),
+        };
+        let now = Utc(seconds.end * SECOND);
+        let open = Open { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };
+        Batch { now, open: vec![open], ..Batch::default() }
+    }
+
+    fn starts(batch: &Batch) -> Vec<u64> {
+        batch.open.iter().flat_map(|open| &open.spans).map(|span| span.from.0 / SECOND).collect()
+    }
+
+    #[test]
+    fn an_empty_queue_gives_nothing() {
+        assert_eq!(Queue::default().take(NOW), None);
+    }
+
+    #[test]
+    fn a_window_replaces_the_spans_it_was_settled_from() {
+        let queue = Queue::default();
+        queue.offer(spans(0..5));
+        queue.offer(spans(5..17));
+        queue.offer(window(0, "user:a", 5));
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!(starts(&batch), [15, 16]);
+        assert_eq!((batch.closed.len(), batch.now), (1, Utc(17 * SECOND)));
+        assert_eq!(queue.take(NOW), None);
+    }
+
+    #[test]
+    fn a_batch_that_is_put_back_comes_before_what_has_come_since() {
+        let queue = Queue::default();
+        queue.offer(spans(0..5));
+        let failed = queue.take(NOW).unwrap();
+        queue.offer(spans(5..17));
+        queue.offer(window(0, "user:a", 5));
+        queue.put_back(failed);
+        queue.offer(window(15, "user:a", 5));
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!(starts(&batch), [] as [u64; 0]);
+        let from: Vec<u64> = batch.closed.iter().map(|closed| closed.settlement.from.0 / SECOND).collect();
+        assert_eq!(from, [0, 15]);
+    }
+
+    /// Offers `windows` windows, checks that they continue each other, and sums what was within.
+    fn stuck(queue: &Queue, windows: u64, holder: impl Fn(u64) -> &'static str) -> (Batch, u64) {
+        for index in 0..windows {
+            queue.offer(window(index * 15, holder(index), index));
+        }
+        let batch = queue.take(NOW).unwrap();
+        let mut at = Utc(0);
+        let mut within = 0;
+        for closed in &batch.closed {
+            assert_eq!(closed.settlement.from, at);
+            at = closed.settlement.to;
+            within += closed.settlement.rows.iter().map(|row| row.parts.within).sum::<u64>();
+        }
+        assert_eq!(at, Utc(windows * 15 * SECOND));
+        assert!(batch.closed.len() <= Queue::WINDOWS);
+        (batch, within)
+    }
+
+    #[test]
+    fn a_disk_that_hangs_for_hours_costs_no_memory_and_loses_nothing() {
+        let queue = Queue::default();
+        let (batch, within) = stuck(&queue, 900, |_| "user:a");
+        assert_eq!(within, (0..900).sum::<u64>());
+        assert!(batch.closed.iter().all(|closed| !closed.coarse));
+        assert!(queue.pressure().joined > 0);
+        assert_eq!(queue.pressure().merged, 0);
+        let (batch, within) = stuck(&queue, 2000, |_| "user:a");
+        assert_eq!(within, (0..2000).sum::<u64>());
+        assert!(batch.closed.iter().any(|closed| closed.coarse));
+        assert!(queue.pressure().merged > 0);
+        assert_eq!(queue.pressure().forced, 0);
+    }
+
+    #[test]
+    fn neighbours_without_likeness_are_joined_at_last() {
+        let queue = Queue::default();
+        let (_, within) =
+            stuck(&queue, 1000, |index| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" });
+        assert_eq!(within, (0..1000).sum::<u64>());
+        assert!(queue.pressure().forced > 0);
+    }
+}

@@ -1,0 +1,67 @@
+//! A read-only view of a ledger, beside its owner or without one.
+//!
+//! Each question is answered within one read transaction, so a bill never sees half a batch.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::bill::Bill;
+use super::billing;
+use super::column::loaded_json;
+use super::error::{Cause, Error};
+use super::schema;
+use crate::model::{Holder, HolderId, HolderKind, Utc};
+
+/// A connection that only reads; may block on the disk, so never on a thread that must not.
+#[derive(Debug)]
+pub struct Reader {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Reader {
+    /// Opens a ledger for reading. A program other than the owner asks [`super::unowned`] first.
+    ///
+    /// # Errors
+    /// No such file, not a ledger, a newer schema.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        schema::reader(path)
+            .map(|connection| Self { connection, path: path.to_owned() })
+            .map_err(|cause| cause.at(path, "open the ledger for reading"))
+    }
+
+    /// The bill of whole minutes from `from` (none: the beginning) to `to` (none: the end), as far as
+    /// they are closed; see [`Bill`].
+    ///
+    /// # Errors
+    /// Times off the grid or in the wrong order, two currencies, the disk.
+    pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Error> {
+        self.connection
+            .transaction()
+            .map_err(Cause::from)
+            .and_then(|transaction| billing::bill(&transaction, from, to))
+            .map_err(|cause| cause.at(&self.path, "make a bill"))
+    }
+
+    /// All holders with their facts, by id.
+    ///
+    /// # Errors
+    /// The disk; a kind that this agent does not know.
+    pub fn holders(&self) -> Result<Vec<Holder>, Error> {
+        holders(&self.connection).map_err(|cause| cause.at(&self.path, "list its holders"))
+    }
+}
+
+/// All holders with their facts, by id.
+pub(super) fn holders(connection: &Connection) -> Result<Vec<Holder>, Cause> {
+    let mut statement = connection.prepare("SELECT name, kind, facts FROM holder ORDER BY name")?;
+    let mut rows = statement.query([])?;
+    let mut holders = Vec::new();
+    while let Some(row) = rows.next()? {
+        let kind: HolderKind = serde_json::from_value(row.get::<_, String>(1)?.into())?;
+        let id = HolderId::new(row.get::<_, String>(0)?);
+        holders.push(Holder { id, kind, facts: loaded_json(row, 2)? });
+    }
+    Ok(holders)
+}

@@ -1,0 +1,199 @@
+//! Reads back what a restart goes on from.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::book::{self, Tariff};
+use super::column::{loaded, loaded_json, loaded_money};
+use super::state::{Cost, Counter, CounterKey, Gpu, State};
+use super::timeline::Timeline;
+use crate::model::{
+    Carry, GpuId, Holder, HolderId, Holding, Microjoules, Nanoseconds, Parts, Span, Use, Utc,
+};
+
+/// Where the account stands.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// When the ledger was created: the start time of its counters.
+    pub created: Utc,
+    /// The account's time axis in this boot.
+    pub timeline: Timeline,
+    /// Whether its filesystem outlives the container and the boot.
+    pub durable: bool,
+    /// The GPUs, by UUID.
+    pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
+    /// All holders with their facts, by which counters of holders that are gone still have a tenant.
+    pub holders: Vec<Holder>,
+    /// All counters.
+    pub counters: BTreeMap<CounterKey, Counter>,
+    /// GPU time settled - the sum of all held counters; must be 0.
+    pub imbalance: i128,
+}
+
+/// Where the account of one GPU stands.
+#[derive(Clone, Debug)]
+pub struct RecoveredGpu {
+    /// Which GPU, with the index under which it was last seen.
+    pub gpu: GpuId,
+    /// Product name.
+    pub model: Arc<str>,
+    /// End of the account: the next window begins here.
+    pub settled_until: Utc,
+    /// GPU time settled since the account began.
+    pub slot: Nanoseconds,
+    /// The carries after the last window.
+    pub carry: Carry,
+    /// The weights of the last window.
+    pub weights: BTreeMap<HolderId, u64>,
+    /// Raw spans from `settled_until` on, without holes.
+    pub spans: Vec<Span>,
+    /// Holdings at the end of the last span that was ever stored.
+    pub holdings: Arc<[Holding]>,
+    /// The driver's energy counter at that time, where it was known.
+    pub energy_counter: Option<Microjoules>,
+}
+
+/// The owner's state, and the GPUs for the caller.
+pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap<Arc<str>, RecoveredGpu>)> {
+    let mut state = State {
+        created: connection.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
+        prices: book::versions(connection)?,
+        holders: holders(connection)?,
+        ..State::default()
+    };
+    let mut recovered = BTreeMap::new();
+    for (mut gpu, mut told) in gpus(connection)? {
+        told.spans = spans(connection, gpu.id)?;
+        gpu.raw = told.spans.iter().map(|span| (span.from, span.to)).collect();
+        state.gpus.insert(Arc::clone(&told.gpu.uuid), gpu);
+        recovered.insert(Arc::clone(&told.gpu.uuid), told);
+    }
+    let uuids: HashMap<i64, Arc<str>> =
+        state.gpus.iter().map(|(uuid, gpu)| (gpu.id, Arc::clone(uuid))).collect();
+    let names: HashMap<i64, HolderId> = state.holders.iter().map(|(name, id)| (*id, name.clone())).collect();
+    let key = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Option<CounterKey>> {
+        // Foreign keys guarantee both; a row that lost its GPU shows as an imbalance, not as a panic.
+        Ok(uuids.get(&row.get(0)?).cloned().zip(names.get(&row.get(1)?).cloned()))
+    };
+    state.counters = counters(connection, key)?;
+    costs(connection, key, &mut state.counters)?;
+    let slots: i128 = state.gpus.values().map(|gpu| i128::from(gpu.slot)).sum();
+    let held: i128 = state.counters.values().map(|counter| i128::from(counter.parts.held())).sum();
+    state.imbalance = slots - held;
+    Ok((state, recovered))
+}
+
+fn holders(connection: &Connection) -> rusqlite::Result<HashMap<HolderId, i64>> {
+    connection
+        .prepare("SELECT name, id FROM holder")?
+        .query_map([], |row| Ok((HolderId::new(row.get::<_, String>(0)?), row.get(1)?)))?
+        .collect()
+}
+
+fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
+    connection
+        .prepare(
+            "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, price, price_time_ns, carry,
+                    weights, holdings, energy_counter_uj
+             FROM gpu",
+        )?
+        .query_map([], |row| {
+            let uuid: Arc<str> = row.get::<_, String>(1)?.into();
+            let told = RecoveredGpu {
+                gpu: GpuId { index: row.get(2)?, uuid },
+                model: row.get::<_, String>(3)?.into(),
+                settled_until: Utc(loaded(row, 4)?),
+                slot: Nanoseconds(loaded(row, 5)?),
+                carry: loaded_json(row, 8)?,
+                weights: loaded_json(row, 9)?,
+                spans: Vec::new(),
+                holdings: loaded_json::<Vec<Holding>>(row, 10)?.into(),
+                energy_counter: match row.get::<_, Option<i64>>(11)? {
+                    Some(_) => Some(Microjoules(loaded(row, 11)?)),
+                    None => None,
+                },
+            };
+            let gpu = Gpu {
+                id: row.get(0)?,
+                settled_until: told.settled_until,
+                slot: told.slot.0,
+                price: row.get(6)?,
+                price_time: loaded(row, 7)?,
+                raw: BTreeMap::new(),
+                holdings: Arc::clone(&told.holdings),
+            };
+            Ok((gpu, told))
+        })?
+        .collect()
+}
+
+fn spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> {
+    connection
+        .prepare_cached("SELECT span FROM raw WHERE gpu = ?1 ORDER BY from_ns")?
+        .query_map([gpu], |row| loaded_json(row, 0))?
+        .collect()
+}
+
+/// Five parts and four shares of use from column `first` on.
+pub(super) fn parts_and_use(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<(Parts, Use)> {
+    let cell = |offset: usize| loaded(row, first + offset);
+    let parts = Parts {
+        within: cell(0)?,
+        lent: cell(1)?,
+        waste: cell(2)?,
+        unmeasured: cell(3)?,
+        unavailable: cell(4)?,
+    };
+    Ok((parts, Use { within: cell(5)?, beyond: cell(6)?, outside: cell(7)?, unheld: cell(8)? }))
+}
+
+fn counters(
+    connection: &Connection,
+    key: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<Option<CounterKey>>,
+) -> rusqlite::Result<BTreeMap<CounterKey, Counter>> {
+    let mut statement = connection.prepare(
+        "SELECT gpu, holder, born_ns, within_ns, lent_ns, waste_ns, unmeasured_ns, unavailable_ns,
+                used_within_ns, used_beyond_ns, used_outside_ns, used_unheld_ns, energy_static_uj,
+                energy_dynamic_uj
+         FROM counter",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut counters = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let Some(key) = key(row)? else { continue };
+        let (parts, used) = parts_and_use(row, 3)?;
+        let counter = Counter {
+            born: Utc(loaded(row, 2)?),
+            parts,
+            used,
+            energy_static: Microjoules(loaded(row, 12)?),
+            energy_dynamic: Microjoules(loaded(row, 13)?),
+            costs: BTreeMap::new(),
+        };
+        counters.insert(key, counter);
+    }
+    Ok(counters)
+}
+
+fn costs(
+    connection: &Connection,
+    key: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<Option<CounterKey>>,
+    counters: &mut BTreeMap<CounterKey, Counter>,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(
+        "SELECT gpu, holder, currency, class, born_ns, held_units, held_nanos, used_units, used_nanos
+         FROM cost",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let Some(counter) = key(row)?.and_then(|key| counters.get_mut(&key)) else { continue };
+        let tariff =
+            Tariff { currency: row.get::<_, String>(2)?.into(), class: row.get::<_, String>(3)?.into() };
+        let cost =
+            Cost { born: Utc(loaded(row, 4)?), held: loaded_money(row, 5)?, used: loaded_money(row, 7)? };
+        counter.costs.insert(tariff, cost);
+    }
+    Ok(())
+}

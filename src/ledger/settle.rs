@@ -1,0 +1,105 @@
+//! One piece of a window, counted: its money, its rows, its counters.
+//!
+//! The money of a piece is a difference of the money since the price interval began, so it never drifts
+//! from rate x time; it is split along what the holders held, and the money of what was used among users.
+
+use std::sync::Arc;
+
+use rusqlite::Transaction;
+
+use super::MINUTE;
+use super::batch::Closed;
+use super::book::{Rate, in_force};
+use super::cut::Piece;
+use super::error::Cause;
+use super::money_stub::{money, split_money};
+use super::state::{Cost, Draft};
+use super::write;
+use crate::model::{HolderId, Money, Nanoseconds, Row, Utc};
+
+/// Adds a piece to the GPU and to the counters of its holders, in the draft.
+pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: Utc) -> Result<(), Cause> {
+    let time = piece.to.since(piece.from).0;
+    let version = in_force(&draft.base.prices, piece.from.floor(MINUTE));
+    let unknown = || Cause::UnknownGpu { gpu: Arc::clone(uuid) };
+    let gpu = draft.gpu(uuid).ok_or_else(unknown)?;
+    if gpu.price != version.map(|version| version.id) {
+        gpu.price = version.map(|version| version.id);
+        gpu.price_time = 0;
+    }
+    let begin = gpu.price_time;
+    gpu.price_time += time;
+    gpu.slot += time;
+    let end = gpu.price_time;
+    for row in &piece.rows {
+        if is_zero(row) {
+            continue;
+        }
+        let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now);
+        counter.parts.add(&row.parts);
+        counter.used.add(&row.used);
+        counter.energy_static += row.energy_static;
+        counter.energy_dynamic += row.energy_dynamic;
+    }
+    let held: i128 = piece.rows.iter().map(|row| i128::from(row.parts.held())).sum();
+    draft.changes.imbalance += i128::from(time) - held;
+    if let Some(rate) = version.and_then(|version| version.rate.as_ref()) {
+        let total = between(rate, begin, end);
+        charge(draft, (uuid, piece), (rate, total), now);
+    }
+    Ok(())
+}
+
+/// The money of GPU time from `begin` to `end`, both since the price interval began.
+pub(super) fn between(rate: &Rate, begin: u64, end: u64) -> Money {
+    let until = |time: u64| money(rate.nano_per_gpu_hour.into(), Nanoseconds(time));
+    until(end) - until(begin)
+}
+
+/// Adds the money of a piece to the costs of its holders and users.
+fn charge(
+    draft: &mut Draft<'_>,
+    (uuid, piece): (&Arc<str>, &Piece),
+    (rate, total): (&Rate, Money),
+    now: Utc,
+) {
+    let times = |time: fn(&Row) -> u64| -> Vec<(HolderId, u64)> {
+        piece.rows.iter().map(|row| (row.holder.clone(), time(row))).collect()
+    };
+    let held = split_money(total, &times(|row| row.parts.held()));
+    let users = times(|row| row.used.total());
+    let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
+    let time = i128::from(piece.to.since(piece.from).0.max(1));
+    let used = split_money(Money(total.0 * used_time.min(time) / time), &users);
+    for ((row, held), used) in piece.rows.iter().zip(held).zip(used) {
+        if row.parts.held() == 0 && row.used.total() == 0 {
+            continue;
+        }
+        let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now);
+        let cost =
+            counter.costs.entry(rate.tariff.clone()).or_insert_with(|| Cost { born: now, ..Cost::default() });
+        cost.held += held;
+        cost.used += used;
+    }
+}
+
+fn is_zero(row: &Row) -> bool {
+    row.parts.held() == 0 && row.used.total() == 0 && row.energy_static.0 == 0 && row.energy_dynamic.0 == 0
+}
+
+/// Adds a piece to the minute's rows, in the transaction; after [`count`].
+pub(super) fn store(
+    transaction: &Transaction<'_>,
+    draft: &mut Draft<'_>,
+    closed: &Closed,
+    piece: &Piece,
+) -> Result<(), Cause> {
+    let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&closed.gpu) };
+    write::minute(transaction, draft.gpu(&closed.gpu).ok_or_else(unknown)?, piece, closed.coarse)?;
+    let gpu = draft.gpu(&closed.gpu).ok_or_else(unknown)?.id;
+    for row in &piece.rows {
+        let holder = draft.holder(&row.holder).ok_or_else(unknown)?;
+        write::account(transaction, (piece.from.floor(MINUTE), gpu, holder), row)?;
+    }
+    Ok(())
+}

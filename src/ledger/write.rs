@@ -1,0 +1,246 @@
+//! The statements that write, one function each.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use super::MINUTE;
+use super::batch::Sight;
+use super::column::{grade_rank, method_rank, source_rank, stored, stored_money};
+use super::cut::Piece;
+use super::error::Cause;
+use super::state::{Counter, Gpu};
+use crate::model::{Facts, Holder, HolderId, HolderKind, Holding, Microjoules, Row, Settlement, Span, Utc};
+
+/// A GPU at first sight; its key.
+pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached(
+            "INSERT INTO gpu (uuid, gpu_index, model, first_seen_ns, settled_until_ns)
+             VALUES (?1, ?2, ?3, ?4, ?4)
+             ON CONFLICT (uuid) DO UPDATE SET gpu_index = excluded.gpu_index, model = excluded.model
+             RETURNING id",
+        )?
+        .query_row(params![sight.gpu.uuid, sight.gpu.index, sight.model, stored(sight.at.0)?], |row| {
+            row.get(0)
+        })
+}
+
+/// A holder with its newest facts; its key.
+pub(super) fn holder(connection: &Connection, holder: &Holder, now: Utc) -> Result<i64, Cause> {
+    let facts = serde_json::to_string(&holder.facts)?;
+    let id = connection
+        .prepare_cached(
+            "INSERT INTO holder (name, kind, facts, first_seen_ns) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, facts = excluded.facts
+             RETURNING id",
+        )?
+        .query_row(params![holder.id.as_str(), holder.kind.name(), facts, stored(now.0)?], |row| {
+            row.get(0)
+        })?;
+    Ok(id)
+}
+
+/// A holder that a row names and nobody introduced: a remainder, or one whose facts are missing.
+pub(super) fn nameless(id: &HolderId) -> Holder {
+    let kind = if id.is_remainder() {
+        HolderKind::Remainder
+    } else if id.as_str().starts_with("user:") {
+        HolderKind::User
+    } else {
+        HolderKind::Unit
+    };
+    Holder { id: id.clone(), kind, facts: Facts::default() }
+}
+
+/// A raw span.
+pub(super) fn raw(connection: &Connection, gpu: i64, span: &Span) -> Result<(), Cause> {
+    connection
+        .prepare_cached(
+            "INSERT INTO raw (gpu, from_ns, to_ns, span) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET to_ns = excluded.to_ns, span = excluded.span",
+        )?
+        .execute(params![gpu, stored(span.from.0)?, stored(span.to.0)?, serde_json::to_string(span)?])?;
+    Ok(())
+}
+
+/// Drops the raw spans that begin before the end of the account.
+pub(super) fn forget_raw(connection: &Connection, gpu: &Gpu) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM raw WHERE gpu = ?1 AND from_ns < ?2")?
+        .execute(params![gpu.id, stored(gpu.settled_until.0)?])?;
+    Ok(())
+}
+
+/// What the last span showed: holdings where they changed, the energy counter.
+pub(super) fn gpu_seen(
+    connection: &Connection,
+    gpu: i64,
+    holdings: Option<&Arc<[Holding]>>,
+    energy_counter: Option<Microjoules>,
+) -> Result<(), Cause> {
+    if let Some(holdings) = holdings {
+        connection
+            .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
+            .execute(params![gpu, serde_json::to_string(holdings)?])?;
+    }
+    let counter = energy_counter.map(|counter| stored(counter.0)).transpose()?;
+    connection
+        .prepare_cached("UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1")?
+        .execute(params![gpu, counter])?;
+    Ok(())
+}
+
+/// Where the account stands after its last window.
+pub(super) fn gpu_settled(connection: &Connection, gpu: &Gpu, last: &Settlement) -> Result<(), Cause> {
+    connection
+        .prepare_cached(
+            "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, price = ?4, price_time_ns = ?5,
+                            carry = ?6, weights = ?7
+             WHERE id = ?1",
+        )?
+        .execute(params![
+            gpu.id,
+            stored(gpu.settled_until.0)?,
+            stored(gpu.slot)?,
+            gpu.price,
+            stored(gpu.price_time)?,
+            serde_json::to_string(&last.carry)?,
+            serde_json::to_string(&last.weights)?,
+        ])?;
+    Ok(())
+}
+
+/// The GPU time of a piece, added to its minute.
+pub(super) fn minute(
+    connection: &Connection,
+    gpu: &Gpu,
+    piece: &Piece,
+    coarse: bool,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO minute (minute_ns, gpu, slot_ns, price, price_time_ns, coarse)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT DO UPDATE SET slot_ns = slot_ns + excluded.slot_ns,
+                price_time_ns = excluded.price_time_ns, coarse = max(coarse, excluded.coarse)",
+        )?
+        .execute(params![
+            stored(piece.from.floor(MINUTE).0)?,
+            gpu.id,
+            stored(piece.to.since(piece.from).0)?,
+            gpu.price,
+            stored(gpu.price_time)?,
+            coarse,
+        ])?;
+    Ok(())
+}
+
+/// A row, added to its minute (minute, GPU, holder); the worst of grade, method and source stays.
+pub(super) fn account(
+    connection: &Connection,
+    (minute, gpu, holder): (Utc, i64, i64),
+    row: &Row,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(
+        "INSERT INTO account VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
+                                     ?16, ?17, ?18, ?19)
+         ON CONFLICT DO UPDATE SET
+            within_ns = within_ns + excluded.within_ns,
+            lent_ns = lent_ns + excluded.lent_ns,
+            waste_ns = waste_ns + excluded.waste_ns,
+            unmeasured_ns = unmeasured_ns + excluded.unmeasured_ns,
+            unavailable_ns = unavailable_ns + excluded.unavailable_ns,
+            used_within_ns = used_within_ns + excluded.used_within_ns,
+            used_beyond_ns = used_beyond_ns + excluded.used_beyond_ns,
+            used_outside_ns = used_outside_ns + excluded.used_outside_ns,
+            used_unheld_ns = used_unheld_ns + excluded.used_unheld_ns,
+            energy_static_uj = energy_static_uj + excluded.energy_static_uj,
+            energy_dynamic_uj = energy_dynamic_uj + excluded.energy_dynamic_uj,
+            memory_byte_seconds = memory_byte_seconds + excluded.memory_byte_seconds,
+            measured_ns = measured_ns + excluded.measured_ns,
+            grade = max(grade, excluded.grade),
+            method = max(method, excluded.method),
+            source = max(source, excluded.source)",
+    )?;
+    statement.execute(params![
+        stored(minute.0)?,
+        gpu,
+        holder,
+        stored(row.parts.within)?,
+        stored(row.parts.lent)?,
+        stored(row.parts.waste)?,
+        stored(row.parts.unmeasured)?,
+        stored(row.parts.unavailable)?,
+        stored(row.used.within)?,
+        stored(row.used.beyond)?,
+        stored(row.used.outside)?,
+        stored(row.used.unheld)?,
+        stored(row.energy_static.0)?,
+        stored(row.energy_dynamic.0)?,
+        stored(row.memory_byte_seconds)?,
+        stored(row.measured)?,
+        grade_rank(row.grade),
+        method_rank(row.method),
+        source_rank(row.source),
+    ])?;
+    Ok(())
+}
+
+/// The remarks of a window, each once per minute.
+pub(super) fn remarks(connection: &Connection, gpu: i64, window: &Settlement) -> rusqlite::Result<()> {
+    for flag in &window.flags {
+        connection
+            .prepare_cached(
+                "INSERT INTO remark (minute_ns, gpu, text) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![stored(window.from.floor(MINUTE).0)?, gpu, flag])?;
+    }
+    Ok(())
+}
+
+/// A counter (GPU, holder) and its costs, whole.
+pub(super) fn counter(
+    connection: &Connection,
+    (gpu, holder): (i64, i64),
+    counter: &Counter,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO counter
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        )?
+        .execute(params![
+            gpu,
+            holder,
+            stored(counter.born.0)?,
+            stored(counter.parts.within)?,
+            stored(counter.parts.lent)?,
+            stored(counter.parts.waste)?,
+            stored(counter.parts.unmeasured)?,
+            stored(counter.parts.unavailable)?,
+            stored(counter.used.within)?,
+            stored(counter.used.beyond)?,
+            stored(counter.used.outside)?,
+            stored(counter.used.unheld)?,
+            stored(counter.energy_static.0)?,
+            stored(counter.energy_dynamic.0)?,
+        ])?;
+    for (tariff, cost) in &counter.costs {
+        let (held, used) = (stored_money(cost.held)?, stored_money(cost.used)?);
+        connection
+            .prepare_cached("INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?
+            .execute(params![
+                gpu,
+                holder,
+                tariff.currency,
+                tariff.class,
+                stored(cost.born.0)?,
+                held.0,
+                held.1,
+                used.0,
+                used.1,
+            ])?;
+    }
+    Ok(())
+}

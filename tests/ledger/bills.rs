@@ -1,0 +1,175 @@
+//! Prices and bills.
+
+use gpumeter::ledger::{Batch, Cause, Reader};
+use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Use};
+
+use crate::world::*;
+
+const EURO: i128 = 1_000_000_000;
+
+#[test]
+fn a_bill_sums_holders_and_remainders_to_the_gpu() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3 * EURO)])));
+    introduced(&mut ledger, 1);
+    let half = 7_500_000_000;
+    for from in (0..3600).step_by(15) {
+        let rows = vec![
+            row(HolderId::UNALLOCATED, Parts { waste: half, ..Parts::default() }, Use::default()),
+            row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
+        ];
+        let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((bill.from, bill.to), (START, after(3600)));
+    assert_eq!(bill.currency.as_deref(), Some("EUR"));
+    assert_eq!(bill.gpus[0].money, Some(Money(3 * EURO)));
+    let lines: Vec<_> = bill.lines.iter().map(|line| (line.holder.as_str(), line.money)).collect();
+    let each = Some(Money(3 * EURO / 2));
+    assert_eq!(lines, [(HolderId::UNALLOCATED, each), ("user:a", each)]);
+    assert_eq!(bill.lines[1].memory_byte_seconds, 240 * (80 << 30));
+    let proof = bill.reconciliation;
+    assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
+    assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
+    assert_eq!(proof.unpriced, Nanoseconds(0));
+    // The counters hold the same money, and what was used cost half.
+    let recovered = {
+        drop(ledger);
+        world.open(3700, Some(book(&[(0, 3 * EURO)]))).1
+    };
+    let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
+    let cost = counter.costs.values().next().unwrap();
+    assert!((cost.held.0 - 3 * EURO / 2).abs() <= 240);
+    assert!((cost.used.0 - 3 * EURO / 2).abs() <= 240);
+}
+
+#[test]
+fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..75, "user:a");
+    drop(ledger);
+    // At second 80 the price doubles: 0..120 at the old price, then the new one.
+    let (mut ledger, _) = world.open(80, Some(book(&[(0, 7200 * EURO)])));
+    settle(&mut ledger, 0, 75..180, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, None).unwrap();
+    let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
+    assert_eq!(money, [Some(Money(120 * EURO)), Some(Money(120 * EURO))]);
+    // GPU time counts anew under each price.
+    assert_eq!(world.sql::<i64>("SELECT price_time_ns FROM gpu"), 60 * SECOND as i64);
+    let first = reader.bill(None, Some(after(60))).unwrap();
+    assert_eq!(first.lines[0].money, Some(Money(60 * EURO)));
+    // The same book again is no change.
+    drop(ledger);
+    let (mut ledger, _) = world.open(200, Some(book(&[(0, 7200 * EURO)])));
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
+    // No book any more: no money from the next minute on, and what was billed stays.
+    ledger.reprice(None, after(200)).unwrap();
+    settle(&mut ledger, 0, 180..300, "user:a");
+    let bill = reader.bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 + 120) * EURO)));
+    assert_eq!(bill.reconciliation.unpriced, Nanoseconds::from_seconds(60));
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+}
+
+#[test]
+fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (60, 7200 * EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..120, "user:a");
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO), (600, EURO)])), after(125)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), after(130)).unwrap();
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money((60 + 120) * EURO)));
+}
+
+#[test]
+fn a_first_book_does_not_price_what_was_settled_without_one() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
+    ledger.reprice(Some(&book(&[(0, 3600 * EURO)])), after(61)).unwrap();
+    settle(&mut ledger, 0, 60..180, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money(60 * EURO)));
+    assert_eq!(bill.reconciliation.unpriced, Nanoseconds::from_seconds(120));
+}
+
+#[test]
+fn bad_prices_are_refused() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    for prices in [vec![(0, -1)], vec![(7, 1)], vec![(60, 1), (60, 2)], vec![(0, i128::MAX)]] {
+        let error = ledger.reprice(Some(&book(&prices)), after(1)).unwrap_err();
+        assert!(matches!(error.cause, Cause::Price { .. }), "{error}");
+    }
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 0);
+}
+
+#[test]
+fn a_bill_over_two_currencies_is_refused() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let mut dollars = book(&[(0, EURO)]);
+    dollars.currency = "USD".into();
+    ledger.reprice(Some(&dollars), after(30)).unwrap();
+    settle(&mut ledger, 0, 60..120, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    assert!(matches!(reader.bill(None, None).unwrap_err().cause, Cause::Currencies { .. }));
+    assert_eq!(reader.bill(Some(after(60)), None).unwrap().currency.as_deref(), Some("USD"));
+}
+
+#[test]
+fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 0, 0..180, "user:a");
+    settle(&mut ledger, 1, 0..105, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, Some(after(600))).unwrap();
+    assert_eq!((bill.to, bill.closed_until), (after(60), after(60)));
+    assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(120));
+    settle(&mut ledger, 1, 105..180, "user:a");
+    let next = reader.bill(Some(bill.to), None).unwrap();
+    assert_eq!(next.reconciliation.slot, Nanoseconds::from_seconds(240));
+    assert_eq!(next.gpus.len(), 2);
+    let empty = reader.bill(Some(after(6000)), None).unwrap();
+    assert_eq!((empty.from, empty.to), (after(6000), after(6000)));
+    assert!(empty.lines.is_empty() && empty.gpus.is_empty());
+}
+
+#[test]
+fn a_gpu_that_was_taken_out_does_not_hold_up_bills() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 1, 0..75, "user:a");
+    let closed = vec![whole(0, (after(0), after(7200)), "user:a", 0)];
+    ledger.commit(&Batch { now: after(7200), closed, ..Batch::default() }).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.to, after(7200));
+    assert_eq!(bill.gpus[1].settled_until, after(75));
+    assert_eq!(bill.gpus[1].slot, Nanoseconds::from_seconds(75));
+}
+
+#[test]
+fn times_off_the_grid_or_in_the_wrong_order_are_refused() {
+    let world = World::new();
+    let (_ledger, _) = world.open(0, None);
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let off = reader.bill(Some(after(61)), None).unwrap_err();
+    assert!(matches!(off.cause, Cause::Grid { edge: "from", .. }), "{off}");
+    let backwards = reader.bill(Some(after(120)), Some(after(60))).unwrap_err();
+    assert!(matches!(backwards.cause, Cause::Backwards { .. }), "{backwards}");
+}

@@ -1,0 +1,143 @@
+//! What may be opened, and what is refused without a scratch.
+
+use gpumeter::ledger::{Cause, Ledger, Reader, Timeline, unowned};
+use gpumeter::model::{Nanoseconds, Stamp};
+
+use crate::world::*;
+
+fn refusal(path: &std::path::Path) -> gpumeter::ledger::Error {
+    Ledger::open(path, &opening(0, None)).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
+    let world = World::new();
+    let (ledger, recovered) = world.open(0, None);
+    assert_eq!(recovered.created, START);
+    assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
+    drop(ledger);
+    assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
+    let (_, again) = world.open(60, None);
+    assert_eq!(again.created, START);
+}
+
+#[test]
+fn a_second_owner_is_refused_and_told_the_pid_of_the_first() {
+    let world = World::new();
+    let (ledger, _) = world.open(0, None);
+    let link = world.directory.path().join("other-name.db");
+    std::os::unix::fs::symlink(world.path(), &link).unwrap();
+    for path in [world.path(), link] {
+        let error = refusal(&path);
+        assert!(matches!(error.cause, Cause::Owned { pid: Some(pid) } if pid == std::process::id()));
+        assert!(error.to_string().contains(path.to_str().unwrap()));
+        assert!(error.to_string().contains(&std::process::id().to_string()));
+    }
+    assert!(unowned(&world.path()).is_err());
+    drop(ledger);
+    unowned(&world.path()).unwrap();
+    world.open(1, None);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    std::fs::write(world.path(), "prices: 12\n").unwrap();
+    let error = refusal(&world.path());
+    assert!(matches!(error.cause, Cause::Foreign), "{error}");
+    assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Foreign));
+    assert_eq!(bytes(&world.path()), b"prices: 12\n");
+    assert_eq!(std::fs::read_dir(world.directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_damaged_head_that_only_looks_like_a_database_is_refused() {
+    let world = World::new();
+    let mut damaged = b"SQLite format 3\0".to_vec();
+    damaged.resize(8192, 0xA5);
+    std::fs::write(world.path(), &damaged).unwrap();
+    let error = refusal(&world.path());
+    assert!(matches!(error.cause, Cause::Foreign), "{error}");
+    assert_eq!(bytes(&world.path()), damaged);
+}
+
+#[test]
+fn a_database_of_another_program_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let before = bytes(&world.path());
+    assert!(matches!(refusal(&world.path()).cause, Cause::Foreign));
+    assert_eq!(bytes(&world.path()), before);
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    drop(world.open(0, None));
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(connection);
+    let before = bytes(&world.path());
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 1 }));
+    assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
+    assert_eq!(bytes(&world.path()), before);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named() {
+    let world = World::new();
+    std::fs::write(world.path(), "x").unwrap();
+    // Tests may run as root, whom permission bits do not stop; these stop everybody.
+    for path in [world.path().join("below-a-file.db"), "/proc/self/ledger.db".into()] {
+        let error = refusal(&path);
+        assert!(matches!(error.cause, Cause::Unwritable(_)), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()));
+    }
+    assert!(matches!(refusal(world.directory.path()).cause, Cause::Unwritable(_)));
+}
+
+#[test]
+fn a_missing_ledger_is_not_created_by_reading() {
+    let world = World::new();
+    assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Missing));
+    assert!(!world.path().exists());
+}
+
+#[test]
+fn a_stepped_clock_moves_no_account_time_within_a_boot() {
+    let world = World::new();
+    let (mut ledger, recovered) = world.open(0, None);
+    let timeline = recovered.timeline;
+    let stepped = Stamp { boottime: Nanoseconds::from_seconds(1010), utc: after(3610) };
+    assert_eq!(timeline.at(stepped.boottime), after(10));
+    assert_eq!(timeline.lead(stepped), 3600 * SECOND as i64);
+    ledger.record_clock_step(after(10), timeline.lead(stepped)).unwrap();
+    drop(ledger);
+    let mut opening = opening(0, None);
+    opening.now = stepped;
+    let (_, again) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(again.timeline, timeline);
+    assert_eq!(world.sql::<i64>("SELECT step_ns FROM clock_step"), 3600 * SECOND as i64);
+}
+
+#[test]
+fn a_new_boot_takes_the_wall_clock_but_never_falls_before_what_is_stored() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    drop(ledger);
+    let mut opening = opening(0, None);
+    opening.boot_id = "second".into();
+    opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
+    let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));
+    drop(ledger);
+    opening.boot_id = "third, without a battery".into();
+    opening.now = Stamp { boottime: Nanoseconds::from_seconds(7), utc: gpumeter::model::Utc(0) };
+    let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    // The last commit was made at second 61.
+    assert_eq!(recovered.timeline.at(opening.now.boottime), after(61));
+    assert_ne!(recovered.timeline, Timeline::default());
+}

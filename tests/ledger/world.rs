@@ -1,0 +1,155 @@
+//! A node with a ledger in a temporary directory, and windows to settle on it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpumeter::ledger::{Batch, Book, Closed, Ledger, Open, Opening, Price, Recovered, Sight};
+use gpumeter::model::{
+    ActivitySource, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
+    Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,
+};
+
+/// 2025-11-14T22:14:00Z, a whole minute.
+pub(crate) const START: Utc = Utc(1_763_158_440_000_000_000);
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+pub(crate) fn after(seconds: u64) -> Utc {
+    START.plus(Nanoseconds::from_seconds(seconds))
+}
+
+pub(crate) fn uuid(gpu: u32) -> Arc<str> {
+    format!("GPU-{gpu:08}").into()
+}
+
+pub(crate) fn holder(name: &str) -> HolderId {
+    HolderId::new(name)
+}
+
+pub(crate) struct World {
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("ledger.db")
+    }
+
+    pub(crate) fn open(&self, seconds: u64, book: Option<Book>) -> (Ledger, Recovered) {
+        Ledger::open(&self.path(), &opening(seconds, book)).unwrap()
+    }
+
+    /// What a kill at this moment would leave behind.
+    pub(crate) fn killed(&self) -> Self {
+        let copy = Self::new();
+        for name in ["ledger.db", "ledger.db-wal"] {
+            let _ = std::fs::copy(self.directory.path().join(name), copy.directory.path().join(name));
+        }
+        copy
+    }
+
+    pub(crate) fn sql<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
+        rusqlite::Connection::open(self.path()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+}
+
+pub(crate) fn opening(seconds: u64, book: Option<Book>) -> Opening {
+    let boottime = Nanoseconds::from_seconds(1000 + seconds);
+    Opening { boot_id: "first".into(), now: Stamp { boottime, utc: after(seconds) }, book }
+}
+
+pub(crate) fn book(prices: &[(u64, i128)]) -> Book {
+    let prices = prices
+        .iter()
+        .map(|(from, nano_per_gpu_hour)| Price {
+            from: if *from == 0 { Utc(0) } else { after(*from) },
+            nano_per_gpu_hour: *nano_per_gpu_hour,
+            class: "on_demand".into(),
+        })
+        .collect();
+    Book { currency: "EUR".into(), prices }
+}
+
+pub(crate) fn sight(gpu: u32, seconds: u64) -> Sight {
+    let gpu = GpuId { index: gpu, uuid: uuid(gpu) };
+    Sight { gpu, model: "NVIDIA H100".into(), at: after(seconds) }
+}
+
+pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
+    Row {
+        holder: holder(name),
+        parts,
+        used,
+        energy_static: Microjoules(parts.held() / 1000),
+        energy_dynamic: Microjoules(used.total() / 500),
+        memory_byte_seconds: 80 << 30,
+        grade: Grade::Measured,
+        measured: used.total(),
+        method: Method::Observed,
+        source: ActivitySource::Gpm,
+    }
+}
+
+/// A window in which `name` holds all and uses `used` of it, in nanoseconds.
+pub(crate) fn whole(gpu: u32, (from, to): (Utc, Utc), name: &str, used: u64) -> Closed {
+    let parts = Parts { within: used, waste: to.since(from).0 - used, ..Parts::default() };
+    let rows = vec![row(name, parts, Use { within: used, ..Use::default() })];
+    closed(gpu, (from, to), rows)
+}
+
+pub(crate) fn closed(gpu: u32, (from, to): (Utc, Utc), rows: Vec<Row>) -> Closed {
+    let carry = BTreeMap::from([("gpu/held".to_owned(), BTreeMap::from([(holder("user:a"), 7)]))]);
+    let weights = BTreeMap::from([(holder("user:a"), 3)]);
+    let settlement = Settlement { from, to, rows, carry, weights, flags: Vec::new() };
+    Closed { gpu: uuid(gpu), settlement, coarse: false }
+}
+
+pub(crate) fn span(from: u64, to: u64) -> Span {
+    let holding = Holding {
+        holder: holder("user:a"),
+        fraction: Fraction::WHOLE,
+        source: HoldingSource::Presence,
+        rank: 0,
+    };
+    Span {
+        from: after(from),
+        to: after(to),
+        state: SlotState::Measured,
+        source: ActivitySource::Gpm,
+        method: Method::Observed,
+        holdings: [holding].into(),
+        covered_by: BTreeMap::new(),
+        busy: (to - from) * SECOND / 2,
+        present: BTreeMap::new(),
+        blind: false,
+        energy: Some(Microjoules(1)),
+        idle_energy: Microjoules(1),
+    }
+}
+
+pub(crate) fn open(gpu: u32, spans: Vec<Span>) -> Open {
+    Open { gpu: uuid(gpu), spans, energy_counter: Some(Microjoules(42)) }
+}
+
+/// Introduces GPU 0 at the start.
+pub(crate) fn introduced(ledger: &mut Ledger, gpus: u32) {
+    let sights = (0..gpus).map(|gpu| sight(gpu, 0)).collect();
+    ledger.commit(&Batch { now: START, sights, ..Batch::default() }).unwrap();
+}
+
+/// Settles whole windows of 15 s by one holder, half used.
+pub(crate) fn settle(ledger: &mut Ledger, gpu: u32, seconds: std::ops::Range<u64>, name: &str) {
+    for from in seconds.step_by(15) {
+        let window = (after(from), after(from + 15));
+        let closed = vec![whole(gpu, window, name, 7 * SECOND + from)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+}
+
+pub(crate) fn bytes(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
