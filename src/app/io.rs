@@ -1,0 +1,115 @@
+//! The one I/O thread: HTTP, the push, and the signals that end the agent.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use super::{StartError, Thread};
+use crate::clock::system_now;
+use crate::config::Config;
+use crate::export::Resource;
+use crate::host::Host;
+use crate::model::Utc;
+use crate::{push, serve};
+
+/// The running I/O thread.
+pub(super) struct Running {
+    pub(super) shared: Shared,
+    /// The queue to the destination, what it is called in metrics, and who speaks.
+    pub(super) push: Option<(Arc<push::Queue>, Arc<str>, Resource)>,
+    stop: watch::Sender<bool>,
+    thread: Thread,
+}
+
+/// What the pulse shares with it.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) heartbeat: Arc<serve::Heartbeat>,
+    pub(super) requests: Arc<serve::Requests>,
+    /// When the agent started, by the system's clock.
+    pub(super) started: Utc,
+}
+
+impl Running {
+    /// Closes the listener and what it serves.
+    pub(super) fn stop(&self) {
+        // It may have ended by itself.
+        let _ = self.stop.send(true);
+        if !self.thread.wait(Duration::from_millis(700)) {
+            tracing::warn!("connections did not end in time");
+        }
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(
+    listeners: Vec<TcpListener>,
+    config: &Config,
+    host: &Host,
+    bills: Option<mpsc::Sender<serve::BillRequest>>,
+    shared: &Arc<super::Shared>,
+) -> Result<Running, StartError> {
+    let io = Shared {
+        heartbeat: Arc::default(),
+        requests: Arc::default(),
+        started: system_now().utc,
+    };
+    let push = destination(config, host)?;
+    let site = serve::Site {
+        pages: Arc::clone(&shared.pages),
+        heartbeat: Arc::clone(&io.heartbeat),
+        requests: Arc::clone(&io.requests),
+        bills,
+    };
+    let (stop, stopped) = watch::channel(false);
+    let sender = push.as_ref().map(|(destination, queue, ..)| (destination.clone(), Arc::clone(queue)));
+    let agent_stop = shared.stop.clone();
+    let thread = Thread::start("io", move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(%error, "no I/O runtime");
+                return agent_stop.call();
+            }
+        };
+        runtime.block_on(async move {
+            tokio::spawn(signals(agent_stop));
+            if let Some((destination, queue)) = sender {
+                tokio::spawn(push::run(queue, destination, stopped.clone()));
+            }
+            serve::run(listeners, site, stopped).await;
+        });
+        runtime.shutdown_timeout(Duration::from_millis(100));
+    })?;
+    let push = push.map(|(_, queue, name, resource)| (queue, name, resource));
+    Ok(Running { shared: io, push, stop, thread })
+}
+
+type Destination = (push::Destination, Arc<push::Queue>, Arc<str>, Resource);
+
+fn destination(config: &Config, host: &Host) -> Result<Option<Destination>, StartError> {
+    let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
+    let name: Arc<str> = endpoint.to_string().into();
+    let destination = push::Destination::parse(&name)?;
+    let node = config.node.name.clone().or_else(|| host.host_name()).unwrap_or_default();
+    let resource = Resource { instance: node, cluster: config.node.cluster.clone() };
+    Ok(Some((destination, Arc::default(), name, resource)))
+}
+
+/// SIGTERM and SIGINT end the agent.
+async fn signals(stop: crate::clock::Stop) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("signals cannot be heard; end the agent by SIGKILL, it loses at most a tick");
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stop.call();
+}
