@@ -48,7 +48,9 @@ pub(crate) fn endpoint(text: &str) -> Result<Endpoint, Complaint> {
         _ => return Err(complain("does not begin with http://")),
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(complain("carries a user or a password"));
+        // What it says is a secret; problems go to logs.
+        let text = format!("carries a user or a password, which has no place here; {remedy}");
+        return Err(Complaint(text));
     }
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
         return Err(complain("goes on after the port (/v1/metrics is added by itself)"));

@@ -27,16 +27,15 @@ impl Draft {
         Self { config: Config::blank(), example: false, currency: None, rates: Vec::new() }
     }
 
-    /// Checks the rules between keys.
-    pub(crate) fn finish(mut self, lines: &Lines, report: &mut Report) -> Config {
+    /// Checks the rules between keys, and puts in place what several of them say together.
+    pub(crate) fn finish(&mut self, lines: &Lines, report: &mut Report) {
         push_on_a_tick(&self.config, lines, report);
         one_source_of_prices(lines, report);
-        self.config.prices = match (self.example, self.currency) {
+        self.config.prices = match (self.example, self.currency.take()) {
             (true, _) => Some(Book::Example),
-            (false, Some(currency)) => Some(Book::Own { currency, rates: self.rates }),
+            (false, Some(currency)) => Some(Book::Own { currency, rates: std::mem::take(&mut self.rates) }),
             (false, None) => None,
         };
-        self.config
     }
 }
 
@@ -53,10 +52,11 @@ fn push_on_a_tick(config: &Config, lines: &Lines, report: &mut Report) {
         (Some(_), Some(other)) => format!(" on line {other}"),
         _ => String::new(),
     };
+    let by_default = if line.is_none() { " by default" } else { "" };
     let line = line.or(lines.get("sampling.interval")).unwrap_or(0);
     let below = push.0.checked_div(tick.0).unwrap_or(1).max(1) * tick.0;
     let text = format!(
-        "{} is not a multiple of sampling.interval, {}{where_else}; give a multiple such as {}",
+        "{}{by_default} is not a multiple of sampling.interval, {}{where_else}; give a multiple such as {}",
         in_words(push),
         in_words(tick),
         in_words(crate::model::Nanoseconds(below)),

@@ -81,6 +81,8 @@ impl Default for Config {
 
 fn from_tree(tree: &tree::Node, report: &mut Report) -> Config {
     let mut draft = Draft::blank();
-    let lines = walk::fill(tree, "", keys::KEYS, &mut draft, report);
-    draft.finish(&lines, report)
+    if let Some(lines) = walk::fill(tree, "", keys::KEYS, &mut draft, report) {
+        draft.finish(&lines, report);
+    }
+    draft.config
 }

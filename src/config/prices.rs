@@ -110,7 +110,7 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate>
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = Draft::default();
-        let lines = walk::fill(item, &path, KEYS, &mut draft, report);
+        let Some(lines) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
         let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
         let line = lines.get("from").unwrap_or(item.line);
         // A malformed beginning is not a missing one.
@@ -160,7 +160,7 @@ fn price(text: &str) -> Result<Money, Complaint> {
     // Rate times time must fit i128 for any time at all: nine digits before the point are plenty.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 9 {
-        return Err(Complaint::about(text, "is a billion or more per GPU-hour", remedy));
+        return Err(Complaint::about(text, "is a billion or more per GPU-hour", "give a lower price"));
     }
     let nano = format!("0{whole}{decimals:0<9}").parse::<i128>();
     nano.map(Money).map_err(|_| Complaint::about(text, "is not a decimal number", remedy))

@@ -122,7 +122,7 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Stand
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = Draft::default();
-        let lines = walk::fill(item, &path, KEYS, &mut draft, report);
+        let Some(lines) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
         if let Err(complaint) = one_holder(&lines) {
             report.add(item.line, &path, complaint);
         } else if let Some(standing) = finish(draft) {

@@ -113,11 +113,13 @@ fn node(raw: Spanned<Raw>, text: &str) -> Node {
     Node { line, shape }
 }
 
-/// The characters at a place of the text.
+/// The characters at a place of the text; the parser tells bytes whenever it was given a string.
 fn source(at: serde_yaml::Location, text: &str) -> String {
-    let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let (start, length) = (index(at.span().offset()), index(at.span().len()));
-    text.chars().skip(start).take(length).collect::<String>().trim().to_owned()
+    let bytes = at.span().byte_offset().zip(at.span().byte_len()).and_then(|(start, length)| {
+        let start = usize::try_from(start).ok()?;
+        text.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+    });
+    bytes.unwrap_or_default().trim().to_owned()
 }
 
 impl<'de> Deserialize<'de> for Raw {

@@ -21,15 +21,19 @@ impl Lines {
     }
 }
 
-/// Fills the target from the mapping; `base` is the mapping's own path, "" at the top.
+/// Fills the target from the mapping; `base` is the mapping's own path, "" at the top. `None` if it is none.
 pub(crate) fn fill<T>(
     node: &Node,
     base: &str,
     keys: &'static [Key<T>],
     target: &mut T,
     report: &mut Report,
-) -> Lines {
+) -> Option<Lines> {
     let mut walk = Walk { base, keys, report, found: BTreeMap::new() };
+    if matches!(node.shape, Shape::Scalar(_) | Shape::List(_)) {
+        walk.not_a_mapping(node, "");
+        return None;
+    }
     walk.section(node, "");
     let Walk { found, .. } = walk;
     for key in keys {
@@ -48,7 +52,7 @@ pub(crate) fn fill<T>(
             (None, Absent::Optional(_)) => {}
         }
     }
-    Lines(found.into_iter().map(|(path, (line, _))| (path, line)).collect())
+    Some(Lines(found.into_iter().map(|(path, (line, _))| (path, line)).collect()))
 }
 
 struct Walk<'tree, 'report, T: 'static> {
