@@ -1,0 +1,61 @@
+//! Addresses from text: where to listen, where the collector is.
+//!
+//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`]. It resolves no name
+//! and opens no socket.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use hyper::Uri;
+
+use super::problem::Complaint;
+
+/// An OTLP collector that is spoken to in plain HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Host name or IP address; an IPv6 address keeps its brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}:{}", self.host, self.port)
+    }
+}
+
+/// IP address and port to listen on.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, Complaint> {
+    text.parse().map_err(|_| {
+        let remedy = "give IP:port, such as 127.0.0.1:9855, or \"[::]:9855\" for all interfaces";
+        Complaint::about(text, "is not an IP address with a port", remedy)
+    })
+}
+
+/// The collector's base URL, `http://host:port`.
+pub(crate) fn endpoint(text: &str) -> Result<Endpoint, Complaint> {
+    let remedy = "give http://host:port, such as http://127.0.0.1:4318";
+    let complain = |wrong: &str| Complaint::about(text, wrong, remedy);
+    let uri: Uri = text.parse().map_err(|_| complain("is not a URL"))?;
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") => {
+            let remedy = "TLS to the collector comes in a later version: give http://host:port of a collector \
+                          on this node or in a trusted network";
+            return Err(Complaint::about(text, "asks for TLS", remedy));
+        }
+        _ => return Err(complain("does not begin with http://")),
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        // What it says is a secret; problems go to logs.
+        let text = format!("carries a user or a password, which has no place here; {remedy}");
+        return Err(Complaint(text));
+    }
+    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        return Err(complain("goes on after the port (/v1/metrics is added by itself)"));
+    }
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| complain("has no host"))?;
+    let port = uri.port_u16().filter(|port| *port > 0).ok_or_else(|| complain("has no port"))?;
+    Ok(Endpoint { host: host.to_owned(), port })
+}

@@ -1,0 +1,249 @@
+//! The key table: every key of the configuration, one row each, in the order of the printed file.
+//!
+//! Whoever adds a key adds a row here and a field to [`Config`]; parsing, the printed defaults and the
+//! documentation follow.
+
+use super::address::{endpoint, listen};
+use super::check::Draft;
+use super::key::{Absent, Field, Key, Row};
+use super::problem::Complaint;
+use super::values::{name, path, put};
+use super::{prices, standing};
+use crate::catalogue::Level;
+use crate::model::Nanoseconds;
+
+#[cfg(doc)]
+use super::Config;
+
+const fn seconds(number: u64) -> Nanoseconds {
+    Nanoseconds::from_seconds(number)
+}
+
+const LEVELS: [&str; 3] = [Level::Lean.name(), Level::Standard.name(), Level::Full.name()];
+
+/// The sections, each with one sentence.
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
+    ("node", "This node, as it is called in every series and statement."),
+    ("sampling", "How often and how much is read."),
+    ("nvml", "The driver library."),
+    ("attribution", "Who holds GPUs, and so who pays for them while they are idle."),
+    ("prices", "What a GPU-hour costs; without prices there are hours and joules, and no money anywhere."),
+    ("ledger", "Where accounts are kept, so that a restart loses nothing."),
+    ("otlp", "Push to an OpenTelemetry collector."),
+    ("limits", "Bounds."),
+    ("web", "The pages: /metrics and what else is served."),
+];
+
+/// Every key.
+pub(crate) const KEYS: &[Key<Draft>] = &[
+    Key {
+        path: "node.name",
+        field: Field::Text {
+            accepts: "a name",
+            set: |draft, text| put(&mut draft.config.node.name, name(text)),
+        },
+        absent: Absent::Optional("gpu-node-7"),
+        unit: "",
+        help: "Name of the node; without it, the host name.",
+    },
+    Key {
+        path: "node.cluster",
+        field: Field::Text {
+            accepts: "a name",
+            set: |draft, text| put(&mut draft.config.node.cluster, name(text)),
+        },
+        absent: Absent::Optional("zurich-1"),
+        unit: "",
+        help: "Name of the cluster to which the node belongs.",
+    },
+    Key {
+        path: "sampling.interval",
+        field: Field::Duration {
+            least: Nanoseconds(100_000_000),
+            most: seconds(60),
+            place: |draft| &mut draft.config.sampling.interval,
+        },
+        absent: Absent::Default("1s"),
+        unit: "",
+        help: "The tick: how often what the account integrates is read.",
+    },
+    Key {
+        path: "sampling.medium",
+        field: Field::Duration {
+            least: Nanoseconds(100_000_000),
+            most: seconds(600),
+            place: |draft| &mut draft.config.sampling.medium,
+        },
+        absent: Absent::Default("5s"),
+        unit: "",
+        help: "How often what moves within seconds is read; never more often than the tick.",
+    },
+    Key {
+        path: "sampling.slow",
+        field: Field::Duration {
+            least: Nanoseconds(100_000_000),
+            most: seconds(3600),
+            place: |draft| &mut draft.config.sampling.slow,
+        },
+        absent: Absent::Default("60s"),
+        unit: "",
+        help: "How often what hardly moves is read; never more often than the tick.",
+    },
+    Key {
+        path: "sampling.level",
+        field: Field::Word {
+            words: &LEVELS,
+            set: |draft, index| {
+                draft.config.sampling.level = Level::ALL.get(index).copied().unwrap_or(Level::Standard);
+            },
+        },
+        absent: Absent::Default(Level::Standard.name()),
+        unit: "",
+        help: "How many metrics: what alerts need, what dashboards need too, or everything.",
+    },
+    Key {
+        path: "nvml.library",
+        field: Field::Text {
+            accepts: "an absolute path",
+            set: |draft, text| put(&mut draft.config.nvml.library, path(text)),
+        },
+        absent: Absent::Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+        unit: "",
+        help: "The driver library; without it, the one that the system's loader finds.",
+    },
+    Key {
+        path: "attribution.presence",
+        field: Field::Flag(|draft| &mut draft.config.attribution.presence),
+        absent: Absent::Default("false"),
+        unit: "",
+        help: "Whether whoever has a process on a GPU holds it; for nodes without a scheduler.",
+    },
+    Key {
+        path: "attribution.standing",
+        field: Field::Maps {
+            set: |draft, items, base, report| {
+                draft.config.attribution.standing = standing::read(items, base, report);
+            },
+            rows: |prefix| standing::KEYS.iter().flat_map(|key| key.rows(prefix)).collect(),
+        },
+        absent: Absent::Optional(""),
+        unit: "",
+        help: "Grants by hand, each of a share of some GPUs to somebody.",
+    },
+    Key {
+        path: "prices.book",
+        field: Field::Word { words: &["example"], set: |draft, _| draft.example = true },
+        absent: Absent::Optional("example"),
+        unit: "",
+        help: "The built-in example price, for demonstrations, marked as such; instead of your own.",
+    },
+    Key {
+        path: "prices.currency",
+        field: Field::Text {
+            accepts: "a currency code",
+            set: |draft, text| put(&mut draft.currency, prices::currency(text)),
+        },
+        absent: Absent::Optional("USD"),
+        unit: "",
+        help: "Currency of your rates.",
+    },
+    Key {
+        path: "prices.rates",
+        field: Field::Maps {
+            set: |draft, items, base, report| draft.rates = prices::read(items, base, report),
+            rows: |prefix| prices::KEYS.iter().flat_map(|key| key.rows(prefix)).collect(),
+        },
+        absent: Absent::Optional(""),
+        unit: "",
+        help: "Your rates, each in force until the next one begins.",
+    },
+    Key {
+        path: "ledger.enabled",
+        field: Field::Flag(|draft| &mut draft.config.ledger.enabled),
+        absent: Absent::Default("true"),
+        unit: "",
+        help: "Whether accounts are kept; without them there are no bills and no account metrics.",
+    },
+    Key {
+        path: "ledger.path",
+        field: Field::Text {
+            accepts: "an absolute path",
+            set: |draft, text| put(&mut draft.config.ledger.path, path(text)),
+        },
+        absent: Absent::Default("/var/lib/gpumeter/ledger.db"),
+        unit: "",
+        help: "The database in which accounts are kept.",
+    },
+    Key {
+        path: "otlp.endpoint",
+        field: Field::Text {
+            accepts: "http://host:port",
+            set: |draft, text| put(&mut draft.config.otlp.endpoint, endpoint(text)),
+        },
+        absent: Absent::Optional("http://127.0.0.1:4318"),
+        unit: "",
+        help: "The collector's OTLP/HTTP address; without it nothing is pushed.",
+    },
+    Key {
+        path: "otlp.interval",
+        field: Field::Duration {
+            least: Nanoseconds(100_000_000),
+            most: seconds(600),
+            place: |draft| &mut draft.config.otlp.interval,
+        },
+        absent: Absent::Default("15s"),
+        unit: "",
+        help: "How often to push; a multiple of sampling.interval.",
+    },
+    Key {
+        path: "limits.birth_delay",
+        field: Field::Duration {
+            least: Nanoseconds(0),
+            most: seconds(600),
+            place: |draft| &mut draft.config.limits.birth_delay,
+        },
+        absent: Absent::Default("60s"),
+        unit: "",
+        help: "How long a new counter stays at 0, so that increases from its birth on are seen.",
+    },
+    Key {
+        path: "limits.processes",
+        field: Field::Count { least: 0, most: 10_000, place: |draft| &mut draft.config.limits.processes },
+        absent: Absent::Default("200"),
+        unit: "processes",
+        help: "How many processes get series of their own at level full, largest first.",
+    },
+    Key {
+        path: "web.listen",
+        field: Field::Texts { accepts: "IP:port", set: listen_too },
+        absent: Absent::Default("[::]:9855"),
+        unit: "",
+        help: "Where to serve; [::] is all interfaces.",
+    },
+    Key {
+        path: "web.created",
+        field: Field::Flag(|draft| &mut draft.config.web.created),
+        absent: Absent::Default("false"),
+        unit: "",
+        help: "Whether /metrics tells when each counter began, on lines of their own.",
+    },
+];
+
+fn listen_too(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
+    let address = listen(text)?;
+    if draft.config.web.listen.contains(&address) {
+        return Err(Complaint::about(text, "is in the list twice", "keep one"));
+    }
+    draft.config.web.listen.push(address);
+    Ok(())
+}
+
+/// Every key as people read about it, in the order of the printed file.
+pub fn rows() -> Vec<Row> {
+    KEYS.iter().flat_map(|key| key.rows("")).collect()
+}
+
+/// The sections in order, each with one sentence.
+pub const fn sections() -> &'static [(&'static str, &'static str)] {
+    SECTIONS
+}

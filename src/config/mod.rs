@@ -1,0 +1,88 @@
+//! The configuration: YAML with places in, a validated [`Config`] or every [`Problems`] at once out.
+//!
+//! Everything follows from one table of keys: what is accepted, what holds otherwise, the printed default
+//! file, the documentation. It opens one file and nothing else; whether a path exists, an address is free or
+//! a GPU is there, it does not know.
+
+mod address;
+mod check;
+mod fraction;
+mod key;
+mod keys;
+mod nearest;
+mod prices;
+mod print;
+mod problem;
+mod settings;
+mod standing;
+mod time;
+mod tree;
+mod values;
+mod walk;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+pub use address::Endpoint;
+pub use key::Row;
+pub use keys::{rows, sections};
+pub use prices::{Book, PriceClass, Rate};
+pub use print::default_yaml;
+pub use problem::{Problem, Problems};
+pub use settings::{Attribution, Config, Ledger, Limits, Node, Nvml, Otlp, Sampling, Web};
+pub use standing::{GpuChoice, Grantee, Standing};
+
+use check::Draft;
+use problem::Report;
+use tree::Shape;
+
+/// No configuration is as long as this; a wrong file may be.
+const MOST_BYTES: u64 = 1 << 20;
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> Result<Self, Problems> {
+        let name = path.display().to_string();
+        let whole = |text: String| Problems::of_file(&name, text);
+        let unreadable =
+            |error: std::io::Error| whole(format!("cannot be read: {error}; name a file that can be read"));
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(whole("is longer than 1 MiB; name a configuration file".to_owned()));
+        }
+        let text =
+            String::from_utf8(bytes).map_err(|_| whole("is not UTF-8 text; save it as UTF-8".to_owned()))?;
+        Self::parse(&text, &name)
+    }
+
+    /// Checks a text; the name is what problems call the file.
+    pub fn parse(text: &str, file: &str) -> Result<Self, Problems> {
+        let tree = tree::read(text).map_err(|error| {
+            let (line, column) = error.place.unzip();
+            let text = format!("not valid YAML: {}", error.reason);
+            let problem = Problem { line, column, path: String::new(), text };
+            Problems { file: file.to_owned(), list: vec![problem] }
+        })?;
+        let mut report = Report::default();
+        let config = from_tree(&tree, &mut report);
+        report.finish(file).map_or(Ok(config), Err)
+    }
+}
+
+/// What runs without a file.
+impl Default for Config {
+    fn default() -> Self {
+        from_tree(&tree::Node { line: 0, shape: Shape::Empty }, &mut Report::default())
+    }
+}
+
+fn from_tree(tree: &tree::Node, report: &mut Report) -> Config {
+    let mut draft = Draft::blank();
+    if let Some(lines) = walk::fill(tree, "", keys::KEYS, &mut draft, report) {
+        draft.finish(&lines, report);
+    }
+    draft.config
+}

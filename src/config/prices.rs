@@ -1,0 +1,190 @@
+//! What a GPU-hour costs: the keys below `prices`.
+//!
+//! In: the list of rates as it stands in the file. Out: a [`Book`] whose rates follow one another in time. It
+//! multiplies nothing: money is made at settlement.
+
+use super::key::{Absent, Field, Key};
+use super::problem::{Complaint, Report};
+use super::time::moment;
+use super::tree::Node;
+use super::values::put;
+use super::walk;
+use crate::model::{Money, Utc};
+
+/// Where prices come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Book {
+    /// The built-in example: for demonstrations, and it says so everywhere.
+    Example,
+    /// The operator's own.
+    Own {
+        /// ISO 4217 code, or what the operator calls his unit.
+        currency: String,
+        /// At least one; by time, at most one without a beginning, and that one is first.
+        rates: Vec<Rate>,
+    },
+}
+
+/// A price, in force until the next one's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Its beginning, on the 15-minute grid; without it, always before the others.
+    pub from: Option<Utc>,
+    /// Per GPU-hour, never negative.
+    pub gpu_hour: Money,
+    /// What kind of price it is.
+    pub class: PriceClass,
+}
+
+/// What kind of price it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PriceClass {
+    /// List price, no commitment.
+    OnDemand,
+    /// May be taken away.
+    Spot,
+    /// Reserved or owned.
+    Committed,
+}
+
+impl PriceClass {
+    /// In the order of [`Self::NAMES`].
+    const ALL: [Self; 3] = [Self::OnDemand, Self::Spot, Self::Committed];
+    const NAMES: [&'static str; 3] = [Self::OnDemand.name(), Self::Spot.name(), Self::Committed.name()];
+
+    /// The word in configuration and in the label `price_class`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on_demand",
+            Self::Spot => "spot",
+            Self::Committed => "committed",
+        }
+    }
+}
+
+/// A rate while it is read.
+#[derive(Default)]
+pub(crate) struct Draft {
+    from: Option<Utc>,
+    gpu_hour: Option<Money>,
+    class: Option<PriceClass>,
+}
+
+/// The keys of a rate.
+pub(crate) const KEYS: &[Key<Draft>] = &[
+    Key {
+        path: "gpu_hour",
+        field: Field::Text {
+            accepts: "a decimal number",
+            set: |draft, text| put(&mut draft.gpu_hour, price(text)),
+        },
+        absent: Absent::Required("2.49"),
+        unit: "currency per GPU-hour",
+        help: "Price of one GPU for one hour, exact to nine decimals.",
+    },
+    Key {
+        path: "from",
+        field: Field::Text {
+            accepts: "a time in UTC on the 15-minute grid",
+            set: |draft, text| put(&mut draft.from, moment(text)),
+        },
+        absent: Absent::Optional("2026-01-01T00:00:00Z"),
+        unit: "",
+        help: "When it begins; it lasts until the next one does.",
+    },
+    Key {
+        path: "class",
+        field: Field::Word {
+            words: &PriceClass::NAMES,
+            set: |draft, index| draft.class = PriceClass::ALL.get(index).copied(),
+        },
+        absent: Absent::Default(PriceClass::OnDemand.name()),
+        unit: "",
+        help: "What kind of price it is.",
+    },
+];
+
+/// Reads the list; what can be used of it is returned, by time.
+pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate> {
+    let mut rates: Vec<(Rate, u64)> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let path = format!("{base}[{index}]");
+        let mut draft = Draft::default();
+        let Some(lines) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
+        let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
+        let line = lines.get("from").unwrap_or(item.line);
+        // A malformed beginning is not a missing one.
+        let known = draft.from.is_some() || lines.get("from").is_none();
+        let begins_alike = rates.iter().find(|(rate, _)| known && rate.from == draft.from);
+        if let Some((_, other)) = begins_alike {
+            let text = match draft.from {
+                Some(_) => format!("begins with the rate on line {other}; give one of them another time"),
+                None => {
+                    format!("has no beginning, nor has the rate on line {other}; give one of them a time")
+                }
+            };
+            report.add(line, format!("{path}.from"), Complaint(text));
+        }
+        rates.push((Rate { from: draft.from, gpu_hour, class }, line));
+    }
+    rates.sort_by_key(|(rate, _)| rate.from);
+    rates.into_iter().map(|(rate, _)| rate).collect()
+}
+
+/// A currency's code or name.
+pub(crate) fn currency(text: &str) -> Result<String, Complaint> {
+    let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    if letters && (1..=16).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err(Complaint::about(text, "is not a currency", "give a code such as USD or EUR"))
+}
+
+/// A price from its decimal digits, in nano-units; it never passes through floating point.
+fn price(text: &str) -> Result<Money, Complaint> {
+    let remedy = "give a price per GPU-hour >= 0";
+    if let Some(rest) = text.strip_prefix('-')
+        && rest.starts_with(|first: char| first.is_ascii_digit())
+    {
+        return Err(Complaint::about(text, "is negative", remedy));
+    }
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) {
+        return Err(Complaint::about(text, "is not a decimal number", "give digits such as 2.49"));
+    }
+    let decimals = decimals.trim_end_matches('0');
+    if decimals.len() > 9 {
+        return Err(Complaint::about(text, "has more than nine decimals", "round it to nine"));
+    }
+    // Rate times time must fit i128 for any time at all: nine digits before the point are plenty.
+    let whole = whole.trim_start_matches('0');
+    if whole.len() > 9 {
+        return Err(Complaint::about(text, "is a billion or more per GPU-hour", "give a lower price"));
+    }
+    let nano = format!("0{whole}{decimals:0<9}").parse::<i128>();
+    nano.map(Money).map_err(|_| Complaint::about(text, "is not a decimal number", remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_exact_to_the_nano_unit() {
+        let cases = [
+            ("0", 0),
+            ("2.49", 2_490_000_000),
+            ("0.100000000000", 100_000_000),
+            ("0.000000001", 1),
+            ("999999999.999999999", 999_999_999_999_999_999),
+            ("007", 7_000_000_000),
+        ];
+        for (text, nano) in cases {
+            assert_eq!(price(text), Ok(Money(nano)), "{text}");
+        }
+        for text in ["", ".", "1.", ".5", "1e3", "+1", "1_000", "٣", "nan", "1.2.3", " 1", "0x10"] {
+            assert!(price(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The default configuration as a file that explains itself.
+//!
+//! In: the key table. Out: YAML in which every key with a default stands with it, every other one stands as a
+//! comment with an example, and each has its help. Prose begins with `##`, so that removing one `# ` from the
+//! rest gives YAML.
+
+use super::key::Row;
+use super::keys::{rows, sections};
+
+const HEAD: &str = "\
+## gpumeter: every key, what it means, and what holds without it.
+## Every key is optional, and so is the file. Check a file with `gpumeter check-config FILE`.
+";
+
+/// The commented default configuration, which parses to the defaults.
+pub fn default_yaml() -> String {
+    let rows = rows();
+    let mut page = HEAD.to_owned();
+    for (section, help) in sections() {
+        page.push_str(&format!("\n## {help}\n{section}:\n"));
+        let below = format!("{section}.");
+        for row in rows.iter().filter(|row| row.path.starts_with(&below)) {
+            print_row(&mut page, row);
+        }
+    }
+    page
+}
+
+fn print_row(page: &mut String, row: &Row) {
+    // An entry of a list stands as a comment with its list.
+    let (name, margin, marker) = match row.path.rsplit_once("[].") {
+        Some((list, name)) => (name, "  #     ", if is_first(list, row) { "  #   - " } else { "  #     " }),
+        None => (row.path.rsplit('.').next().unwrap_or_default(), "  ", "  "),
+    };
+    page.push_str(&format!("{margin}## {}\n{margin}## {}\n", row.help, terms(row)));
+    let value = if row.is_list { String::new() } else { format!(" {}", quoted(row.example)) };
+    let hidden = if margin == "  " && row.default.is_none() { "# " } else { "" };
+    page.push_str(&format!("{marker}{hidden}{name}:{value}\n"));
+}
+
+fn is_first(list: &str, row: &Row) -> bool {
+    let below = format!("{list}[].");
+    rows().iter().find(|other| other.path.starts_with(&below)).is_some_and(|first| first.path == row.path)
+}
+
+/// What may be written and what holds otherwise: `Value: a duration from 100ms to 1m; default: 1s.`
+fn terms(row: &Row) -> String {
+    let unit = if row.unit.is_empty() { String::new() } else { format!(", in {}", row.unit) };
+    let otherwise = match (row.default, row.required) {
+        (Some(default), _) => format!("default: {default}"),
+        (None, true) => "required".to_owned(),
+        (None, false) => "optional".to_owned(),
+    };
+    format!("Value: {}{unit}; {otherwise}.", row.accepts)
+}
+
+/// Quotes where plain YAML would read something else.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:".contains(&byte);
+    match text.as_bytes() {
+        [first, rest @ ..] if plain(*first) && *first != b'-' && rest.iter().all(|byte| plain(*byte)) => {
+            text.to_owned()
+        }
+        _ => format!("\"{text}\""),
+    }
+}

@@ -1,0 +1,90 @@
+//! What is wrong with a configuration, all of it, each with its place and what to do.
+//!
+//! In: complaints of single values and rules, with line and key path. Out: [`Problems`] in the order of the
+//! file. It does not know YAML or any key.
+
+use std::fmt;
+
+/// What is wrong with a value, and what to do: `"5" is not a duration; give a number with its unit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint(pub(crate) String);
+
+impl Complaint {
+    /// A complaint about a text that somebody wrote.
+    pub(crate) fn about(text: &str, wrong: &str, remedy: &str) -> Self {
+        // A value may be a whole pasted file; its beginning is enough to find it.
+        let shown: String = text.chars().take(60).collect();
+        let dots = if shown.len() < text.len() { "…" } else { "" };
+        Self(format!("\"{}{dots}\" {wrong}; {remedy}", shown.escape_debug()))
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Line, counted from 1; absent where the file as a whole is meant.
+    pub line: Option<u64>,
+    /// Column, counted from 1; only of syntax errors.
+    pub column: Option<u64>,
+    /// Key path such as `attribution.standing[1].gpu`, "" of syntax errors.
+    pub path: String,
+    /// What is wrong, and what to do.
+    pub text: String,
+}
+
+/// Everything that is wrong with a file, in the order of its lines.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems {
+    /// The file as the operator named it.
+    pub file: String,
+    /// At least one.
+    pub list: Vec<Problem>,
+}
+
+impl Problems {
+    /// The file as a whole cannot be used.
+    pub(crate) fn of_file(file: &str, text: String) -> Self {
+        let problem = Problem { line: None, column: None, path: String::new(), text };
+        Self { file: file.to_owned(), list: vec![problem] }
+    }
+}
+
+/// One line per problem: `config.yaml:3: sampling.interval: what is wrong; what to do`.
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.list.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{}:", self.file)?;
+            for number in [problem.line, problem.column].into_iter().flatten() {
+                write!(f, "{number}:")?;
+            }
+            if !problem.path.is_empty() {
+                write!(f, " {}:", problem.path)?;
+            }
+            write!(f, " {}", problem.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where problems gather while a file is read.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    list: Vec<Problem>,
+}
+
+impl Report {
+    /// Notes a complaint about the key on that line.
+    pub(crate) fn add(&mut self, line: u64, path: impl Into<String>, complaint: Complaint) {
+        let line = (line > 0).then_some(line);
+        self.list.push(Problem { line, column: None, path: path.into(), text: complaint.0 });
+    }
+
+    /// What was noted, in the order of the lines; `None` if nothing is wrong.
+    pub(crate) fn finish(mut self, file: &str) -> Option<Problems> {
+        self.list.sort_by_key(|problem| problem.line);
+        (!self.list.is_empty()).then(|| Problems { file: file.to_owned(), list: self.list })
+    }
+}

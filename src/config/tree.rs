@@ -1,0 +1,268 @@
+//! YAML text to a tree in which every key and value knows its line.
+//!
+//! In: the text. Out: mappings with their duplicate keys kept, lists, scalars as the characters that were
+//! written (so `1.10` stays `1.10` and no price ever passes through floating point), or the place and reason
+//! of a syntax error. Size, depth and alias expansion are bounded. It does not know any key.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_yaml::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
+
+/// A value with the line on which it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Counted from 1; 0 where the file is empty.
+    pub(crate) line: u64,
+    /// What stands there.
+    pub(crate) shape: Shape,
+}
+
+/// What a value is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Nothing, `~` or `null`.
+    Empty,
+    /// A scalar as it was written, without its quotes.
+    Scalar(String),
+    /// A list.
+    List(Vec<Node>),
+    /// A mapping in the order of the file, duplicates included.
+    Map(Vec<(Node, Node)>),
+}
+
+/// Where and why the text is not YAML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SyntaxError {
+    /// Line and column, counted from 1.
+    pub(crate) place: Option<(u64, u64)>,
+    /// The parser's reason, on one line.
+    pub(crate) reason: String,
+}
+
+/// Reads the text as one YAML document.
+pub(crate) fn read(text: &str) -> Result<Node, SyntaxError> {
+    match serde_yaml::from_str_with_options::<Option<Spanned<Raw>>>(text, options()) {
+        Ok(Some(raw)) => Ok(node(raw, text)),
+        Ok(None) => Ok(Node { line: 0, shape: Shape::Empty }),
+        Err(error) => Err(syntax_error(&error)),
+    }
+}
+
+/// Last-wins is the one policy that hands every duplicate to the visitor; the check then names both lines.
+fn options() -> Options {
+    serde_yaml::options! {
+        budget: serde_yaml::budget! {
+            max_events: 100_000,
+            max_nodes: 50_000,
+            max_depth: 16,
+            flow_nesting_limit: 16,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+        },
+        alias_limits: serde_yaml::alias_limits! { max_total_replayed_events: 100_000, max_replay_stack_depth: 8 },
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        strict_booleans: true,
+        with_snippet: false,
+    }
+}
+
+fn syntax_error(error: &serde_yaml::Error) -> SyntaxError {
+    let error = error.without_snippet();
+    let place = error.location().filter(|at| at.line() > 0).map(|at| (at.line(), at.column()));
+    let whole = error.to_string();
+    // The parser ends its reason with the place, which we print in front.
+    let line = whole.lines().next().unwrap_or_default();
+    let reason = line.split_once(" at line ").map_or(line, |(reason, _)| reason);
+    // A breach inside an alias comes wrapped in another error, so its text is what all have in common.
+    let limits = ["budget breached", "recursion limit", "alias replay limit"];
+    let reason = match error {
+        _ if limits.iter().any(|limit| reason.contains(limit)) => {
+            "the file is too long, too deep, or expands too far"
+        }
+        serde_yaml::Error::MultipleDocuments { .. } => "a second document begins; keep one",
+        _ => reason,
+    };
+    let reason = reason.to_owned();
+    SyntaxError { place, reason }
+}
+
+/// A value before its scalar is taken from the text.
+enum Raw {
+    Empty,
+    /// The parser saw a number or a boolean: what was written stands in the source.
+    Source,
+    Text(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
+}
+
+fn node(raw: Spanned<Raw>, text: &str) -> Node {
+    let line = raw.referenced.line();
+    let shape = match raw.value {
+        Raw::Empty => Shape::Empty,
+        Raw::Source => Shape::Scalar(source(raw.defined, text)),
+        Raw::Text(scalar) => Shape::Scalar(scalar),
+        Raw::List(items) => Shape::List(items.into_iter().map(|item| node(item, text)).collect()),
+        Raw::Map(entries) => {
+            Shape::Map(entries.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect())
+        }
+    };
+    Node { line, shape }
+}
+
+/// The characters at a place of the text; the parser tells bytes whenever it was given a string.
+fn source(at: serde_yaml::Location, text: &str) -> String {
+    let bytes = at.span().byte_offset().zip(at.span().byte_len()).and_then(|(start, length)| {
+        let start = usize::try_from(start).ok()?;
+        text.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+    });
+    bytes.unwrap_or_default().trim().to_owned()
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Empty)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Raw, E> {
+        Ok(Raw::Source)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Raw, E> {
+        Ok(Raw::Source)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Raw, E> {
+        Ok(Raw::Source)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Raw, E> {
+        Ok(Raw::Source)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Raw, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Raw::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Raw, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Raw::Map(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(node: &Node) -> String {
+        match &node.shape {
+            Shape::Empty => format!("{}:~", node.line),
+            Shape::Scalar(text) => format!("{}:{text}", node.line),
+            Shape::List(items) => format!("[{}]", items.iter().map(outline).collect::<Vec<_>>().join(" ")),
+            Shape::Map(entries) => {
+                let entries: Vec<_> = entries
+                    .iter()
+                    .map(|(key, value)| format!("{}={}", outline(key), outline(value)))
+                    .collect();
+                format!("{{{}}}", entries.join(" "))
+            }
+        }
+    }
+
+    fn read_outline(text: &str) -> String {
+        match read(text) {
+            Ok(tree) => outline(&tree),
+            Err(error) => format!("{:?} {}", error.place, error.reason),
+        }
+    }
+
+    #[test]
+    fn scalars_stay_as_they_were_written() {
+        let cases = [
+            ("a: 1.10", "{1:a=1:1.10}"),
+            ("ü: '1.10' # why", "{1:ü=1:1.10}"),
+            ("ü: -2.1\nb: 0x10 # c", "{1:ü=1:-2.1 2:b=2:0x10}"),
+            ("a: True\nb: no", "{1:a=1:True 2:b=2:no}"),
+            (
+                "[1e999, .nan, -.inf, 99999999999999999999, !!int 5]",
+                "[1:1e999 1:.nan 1:-.inf 1:99999999999999999999 1:5]",
+            ),
+            ("a: ~\nb:\nc: null", "{1:a=1:~ 2:b=2:~ 3:c=3:~}"),
+            ("a: 1\r\nb: 2\r\n", "{1:a=1:1 2:b=2:2}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read_outline(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_tree() {
+        for text in ["", "# only\n# comments\n", "---\n"] {
+            assert_eq!(read_outline(text), "0:~", "{text:?}");
+        }
+    }
+
+    #[test]
+    fn duplicate_keys_are_kept_and_merged_ones_overridden() {
+        assert_eq!(read_outline("a: 1\nb: {c: 1, c: 2}\na: 2"), "{1:a=1:1 2:b={2:c=2:1 2:c=2:2} 3:a=3:2}");
+        assert_eq!(
+            read_outline("m: &m {x: 1, y: 2}\nn:\n  <<: *m\n  x: 3"),
+            "{1:m={1:x=1:1 1:y=1:2} 2:n={4:x=4:3 3:y=3:2}}"
+        );
+        assert_eq!(read_outline("a: &b 1.50\nc: *b"), "{1:a=1:1.50 2:c=2:1.50}");
+    }
+
+    #[test]
+    fn a_syntax_error_tells_line_and_column() {
+        let cases = [
+            ("a:\n\tb: 1", "Some((2, 2)) tabs disallowed within this context (block indentation)"),
+            ("a: b: c", "Some((1, 5)) mapping values are not allowed in this context"),
+            ("a: *nope", "Some((1, 4)) alias references unknown anchor"),
+            ("a: 1\n---\nb: 2", "Some((3, 1)) a second document begins; keep one"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read_outline(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_would_eat_the_memory_is_refused() {
+        let nines = |name: &str| [name; 9].join(",");
+        let mut bomb = format!("a: &a [{}]\n", nines("x"));
+        for (outer, inner) in [("b", "*a"), ("c", "*b"), ("d", "*c"), ("e", "*d"), ("f", "*e")] {
+            bomb.push_str(&format!("{outer}: &{outer} [{}]\n", nines(inner)));
+        }
+        for text in [bomb, "- ".repeat(1000), "[".repeat(100_000), "- x\n".repeat(60_000)] {
+            let error = read(&text).err().map(|error| error.reason);
+            assert_eq!(error.as_deref(), Some("the file is too long, too deep, or expands too far"));
+        }
+    }
+}

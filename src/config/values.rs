@@ -1,0 +1,84 @@
+//! Plain values from text: flags, counts, words, names, paths.
+//!
+//! In: the characters of one scalar. Out: the value, or a complaint that says what to write instead. It knows
+//! no key and no line.
+
+use std::path::PathBuf;
+
+use super::nearest::nearest;
+use super::problem::Complaint;
+
+/// Stores a value in its place, which may be optional.
+pub(crate) fn put<S, V: Into<S>>(place: &mut S, value: Result<V, Complaint>) -> Result<(), Complaint> {
+    *place = value?.into();
+    Ok(())
+}
+
+/// `true` or `false`; YAML's yes, on and True mean different things to different readers.
+pub(crate) fn flag(text: &str) -> Result<bool, Complaint> {
+    text.parse().map_err(|_| Complaint::about(text, "is neither true nor false", "write true or false"))
+}
+
+/// A whole number between two bounds, both included.
+pub(crate) fn count(text: &str, least: u32, most: u32) -> Result<u32, Complaint> {
+    let complain =
+        |wrong| Err(Complaint::about(text, wrong, &format!("give a whole number from {least} to {most}")));
+    match text.parse::<i64>() {
+        Err(_) => complain("is not a whole number"),
+        Ok(number) if number < i64::from(least) => complain("is too small"),
+        Ok(number) => match u32::try_from(number) {
+            Ok(number) if number <= most => Ok(number),
+            _ => complain("is too large"),
+        },
+    }
+}
+
+/// The position of a word among those that are allowed.
+pub(crate) fn word(text: &str, words: &[&str]) -> Result<usize, Complaint> {
+    words.iter().position(|word| *word == text).ok_or_else(|| {
+        let remedy = match nearest(text, words) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("give {}", one_of(words)),
+        };
+        Complaint::about(text, "is not known here", &remedy)
+    })
+}
+
+/// `lean, standard or full`.
+pub(crate) fn one_of(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// A name that may become a label value.
+pub(crate) fn name(text: &str) -> Result<String, Complaint> {
+    let complain = |wrong| Err(Complaint::about(text, wrong, "give a name of 1 to 200 printable characters"));
+    match text {
+        "" => complain("is empty"),
+        _ if text.chars().any(char::is_control) => complain("contains control characters"),
+        _ if text.trim() != text => complain("begins or ends with a blank"),
+        _ if text.chars().count() > 200 => complain("is too long"),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// A name without blanks, such as a user's.
+pub(crate) fn token(text: &str) -> Result<String, Complaint> {
+    let name = name(text)?;
+    if name.contains(char::is_whitespace) {
+        return Err(Complaint::about(text, "contains a blank", "give one name"));
+    }
+    Ok(name)
+}
+
+/// An absolute path; a service has no useful current directory.
+pub(crate) fn path(text: &str) -> Result<PathBuf, Complaint> {
+    let path = PathBuf::from(text);
+    if !path.is_absolute() || text.contains('\0') {
+        return Err(Complaint::about(text, "is not an absolute path", "give a path that begins with /"));
+    }
+    Ok(path)
+}

@@ -1,0 +1,185 @@
+//! Fills a value from a mapping, along its key table.
+//!
+//! In: a tree, a table, a target. Out: the target with every value or default in its place, the lines on
+//! which keys were given, and a complaint for every key that is unknown, given twice, of the wrong shape,
+//! malformed or missing. It knows no key by name.
+
+use std::collections::BTreeMap;
+
+use super::key::{Absent, Field, Key};
+use super::nearest::nearest;
+use super::problem::{Complaint, Report};
+use super::tree::{Node, Shape};
+
+/// On which line each key was given, well or ill.
+pub(crate) struct Lines(BTreeMap<&'static str, u64>);
+
+impl Lines {
+    /// The line of a key, if it was given.
+    pub(crate) fn get(&self, path: &str) -> Option<u64> {
+        self.0.get(path).copied()
+    }
+}
+
+/// Fills the target from the mapping; `base` is the mapping's own path, "" at the top. `None` if it is none.
+pub(crate) fn fill<T>(
+    node: &Node,
+    base: &str,
+    keys: &'static [Key<T>],
+    target: &mut T,
+    report: &mut Report,
+) -> Option<Lines> {
+    let mut walk = Walk { base, keys, report, found: BTreeMap::new() };
+    if matches!(node.shape, Shape::Scalar(_) | Shape::List(_)) {
+        walk.not_a_mapping(node, "");
+        return None;
+    }
+    walk.section(node, "");
+    let Walk { found, .. } = walk;
+    for key in keys {
+        let shown = join(base, key.path);
+        match (found.get(key.path), key.absent) {
+            (Some((_, value)), _) => set(key, &shown, value, target, report),
+            (None, Absent::Default(text)) => {
+                if let Err(complaint) = key.field.set(target, text) {
+                    report.add(node.line, shown, complaint);
+                }
+            }
+            (None, Absent::Required(_)) => {
+                let text = format!("is missing; give {}", key.field.accepts());
+                report.add(node.line, shown, Complaint(text));
+            }
+            (None, Absent::Optional(_)) => {}
+        }
+    }
+    Some(Lines(found.into_iter().map(|(path, (line, _))| (path, line)).collect()))
+}
+
+struct Walk<'tree, 'report, T: 'static> {
+    base: &'report str,
+    keys: &'static [Key<T>],
+    report: &'report mut Report,
+    found: BTreeMap<&'static str, (u64, &'tree Node)>,
+}
+
+impl<'tree, T> Walk<'tree, '_, T> {
+    /// Goes through the entries of one mapping, `prefix` being its path within the table.
+    fn section(&mut self, node: &'tree Node, prefix: &str) {
+        let entries = match &node.shape {
+            Shape::Map(entries) => entries,
+            // A section whose keys are all commented out.
+            Shape::Empty => return,
+            Shape::Scalar(_) | Shape::List(_) => return self.not_a_mapping(node, prefix),
+        };
+        let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+        for (key, value) in entries {
+            let Shape::Scalar(name) = &key.shape else {
+                let complaint = Complaint("has a key that is not a word; give names only".to_owned());
+                self.report.add(key.line, join(self.base, prefix), complaint);
+                continue;
+            };
+            if let Some(first) = seen.get(name.as_str()) {
+                let text = format!("is given twice, first on line {first}; keep one");
+                self.report.add(key.line, join(self.base, &join(prefix, name)), Complaint(text));
+                continue;
+            }
+            seen.insert(name, key.line);
+            self.entry(key, name, value, prefix);
+        }
+    }
+
+    fn entry(&mut self, key: &Node, name: &str, value: &'tree Node, prefix: &str) {
+        let path = join(prefix, name);
+        let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
+        if let Some(known) = self.keys.iter().find(|key| key.path == path) {
+            // An empty list of entries is as good as none.
+            let maps = matches!(known.field, Field::Maps { .. });
+            let nothing = value.shape == Shape::Empty || value.shape == Shape::List(Vec::new());
+            if !(maps && nothing) {
+                self.found.insert(known.path, (key.line, value));
+            }
+        } else if self.keys.iter().any(below) {
+            self.section(value, &path);
+        } else {
+            let complaint = self.unknown(name, prefix);
+            let shown: String = join(self.base, &path).chars().take(120).collect();
+            self.report.add(key.line, shown.escape_debug().to_string(), complaint);
+        }
+    }
+
+    fn not_a_mapping(&mut self, node: &Node, prefix: &str) {
+        let names = self.names(prefix).join(", ");
+        let place = if prefix.is_empty() && self.base.is_empty() { "the file is" } else { "is" };
+        let text = format!("{place} not a mapping; give keys with values: {names}");
+        self.report.add(node.line, join(self.base, prefix), Complaint(text));
+    }
+
+    /// What somebody may have meant: a sibling by its spelling, or the same word elsewhere.
+    fn unknown(&self, name: &str, prefix: &str) -> Complaint {
+        let siblings = self.names(prefix);
+        let elsewhere = || {
+            let same = |key: &&Key<T>| key.path.rsplit('.').next() == Some(name);
+            self.keys.iter().find(same).map(|key| key.path)
+        };
+        Complaint(match nearest(name, &siblings).or_else(elsewhere) {
+            Some(near) => format!("unknown key; did you mean `{near}`?"),
+            None => format!("unknown key; the keys here are {}", siblings.join(", ")),
+        })
+    }
+
+    /// The names of the entries that a mapping may have, in the table's order.
+    fn names(&self, prefix: &str) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for key in self.keys {
+            let rest = match prefix {
+                "" => Some(key.path),
+                _ => key.path.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.')),
+            };
+            let name = rest.and_then(|rest| rest.split('.').next());
+            names.extend(name.filter(|name| !names.contains(name)));
+        }
+        names
+    }
+}
+
+/// Puts what was found in its place, if it has the right shape.
+fn set<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut Report) {
+    match (&key.field, &value.shape) {
+        (Field::Maps { set, .. }, Shape::List(items)) => set(target, items, shown, report),
+        (Field::Texts { .. }, Shape::List(items)) if !items.is_empty() => {
+            for (index, item) in items.iter().enumerate() {
+                scalar(key, &format!("{shown}[{index}]"), item, target, report);
+            }
+        }
+        (Field::Maps { .. }, _) => {
+            let text = "is not a list; begin each entry with `- `".to_owned();
+            report.add(value.line, shown, Complaint(text));
+        }
+        _ => scalar(key, shown, value, target, report),
+    }
+}
+
+fn scalar<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut Report) {
+    let wrong = match &value.shape {
+        Shape::Scalar(text) => {
+            if let Err(complaint) = key.field.set(target, text) {
+                report.add(value.line, shown, complaint);
+            }
+            return;
+        }
+        Shape::Empty => "has no value",
+        Shape::List(items) if items.is_empty() => "is an empty list",
+        Shape::List(_) => "is a list",
+        Shape::Map(_) => "is a mapping",
+    };
+    let text = format!("{wrong}; give {}, or remove the key", key.field.accepts());
+    report.add(value.line, shown, Complaint(text));
+}
+
+fn join(base: &str, name: &str) -> String {
+    match (base, name) {
+        ("", _) => name.to_owned(),
+        (_, "") => base.to_owned(),
+        _ => format!("{base}.{name}"),
+    }
+}

@@ -1,0 +1,6 @@
+//! Generated files: each is the output of a function of the library, and compared with it here.
+//!
+//! `UPDATE=1 cargo test --test generated` writes them.
+
+mod check;
+mod config;
