@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::{Shared, StartError, Thread};
-use crate::ledger::{Reader, Statement};
+use crate::ledger::{Cause, Reader, Statement};
 use crate::model::Utc;
 use crate::serve::{BillError, BillRequest};
 
@@ -42,6 +42,10 @@ fn time(name: &'static str, text: &str) -> Result<Utc, BillProblem> {
     u64::try_from(time.as_nanosecond()).map(Utc).map_err(|_| wrong())
 }
 
+const fn is_wrong_question(cause: &Cause) -> bool {
+    matches!(cause, Cause::Grid { .. } | Cause::Backwards { .. } | Cause::Currencies { .. })
+}
+
 /// How many bills may wait; more are refused at once.
 const WAITING: usize = 16;
 
@@ -61,7 +65,7 @@ pub(super) fn start(
             let answer = statement(&path, request.from.as_deref(), request.to.as_deref());
             let answer = answer.map_err(|problem| match problem {
                 BillProblem::Time { .. } => BillError::Wrong(problem.to_string()),
-                BillProblem::Ledger(error) if error.is_wrong_question() => BillError::Wrong(error.to_string()),
+                BillProblem::Ledger(error) if is_wrong_question(&error.cause) => BillError::Wrong(error.to_string()),
                 BillProblem::Ledger(error) => BillError::Failed(error.to_string()),
             });
             let answer = answer.and_then(|statement| {

@@ -13,9 +13,9 @@ use crate::ledger::{Acknowledged, Error, Ledger, Opening, Queue, Recovered};
 
 /// How the ledger fares, for the pulse to tell.
 #[derive(Debug)]
-pub struct LedgerStatus {
+pub(super) struct LedgerStatus {
     /// Whether its file system survives a restart of the node.
-    pub durable: bool,
+    pub(super) durable: bool,
     errors: AtomicU64,
     /// UTC of the last commit in nanoseconds, 0 before the first.
     last_commit: AtomicU64,
@@ -24,7 +24,7 @@ pub struct LedgerStatus {
 
 impl LedgerStatus {
     /// The status of a ledger that was just opened.
-    pub fn new(durable: bool) -> Self {
+    pub(super) fn new(durable: bool) -> Self {
         Self {
             durable,
             errors: AtomicU64::new(0),
@@ -65,7 +65,7 @@ impl Running {
 }
 
 /// How a ledger is opened under a configuration.
-pub fn opening(config: &Config, host: &Host, clock: &Clock) -> Opening {
+fn opening(config: &Config, host: &Host, clock: &Clock) -> Opening {
     Opening {
         boot_id: host.boot_id().unwrap_or_default(),
         now: clock.now(),
@@ -124,11 +124,15 @@ fn keep(mut ledger: Ledger, queue: &Queue, status: &LedgerStatus, shared: &Share
     }
 }
 
-/// Keeps what could not be committed and tries again, unless the agent ends: then it is the tick that is lost.
+/// Keeps what could not be committed and tries again.
 fn refused(error: &Error, batch: crate::ledger::Batch, queue: &Queue, status: &LedgerStatus, shared: &Shared) {
     status.errors.fetch_add(1, Ordering::Relaxed);
-    tracing::error!(%error, "the ledger refused a commit; it is kept and tried again");
-    if !shared.stop.wait(Duration::from_secs(1)) {
-        queue.put_back(batch);
+    if !error.may_pass() {
+        // A refusal stays one, however often it is asked; the next start goes on from what is committed.
+        tracing::error!(%error, "the ledger refused a commit");
+        return;
     }
+    tracing::error!(%error, "a commit failed; it is kept and tried again");
+    queue.put_back(batch);
+    shared.stop.wait(Duration::from_secs(1));
 }

@@ -5,6 +5,7 @@
 
 mod bills;
 pub mod demo;
+mod doctor;
 mod host;
 mod io;
 mod lanes;
@@ -12,7 +13,7 @@ mod ledger;
 mod policy;
 mod pulse;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -20,14 +21,20 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::clock::{Clock, Stop};
+use crate::clock::{Clock, Page, Stop};
 use crate::config::Config;
 use crate::host::Host;
 use crate::meter::{Meter, News};
 use crate::{export, serve};
 
 pub use bills::{BillProblem, statement};
-pub use ledger::{LedgerStatus, opening};
+pub use doctor::{Diagnosis, Finding, GpuDiagnosis, diagnose};
+
+/// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
+pub fn clock_of(library: Option<&Path>) -> Clock {
+    let page = library.and_then(|library| Page::open(&library.with_file_name("clock")).ok());
+    page.map_or(Clock::System, |page| Clock::Page(Arc::new(page)))
+}
 
 /// What the command line adds to the configuration.
 #[derive(Debug)]
@@ -102,7 +109,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     });
     let (recovered, ledger) = match opened {
         Some((ledger, recovered)) => {
-            let status = Arc::new(LedgerStatus::new(recovered.durable));
+            let status = Arc::new(ledger::LedgerStatus::new(recovered.durable));
             (Some(recovered), Some(ledger::start(ledger, status, &shared)?))
         }
         None => (None, None),

@@ -46,7 +46,7 @@ pub(super) fn book(config: &Config) -> Option<Book> {
             currency: "USD".into(),
             prices: vec![Price { from: Utc(0), nano_per_gpu_hour: EXAMPLE, class: "example".into() }],
         }),
-        ConfigBook::Rates { currency, rates } => Some(Book {
+        ConfigBook::Own { currency, rates } => Some(Book {
             currency: currency.clone(),
             prices: rates
                 .iter()

@@ -25,6 +25,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        endpoint(text).map_err(|complaint| complaint.0)
+    }
+}
+
 /// IP address and port to listen on.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, Complaint> {
     text.parse().map_err(|_| {

@@ -27,6 +27,7 @@ mod recover;
 mod schema;
 mod settle;
 mod state;
+mod statement;
 mod timeline;
 mod write;
 
@@ -40,6 +41,7 @@ pub use queue::{Pressure, Queue};
 pub use reader::Reader;
 pub use recover::{Recovered, RecoveredGpu};
 pub use state::{Cost, Counter, CounterKey};
+pub use statement::{Statement, StatementGpu, StatementLine, StatementProof};
 pub use timeline::Timeline;
 
 use crate::model::Nanoseconds;

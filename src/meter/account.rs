@@ -113,6 +113,11 @@ impl Account {
         self.generation = None;
     }
 
+    /// The driver counts the GPU again.
+    pub(super) fn find(&mut self) {
+        self.lost = false;
+    }
+
     /// Adds the time up to a frame.
     pub(super) fn advance(&mut self, at: Utc, frame: &Frame, identities: &Identities, policy: &Policy) {
         let present = present(frame, identities);

@@ -12,6 +12,7 @@ mod seal;
 mod xids;
 
 pub use numbers::{Counters, Services};
+pub use seal::unsupported;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -133,7 +134,10 @@ impl Meter {
             meter.accounts.recover(&recovered);
             recovered.gpus
         }) {
-            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
+            let mut gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
+            // Until the driver counts it, a GPU that has an account is gone.
+            gpu.lost = true;
+            gpu.account.lose();
             meter.gpus.insert(uuid, gpu);
         }
         meter
@@ -171,6 +175,8 @@ impl Meter {
                 let at = batch.now;
                 if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
                     gpu.id = id;
+                    gpu.lost = false;
+                    gpu.account.find();
                 } else {
                     batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
                     self.gpus.insert(Arc::clone(&id.uuid), Gpu::new(id, Account::begin(at)));

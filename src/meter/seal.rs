@@ -221,8 +221,8 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
         .collect()
 }
 
-/// Families of which the GPU can answer no point, ever.
-fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
+/// Families of which the GPU can answer no point, ever, and why.
+pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
     let mut families: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
     for ((family, _), reading) in device_points().zip(&*frame.readings) {
         let absent = match reading {

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Page, PageError, PageState, system_now};
 use crate::config::{Config, Problems};
 use crate::model::Nanoseconds;
 
-pub use local::idle as idle_child;
+pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
 pub use scenario::{Scenario, ScenarioError};
 
 /// The simulated driver library, built by this package's build script.
@@ -75,6 +75,9 @@ pub enum DemoError {
     /// The configuration is wrong.
     #[error("{0}")]
     Config(Problems),
+    /// The destination cannot be used.
+    #[error("--otlp-endpoint {0}")]
+    Endpoint(String),
     /// The child processes of the local scenario cannot be started.
     #[error("starting a process for the local scenario: {0}")]
     Child(io::Error),
@@ -186,7 +189,7 @@ fn configure(
     config.web.listen =
         if options.listen.is_empty() { vec![SocketAddr::from(([127, 0, 0, 1], 9855))] } else { options.listen.clone() };
     if let Some(endpoint) = &options.otlp_endpoint {
-        config.otlp.endpoint = Some(crate::config::Endpoint::parse(endpoint).map_err(DemoError::Config)?);
+        config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);
     }
     Ok(config)
 }

@@ -1,0 +1,199 @@
+//! `gpumeter bill`: asks the running agent, or opens a ledger that nobody owns, and prints a table that
+//! ends with its reconciliation.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Failure, print};
+use crate::app;
+use crate::ledger::{self, Statement, StatementLine};
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct Bill {
+    /// The running agent.
+    #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
+    url: String,
+    /// A ledger that nobody owns, instead of a running agent.
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    ledger: Option<PathBuf>,
+    /// First minute, e.g. 2026-01-01T00:00:00Z; by default the beginning of the ledger.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// End of the last minute; by default what is closed.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+    /// Print JSON: every line, every nanosecond.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bill {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let statement = match &self.ledger {
+            Some(path) => {
+                ledger::unowned(path).map_err(Failure::wrong)?;
+                app::statement(path, self.from.as_deref(), self.to.as_deref()).map_err(Failure::wrong)?
+            }
+            None => self.ask()?,
+        };
+        if self.json {
+            let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
+            print(&(text + "\n"))?;
+        } else {
+            print(&table(&statement))?;
+        }
+        if statement.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
+    }
+
+    fn ask(&self) -> Result<Statement, Failure> {
+        let mut path = "/api/v1/bill".to_owned();
+        let times = [("from", &self.from), ("to", &self.to)];
+        for (name, value) in times.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+            path += if path.contains('?') { "&" } else { "?" };
+            path += &format!("{name}={}", value.replace('+', "%2B"));
+        }
+        let body = get(&self.url, &path)?;
+        serde_json::from_str(&body)
+            .map_err(|error| Failure::found(format!("{}{path}: answers what is no bill: {error}", self.url)))
+    }
+}
+
+/// One request on loopback, closed by the server: a client library would be the larger half of the command.
+fn get(url: &str, path: &str) -> Result<String, Failure> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let wrong = |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
+    let host = url
+        .strip_prefix("http://")
+        .map(|rest| rest.trim_end_matches('/'))
+        .ok_or_else(|| Failure::wrong(format!("{url}: write it like http://127.0.0.1:9855")))?;
+    let mut stream = TcpStream::connect(host).map_err(|error| wrong(&error))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|error| wrong(&error))?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(|error| wrong(&error))?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(|error| wrong(&error))?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| wrong(&"answers no HTTP"))?;
+    if head.split(' ').nth(1) == Some("200") {
+        Ok(body.to_owned())
+    } else {
+        Err(Failure::wrong(format!("{url}: {}", body.trim())))
+    }
+}
+
+/// A tenant's sums over all its lines.
+#[derive(Default)]
+struct Sum {
+    held: u64,
+    used: u64,
+    idle: u64,
+    unmeasured: u64,
+    energy: u64,
+    money: i128,
+}
+
+fn table(statement: &Statement) -> String {
+    let mut tenants: BTreeMap<&str, Sum> = BTreeMap::new();
+    for line in &statement.lines {
+        tenants.entry(&line.tenant).or_default().add(line);
+    }
+    let currency = statement.currency.as_deref();
+    let width = tenants.keys().map(|name| name.len()).max().unwrap_or(0).max("tenant".len());
+    let mut page = format!("{} to {}\n\n", statement.from, statement.to);
+    let money_head = currency.map(|code| format!("{code:>16}")).unwrap_or_default();
+    page += &format!(
+        "{:width$} {:>12} {:>12} {:>12} {:>12} {:>10}{money_head}\n",
+        "tenant", "held h", "used h", "idle h", "unmeasured h", "kWh"
+    );
+    let mut total = Sum::default();
+    for (tenant, sum) in &tenants {
+        page += &sum.row(tenant, width, currency.is_some());
+        total.merge(sum);
+    }
+    page += &total.row("total", width, currency.is_some());
+    page += &reconciliation(statement);
+    page
+}
+
+fn reconciliation(statement: &Statement) -> String {
+    let proof = &statement.reconciliation;
+    let verdict = if statement.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
+    let money = statement
+        .currency
+        .as_ref()
+        .map(|code| format!(", money {} of {} {code}", proof.line_money, proof.gpu_money))
+        .unwrap_or_default();
+    format!(
+        "\n{verdict}: held {} s of {} s GPU time{money}\n",
+        seconds(proof.held_ns),
+        seconds(proof.slot_ns)
+    )
+}
+
+impl Sum {
+    fn add(&mut self, line: &StatementLine) {
+        self.held += line.held_ns;
+        self.used += line.used_ns;
+        self.idle += line.idle_ns;
+        self.unmeasured += line.unmeasured_ns;
+        self.energy += line.energy_static_uj + line.energy_dynamic_uj;
+        self.money += line.money.as_deref().map_or(0, nano);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.held += other.held;
+        self.used += other.used;
+        self.idle += other.idle;
+        self.unmeasured += other.unmeasured;
+        self.energy += other.energy;
+        self.money += other.money;
+    }
+
+    fn row(&self, tenant: &str, width: usize, money: bool) -> String {
+        let money = if money { format!("{:>16}", fixed(self.money, 9, 4)) } else { String::new() };
+        format!(
+            "{tenant:width$} {:>12} {:>12} {:>12} {:>12} {:>10}{money}\n",
+            hours(self.held),
+            hours(self.used),
+            hours(self.idle),
+            hours(self.unmeasured),
+            // A kilowatt-hour is 3.6e12 microjoules.
+            fixed(i128::from(self.energy) * 1_000 / 3_600_000, 9, 4),
+        )
+    }
+}
+
+fn hours(nanoseconds: u64) -> String {
+    fixed(i128::from(nanoseconds) / 3_600, 9, 4)
+}
+
+fn seconds(nanoseconds: u64) -> String {
+    fixed(nanoseconds.into(), 9, 9)
+}
+
+/// An integer of `scale` decimals, cut to `places`.
+fn fixed(value: i128, scale: u32, places: u32) -> String {
+    let (value, unit) = (value / 10_i128.pow(scale - places), 10_i128.pow(places));
+    format!("{}.{:0places$}", value / unit, (value % unit).abs(), places = places as usize)
+}
+
+fn nano(decimal: &str) -> i128 {
+    decimal.replace('.', "").parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_are_cut_to_four_places() {
+        assert_eq!(hours(3_600_000_000_000), "1.0000");
+        assert_eq!(hours(1_800_000_000_000), "0.5000");
+        assert_eq!(nano("2.500000000"), 2_500_000_000);
+    }
+}

@@ -1,0 +1,221 @@
+//! The command line: parses it, calls what it names, and turns the outcome into an exit status.
+//!
+//! 0 ok, 1 found something, 2 wrong use or bad configuration. What is asked for goes to standard output,
+//! the log to standard error.
+
+mod bill;
+mod doctor;
+mod metrics;
+
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::app::{self, Launch, demo};
+use crate::clock::Clock;
+use crate::config::{self, Config};
+
+/// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
+#[derive(Parser, Debug)]
+#[command(name = "gpumeter", version, propagate_version = true)]
+struct Cli {
+    /// How to write the log.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the agent: sample, attribute, keep the ledger, serve and push.
+    Run(Run),
+    /// Run the agent on a simulated node, so that everything can be seen on a laptop.
+    Demo(Demo),
+    /// Print the bill of a running agent, or of a ledger that nobody owns.
+    Bill(bill::Bill),
+    /// Print the catalogue of metrics.
+    Metrics(metrics::Metrics),
+    /// Validate a configuration file: every problem at once.
+    CheckConfig {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Say what works on this node, what does not, and why.
+    Doctor(doctor::Doctor),
+    /// What the processes of the local scenario run.
+    #[command(name = demo::CHILD_COMMAND, hide = true)]
+    Child,
+}
+
+#[derive(Args, Debug)]
+struct Run {
+    /// Configuration file; the agent runs without one, too.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address to serve on, instead of the configured ones; may be repeated.
+    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
+    listen: Vec<String>,
+    /// The driver library, instead of the one that the loader finds.
+    #[arg(long, value_name = "PATH")]
+    nvml_library: Option<PathBuf>,
+    /// Print the default configuration with every key explained, and exit.
+    #[arg(long)]
+    print_default_config: bool,
+}
+
+#[derive(Args, Debug)]
+struct Demo {
+    /// A built-in scenario (node, local) or a file.
+    #[arg(long, default_value = "node", value_name = "NAME|FILE")]
+    scenario: String,
+    /// Address to serve on, instead of 127.0.0.1:9855; may be repeated.
+    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
+    listen: Vec<String>,
+    /// How many times faster than real time.
+    #[arg(long, default_value_t = 1.0, value_name = "N")]
+    speed: f64,
+    /// Begin anew: empty the demo's directory first.
+    #[arg(long)]
+    fresh: bool,
+    /// Where the demo lives, instead of $XDG_STATE_HOME/gpumeter/demo.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// A configuration file instead of the scenario's.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Push over OTLP/HTTP to this endpoint, e.g. http://localhost:4318; by default nowhere.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+}
+
+/// A command that did not succeed, with its exit status.
+#[derive(Debug)]
+struct Failure {
+    status: u8,
+    message: String,
+}
+
+impl Failure {
+    /// It found something.
+    fn found(message: impl Display) -> Self {
+        Self { status: 1, message: message.to_string() }
+    }
+
+    /// It was used wrongly, or its configuration is bad.
+    fn wrong(message: impl Display) -> Self {
+        Self { status: 2, message: message.to_string() }
+    }
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log(cli.log_format);
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Standard error may be closed; the status says it too.
+            let _ = writeln!(std::io::stderr(), "gpumeter: {}", failure.message);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+/// The command line's own description, for generated documentation.
+pub fn description() -> clap::Command {
+    Cli::command()
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Run(run) => agent(run),
+        Command::Demo(options) => simulated(options),
+        Command::Bill(bill) => bill.run(),
+        Command::Metrics(metrics) => metrics.run(),
+        Command::CheckConfig { file } => check_config(&file),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::Child => {
+            demo::idle_child();
+            Ok(())
+        }
+    }
+}
+
+fn agent(run: Run) -> Result<(), Failure> {
+    if run.print_default_config {
+        return print(&config::default_yaml());
+    }
+    let mut config = configuration(run.config.as_ref())?;
+    if !run.listen.is_empty() {
+        config.web.listen = addresses(&run.listen)?;
+    }
+    if run.nvml_library.is_some() {
+        config.nvml.library = run.nvml_library;
+    }
+    let clock = app::clock_of(config.nvml.library.as_deref());
+    app::run(Launch { config, clock, root: "/".into() }).map_err(Failure::wrong)
+}
+
+fn simulated(options: Demo) -> Result<(), Failure> {
+    let options = demo::Options {
+        scenario: options.scenario,
+        listen: addresses(&options.listen)?,
+        speed: options.speed,
+        fresh: options.fresh,
+        directory: options.state_dir,
+        config: options.config,
+        otlp_endpoint: options.otlp_endpoint,
+    };
+    demo::run(&options).map_err(Failure::wrong)
+}
+
+fn configuration(path: Option<&PathBuf>) -> Result<Config, Failure> {
+    path.map_or_else(|| Ok(Config::default()), |path| Config::read(path).map_err(Failure::wrong))
+}
+
+fn check_config(file: &std::path::Path) -> Result<(), Failure> {
+    Config::read(file).map_err(Failure::wrong)?;
+    print(&format!("{}: ok\n", file.display()))
+}
+
+/// `:9855` means every address, as with Prometheus' exporters.
+fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
+    texts
+        .iter()
+        .map(|text| {
+            let full = if text.starts_with(':') { format!("[::]{text}") } else { text.clone() };
+            full.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
+                Failure::wrong(format!("--listen {text}: is no address; write it like 127.0.0.1:9855"))
+            })
+        })
+        .collect()
+}
+
+/// Writes to standard output; a reader that has gone is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::found(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn log(format: LogFormat) {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
