@@ -170,7 +170,17 @@ mod tests {
     use crate::schedule::{PowerModel, Script, Span, Worker};
 
     fn timeline(demand: f64) -> Timeline {
-        let phase = Phase { from: 0.0, to: 60.0, demand, memory_bytes: 0, sm: 1.0, tensor: 1.0, dram: 0.5, encoder: 0.25, decoder: 0.0 };
+        let phase = Phase {
+            from: 0.0,
+            to: 60.0,
+            demand,
+            memory_bytes: 0,
+            sm: 1.0,
+            tensor: 1.0,
+            dram: 0.5,
+            encoder: 0.25,
+            decoder: 0.0,
+        };
         Timeline::new(Script {
             seed: 3,
             cycle_seconds: 120.0,
@@ -188,7 +198,10 @@ mod tests {
     #[test]
     fn utilization_is_the_last_complete_window_in_whole_percent() {
         let full = timeline(1.0);
-        assert_eq!(at(&full, 10).utilization(), Utilization { gpu: 100, memory: 50, encoder: 25, decoder: 0 });
+        assert_eq!(
+            at(&full, 10).utilization(),
+            Utilization { gpu: 100, memory: 50, encoder: 25, decoder: 0 }
+        );
         assert_eq!(at(&full, 0).utilization(), Utilization::default());
         assert_eq!(at(&full, 70).utilization(), Utilization::default());
         let half = timeline(0.5);

@@ -57,7 +57,20 @@ const fn profile(
     starts: &'static [u32],
     first_id: u32,
 ) -> MigProfile {
-    MigProfile { name, slices, size, memory_mib, idle_mib, bar1_mib, sms, copy_engines, decoders, ofa, starts, first_id }
+    MigProfile {
+        name,
+        slices,
+        size,
+        memory_mib,
+        idle_mib,
+        bar1_mib,
+        sms,
+        copy_engines,
+        decoders,
+        ofa,
+        starts,
+        first_id,
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +80,9 @@ mod tests {
     /// boards.md: 3g GI 2 at 4:4, 2g GI 3 at 0:2, 1g GI 9 at 2:1, GI 7 at 0:1, GI 12 at 5:1.
     #[test]
     fn instance_ids_come_from_size_and_place() {
-        let id = |name: &str, start| H100.iter().find(|profile| profile.name == name).map(|profile| profile.instance_id(start));
+        let id = |name: &str, start| {
+            H100.iter().find(|profile| profile.name == name).map(|profile| profile.instance_id(start))
+        };
         assert_eq!(id("3g.40gb", 4), Some(2));
         assert_eq!(id("2g.20gb", 0), Some(3));
         assert_eq!(id("1g.10gb", 2), Some(9));

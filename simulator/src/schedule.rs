@@ -91,7 +91,12 @@ pub(crate) struct Totals {
 
 impl Totals {
     fn nothing(engines: usize, workers: usize) -> Self {
-        Self { busy: 0, energy: 0, engines: vec![Work::default(); engines], workers: vec![Work::default(); workers] }
+        Self {
+            busy: 0,
+            energy: 0,
+            engines: vec![Work::default(); engines],
+            workers: vec![Work::default(); workers],
+        }
     }
 
     fn add(&mut self, other: &Self, times: u64) {
@@ -207,7 +212,7 @@ impl Timeline {
         let mut timeline = Self { script, cycle, stride, checkpoints: Vec::new(), whole };
         let mut sum = timeline.whole.clone();
         for slice in 0..cycle {
-            if slice % stride == 0 {
+            if slice.is_multiple_of(stride) {
                 timeline.checkpoints.push(sum.clone());
             }
             timeline.accumulate(slice, SLICE, &mut sum);
@@ -229,7 +234,11 @@ impl Timeline {
     pub(crate) fn totals(&self, elapsed: u64) -> Totals {
         let (cycles, slice, part) = self.place(elapsed);
         let stride = slice / self.stride;
-        let mut sum = usize::try_from(stride).ok().and_then(|index| self.checkpoints.get(index)).cloned().unwrap_or_default();
+        let mut sum = usize::try_from(stride)
+            .ok()
+            .and_then(|index| self.checkpoints.get(index))
+            .cloned()
+            .unwrap_or_default();
         for full in stride * self.stride..slice {
             self.accumulate(full, SLICE, &mut sum);
         }
@@ -268,10 +277,12 @@ impl Timeline {
         let (cycles, slice, part) = self.place(elapsed);
         let rest = slice * SLICE + part;
         let spans = self.script.brakes.iter().filter(|brake| brake.reason & reasons != 0);
-        spans.map(|brake| {
-            let (from, to) = (brake.from * SLICE, brake.to * SLICE);
-            cycles * (to - from) + rest.clamp(from, to) - from
-        }).sum()
+        spans
+            .map(|brake| {
+                let (from, to) = (brake.from * SLICE, brake.to * SLICE);
+                cycles * (to - from) + rest.clamp(from, to) - from
+            })
+            .sum()
     }
 
     /// Cycles completed, the slice within the cycle, nanoseconds into the slice.
@@ -297,7 +308,8 @@ impl Timeline {
     /// Calls `each` with what every present worker does in a slice.
     fn slice(&self, slice: u64, mut each: impl FnMut(usize, &Worker, Work)) {
         for (engine, _) in self.script.engines.iter().enumerate() {
-            let here = |index: &usize| self.script.workers.get(*index).is_some_and(|worker| worker.engine == engine);
+            let here =
+                |index: &usize| self.script.workers.get(*index).is_some_and(|worker| worker.engine == engine);
             let all = 0..self.script.workers.len();
             let want = |index: usize| self.wants(index, slice).is_some_and(|(_, _, wants)| wants);
             let wanting = all.clone().filter(here).filter(|index| want(*index)).count() as u64;
@@ -348,7 +360,11 @@ impl Timeline {
     /// Milliwatts that work in a slice adds: most of it clocks and SMs, then tensor cores, then memory.
     fn heat(&self, engine: usize, work: Work) -> u64 {
         let share = self.script.engines.get(engine).copied().unwrap_or(0);
-        let weighted = 30 * work.busy + 30 * work.sm + 25 * work.tensor + 15 * work.dram + 2 * (work.encoder + work.decoder);
+        let weighted = 30 * work.busy
+            + 30 * work.sm
+            + 25 * work.tensor
+            + 15 * work.dram
+            + 2 * (work.encoder + work.decoder);
         self.script.power.dynamic * (weighted / 100) / SLICE * share / MILLION
     }
 
@@ -369,7 +385,11 @@ fn millionths(share: f64) -> u64 {
     rounded(share * MILLION as f64)
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the scenario's check has bounded it")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the scenario's check has bounded it"
+)]
 fn rounded(value: f64) -> u64 {
     value.round().max(0.0) as u64
 }

@@ -2,7 +2,9 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlClockId_t, nvmlClockType_t, nvmlPerfPolicyType_t, nvmlPstates_t, nvmlViolationTime_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlClockId_t, nvmlClockType_t, nvmlPerfPolicyType_t, nvmlPstates_t, nvmlViolationTime_t,
+};
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
 use super::buffers::Out;

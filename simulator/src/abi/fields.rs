@@ -139,7 +139,7 @@ fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         91 | 147 => Ok(Value::Unsigned(links)),
         138..=141 if within => {
             let all = nvlink(&at.gpu.timeline, at.now.elapsed);
-            let bytes = if field % 2 == 0 { all.sent } else { all.received };
+            let bytes = if field.is_multiple_of(2) { all.sent } else { all.received };
             // Raw counts protocol too, about a sixteenth more.
             let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
             let kibibytes = bytes / 1_024;

@@ -229,7 +229,7 @@ impl<'a> Between<'a> {
         }
         self.links(|elapsed| {
             let all = nvlink(&self.gpu.timeline, elapsed);
-            of_link(if place % 2 == 0 { all.received } else { all.sent }, link, links)
+            of_link(if place.is_multiple_of(2) { all.received } else { all.sent }, link, links)
         })
     }
 }

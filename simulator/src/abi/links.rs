@@ -3,8 +3,8 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlEnableState_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t, nvmlPcieUtilCounter_t,
-    nvmlPciInfo_t,
+    nvmlEnableState_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t,
+    nvmlPciInfo_t, nvmlPcieUtilCounter_t,
 };
 
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};

@@ -18,7 +18,11 @@ impl Memory {
     fn of(at: &Device<'_>) -> Self {
         match at.instance {
             // Instances show no reserve of their own.
-            Some(instance) => Self { total: instance.profile.memory_mib * MIB, reserved: 0, used: instance_used(at, instance) },
+            Some(instance) => Self {
+                total: instance.profile.memory_mib * MIB,
+                reserved: 0,
+                used: instance_used(at, instance),
+            },
             None => {
                 let board = at.gpu.board;
                 let room = board.memory_total - board.memory_reserved;
@@ -39,7 +43,10 @@ impl Memory {
 
 fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
     let present = at.gpu.timeline.present(at.now.elapsed);
-    let held: u64 = present.filter(|(_, worker, _)| worker.engine == instance.engine).map(|(_, _, span)| span.memory).sum();
+    let held: u64 = present
+        .filter(|(_, worker, _)| worker.engine == instance.engine)
+        .map(|(_, _, span)| span.memory)
+        .sum();
     (instance.profile.idle_mib * MIB + held).min(instance.profile.memory_mib * MIB)
 }
 

@@ -113,9 +113,16 @@ mod tests {
 
     #[test]
     fn a_fault_hits_its_function_on_its_gpu_only() {
-        let faults: Vec<Fault> = serde_json::from_str(r#"[{"function":"a","gpu":3,"delay_ms":5},{"function":"*","hang":true}]"#).unwrap();
+        let faults: Vec<Fault> =
+            serde_json::from_str(r#"[{"function":"a","gpu":3,"delay_ms":5},{"function":"*","hang":true}]"#)
+                .unwrap();
         let [one, all] = faults.as_slice() else { unreachable!() };
-        assert!(one.hits("a", Some(3)) && !one.hits("a", Some(2)) && !one.hits("a", None) && !one.hits("b", Some(3)));
+        assert!(
+            one.hits("a", Some(3))
+                && !one.hits("a", Some(2))
+                && !one.hits("a", None)
+                && !one.hits("b", Some(3))
+        );
         assert!(all.hits("b", None) && all.hits("a", Some(7)));
     }
 
