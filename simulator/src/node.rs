@@ -1,7 +1,7 @@
 //! The simulated host's GPUs, made from a scenario.
 //!
-//! In: the directory. Out: `Node` with every GPU's identity, instances and timeline, the clock and the faults.
-//! It knows what there is and when, not how NVML asks for it.
+//! In: the directory. Out: `Node` with every GPU's identity, instances and timeline, the clock and the
+//! faults. It knows what there is and when, not how NVML asks for it.
 
 mod identity;
 

@@ -104,14 +104,14 @@ gpu_calls! {
         version.put(NVLINK_VERSION)
     }
 
-    fn nvmlDeviceGetNvLinkCapability(at, link: c_uint, capability: nvmlNvLinkCapability_t, result: Out<c_uint>) {
+    fn nvmlDeviceGetNvLinkCapability(at, link: c_uint, which: nvmlNvLinkCapability_t, result: Out<c_uint>) {
         linked(at, link)?;
-        result.put(c_uint::from(capability != 4))
+        result.put(c_uint::from(which != 4))
     }
 
-    fn nvmlDeviceGetNvLinkErrorCounter(at, link: c_uint, counter: nvmlNvLinkErrorCounter_t, value: Out<c_ulonglong>) {
+    fn nvmlDeviceGetNvLinkErrorCounter(at, link: c_uint, which: nvmlNvLinkErrorCounter_t, value: Out<c_ulonglong>) {
         linked(at, link)?;
-        if counter > 4 {
+        if which > 4 {
             return Err(INVALID_ARGUMENT);
         }
         value.put(0)

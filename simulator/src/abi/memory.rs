@@ -71,11 +71,13 @@ device_calls! {
     }
 
     fn nvmlDeviceGetBAR1MemoryInfo(at, memory: Out<nvmlBAR1Memory_t>) {
+        let board = at.gpu.board;
+        let contexts = at.gpu.timeline.present(at.now.elapsed).count() as u64;
         let (total, used) = match at.instance {
             Some(instance) => (instance.profile.bar1_mib * MIB, 0),
             // MIG maps all of the frame buffer; without it the driver keeps a few MiB.
-            None if !at.gpu.instances.is_empty() => (at.gpu.board.bar1_total, at.gpu.board.memory_total - at.gpu.board.memory_reserved),
-            None => (at.gpu.board.bar1_total, (1 + 2 * at.gpu.timeline.present(at.now.elapsed).count() as u64) * MIB),
+            None if at.gpu.instances.is_empty() => (board.bar1_total, (1 + 2 * contexts) * MIB),
+            None => (board.bar1_total, board.memory_total - board.memory_reserved),
         };
         memory.put(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })
     }

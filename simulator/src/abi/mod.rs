@@ -125,14 +125,16 @@ macro_rules! device_calls {
 
 /// Exports functions about a whole GPU, which MIG devices do not answer.
 macro_rules! gpu_calls {
-    ($(fn $name:ident($at:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => { $crate::abi::device_calls! { $(
-        fn $name($at $(, $argument: $kind)*) {
-            if $at.instance.is_some() {
-                return Err($crate::abi::answer::NOT_SUPPORTED);
+    ($(fn $name:ident($at:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => {
+        $crate::abi::device_calls! { $(
+            fn $name($at $(, $argument: $kind)*) {
+                if $at.instance.is_some() {
+                    return Err($crate::abi::answer::NOT_SUPPORTED);
+                }
+                $body
             }
-            $body
-        }
-    )* } };
+        )* }
+    };
 }
 
 pub(crate) use {device_calls, gpu_calls, node_calls};
