@@ -14,7 +14,8 @@ use support::{BEGUN, EIGHT, Node, SECOND};
 const MIG: &str = r#"{"seed":2,"cycle_seconds":60,"gpus":[{"profile":"h100","mig":[
         {"profile":"3g.40gb","start":4},{"profile":"1g.10gb","start":2},{"profile":"2g.20gb","start":0}]}],
     "processes":[
-        {"pid":7,"gpu":0,"instance":0,"phases":[{"from":0,"to":60,"demand":1.0,"memory_bytes":1048576,"sm":0.5}]},
+        {"pid":7,"gpu":0,"instance":0,
+         "phases":[{"from":0,"to":60,"demand":1.0,"memory_bytes":1048576,"sm":0.5}]},
         {"pid":8,"gpu":0,"instance":1,"phases":[{"from":0,"to":60,"demand":0.5,"memory_bytes":2097152}]}]}"#;
 
 #[test]
@@ -204,4 +205,30 @@ fn a_mig_gpu_answers_by_instance() {
     let values = nvml_wrapper::gpm::gpm_metrics_get(&nvml, &first, &second, &metrics).unwrap();
     let values: Vec<f64> = values.into_iter().map(|metric| metric.unwrap().value).collect();
     assert_eq!(values, [100.0, 50.0]);
+}
+
+#[test]
+fn boards_of_other_models_refuse_what_these_refuse() {
+    let profiles = ["h100", "h200", "a100", "l40s", "l4"];
+    let gpus: Vec<String> = profiles.iter().map(|profile| format!(r#"{{"profile":"{profile}"}}"#)).collect();
+    let node = Node::new(&format!(r#"{{"gpus":[{}]}}"#, gpus.join(",")));
+    let nvml = node.nvml();
+    node.hold(5 * SECOND);
+    let seen: Vec<_> = (0..5)
+        .map(|index| {
+            let gpu = nvml.device_by_index(index).unwrap();
+            let memory = gpu.memory_info().unwrap();
+            assert_eq!(memory.total, memory.free + memory.reserved);
+            let links = (0..18).filter(|link| gpu.link_wrapper_for(*link).is_active().is_ok()).count();
+            (gpu.gpm_support().unwrap(), gpu.mig_mode().is_ok(), links, gpu.performance_state().unwrap())
+        })
+        .map(|(gpm, mig, links, state)| (gpm, mig, links, format!("{state:?}")))
+        .collect();
+    let expected = [(true, true, 18, "Zero"), (true, true, 18, "Zero"), (false, true, 12, "Zero")];
+    let inference = [(false, false, 0, "Eight"); 2];
+    let expected = expected
+        .iter()
+        .chain(&inference)
+        .map(|(gpm, mig, links, state)| (*gpm, *mig, *links, (*state).to_owned()));
+    assert_eq!(seen, expected.collect::<Vec<_>>());
 }

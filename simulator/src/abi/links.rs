@@ -16,8 +16,6 @@ use crate::schedule::{Timeline, Work};
 const PCIE_WINDOW: u64 = 20_000_000;
 /// KB/s at rest; boards show 300 to 900.
 const PCIE_REST: u64 = 600;
-/// NVML_NVLINK_VERSION_4_0, of Hopper.
-const NVLINK_VERSION: c_uint = 6;
 
 /// Bytes since elapsed 0.
 #[derive(Clone, Copy, Default)]
@@ -101,7 +99,7 @@ gpu_calls! {
 
     fn nvmlDeviceGetNvLinkVersion(at, link: c_uint, version: Out<c_uint>) {
         linked(at, link)?;
-        version.put(NVLINK_VERSION)
+        version.put(at.gpu.board.nvlink_version)
     }
 
     fn nvmlDeviceGetNvLinkCapability(at, link: c_uint, which: nvmlNvLinkCapability_t, result: Out<c_uint>) {
