@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use libloading::Library;
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 use support::{EIGHT, Node, SECOND};
 
 /// Everything that moves with time, as text.
@@ -117,6 +118,23 @@ fn a_delay_holds_a_call_up() {
     let begun = Instant::now();
     gpu.power_usage().unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(80));
+}
+
+#[test]
+fn a_code_stands_in_for_the_answer() {
+    let node = Node::new(EIGHT);
+    let nvml = node.nvml();
+    let (lost, well) = (nvml.device_by_index(5).unwrap(), nvml.device_by_index(6).unwrap());
+    node.faults(r#"[{"function":"*","gpu":5,"code":15},{"function":"nvmlInit_v2","code":9}]"#);
+    assert!(matches!(lost.power_usage(), Err(NvmlError::GpuLost)));
+    assert!(well.power_usage().is_ok());
+    assert!(matches!(
+        Nvml::builder().lib_path(node.library().as_os_str()).init(),
+        Err(NvmlError::DriverNotLoaded)
+    ));
+    assert!(well.power_usage().is_ok());
+    node.faults("[]");
+    assert!(lost.power_usage().is_ok());
 }
 
 #[test]

@@ -107,7 +107,12 @@ gpu_calls! {
         result.put(c_uint::from(which != 4))
     }
 
-    fn nvmlDeviceGetNvLinkErrorCounter(at, link: c_uint, which: nvmlNvLinkErrorCounter_t, value: Out<c_ulonglong>) {
+    fn nvmlDeviceGetNvLinkErrorCounter(
+        at,
+        link: c_uint,
+        which: nvmlNvLinkErrorCounter_t,
+        value: Out<c_ulonglong>
+    ) {
         linked(at, link)?;
         if which > 4 {
             return Err(INVALID_ARGUMENT);

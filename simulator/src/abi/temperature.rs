@@ -34,7 +34,9 @@ gpu_calls! {
         let place = usize::try_from(kind).ok().filter(|place| *place < 4).ok_or(NOT_SUPPORTED)?;
         let degrees = match at.gpu.board.thermal.limits {
             Limits::Absolute(degrees) => degrees.get(place).copied(),
-            Limits::Margins { zero, tlimit } => tlimit.get(place).map(|below| zero.saturating_add_signed(-below)),
+            Limits::Margins { zero, tlimit } => {
+                tlimit.get(place).map(|below| zero.saturating_add_signed(-below))
+            }
         };
         temperature.put(degrees.ok_or(NOT_SUPPORTED)?)
     }
