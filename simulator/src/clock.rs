@@ -74,7 +74,11 @@ impl Clock {
 
     pub(crate) fn now(&self) -> Now {
         match self {
-            Self::Host => Now { elapsed: host_clock(libc::CLOCK_BOOTTIME), utc: host_clock(libc::CLOCK_REALTIME), held: false },
+            Self::Host => Now {
+                elapsed: host_clock(libc::CLOCK_BOOTTIME),
+                utc: host_clock(libc::CLOCK_REALTIME),
+                held: false,
+            },
             Self::Mapped(mapping) => {
                 let page = mapping.read();
                 let elapsed = page.elapsed_at(host_clock(libc::CLOCK_BOOTTIME));
@@ -110,7 +114,10 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(file: &File) -> io::Result<Self> {
         if file.metadata()?.len() < LENGTH as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "shorter than 64 bytes; write the whole clock page"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "shorter than 64 bytes; write the whole clock page",
+            ));
         }
         // SAFETY: a new shared mapping at an address that the kernel chooses; the descriptor is open.
         let address = unsafe {
@@ -147,7 +154,7 @@ impl Mapping {
                 utc: self.word(6, Ordering::Relaxed),
             };
             fence(Ordering::Acquire);
-            let quiet = before % 2 == 0 && self.word(1, Ordering::Relaxed) == before;
+            let quiet = before.is_multiple_of(2) && self.word(1, Ordering::Relaxed) == before;
             // A writer that died half way must not hang every reader for ever.
             if quiet || attempts > 2_000 {
                 return page;

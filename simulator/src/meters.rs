@@ -3,7 +3,7 @@
 //! In: a timeline and an elapsed time. Out: readings as NVML gives them: whole percent over windows that are
 //! over, power seen a quarter of the time, temperatures that lag. It knows no handles and no buffers.
 
-use crate::board::Board;
+use crate::board::{Board, Limits};
 use crate::schedule::{Timeline, Work};
 
 /// The power sensor's period, and how much of it is seen: 25 ms of every 100 ms on A100 and H100
@@ -65,7 +65,7 @@ impl Meters<'_> {
         }
     }
 
-    /// Milliwatts, mean of one second: what `nvmlDeviceGetPowerUsage` means since Ampere.
+    /// Milliwatts, mean of one second.
     pub(crate) fn power_average(&self) -> u64 {
         (0..POWER_MEAN).map(|back| self.power_seen(back)).sum::<u64>() / POWER_MEAN
     }
@@ -80,21 +80,29 @@ impl Meters<'_> {
         self.timeline.power(end.saturating_sub(POWER_SEEN), end)
     }
 
-    /// Degrees of the GPU: captures show 28-41 C at rest and 59-65 C at 600 W.
+    /// Degrees of the GPU.
     pub(crate) fn temperature(&self) -> u32 {
-        let above = self.heat_above_rest();
-        28 + self.warmer + narrow(above * 58 / 1_000_000)
+        self.warmed(self.board.thermal.gpu)
     }
 
-    /// Degrees of the memory: warmer at rest (36-48 C), about the same under load.
-    pub(crate) fn memory_temperature(&self) -> u32 {
-        let above = self.heat_above_rest();
-        37 + self.warmer + narrow(above * 38 / 1_000_000)
+    /// Degrees of the memory, where the board shows it.
+    pub(crate) fn memory_temperature(&self) -> Option<u32> {
+        self.board.thermal.memory.map(|range| self.warmed(range))
     }
 
-    /// Degrees left until the GPU slows itself.
-    pub(crate) fn margin(&self) -> i32 {
-        self.board.margin_zero.cast_signed() - self.temperature().cast_signed()
+    /// Degrees left until the GPU slows itself, where the board counts in margins.
+    pub(crate) fn margin(&self) -> Option<i32> {
+        match self.board.thermal.limits {
+            Limits::Margins { zero, .. } => Some(zero.cast_signed() - self.temperature().cast_signed()),
+            Limits::Absolute(_) => None,
+        }
+    }
+
+    /// Between rest and the power limit, by the power of the last half minute.
+    fn warmed(&self, (rest, limit): (u32, u32)) -> u32 {
+        let power = &self.board.power;
+        let range = u64::from(power.limit_default - power.idle.0) * 1_000;
+        rest + self.warmer + narrow(self.heat_above_rest() * u64::from(limit - rest) / range)
     }
 
     /// Milliwatts above rest, smoothed over the last half minute.
@@ -109,6 +117,11 @@ impl Meters<'_> {
         let smooth = (mean(2_000_000_000) + mean(8_000_000_000) + 2 * mean(30_000_000_000)) / 4;
         let rest = u128::from(self.board.power.idle.0) * 1_000;
         u64::try_from(smooth.saturating_sub(rest)).unwrap_or(0)
+    }
+
+    /// What `nvmlDeviceGetPowerUsage` shows: the mean of a second, on GA100 and before Ampere the instant.
+    pub(crate) fn power_usage(&self) -> u64 {
+        if self.board.power_is_mean { self.power_average() } else { self.power_instant() }
     }
 
     /// Whether the clocks are those of rest.
@@ -170,7 +183,17 @@ mod tests {
     use crate::schedule::{PowerModel, Script, Span, Worker};
 
     fn timeline(demand: f64) -> Timeline {
-        let phase = Phase { from: 0.0, to: 60.0, demand, memory_bytes: 0, sm: 1.0, tensor: 1.0, dram: 0.5, encoder: 0.25, decoder: 0.0 };
+        let phase = Phase {
+            from: 0.0,
+            to: 60.0,
+            demand,
+            memory_bytes: 0,
+            sm: 1.0,
+            tensor: 1.0,
+            dram: 0.5,
+            encoder: 0.25,
+            decoder: 0.0,
+        };
         Timeline::new(Script {
             seed: 3,
             cycle_seconds: 120.0,
@@ -188,7 +211,10 @@ mod tests {
     #[test]
     fn utilization_is_the_last_complete_window_in_whole_percent() {
         let full = timeline(1.0);
-        assert_eq!(at(&full, 10).utilization(), Utilization { gpu: 100, memory: 50, encoder: 25, decoder: 0 });
+        assert_eq!(
+            at(&full, 10).utilization(),
+            Utilization { gpu: 100, memory: 50, encoder: 25, decoder: 0 }
+        );
         assert_eq!(at(&full, 0).utilization(), Utilization::default());
         assert_eq!(at(&full, 70).utilization(), Utilization::default());
         let half = timeline(0.5);
@@ -209,7 +235,7 @@ mod tests {
         assert_eq!(rest.power_average(), 70_000);
         assert!((58..68).contains(&load.temperature()), "{}", load.temperature());
         assert!((28..34).contains(&rest.temperature()));
-        assert!((20..30).contains(&load.margin()));
+        assert!((20..30).contains(&load.margin().unwrap()));
         assert!(rest.resting() && !load.resting());
     }
 

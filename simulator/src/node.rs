@@ -1,7 +1,7 @@
 //! The simulated host's GPUs, made from a scenario.
 //!
-//! In: the directory. Out: `Node` with every GPU's identity, instances and timeline, the clock and the faults.
-//! It knows what there is and when, not how NVML asks for it.
+//! In: the directory. Out: `Node` with every GPU's identity, instances and timeline, the clock and the
+//! faults. It knows what there is and when, not how NVML asks for it.
 
 mod identity;
 
@@ -82,7 +82,11 @@ impl Node {
         let gpus = gpus(&scenario).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut mishaps = Vec::new();
         for xid in &scenario.xids {
-            mishaps.push(Mishap { at: schedule::slices(xid.at) * schedule::SLICE, gpu: xid.gpu, xid: xid.xid });
+            mishaps.push(Mishap {
+                at: schedule::slices(xid.at) * schedule::SLICE,
+                gpu: xid.gpu,
+                xid: xid.xid,
+            });
         }
         mishaps.sort_by_key(|mishap| mishap.at);
         let names = scenario.processes.iter().map(|process| (process.pid, process.name.clone()));
@@ -126,7 +130,12 @@ impl Node {
             truth.gpus.push(GpuTruth { uuid: &gpu.uuid, busy_ns: totals.busy, energy_uj: totals.energy });
             for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
                 let instance = (!gpu.instances.is_empty()).then_some(worker.engine);
-                truth.processes.push(ProcessTruth { pid: worker.pid, gpu: gpu.index, instance, busy_ns: work.busy });
+                truth.processes.push(ProcessTruth {
+                    pid: worker.pid,
+                    gpu: gpu.index,
+                    instance,
+                    busy_ns: work.busy,
+                });
             }
         }
         truth
@@ -136,8 +145,9 @@ impl Node {
 fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
     let mut gpus = Vec::new();
     for (entry, group) in scenario.gpus.iter().enumerate() {
-        let row = board::board(&group.profile)
-            .ok_or_else(|| format!("gpus[{entry}]: unknown profile {:?}; there are {}", group.profile, board::profiles()))?;
+        let row = board::board(&group.profile).ok_or_else(|| {
+            format!("gpus[{entry}]: unknown profile {:?}; there are {}", group.profile, board::profiles())
+        })?;
         for _ in 0..group.count {
             let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
             gpus.push(gpu(scenario, index, row, group).map_err(|error| format!("gpus[{entry}]: {error}"))?);
@@ -162,8 +172,10 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
     let instances = instances(board, &group.mig, &marks)?;
     let mut engines: Vec<u64> = vec![1_000_000];
     if !instances.is_empty() {
-        let mut shares: Vec<(usize, u64)> =
-            instances.iter().map(|instance| (instance.engine, u64::from(instance.profile.slices) * 1_000_000 / 7)).collect();
+        let mut shares: Vec<(usize, u64)> = instances
+            .iter()
+            .map(|instance| (instance.engine, u64::from(instance.profile.slices) * 1_000_000 / 7))
+            .collect();
         shares.sort_unstable();
         engines = shares.into_iter().map(|(_, share)| share).collect();
     }
@@ -195,15 +207,23 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
     })
 }
 
-fn instances(board: &'static Board, placements: &[Placement], marks: &identity::Marks) -> Result<Vec<Instance>, String> {
+fn instances(
+    board: &'static Board,
+    placements: &[Placement],
+    marks: &identity::Marks,
+) -> Result<Vec<Instance>, String> {
     let mut instances: Vec<(u32, Instance)> = Vec::new();
     for (engine, placement) in placements.iter().enumerate() {
         let Placement { profile: name, start } = placement;
         let known = || board.mig.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
         let profile = board.mig.iter().find(|profile| profile.name == name);
-        let profile = profile.ok_or_else(|| format!("mig[{engine}]: unknown profile {name:?}; there are {}", known()))?;
+        let profile = profile
+            .ok_or_else(|| format!("mig[{engine}]: unknown profile {name:?}; there are {}", known()))?;
         if !profile.starts.contains(start) {
-            return Err(format!("mig[{engine}]: {name} cannot start at {start}; it can at {:?}", profile.starts));
+            return Err(format!(
+                "mig[{engine}]: {name} cannot start at {start}; it can at {:?}",
+                profile.starts
+            ));
         }
         if instances.iter().any(|(taken, other)| profile.overlaps(*start, other.profile, *taken)) {
             return Err(format!("mig[{engine}]: {name} at {start} overlaps an instance before it"));

@@ -7,9 +7,10 @@
 //! In every slice each present worker wants its engine with the probability of its demand, by a hash, so
 //! the same script gives the same slices everywhere. Workers that want the same slice share it equally.
 
-use std::ops::{AddAssign, Sub};
+mod work;
 
 use crate::channel::scenario::Phase;
+pub(crate) use work::{Totals, Work};
 
 /// Nanoseconds of a slice.
 pub(crate) const SLICE: u64 = 10_000_000;
@@ -17,94 +18,6 @@ pub(crate) const SLICE: u64 = 10_000_000;
 const STRIDE: u64 = 100;
 const CHECKPOINTS: u64 = 3_600;
 const MILLION: u64 = 1_000_000;
-
-/// Nanoseconds for which something was in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Work {
-    pub(crate) busy: u64,
-    pub(crate) sm: u64,
-    pub(crate) tensor: u64,
-    pub(crate) dram: u64,
-    pub(crate) encoder: u64,
-    pub(crate) decoder: u64,
-}
-
-impl Work {
-    fn map(self, change: impl Fn(u64) -> u64) -> Self {
-        Self {
-            busy: change(self.busy),
-            sm: change(self.sm),
-            tensor: change(self.tensor),
-            dram: change(self.dram),
-            encoder: change(self.encoder),
-            decoder: change(self.decoder),
-        }
-    }
-}
-
-impl Work {
-    /// A share of the work, for an engine that is a part of the GPU.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shares are between 0 and 1")]
-    pub(crate) fn scaled(self, share: f64) -> Self {
-        self.map(|time| (time as f64 * share) as u64)
-    }
-}
-
-impl AddAssign for Work {
-    fn add_assign(&mut self, other: Self) {
-        self.busy += other.busy;
-        self.sm += other.sm;
-        self.tensor += other.tensor;
-        self.dram += other.dram;
-        self.encoder += other.encoder;
-        self.decoder += other.decoder;
-    }
-}
-
-impl Sub for Work {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            busy: self.busy.saturating_sub(earlier.busy),
-            sm: self.sm.saturating_sub(earlier.sm),
-            tensor: self.tensor.saturating_sub(earlier.tensor),
-            dram: self.dram.saturating_sub(earlier.dram),
-            encoder: self.encoder.saturating_sub(earlier.encoder),
-            decoder: self.decoder.saturating_sub(earlier.decoder),
-        }
-    }
-}
-
-/// Everything a GPU has done since elapsed 0.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    /// Nanoseconds in which any engine was busy.
-    pub(crate) busy: u64,
-    /// Microjoules.
-    pub(crate) energy: u64,
-    /// By engine, in the order given.
-    pub(crate) engines: Vec<Work>,
-    /// By worker, in the order given.
-    pub(crate) workers: Vec<Work>,
-}
-
-impl Totals {
-    fn nothing(engines: usize, workers: usize) -> Self {
-        Self { busy: 0, energy: 0, engines: vec![Work::default(); engines], workers: vec![Work::default(); workers] }
-    }
-
-    fn add(&mut self, other: &Self, times: u64) {
-        self.busy += other.busy * times;
-        self.energy += other.energy * times;
-        for (mine, theirs) in self.engines.iter_mut().zip(&other.engines) {
-            *mine += theirs.map(|time| time * times);
-        }
-        for (mine, theirs) in self.workers.iter_mut().zip(&other.workers) {
-            *mine += theirs.map(|time| time * times);
-        }
-    }
-}
 
 /// A phase in slices and parts per million.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +120,7 @@ impl Timeline {
         let mut timeline = Self { script, cycle, stride, checkpoints: Vec::new(), whole };
         let mut sum = timeline.whole.clone();
         for slice in 0..cycle {
-            if slice % stride == 0 {
+            if slice.is_multiple_of(stride) {
                 timeline.checkpoints.push(sum.clone());
             }
             timeline.accumulate(slice, SLICE, &mut sum);
@@ -229,7 +142,11 @@ impl Timeline {
     pub(crate) fn totals(&self, elapsed: u64) -> Totals {
         let (cycles, slice, part) = self.place(elapsed);
         let stride = slice / self.stride;
-        let mut sum = usize::try_from(stride).ok().and_then(|index| self.checkpoints.get(index)).cloned().unwrap_or_default();
+        let mut sum = usize::try_from(stride)
+            .ok()
+            .and_then(|index| self.checkpoints.get(index))
+            .cloned()
+            .unwrap_or_default();
         for full in stride * self.stride..slice {
             self.accumulate(full, SLICE, &mut sum);
         }
@@ -268,10 +185,12 @@ impl Timeline {
         let (cycles, slice, part) = self.place(elapsed);
         let rest = slice * SLICE + part;
         let spans = self.script.brakes.iter().filter(|brake| brake.reason & reasons != 0);
-        spans.map(|brake| {
-            let (from, to) = (brake.from * SLICE, brake.to * SLICE);
-            cycles * (to - from) + rest.clamp(from, to) - from
-        }).sum()
+        spans
+            .map(|brake| {
+                let (from, to) = (brake.from * SLICE, brake.to * SLICE);
+                cycles * (to - from) + rest.clamp(from, to) - from
+            })
+            .sum()
     }
 
     /// Cycles completed, the slice within the cycle, nanoseconds into the slice.
@@ -297,7 +216,8 @@ impl Timeline {
     /// Calls `each` with what every present worker does in a slice.
     fn slice(&self, slice: u64, mut each: impl FnMut(usize, &Worker, Work)) {
         for (engine, _) in self.script.engines.iter().enumerate() {
-            let here = |index: &usize| self.script.workers.get(*index).is_some_and(|worker| worker.engine == engine);
+            let here =
+                |index: &usize| self.script.workers.get(*index).is_some_and(|worker| worker.engine == engine);
             let all = 0..self.script.workers.len();
             let want = |index: usize| self.wants(index, slice).is_some_and(|(_, _, wants)| wants);
             let wanting = all.clone().filter(here).filter(|index| want(*index)).count() as u64;
@@ -348,7 +268,11 @@ impl Timeline {
     /// Milliwatts that work in a slice adds: most of it clocks and SMs, then tensor cores, then memory.
     fn heat(&self, engine: usize, work: Work) -> u64 {
         let share = self.script.engines.get(engine).copied().unwrap_or(0);
-        let weighted = 30 * work.busy + 30 * work.sm + 25 * work.tensor + 15 * work.dram + 2 * (work.encoder + work.decoder);
+        let weighted = 30 * work.busy
+            + 30 * work.sm
+            + 25 * work.tensor
+            + 15 * work.dram
+            + 2 * (work.encoder + work.decoder);
         self.script.power.dynamic * (weighted / 100) / SLICE * share / MILLION
     }
 
@@ -369,7 +293,11 @@ fn millionths(share: f64) -> u64 {
     rounded(share * MILLION as f64)
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the scenario's check has bounded it")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the scenario's check has bounded it"
+)]
 fn rounded(value: f64) -> u64 {
     value.round().max(0.0) as u64
 }
@@ -383,5 +311,4 @@ pub(crate) fn hash(value: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "schedule_tests.rs"]
 mod tests;

@@ -10,6 +10,13 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(nvmlReturn_t);
 
+impl Refused {
+    /// A code from outside; success is no refusal.
+    pub(crate) fn with(code: nvmlReturn_t) -> Answer {
+        if code == 0 { Ok(()) } else { Err(Self(code)) }
+    }
+}
+
 /// What a call comes to.
 pub(crate) type Answer = Result<(), Refused>;
 

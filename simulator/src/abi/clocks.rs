@@ -2,7 +2,9 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlClockId_t, nvmlClockType_t, nvmlPerfPolicyType_t, nvmlPstates_t, nvmlViolationTime_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlClockId_t, nvmlClockType_t, nvmlPerfPolicyType_t, nvmlPstates_t, nvmlViolationTime_t,
+};
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
 use super::buffers::Out;
@@ -10,7 +12,7 @@ use super::{Device, gpu_calls};
 use crate::board::Clocks;
 
 const IDLE: c_ulonglong = 0x1;
-/// Every reason that H100 can give.
+/// Every reason: all boards answer this mask.
 const SUPPORTED: c_ulonglong = 0x1FF;
 
 gpu_calls! {
@@ -43,15 +45,13 @@ gpu_calls! {
         })
     }
 
-    // Data-centre boards with HBM stay at P0, at rest too.
+    // Boards with HBM stay at P0, at rest too.
     fn nvmlDeviceGetPerformanceState(at, state: Out<nvmlPstates_t>) {
-        let _ = at;
-        state.put(0)
+        state.put(if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 })
     }
 
     fn nvmlDeviceGetPowerState(at, state: Out<nvmlPstates_t>) {
-        let _ = at;
-        state.put(0)
+        state.put(if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 })
     }
 
     fn nvmlDeviceGetCurrentClocksEventReasons(at, reasons: Out<c_ulonglong>) {

@@ -141,4 +141,3 @@ fn following(node: &Node, after: Cursor) -> Option<(Cursor, &crate::node::Mishap
         })
     })
 }
-

@@ -9,6 +9,7 @@ use super::buffers::Out;
 use super::clocks::violation;
 use super::links::{nvlink, of_link, pcie};
 use super::{Device, gpu_calls};
+use crate::board::Limits;
 
 /// The scope that means all links.
 const ALL: c_uint = c_uint::MAX;
@@ -63,7 +64,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         74..=79 => brake(at, field - 74),
         80 => brake(at, 10),
         81 => brake(at, 11),
-        82 if at.gpu.board.memory_temperature => Ok(Value::Unsigned(at.meters().memory_temperature())),
+        82 => at.meters().memory_temperature().map(Value::Unsigned).ok_or(NOT_SUPPORTED),
         83 | 191 => Ok(Value::Long(at.gpu.timeline.totals(at.now.elapsed).energy / 1_000)),
         94 => Ok(Value::Unsigned(at.gpu.replays)),
         95 => Ok(Value::Unsigned(0)),
@@ -105,18 +106,27 @@ fn limit(watts: u32) -> Result<Value, Refused> {
 
 fn tlimit(at: &Device<'_>, which: c_uint) -> Result<Value, Refused> {
     // The fields' order is shutdown, slowdown, memory, GPU, as the board's.
-    let degrees = at.gpu.board.tlimit.get(which as usize).copied().ok_or(NOT_SUPPORTED)?;
-    Ok(Value::Signed(degrees))
+    match at.gpu.board.thermal.limits {
+        // No margin of a memory that shows no temperature.
+        _ if which == 2 && at.gpu.board.thermal.memory.is_none() => Err(NOT_SUPPORTED),
+        Limits::Margins { tlimit, .. } => {
+            tlimit.get(which as usize).copied().map(Value::Signed).ok_or(NOT_SUPPORTED)
+        }
+        Limits::Absolute(_) => Err(NOT_SUPPORTED),
+    }
 }
 
 /// Average and instant power of the GPU (scope 0) and of its memory (2); H100 has no module (1).
 fn power(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
+    if !at.gpu.board.power_fields {
+        return Err(NOT_SUPPORTED);
+    }
     let meters = at.meters();
     let of_gpu = if field == 185 { meters.power_average() } else { meters.power_instant() };
     let milliwatts = match scope {
         0 => of_gpu,
         // Captures: 33-70 W at rest, 86 W when the GPU draws 632 W.
-        2 if at.gpu.board.memory_temperature => 45_000 + of_gpu * 65 / 1_000,
+        2 if at.gpu.board.memory_power => 45_000 + of_gpu * 65 / 1_000,
         1 | 2 => return Err(NOT_SUPPORTED),
         _ => return Err(INVALID_ARGUMENT),
     };
@@ -139,7 +149,7 @@ fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         91 | 147 => Ok(Value::Unsigned(links)),
         138..=141 if within => {
             let all = nvlink(&at.gpu.timeline, at.now.elapsed);
-            let bytes = if field % 2 == 0 { all.sent } else { all.received };
+            let bytes = if field.is_multiple_of(2) { all.sent } else { all.received };
             // Raw counts protocol too, about a sixteenth more.
             let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
             let kibibytes = bytes / 1_024;
@@ -148,7 +158,7 @@ fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         161..=163 if within => Ok(Value::Long(0)),
         164 if within => Ok(speed),
         165 if within => Ok(Value::Unsigned(1)),
-        166 if within => Ok(Value::Unsigned(6)),
+        166 if within => Ok(Value::Unsigned(at.gpu.board.nvlink_version)),
         138..=141 | 161..=166 => Err(INVALID_ARGUMENT),
         // The bandwidth counters before Ampere, and what Hopper does not say.
         _ => Err(NOT_SUPPORTED),

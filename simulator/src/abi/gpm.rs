@@ -75,11 +75,12 @@ node_calls! {
     }
 
     fn nvmlGpmMetricsGet(node, _, request: Out<nvmlGpmMetricsGet_t>) {
-        // Newer headers have a longer array and callers a shorter one: only the entries asked for are touched.
+        // Newer headers have a longer array, callers a shorter one: only entries asked for are touched.
         let request = request.pointer()?;
         // SAFETY: not null, so by NVML's contract the caller's request; its head is set.
         let (version, count, first, second, metrics) = unsafe {
-            ((*request).version, (*request).numMetrics, (*request).sample1, (*request).sample2, &raw mut (*request).metrics)
+            let metrics = &raw mut (*request).metrics;
+            ((*request).version, (*request).numMetrics, (*request).sample1, (*request).sample2, metrics)
         };
         if version != 1 {
             return Err(VERSION_MISMATCH);
@@ -229,7 +230,7 @@ impl<'a> Between<'a> {
         }
         self.links(|elapsed| {
             let all = nvlink(&self.gpu.timeline, elapsed);
-            of_link(if place % 2 == 0 { all.received } else { all.sent }, link, links)
+            of_link(if place.is_multiple_of(2) { all.received } else { all.sent }, link, links)
         })
     }
 }

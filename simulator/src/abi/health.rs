@@ -3,8 +3,8 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlEccCounterType_t, nvmlEnableState_t, nvmlMemoryErrorType_t, nvmlMemoryLocation_t, nvmlPageRetirementCause_t,
-    nvmlRowRemapperHistogramValues_t,
+    nvmlEccCounterType_t, nvmlEnableState_t, nvmlMemoryErrorType_t, nvmlMemoryLocation_t,
+    nvmlPageRetirementCause_t, nvmlRowRemapperHistogramValues_t,
 };
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED};

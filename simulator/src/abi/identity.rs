@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{
     nvmlBrandType_t, nvmlComputeMode_t, nvmlDeviceArchitecture_t, nvmlDriverModel_t, nvmlEnableState_t,
-    nvmlInforomObject_t, nvmlPciInfo_t,
+    nvmlPciInfo_t,
 };
 
 use super::answer::{Answer, NOT_SUPPORTED};
@@ -104,20 +104,6 @@ gpu_calls! {
     fn nvmlDeviceGetGspFirmwareVersion(at, version: Out<c_char>) {
         // No length is passed: the header promises 64 bytes.
         text(version, 64, &at.node.driver_version)
-    }
-
-    fn nvmlDeviceGetInforomVersion(at, object: nvmlInforomObject_t, version: Out<c_char>, length: c_uint) {
-        let _ = at;
-        match object {
-            0 => text(version, length, "2.1"),
-            1 => text(version, length, "7.16"),
-            _ => Err(NOT_SUPPORTED),
-        }
-    }
-
-    fn nvmlDeviceGetInforomImageVersion(at, version: Out<c_char>, length: c_uint) {
-        let _ = at;
-        text(version, length, "G520.0200.00.05")
     }
 
     fn nvmlDeviceGetPersistenceMode(at, mode: Out<nvmlEnableState_t>) {

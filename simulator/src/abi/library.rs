@@ -30,8 +30,11 @@ fn initialise(function: &'static str) -> nvmlReturn_t {
     code(state::initialise().and_then(|()| {
         let node = state::node()?;
         node.report.count(function);
-        node.faults.suffer(function, None);
-        Ok(())
+        // An init that fails has not happened.
+        node.faults.suffer(function, None).or_else(|refused| {
+            state::shut_down()?;
+            Err(refused)
+        })
     }))
 }
 
@@ -39,7 +42,7 @@ fn initialise(function: &'static str) -> nvmlReturn_t {
 extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         node.report.count("nvmlShutdown");
-        node.faults.suffer("nvmlShutdown", None);
+        node.faults.suffer("nvmlShutdown", None)?;
         drop(node);
         state::shut_down()
     }))

@@ -3,8 +3,8 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlEnableState_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t, nvmlPcieUtilCounter_t,
-    nvmlPciInfo_t,
+    nvmlEnableState_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t,
+    nvmlPciInfo_t, nvmlPcieUtilCounter_t,
 };
 
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
@@ -16,8 +16,6 @@ use crate::schedule::{Timeline, Work};
 const PCIE_WINDOW: u64 = 20_000_000;
 /// KB/s at rest; boards show 300 to 900.
 const PCIE_REST: u64 = 600;
-/// NVML_NVLINK_VERSION_4_0, of Hopper.
-const NVLINK_VERSION: c_uint = 6;
 
 /// Bytes since elapsed 0.
 #[derive(Clone, Copy, Default)]
@@ -101,17 +99,22 @@ gpu_calls! {
 
     fn nvmlDeviceGetNvLinkVersion(at, link: c_uint, version: Out<c_uint>) {
         linked(at, link)?;
-        version.put(NVLINK_VERSION)
+        version.put(at.gpu.board.nvlink_version)
     }
 
-    fn nvmlDeviceGetNvLinkCapability(at, link: c_uint, capability: nvmlNvLinkCapability_t, result: Out<c_uint>) {
+    fn nvmlDeviceGetNvLinkCapability(at, link: c_uint, which: nvmlNvLinkCapability_t, result: Out<c_uint>) {
         linked(at, link)?;
-        result.put(c_uint::from(capability != 4))
+        result.put(c_uint::from(which != 4))
     }
 
-    fn nvmlDeviceGetNvLinkErrorCounter(at, link: c_uint, counter: nvmlNvLinkErrorCounter_t, value: Out<c_ulonglong>) {
+    fn nvmlDeviceGetNvLinkErrorCounter(
+        at,
+        link: c_uint,
+        which: nvmlNvLinkErrorCounter_t,
+        value: Out<c_ulonglong>
+    ) {
         linked(at, link)?;
-        if counter > 4 {
+        if which > 4 {
             return Err(INVALID_ARGUMENT);
         }
         value.put(0)

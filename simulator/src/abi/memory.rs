@@ -18,7 +18,11 @@ impl Memory {
     fn of(at: &Device<'_>) -> Self {
         match at.instance {
             // Instances show no reserve of their own.
-            Some(instance) => Self { total: instance.profile.memory_mib * MIB, reserved: 0, used: instance_used(at, instance) },
+            Some(instance) => Self {
+                total: instance.profile.memory_mib * MIB,
+                reserved: 0,
+                used: instance_used(at, instance),
+            },
             None => {
                 let board = at.gpu.board;
                 let room = board.memory_total - board.memory_reserved;
@@ -39,7 +43,10 @@ impl Memory {
 
 fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
     let present = at.gpu.timeline.present(at.now.elapsed);
-    let held: u64 = present.filter(|(_, worker, _)| worker.engine == instance.engine).map(|(_, _, span)| span.memory).sum();
+    let held: u64 = present
+        .filter(|(_, worker, _)| worker.engine == instance.engine)
+        .map(|(_, _, span)| span.memory)
+        .sum();
     (instance.profile.idle_mib * MIB + held).min(instance.profile.memory_mib * MIB)
 }
 
@@ -64,11 +71,13 @@ device_calls! {
     }
 
     fn nvmlDeviceGetBAR1MemoryInfo(at, memory: Out<nvmlBAR1Memory_t>) {
+        let board = at.gpu.board;
+        let contexts = at.gpu.timeline.present(at.now.elapsed).count() as u64;
         let (total, used) = match at.instance {
             Some(instance) => (instance.profile.bar1_mib * MIB, 0),
             // MIG maps all of the frame buffer; without it the driver keeps a few MiB.
-            None if !at.gpu.instances.is_empty() => (at.gpu.board.bar1_total, at.gpu.board.memory_total - at.gpu.board.memory_reserved),
-            None => (at.gpu.board.bar1_total, (1 + 2 * at.gpu.timeline.present(at.now.elapsed).count() as u64) * MIB),
+            None if at.gpu.instances.is_empty() => (board.bar1_total, (1 + 2 * contexts) * MIB),
+            None => (board.bar1_total, board.memory_total - board.memory_reserved),
         };
         memory.put(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })
     }

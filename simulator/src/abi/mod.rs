@@ -77,7 +77,7 @@ fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), 
 pub(crate) fn on_node(function: &'static str, body: impl FnOnce(&Node, Now) -> Answer) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         node.report.count(function);
-        node.faults.suffer(function, None);
+        node.faults.suffer(function, None)?;
         let now = node.clock.now();
         node.report(now);
         body(&node, now)
@@ -93,7 +93,7 @@ pub(crate) fn on_device(
     code(state::node().and_then(|node| {
         node.report.count(function);
         let (gpu, instance) = find(&node, device)?;
-        node.faults.suffer(function, Some(gpu.index));
+        node.faults.suffer(function, Some(gpu.index))?;
         let now = node.clock.now();
         node.report(now);
         body(&Device { node: &node, gpu, instance, now })
@@ -125,14 +125,16 @@ macro_rules! device_calls {
 
 /// Exports functions about a whole GPU, which MIG devices do not answer.
 macro_rules! gpu_calls {
-    ($(fn $name:ident($at:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => { $crate::abi::device_calls! { $(
-        fn $name($at $(, $argument: $kind)*) {
-            if $at.instance.is_some() {
-                return Err($crate::abi::answer::NOT_SUPPORTED);
+    ($(fn $name:ident($at:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => {
+        $crate::abi::device_calls! { $(
+            fn $name($at $(, $argument: $kind)*) {
+                if $at.instance.is_some() {
+                    return Err($crate::abi::answer::NOT_SUPPORTED);
+                }
+                $body
             }
-            $body
-        }
-    )* } };
+        )* }
+    };
 }
 
 pub(crate) use {device_calls, gpu_calls, node_calls};

@@ -9,7 +9,7 @@ use super::gpu_calls;
 
 gpu_calls! {
     fn nvmlDeviceGetPowerUsage(at, power: Out<c_uint>) {
-        power.put(at.meters().power_average().try_into().unwrap_or(c_uint::MAX))
+        power.put(at.meters().power_usage().try_into().unwrap_or(c_uint::MAX))
     }
 
     fn nvmlDeviceGetTotalEnergyConsumption(at, energy: Out<c_ulonglong>) {

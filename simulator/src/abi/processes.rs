@@ -3,8 +3,8 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
-    nvmlProcessesUtilizationInfo_v1_t,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
+    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_v1_t,
 };
 
 use super::answer::{NOT_FOUND, Refused};
@@ -134,4 +134,3 @@ fn samples_since(at: &Device<'_>, last_seen: c_ulonglong) -> Result<Vec<Stamped>
     }
     if found.is_empty() { Err(NOT_FOUND) } else { Ok(found) }
 }
-

@@ -9,6 +9,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, expect_version};
 use super::gpu_calls;
+use crate::board::Limits;
 
 gpu_calls! {
     fn nvmlDeviceGetTemperature(at, sensor: nvmlTemperatureSensors_t, temperature: Out<c_uint>) {
@@ -31,14 +32,19 @@ gpu_calls! {
     // The absolute thresholds that follow from the margins; which of them a real H100 answers was not seen.
     fn nvmlDeviceGetTemperatureThreshold(at, kind: nvmlTemperatureThresholds_t, temperature: Out<c_uint>) {
         let place = usize::try_from(kind).ok().filter(|place| *place < 4).ok_or(NOT_SUPPORTED)?;
-        let below = at.gpu.board.tlimit.get(place).copied().ok_or(NOT_SUPPORTED)?;
-        temperature.put(at.gpu.board.margin_zero.saturating_add_signed(-below))
+        let degrees = match at.gpu.board.thermal.limits {
+            Limits::Absolute(degrees) => degrees.get(place).copied(),
+            Limits::Margins { zero, tlimit } => {
+                tlimit.get(place).map(|below| zero.saturating_add_signed(-below))
+            }
+        };
+        temperature.put(degrees.ok_or(NOT_SUPPORTED)?)
     }
 
     fn nvmlDeviceGetMarginTemperature(at, request: Out<nvmlMarginTemperature_v1_t>) {
         let mut asked = request.get()?;
         expect_version::<nvmlMarginTemperature_v1_t>(asked.version, 1)?;
-        asked.marginTemperature = at.meters().margin();
+        asked.marginTemperature = at.meters().margin().ok_or(NOT_SUPPORTED)?;
         request.put(asked)
     }
 

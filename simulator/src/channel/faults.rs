@@ -1,7 +1,8 @@
-//! The faults file: calls that are slow or never return, as long as the file says so.
+//! The faults file: calls that are slow, never return or fail, as long as the file says so.
 //!
 //! In: the file `faults`, looked at again at most every 20 ms of real time. Out: a delay before the call
-//! goes on, or a hang until the fault leaves the file. A broken file leaves the former faults in force.
+//! goes on, a hang until the fault leaves the file, an error code in place of an answer. A broken file
+//! leaves the former faults in force.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
+use crate::abi::answer::{Answer, Refused};
 use crate::clock;
 use crate::state::lock;
 
@@ -29,6 +31,9 @@ struct Fault {
     delay_ms: u64,
     #[serde(default)]
     hang: bool,
+    /// What the call answers instead, after delay and hang; 0: what it would.
+    #[serde(default)]
+    code: u32,
 }
 
 impl Fault {
@@ -55,8 +60,8 @@ impl Faults {
         Self { path, seen: Mutex::new(Seen::default()) }
     }
 
-    /// Suffers what the file has for this call; returns when the call may go on.
-    pub(crate) fn suffer(&self, function: &str, gpu: Option<u32>) {
+    /// Suffers what the file has for this call; returns when and how the call may go on.
+    pub(crate) fn suffer(&self, function: &str, gpu: Option<u32>) -> Answer {
         let delay = self.read(|faults| {
             faults.iter().filter(|fault| fault.hits(function, gpu)).map(|fault| fault.delay_ms).max()
         });
@@ -66,6 +71,11 @@ impl Faults {
         while self.read(|faults| faults.iter().any(|fault| fault.hang && fault.hits(function, gpu))) {
             thread::sleep(HANG_STEP);
         }
+        let code = self.read(|faults| {
+            let mut hits = faults.iter().filter(|fault| fault.hits(function, gpu));
+            hits.find(|fault| fault.code != 0).map_or(0, |fault| fault.code)
+        });
+        Refused::with(code)
     }
 
     fn read<T>(&self, look: impl FnOnce(&[Fault]) -> T) -> T {
@@ -113,9 +123,16 @@ mod tests {
 
     #[test]
     fn a_fault_hits_its_function_on_its_gpu_only() {
-        let faults: Vec<Fault> = serde_json::from_str(r#"[{"function":"a","gpu":3,"delay_ms":5},{"function":"*","hang":true}]"#).unwrap();
+        let faults: Vec<Fault> =
+            serde_json::from_str(r#"[{"function":"a","gpu":3,"delay_ms":5},{"function":"*","hang":true}]"#)
+                .unwrap();
         let [one, all] = faults.as_slice() else { unreachable!() };
-        assert!(one.hits("a", Some(3)) && !one.hits("a", Some(2)) && !one.hits("a", None) && !one.hits("b", Some(3)));
+        assert!(
+            one.hits("a", Some(3))
+                && !one.hits("a", Some(2))
+                && !one.hits("a", None)
+                && !one.hits("b", Some(3))
+        );
         assert!(all.hits("b", None) && all.hits("a", Some(7)));
     }
 

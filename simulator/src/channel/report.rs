@@ -48,7 +48,11 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_path_buf(), written: Mutex::new(None), calls: Mutex::new(BTreeMap::new()) }
+        Self {
+            directory: directory.to_path_buf(),
+            written: Mutex::new(None),
+            calls: Mutex::new(BTreeMap::new()),
+        }
     }
 
     pub(crate) fn count(&self, function: &'static str) {

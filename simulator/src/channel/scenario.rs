@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_ignored_and_missing_ones_have_defaults() {
-        let text = r#"{"gpus":[{"profile":"h100"}],"hosts":1,"processes":[{"pid":1,"gpu":0,"cgroup":"x","phases":[{"from":0,"to":1}]}]}"#;
+        let text = r#"{"gpus":[{"profile":"h100"}],"hosts":1,
+            "processes":[{"pid":1,"gpu":0,"cgroup":"x","phases":[{"from":0,"to":1}]}]}"#;
         let scenario = Scenario::parse(text).unwrap();
         assert_eq!(scenario.gpus.first().unwrap().count, 1);
         assert_eq!(scenario.driver_version, "580.105.08");
@@ -189,8 +190,12 @@ mod tests {
     #[test]
     fn a_wrong_value_is_named_with_its_place() {
         let text = r#"{"gpus":[],"processes":[{"pid":7,"gpu":0,"phases":[{"from":0,"to":1,"demand":1.5}]}]}"#;
-        assert_eq!(Scenario::parse(text).unwrap_err(), "processes[0] (pid 7) phases[0]: demand 1.5 is not between 0 and 1");
-        let text = r#"{"gpus":[],"cycle_seconds":10,"throttles":[{"from":5,"to":11,"gpu":0,"reason":"sw_power_cap"}]}"#;
+        assert_eq!(
+            Scenario::parse(text).unwrap_err(),
+            "processes[0] (pid 7) phases[0]: demand 1.5 is not between 0 and 1"
+        );
+        let text = r#"{"gpus":[],"cycle_seconds":10,
+            "throttles":[{"from":5,"to":11,"gpu":0,"reason":"sw_power_cap"}]}"#;
         assert!(Scenario::parse(text).unwrap_err().starts_with("throttles[0]: from 5 to 11"));
         assert!(Scenario::parse("{").unwrap_err().contains("line 1"));
     }

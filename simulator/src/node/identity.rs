@@ -52,7 +52,12 @@ fn uuid(prefix: &str, seed: u64) -> String {
     let version = if prefix == "MIG" { 0x5000 } else { 0 };
     let third = if version == 0 { high & 0xFFFF } else { (high & 0x0FFF) | version };
     let fourth = ((low >> 48) & 0x3FFF) | 0x8000;
-    format!("{prefix}-{:08x}-{:04x}-{third:04x}-{fourth:04x}-{:012x}", high >> 32, (high >> 16) & 0xFFFF, low & 0xFFFF_FFFF_FFFF)
+    format!(
+        "{prefix}-{:08x}-{:04x}-{third:04x}-{fourth:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xFFFF,
+        low & 0xFFFF_FFFF_FFFF
+    )
 }
 
 #[cfg(test)]

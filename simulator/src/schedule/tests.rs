@@ -3,7 +3,17 @@
 use super::*;
 
 fn phase(from: f64, to: f64, demand: f64) -> Phase {
-    Phase { from, to, demand, memory_bytes: 1, sm: 0.5, tensor: 0.25, dram: 0.125, encoder: 0.1, decoder: 0.0 }
+    Phase {
+        from,
+        to,
+        demand,
+        memory_bytes: 1,
+        sm: 0.5,
+        tensor: 0.25,
+        dram: 0.125,
+        encoder: 0.1,
+        decoder: 0.0,
+    }
 }
 
 fn worker(pid: u32, engine: usize, phases: &[Phase]) -> Worker {
@@ -38,7 +48,18 @@ fn walk(timeline: &Timeline, elapsed: u64) -> Totals {
 #[test]
 fn sums_by_checkpoint_equal_a_walk_over_every_slice() {
     let timeline = timeline();
-    for elapsed in [0, 1, SLICE - 1, SLICE, 999_999_999, 1_000_000_000, 3_209_999_999, 3_210_000_000, 5_555_555_555, 40_000_000_001] {
+    for elapsed in [
+        0,
+        1,
+        SLICE - 1,
+        SLICE,
+        999_999_999,
+        1_000_000_000,
+        3_209_999_999,
+        3_210_000_000,
+        5_555_555_555,
+        40_000_000_001,
+    ] {
         assert_eq!(timeline.totals(elapsed), walk(&timeline, elapsed), "at {elapsed}");
     }
 }
