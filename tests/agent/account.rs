@@ -1,0 +1,102 @@
+//! The account through the real binary: L1 from the API and on the page, and across a kill.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::running::{Agent, Demo, output};
+
+/// Fast enough for minutes of account in seconds, slow enough that no tick is missed on a busy machine.
+const FAST: &[&str] = &["--speed", "30"];
+
+fn bill(agent: &Agent) -> Value {
+    let (status, body) = agent.get("/api/v1/bill");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("{key} in {value}"))
+}
+
+/// L1 and L2 on every line and GPU, exactly.
+fn check(bill: &Value) {
+    let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut used: BTreeMap<&str, u64> = BTreeMap::new();
+    for line in bill["lines"].as_array().unwrap() {
+        let uuid = line["uuid"].as_str().unwrap();
+        let parts = ["within_ns", "lent_ns", "waste_ns", "unmeasured_ns", "unavailable_ns"];
+        assert_eq!(number(line, "held_ns"), parts.iter().map(|part| number(line, part)).sum::<u64>());
+        *held.entry(uuid).or_default() += number(line, "held_ns");
+        *used.entry(uuid).or_default() += number(line, "used_ns");
+    }
+    for gpu in bill["gpus"].as_array().unwrap() {
+        let uuid = gpu["uuid"].as_str().unwrap();
+        assert_eq!(held[uuid], number(gpu, "slot_ns"), "held of {uuid}");
+        assert!(used[uuid] <= held[uuid], "used of {uuid}");
+    }
+    assert_eq!(bill["reconciliation"]["imbalance_ns"], "0");
+    assert_eq!(bill["reconciliation"]["imbalance_money"], "0.000000000");
+}
+
+fn settled_seconds(page: &crate::scrape::Scrape) -> i128 {
+    page.of("gpu_slot_seconds_total", &[]).map(|(_, value)| crate::scrape::nano(value)).min().unwrap_or(0)
+        / 1_000_000_000
+}
+
+#[test]
+fn every_gpu_second_is_in_the_bill_exactly_once_and_on_the_page_too() {
+    let demo = Demo::start(FAST);
+    let page = demo.agent.wait_for("five minutes of account", |page| settled_seconds(page) >= 300);
+    check(&bill(&demo.agent));
+    assert_eq!(page.value("gpumeter_ledger_imbalance", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_account_unsettled_windows_total", &[]), Some("0"));
+    // GPUs whose tenants are all known for longer than the birth delay: L1 holds on the page.
+    for gpu in [0, 2, 7] {
+        let label = format!("gpu=\"{gpu}\"");
+        assert_eq!(
+            page.nano_sum("gpu_tenant_held_seconds_total", &[&label]),
+            page.nano_sum("gpu_slot_seconds_total", &[&label]),
+            "{label}"
+        );
+    }
+    let bill = bill(&demo.agent);
+    let tenants: Vec<&str> =
+        bill["lines"].as_array().unwrap().iter().map(|line| line["tenant"].as_str().unwrap()).collect();
+    for tenant in ["train-llm.service", "alice", "bob", "carol", "inference.service", "dave", "erin", "__unallocated__", "__unattributed__"] {
+        assert!(tenants.contains(&tenant), "{tenant} in {tenants:?}");
+    }
+}
+
+#[test]
+fn the_bill_command_prints_a_table_that_reconciles() {
+    let demo = Demo::start(FAST);
+    demo.agent.wait_for("two minutes of account", |page| settled_seconds(page) >= 120);
+    let table = output(&["bill", "--url", &format!("http://{}", demo.agent.address)]);
+    let text = String::from_utf8(table.stdout).unwrap();
+    assert!(table.status.success(), "{text}{}", String::from_utf8_lossy(&table.stderr));
+    for word in ["tenant", "held h", "used h", "idle h", "USD", "total", "reconciles"] {
+        assert!(text.contains(word), "{word} in\n{text}");
+    }
+}
+
+#[test]
+fn a_kill_loses_no_committed_second_and_doubles_none() {
+    let mut demo = Demo::start(FAST);
+    let mut last = BTreeMap::new();
+    for _ in 0..5 {
+        let seconds = last.values().copied().min().unwrap_or(0) + 30;
+        let page = demo.agent.wait_for("more account", |page| settled_seconds(page) >= seconds);
+        for (name, value) in page.of("gpu_tenant_held_seconds_total", &[]) {
+            let value = crate::scrape::nano(value) / 1_000_000_000;
+            let before = last.insert(name.to_owned(), value).unwrap_or(0);
+            assert!(value >= before, "{name} went from {before} to {value}");
+        }
+        last.retain(|name, _| name.contains("gpu=\"7\""));
+        check(&bill(&demo.agent));
+        demo.kill_and_restart(FAST);
+    }
+    let page = demo.agent.wait_for("the account after the last kill", |page| settled_seconds(page) >= 30);
+    assert_eq!(page.value("gpumeter_ledger_imbalance", &[]), Some("0"));
+    check(&bill(&demo.agent));
+}

@@ -1,0 +1,102 @@
+//! What operators and neighbours get wrong: a clear error, the right status, nothing lost.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::running::{Demo, output};
+
+fn refused(arguments: &[&str], words: &[&str]) {
+    let output = output(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+    for word in words {
+        assert!(error.contains(word), "{word:?} in {error}");
+    }
+}
+
+fn path(directory: &tempfile::TempDir, name: &str) -> String {
+    directory.path().join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn every_problem_of_a_configuration_is_told_at_once_with_its_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(&directory, "config.yaml");
+    fs::write(&file, "samplin:\n  interval: 1s\nweb:\n  listen: nowhere\nledger:\n  path: relative.db\n").unwrap();
+    refused(&["run", "--config", &file], &["config.yaml:1", "did you mean", "sampling", "config.yaml:4", "config.yaml:6"]);
+    refused(&["check-config", &file], &["config.yaml:1", "config.yaml:4"]);
+}
+
+#[test]
+fn a_broken_file_is_told_with_its_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(&directory, "config.yaml");
+    fs::write(&file, "web:\n  listen: [\n").unwrap();
+    refused(&["check-config", &file], &["config.yaml:"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().to_str().unwrap();
+    refused(&["demo", "--state-dir", state, "--listen", &address], &[&address, "in use"]);
+}
+
+#[test]
+fn a_second_agent_on_one_ledger_is_refused_and_told_who_owns_it() {
+    let demo = Demo::start(&[]);
+    let state = demo.directory.path().to_str().unwrap();
+    let owner = demo.agent.id().to_string();
+    refused(&["demo", "--state-dir", state, "--listen", "127.0.0.1:0"], &["ledger.db", &owner]);
+    demo.agent.wait_for("the first goes on", |page| page.has("gpu_up", &[]));
+}
+
+#[test]
+fn a_bill_of_a_ledger_that_is_owned_is_refused() {
+    let demo = Demo::start(&[]);
+    let ledger = demo.directory.path().join("ledger.db");
+    refused(&["bill", "--ledger", ledger.to_str().unwrap()], &["ledger.db"]);
+}
+
+#[test]
+fn a_file_that_is_no_ledger_is_refused_and_left_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("ledger.db"), "dear diary").unwrap();
+    let state = directory.path().to_str().unwrap();
+    refused(&["demo", "--state-dir", state, "--listen", "127.0.0.1:0"], &["ledger.db", "not a gpumeter ledger"]);
+    assert_eq!(fs::read_to_string(directory.path().join("ledger.db")).unwrap(), "dear diary");
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_is_named() {
+    // Root ignores permission bits, so the place is one where nobody can make a file.
+    refused(&["demo", "--state-dir", "/proc/gpumeter", "--listen", "127.0.0.1:0"], &["/proc/gpumeter", "--state-dir"]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(&directory, "config.yaml");
+    fs::write(&file, "ledger:\n  path: /proc/gpumeter/ledger.db\nweb:\n  listen: 127.0.0.1:0\n").unwrap();
+    refused(&["run", "--config", &file], &["/proc/gpumeter/ledger.db"]);
+}
+
+#[test]
+fn a_library_that_is_no_nvml_is_told_and_the_agent_serves_its_own_health() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = path(&directory, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\n", path(&directory, "ledger.db"))).unwrap();
+    let mut command = crate::running::program();
+    command.args(["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library", "libc.so.6"]);
+    let agent = crate::running::Agent::start(command);
+    let page = agent.wait_for("its own health", |page| page.has("gpumeter_build_info", &[]));
+    assert!(!page.has("gpu_up", &[]));
+    assert_eq!(page.value("gpumeter_simulated", &[]), Some("0"));
+    assert!(agent.log().contains("is no NVML"));
+}
+
+#[test]
+fn a_bill_with_a_wrong_time_is_told_which() {
+    let demo = Demo::start(&[]);
+    let (status, body) = demo.agent.get("/api/v1/bill?from=yesterday");
+    assert_eq!(status, 400, "{body}");
+    assert!(body.contains("yesterday"), "{body}");
+}

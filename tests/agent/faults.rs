@@ -1,0 +1,59 @@
+//! What a sick driver may do to the agent, and what it may not.
+
+use std::time::Duration;
+
+use crate::running::Demo;
+
+const HANG: &str = r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#;
+
+#[test]
+fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.faults(HANG);
+    let page = demo.agent.wait_for("the fault", |page| {
+        page.value("gpu_up", &["gpu=\"3\""]) == Some("0")
+            && page.has("gpumeter_driver_call_in_flight_seconds", &["gpu=\"3\"", "call=\"nvmlDeviceGetUtilizationRates\""])
+    });
+    // Nothing frozen is shown of the hung one; what it is and that it is there stays.
+    assert!(!page.has("gpu_power_watts", &["gpu=\"3\""]));
+    assert!(!page.has("gpu_utilization_ratio", &["gpu=\"3\""]));
+    assert!(page.has("gpu_info", &["gpu=\"3\""]));
+    assert_eq!(page.value("gpu_present", &["gpu=\"3\""]), Some("1"));
+    for gpu in [0, 1, 2, 4, 5, 6, 7] {
+        let label = format!("gpu=\"{gpu}\"");
+        assert_eq!(page.value("gpu_up", &[&label]), Some("1"), "{label}");
+        assert!(page.has("gpu_power_watts", &[&label]), "{label}");
+    }
+    assert_eq!(demo.agent.get("/-/healthy").0, 200, "a sick card must not restart the only witness");
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| {
+        page.value("gpu_up", &["gpu=\"3\""]) == Some("1") && page.has("gpu_power_watts", &["gpu=\"3\""])
+    });
+}
+
+#[test]
+fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
+    let mut demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.faults(HANG);
+    demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
+    let (status, took) = demo.agent.terminate();
+    assert!(status.success(), "{status}: {}", demo.agent.log());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Closed, not killed: nobody owns the ledger and it opens.
+    let ledger = demo.directory.path().join("ledger.db");
+    let bill = crate::running::output(&["bill", "--ledger", ledger.to_str().unwrap()]);
+    assert!(bill.status.success(), "{}", String::from_utf8_lossy(&bill.stderr));
+}
+
+#[test]
+fn a_hang_of_every_call_leaves_the_agent_answering() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.faults(r#"[{"function": "*", "gpu": null, "hang": true}]"#);
+    let page = demo.agent.wait_for("the fault", |page| page.of("gpu_up", &[]).all(|(_, up)| up == "0"));
+    assert!(!page.has("gpu_power_watts", &[]));
+    assert_eq!(demo.agent.get("/-/healthy").0, 200);
+    demo.faults("[]");
+}

@@ -1,0 +1,9 @@
+//! The real binary over the simulated driver library, with scripted faults and bad input.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
+
+mod account;
+mod bad_input;
+mod faults;
+mod running;
+mod scrape;

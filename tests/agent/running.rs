@@ -1,0 +1,165 @@
+//! A running agent, the directory it lives in, and what a test may do to both.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::scrape::Scrape;
+
+/// How long anything may take before a test gives up; generous, since nothing is measured here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_gpumeter"))
+}
+
+/// Runs a command to its end.
+pub(crate) fn output(arguments: &[&str]) -> Output {
+    program().args(arguments).output().unwrap()
+}
+
+/// A demo on a free port of loopback.
+pub(crate) struct Demo {
+    pub(crate) directory: TempDir,
+    pub(crate) agent: Agent,
+}
+
+/// A running process of the agent.
+pub(crate) struct Agent {
+    child: Child,
+    pub(crate) address: String,
+    log: Receiver<String>,
+}
+
+impl Demo {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = Self::launch(directory.path(), arguments);
+        Self { directory, agent }
+    }
+
+    fn launch(directory: &Path, arguments: &[&str]) -> Agent {
+        let mut command = program();
+        command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory).args(arguments);
+        Agent::start(command)
+    }
+
+    /// Kills the agent as a power cut would and starts it again.
+    pub(crate) fn kill_and_restart(&mut self, arguments: &[&str]) {
+        self.agent.kill();
+        self.agent = Self::launch(self.directory.path(), arguments);
+    }
+
+    pub(crate) fn driver(&self, name: &str) -> PathBuf {
+        self.directory.path().join("driver").join(name)
+    }
+
+    /// Replaces the script of faults; the library reads it again by itself.
+    pub(crate) fn faults(&self, script: &str) {
+        let new = self.driver("faults.new");
+        std::fs::write(&new, script).unwrap();
+        std::fs::rename(new, self.driver("faults")).unwrap();
+    }
+}
+
+impl Agent {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, log) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| sender.send(line).unwrap_or(())));
+        let mut seen = Vec::new();
+        let address = loop {
+            let Ok(line) = log.recv_timeout(PATIENCE) else { panic!("the agent did not listen:\n{}", seen.join("\n")) };
+            if let Some((_, address)) = line.split_once("address=") {
+                break address.split_whitespace().next().unwrap().to_owned();
+            }
+            seen.push(line);
+        };
+        Self { child, address, log }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Status and body of a request; an agent that does not answer is status 0.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        self.get_as(path, "text/plain")
+    }
+
+    pub(crate) fn get_as(&self, path: &str, accept: &str) -> (u16, String) {
+        let Ok(mut stream) = TcpStream::connect(&self.address) else { return (0, String::new()) };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n",
+            self.address
+        );
+        let mut answer = Vec::new();
+        if stream.write_all(request.as_bytes()).is_err() || stream.read_to_end(&mut answer).is_err() {
+            return (0, String::new());
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        let Some((head, body)) = answer.split_once("\r\n\r\n") else { return (0, answer) };
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    pub(crate) fn scrape(&self) -> Scrape {
+        let (status, page) = self.get("/metrics");
+        assert_eq!(status, 200, "{page}");
+        Scrape::parse(&page)
+    }
+
+    /// Scrapes until the page is as wanted.
+    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
+        let begun = Instant::now();
+        loop {
+            let (status, page) = self.get("/metrics");
+            if status == 200 {
+                let scrape = Scrape::parse(&page);
+                if wanted(&scrape) {
+                    return scrape;
+                }
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what} did not come; the page is\n{page}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks the agent to end, and how long it took.
+    pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, begun.elapsed());
+            }
+            assert!(begun.elapsed() < PATIENCE, "the agent does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it has logged since the last look.
+    pub(crate) fn log(&self) -> String {
+        self.log.try_iter().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have ended; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

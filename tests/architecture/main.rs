@@ -1,0 +1,148 @@
+//! The shape of the house, as data, held against the code: who may import whom, and what must not occur.
+//!
+//! ARCHITECTURE.md prints the same table; a difference fails here.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
+
+mod rooms;
+mod source;
+
+use std::collections::BTreeSet;
+
+use rooms::ROOMS;
+use source::{Source, sources};
+
+fn offences(of: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
+    sources().iter().flat_map(|source| of(source)).collect()
+}
+
+fn none(offences: &[String]) {
+    assert!(offences.is_empty(), "\n{}", offences.join("\n"));
+}
+
+#[test]
+fn every_room_is_in_the_table_and_every_row_is_a_room() {
+    let found: BTreeSet<String> = sources().iter().filter_map(|source| source.room.clone()).collect();
+    let listed: BTreeSet<String> = ROOMS.iter().map(|room| room.name.to_owned()).collect();
+    assert_eq!(found, listed);
+}
+
+#[test]
+fn no_import_runs_against_the_table() {
+    none(&offences(|source| {
+        let Some(room) = source.room() else { return Vec::new() };
+        source
+            .imports
+            .iter()
+            .filter(|(other, _)| *other != room.name && !room.may_import(other))
+            .map(|(other, line)| format!("{}:{line}: {} may not import {other}", source.path, room.name))
+            .collect()
+    }));
+}
+
+#[test]
+fn only_the_clock_reads_clocks() {
+    none(&offences(|source| {
+        if source.is_in("clock") {
+            return Vec::new();
+        }
+        source.mentions(&["Instant :: now", "SystemTime :: now", "clock_gettime", "Timestamp :: now", "Zoned :: now"])
+    }));
+}
+
+#[test]
+fn only_the_app_starts_threads() {
+    none(&offences(|source| {
+        if source.is_in("app") {
+            return Vec::new();
+        }
+        source.mentions(&["thread :: spawn", "thread :: Builder", "spawn_blocking"])
+    }));
+}
+
+#[test]
+fn only_the_driver_room_is_unsafe() {
+    none(&offences(|source| {
+        if source.is_in("nvml") { Vec::new() } else { source.mentions(&["unsafe {", "unsafe impl", "unsafe fn"]) }
+    }));
+}
+
+#[test]
+fn nothing_above_the_driver_room_sees_an_nvml_type() {
+    none(&offences(|source| {
+        if source.is_in("nvml") { Vec::new() } else { source.mentions(&["nvml_wrapper", "nvmlReturn_t", "nvmlDevice_t"]) }
+    }));
+}
+
+#[test]
+fn driver_functions_are_called_through_the_table_and_never_as_methods() {
+    // The methods of that name panic when the library has no such symbol.
+    none(&offences(|source| {
+        source
+            .method_calls
+            .iter()
+            .filter(|(name, _)| name.starts_with("nvml") && name.len() > 4)
+            .map(|(name, line)| format!("{}:{line}: .{name}()", source.path))
+            .collect()
+    }));
+}
+
+#[test]
+fn money_and_settlement_know_no_floating_point() {
+    none(&offences(|source| {
+        if source.is_in("attribution") || source.is_in("ledger") { source.mentions(&["f64", "f32"]) } else { Vec::new() }
+    }));
+}
+
+#[test]
+fn no_module_bears_a_name_that_says_nothing() {
+    const EMPTY: &[&str] = &["utils", "util", "common", "helpers", "helper", "types", "manager", "misc"];
+    none(&offences(|source| {
+        let stem = source.path.rsplit('/').next().unwrap().trim_end_matches(".rs");
+        if EMPTY.contains(&stem) { vec![source.path.clone()] } else { Vec::new() }
+    }));
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    none(&offences(|source| {
+        if source.has_module_docs { Vec::new() } else { vec![format!("{}: opens without //!", source.path)] }
+    }));
+}
+
+#[test]
+fn functions_stay_readable() {
+    none(&offences(|source| {
+        source
+            .functions
+            .iter()
+            .filter(|function| function.lines > 60 || function.parameters > 6)
+            .map(|function| {
+                format!(
+                    "{}: {} has {} lines and {} parameters",
+                    source.path, function.name, function.lines, function.parameters
+                )
+            })
+            .collect()
+    }));
+}
+
+#[test]
+fn a_metric_name_is_written_once() {
+    let all: Vec<(String, String)> = sources()
+        .iter()
+        .filter(|source| source.is_in("catalogue"))
+        .flat_map(|source| source.metric_names.clone())
+        .collect();
+    let mut seen = BTreeSet::new();
+    for (name, path) in all {
+        assert!(seen.insert(name.clone()), "{name} again in {path}");
+    }
+}
+
+#[test]
+fn the_architecture_page_prints_this_table() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/ARCHITECTURE.md")).unwrap();
+    let table = rooms::table();
+    assert!(page.contains(&table), "ARCHITECTURE.md must contain:\n{table}");
+}

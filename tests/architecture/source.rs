@@ -1,0 +1,180 @@
+//! The agent's source, read with `syn`: imports, functions, method calls, and the tokens outside tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use super::rooms::{ROOMS, Room};
+
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) lines: usize,
+    pub(crate) parameters: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) room: Option<String>,
+    pub(crate) imports: Vec<(String, usize)>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) method_calls: Vec<(String, usize)>,
+    pub(crate) metric_names: Vec<(String, String)>,
+    pub(crate) has_module_docs: bool,
+    tokens: String,
+}
+
+impl Source {
+    pub(crate) fn room(&self) -> Option<&'static Room> {
+        ROOMS.iter().find(|room| Some(room.name) == self.room.as_deref())
+    }
+
+    pub(crate) fn is_in(&self, room: &str) -> bool {
+        self.room.as_deref() == Some(room)
+    }
+
+    pub(crate) fn mentions(&self, what: &[&str]) -> Vec<String> {
+        let found = what.iter().filter(|text| self.tokens.contains(**text));
+        found.map(|text| format!("{}: {text}", self.path)).collect()
+    }
+}
+
+/// Every file under `src/`.
+pub(crate) fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    files.sort();
+    files.iter().map(|file| read(file, &root)).collect()
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+fn read(file: &Path, root: &Path) -> Source {
+    let text = fs::read_to_string(file).unwrap();
+    let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let relative = file.strip_prefix(root).unwrap();
+    let room = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+    let mut source = Source {
+        path: format!("src/{}", relative.display()),
+        room: (!room.ends_with(".rs")).then(|| room.to_owned()),
+        has_module_docs: text.starts_with("//!"),
+        ..Source::default()
+    };
+    Reader { source: &mut source }.visit_file(&parsed);
+    source
+}
+
+struct Reader<'a> {
+    source: &'a mut Source,
+}
+
+impl Reader<'_> {
+    fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
+        let span = block.span();
+        self.source.functions.push(Function {
+            name: signature.ident.to_string(),
+            lines: span.end().line - span.start().line + 1,
+            parameters: signature.inputs.len(),
+        });
+    }
+}
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("test"))
+    })
+}
+
+impl<'ast> Visit<'ast> for Reader<'_> {
+    fn visit_file(&mut self, file: &'ast syn::File) {
+        use quote::ToTokens;
+        for item in &file.items {
+            let attributes: &[syn::Attribute] = match item {
+                syn::Item::Mod(module) => &module.attrs,
+                syn::Item::Fn(function) => &function.attrs,
+                syn::Item::Use(import) => &import.attrs,
+                _ => &[],
+            };
+            if is_test(attributes) {
+                continue;
+            }
+            self.source.tokens += &item.to_token_stream().to_string();
+            self.source.tokens.push('\n');
+            self.visit_item(item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.function(&item.sig, &item.block);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.function(&item.sig, &item.block);
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if let syn::UseTree::Path(path) = &item.tree
+            && path.ident == "crate"
+        {
+            let line = item.span().start().line;
+            match &*path.tree {
+                syn::UseTree::Path(inner) => self.source.imports.push((inner.ident.to_string(), line)),
+                syn::UseTree::Name(inner) => self.source.imports.push((inner.ident.to_string(), line)),
+                syn::UseTree::Group(group) => {
+                    for tree in &group.items {
+                        let name = match tree {
+                            syn::UseTree::Path(inner) => inner.ident.to_string(),
+                            syn::UseTree::Name(inner) => inner.ident.to_string(),
+                            syn::UseTree::Rename(inner) => inner.ident.to_string(),
+                            _ => continue,
+                        };
+                        self.source.imports.push((name, line));
+                    }
+                }
+                syn::UseTree::Rename(inner) => self.source.imports.push((inner.ident.to_string(), line)),
+                syn::UseTree::Glob(_) => {}
+            }
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let mut segments = path.segments.iter();
+        if segments.next().is_some_and(|first| first.ident == "crate")
+            && let Some(second) = segments.next()
+        {
+            self.source.imports.push((second.ident.to_string(), path.span().start().line));
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.source.method_calls.push((call.method.to_string(), call.span().start().line));
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
+        if let syn::Member::Named(name) = &field.member
+            && name == "name"
+            && let syn::Expr::Lit(literal) = &field.expr
+            && let syn::Lit::Str(text) = &literal.lit
+        {
+            self.source.metric_names.push((text.value(), self.source.path.clone()));
+        }
+        visit::visit_field_value(self, field);
+    }
+}
