@@ -2,5 +2,8 @@
 
 pub mod attribution;
 pub mod catalogue;
+pub mod holders;
+pub mod host;
 pub mod ledger;
 pub mod model;
+pub mod tenants;
