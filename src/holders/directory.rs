@@ -1,0 +1,125 @@
+//! Keeps [`Identities`] true while processes come and go.
+//!
+//! In: the pids that are on GPUs now, and the time. Out: the next identities, the same `Arc` while nothing
+//! has changed. A process is identified once, at first sight: what it is called or where it is moved later
+//! does not rewrite whose time it was. Its start time is read every round, since pids are used again. It
+//! knows no GPU, keeps no clock and starts no thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::identify::identify;
+use super::identities::{Identified, Identities};
+use crate::host::{Gone, Host, Process};
+use crate::model::{Holder, HolderId, Nanoseconds, Stamp};
+
+/// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
+/// later still.
+const KEPT: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// The identities of the processes on this host's GPUs.
+#[derive(Debug)]
+pub struct Directory {
+    host: Host,
+    agent: Option<u32>,
+    known: BTreeMap<u32, Known>,
+    unknown: BTreeMap<u32, Gone>,
+    published: Arc<Identities>,
+}
+
+#[derive(Debug)]
+struct Known {
+    identified: Identified,
+    seen: Stamp,
+}
+
+impl Directory {
+    /// Knows nobody yet. `agent` is the agent's own pid, where the host is the one it runs on.
+    pub fn new(host: Host, agent: Option<u32>) -> Self {
+        let published = Arc::default();
+        Self { host, agent, known: BTreeMap::new(), unknown: BTreeMap::new(), published }
+    }
+
+    /// The host that it asks.
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Pids that were on GPUs in the last round and could not be identified, with what stood in the way.
+    /// Where it is all of them, this pid namespace is not the driver's.
+    pub const fn unknown(&self) -> &BTreeMap<u32, Gone> {
+        &self.unknown
+    }
+
+    /// One round: `seen` are the pids on GPUs now.
+    pub fn refresh(&mut self, seen: &BTreeSet<u32>, now: Stamp) -> Arc<Identities> {
+        let strangers: Vec<u32> = seen.iter().copied().filter(|pid| !self.is_still(*pid, now)).collect();
+        let changed = self.meet(&strangers, now);
+        let before = self.known.len();
+        self.known.retain(|_, known| now.since(known.seen) <= KEPT);
+        if changed || self.known.len() != before {
+            let processes = self.known.iter().map(|(pid, known)| (*pid, known.identified.clone()));
+            self.published = Arc::new(processes.collect());
+        }
+        Arc::clone(&self.published)
+    }
+
+    /// Whether the pid is known and no other process has it. One that has ended while the driver still lists
+    /// it, or that cannot be read for a moment, is who it was.
+    fn is_still(&mut self, pid: u32, now: Stamp) -> bool {
+        let Some(known) = self.known.get_mut(&pid) else { return false };
+        let still = match self.host.start_time(pid) {
+            Ok(start_time) => start_time == known.identified.start_time,
+            Err(_) => true,
+        };
+        if still {
+            known.seen = now;
+        }
+        still
+    }
+
+    /// Identifies processes not met before; whether that changed who is known. Where a pid is another
+    /// process now and that one cannot be read, nobody is named rather than the one before.
+    fn meet(&mut self, strangers: &[u32], now: Stamp) -> bool {
+        self.unknown.clear();
+        let mut met = Vec::new();
+        let mut forgotten = false;
+        for pid in strangers {
+            match self.host.process(*pid) {
+                Ok(process) => met.push(process),
+                Err(gone) => {
+                    forgotten |= self.known.remove(pid).is_some();
+                    self.unknown.insert(*pid, gone);
+                }
+            }
+        }
+        // The oldest first: it speaks for its holder.
+        met.sort_by_key(|process| (process.start_time, process.pid));
+        for process in &met {
+            let identified = self.identified(process);
+            self.known.insert(process.pid, Known { identified, seen: now });
+        }
+        forgotten || !met.is_empty()
+    }
+
+    fn identified(&self, process: &Process) -> Identified {
+        let holder = if self.agent == Some(process.pid) {
+            Holder::remainder(HolderId::SYSTEM)
+        } else {
+            identify(&self.host, process)
+        };
+        Identified {
+            holder: self.shared(holder),
+            name: process.name.as_str().into(),
+            start_time: process.start_time,
+        }
+    }
+
+    /// One holder has one set of facts, those of its process met first: a unit whose processes run under
+    /// several users would otherwise change its user from round to round.
+    fn shared(&self, holder: Holder) -> Arc<Holder> {
+        let same =
+            self.known.values().map(|known| &known.identified.holder).find(|known| known.id == holder.id);
+        same.map_or_else(|| Arc::new(holder), Arc::clone)
+    }
+}

@@ -1,0 +1,43 @@
+//! Who is behind each pid, as last published.
+//!
+//! Immutable: one round's knowledge, shared by whoever looks. It does not know how it was found out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::Holder;
+
+/// A process that was identified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identified {
+    /// Whose it is.
+    pub holder: Arc<Holder>,
+    /// Its name, as the kernel tells it.
+    pub name: Arc<str>,
+    /// Clock ticks between boot and its start.
+    pub start_time: u64,
+}
+
+/// Pids and whose they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identities {
+    processes: BTreeMap<u32, Identified>,
+}
+
+impl Identities {
+    /// Whose pid it is, or was until a moment ago; nothing for one that was never found.
+    pub fn get(&self, pid: u32) -> Option<&Identified> {
+        self.processes.get(&pid)
+    }
+
+    /// All of them, by pid.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Identified)> {
+        self.processes.iter().map(|(pid, identified)| (*pid, identified))
+    }
+}
+
+impl FromIterator<(u32, Identified)> for Identities {
+    fn from_iter<I: IntoIterator<Item = (u32, Identified)>>(processes: I) -> Self {
+        Self { processes: processes.into_iter().collect() }
+    }
+}

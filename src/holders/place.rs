@@ -1,0 +1,210 @@
+//! Where in the system a process runs, told from its cgroup paths.
+//!
+//! In: the paths of all its hierarchies. Out: [`Place`]: below a unit, in a user's session, in a workload of
+//! a kind that is not told apart yet, or nowhere in particular. Where hierarchies differ the more careful
+//! answer counts, and their order never does. It does not know who runs there.
+
+use super::decode::decode;
+use super::unit::{is_slice, unit};
+use super::user::owner;
+use super::workload::is_workload;
+
+/// Where a process runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) ground: Ground,
+    /// The user in whose session it is.
+    pub(super) owner: Option<u32>,
+}
+
+/// Whose ground it is; the greater one counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ground {
+    /// The root, or a slice: nothing is said.
+    Open,
+    /// A unit of the system manager, with the depth of the path that says so.
+    Unit { depth: usize, name: String },
+    /// A session, or the user's own service manager, whose units he names as he likes.
+    Session,
+    /// A container, a pod, a job, a virtual machine, or something unknown.
+    Workload,
+}
+
+impl Place {
+    /// The place that the paths of one process tell.
+    pub(super) fn of(paths: &[String]) -> Self {
+        let told: Vec<Self> = paths.iter().map(|path| place(path)).collect();
+        let owner = told.iter().filter_map(|place| place.owner).max();
+        let ground = told.into_iter().map(|place| place.ground).max().unwrap_or(Ground::Open);
+        Self { ground, owner }
+    }
+}
+
+fn place(path: &str) -> Place {
+    // A reader in a cgroup namespace of its own sees what lies outside of it below `..`.
+    let parts: Vec<_> = path
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .skip_while(|part| *part == "..")
+        .map(decode)
+        .collect();
+    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+    // Only down to the first unit: what is below it may be named by whoever runs there.
+    let upper = parts.iter().position(|part| !is_slice(part)).map_or(parts.len(), |first| first + 1);
+    let upper = &parts[..upper];
+    Place { ground: ground(&parts, upper), owner: upper.iter().find_map(|part| owner(part)) }
+}
+
+fn ground(parts: &[&str], upper: &[&str]) -> Ground {
+    if is_workload(parts) {
+        Ground::Workload
+    } else if upper.iter().any(|part| is_users(part)) {
+        Ground::Session
+    } else if let Some(name) = unit(upper) {
+        Ground::Unit { depth: parts.len(), name: name.to_owned() }
+    } else if upper.iter().all(|part| is_slice(part)) {
+        Ground::Open
+    } else {
+        Ground::Workload
+    }
+}
+
+/// Whether a part is where logind keeps users.
+fn is_users(part: &str) -> bool {
+    part == "user.slice"
+        || owner(part).is_some()
+        || (part.starts_with("session-") && part.ends_with(".scope"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
+
+    fn at(path: &str) -> Place {
+        Place::of(&[path.replace("CID", ID)])
+    }
+
+    fn unit_at(path: &str) -> Option<String> {
+        match at(path).ground {
+            Ground::Unit { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_unit_is_what_stands_first_below_the_slices() {
+        for (path, name) in [
+            ("/system.slice/trainer.service", "trainer.service"),
+            ("/system.slice/system-train.slice/train@run\\x2d7.service", "train@run-7.service"),
+            ("/system.slice/trainer.service/workers/3", "trainer.service"),
+            ("/system.slice/run-r1.scope", "run-r1.scope"),
+            ("/ml.slice/ml-batch.slice/serve.service", "serve.service"),
+            ("/../../system.slice/trainer.service", "trainer.service"),
+            ("/system.slice/_cpu.service", "cpu.service"),
+            ("/init.scope", "init.scope"),
+        ] {
+            assert_eq!(unit_at(path).as_deref(), Some(name), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_daemon_of_a_runtime_is_a_unit_and_what_runs_below_it_is_not() {
+        assert_eq!(unit_at("/system.slice/docker.service").as_deref(), Some("docker.service"));
+        assert_eq!(
+            unit_at("/system.slice/docker-registry.service").as_deref(),
+            Some("docker-registry.service")
+        );
+        assert_eq!(at("/system.slice/docker.service/docker/x").ground, Ground::Workload);
+        assert_eq!(at("/system.slice/containerd.service/default/x").ground, Ground::Workload);
+    }
+
+    #[test]
+    fn no_container_pod_job_or_machine_passes_for_a_unit() {
+        let pod = "pod3cae2e45_052c_4b11_80d3_4d7b2d2d3464";
+        for path in [
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-POD.slice/cri-containerd-CID.scope",
+            "/system.slice/docker-CID.scope/kubelet.slice/kubepods-besteffort-POD.slice/cri-containerd-CID.scope",
+            "/system.slice/containerd.service/kubepods-besteffort-POD.slice:cri-containerd:CID",
+            "/kubepods.slice/kubepods-POD.slice/crio-CID.scope",
+            "/kubepods.slice/kubepods-POD.slice/crio-CID.scope/container",
+            "/kubepods/burstable/pod5a89bcaa-3509-4b11-80d3-4d7b2d2d3464/CID",
+            "/kubepods/podb6cd0000000000000000000000000000/CID",
+            "/system.slice/docker-CID.scope",
+            "/docker/CID",
+            "/machine.slice/libpod-CID.scope/container",
+            "/system.slice/web.service/libpod-payload-CID",
+            "/system.slice/web.service/CID",
+            "/system.slice/slurmstepd.scope/job_211/step_extern/user/task_0",
+            "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
+            "/system.slice/node1_slurmstepd.scope/job_211/step_0/user/task_0",
+            "/slurm_node1/uid_262563/job_55786247/step_0",
+            "/slurm/uid_1000/job_7/step_batch/task_0",
+            "/machine.slice/machine-qemu\\x2d2\\x2dinstance\\x2d00000001.scope/libvirt",
+            "/lxc.payload.c1/system.slice/trainer.service",
+            "/something/unknown/x.service",
+        ] {
+            assert_eq!(at(&path.replace("POD", pod)).ground, Ground::Workload, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_users_own_units_are_his_session_whatever_they_are_called() {
+        for path in [
+            "/user.slice/user-1000.slice/session-3.scope",
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/nvidia-persistenced.service",
+            "/user.slice/user-1000.slice/user@1000.service/system.slice/trainer.service",
+            "/../user@1000.service/app.slice/x.service",
+        ] {
+            assert_eq!(at(path), Place { ground: Ground::Session, owner: Some(1000) }, "{path}");
+        }
+        assert_eq!(at("/../session-3.scope"), Place { ground: Ground::Session, owner: None });
+        assert_eq!(at("/system.slice/x.service/user-1000.slice").owner, None);
+    }
+
+    #[test]
+    fn a_rootless_container_has_an_owner() {
+        let path = "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-CID.scope/container";
+        assert_eq!(at(path), Place { ground: Ground::Workload, owner: Some(1000) });
+    }
+
+    #[test]
+    fn roots_and_slices_say_nothing() {
+        for path in ["/", "", "/..", "/../..", "/system.slice", "/-.slice"] {
+            assert_eq!(at(path), Place { ground: Ground::Open, owner: None }, "{path}");
+        }
+        assert_eq!(Place::of(&[]), Place { ground: Ground::Open, owner: None });
+    }
+
+    #[test]
+    fn of_many_hierarchies_the_one_that_tells_something_counts() {
+        let paths = ["/", "/system.slice", "/system.slice/trainer.service", "/"].map(String::from);
+        let Ground::Unit { name, .. } = Place::of(&paths).ground else { unreachable!() };
+        assert_eq!(name, "trainer.service");
+        let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
+        assert_eq!(Place::of(&container).ground, Ground::Workload);
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_placed_without_a_panic(path in "(/|\\.\\.|\\PC|\\.slice|user-|\\\\x2d|\\.service){0,20}") {
+            at(&path);
+        }
+
+        #[test]
+        fn the_order_of_the_hierarchies_never_counts(
+            (paths, shuffled) in prop::collection::vec(
+                prop::sample::select(vec![
+                    "/", "/a.slice/b.service", "/c.service", "/c.service/x", "/docker/x",
+                    "/user.slice/user-7.slice/session-1.scope", "/user.slice/user-8.slice",
+                ]), 0..6,
+            ).prop_flat_map(|paths| (Just(paths.clone()), Just(paths).prop_shuffle()))
+        ) {
+            let strings = |paths: Vec<&str>| paths.into_iter().map(String::from).collect::<Vec<_>>();
+            prop_assert_eq!(Place::of(&strings(paths)), Place::of(&strings(shuffled)));
+        }
+    }
+}

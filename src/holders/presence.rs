@@ -1,0 +1,19 @@
+//! Holdings by presence, where the operator chose them: who is on a GPU holds an equal share of it.
+//!
+//! In: the holders present on a GPU that nobody holds otherwise. Out: their holdings, granted anew at each
+//! change. It does not know for how long anybody stayed.
+
+use std::collections::BTreeSet;
+
+use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource};
+
+/// One holding per holder, by holder; the GPU system and other remainders hold nothing.
+pub(super) fn holdings<'a>(present: impl Iterator<Item = &'a Holder>) -> Vec<Holding> {
+    let present: BTreeSet<&HolderId> =
+        present.map(|holder| &holder.id).filter(|id| !id.is_remainder()).collect();
+    // More holders than fit in 32 bits are not on one GPU.
+    let denominator = u32::try_from(present.len()).unwrap_or(u32::MAX);
+    let fraction = Fraction { numerator: 1, denominator };
+    let source = HoldingSource::Presence;
+    (0..).zip(present).map(|(rank, id)| Holding { holder: id.clone(), fraction, source, rank }).collect()
+}

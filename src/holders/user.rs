@@ -1,0 +1,34 @@
+//! The Unix user behind a process.
+//!
+//! In: its uid, and the user whose session it runs in. Out: the uid that stands for it, with its name. It
+//! does not know who they are beyond that.
+
+use std::sync::Arc;
+
+use crate::host::Host;
+
+/// A user; the name is the number where none is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) name: Arc<str>,
+}
+
+/// The process's own user; but a number without a name in somebody's session is one of the subordinate
+/// uids of his rootless containers, and so is he.
+pub(super) fn user(host: &Host, uid: u32, owner: Option<u32>) -> User {
+    if let Some(name) = host.user_name(uid) {
+        return User { uid, name };
+    }
+    let uid = owner.unwrap_or(uid);
+    let name = host.user_name(uid).unwrap_or_else(|| uid.to_string().into());
+    User { uid, name }
+}
+
+/// The user whose slice or manager a part of a cgroup path is: `user-1000.slice`, `user@1000.service`.
+pub(super) fn owner(part: &str) -> Option<u32> {
+    let slice = part.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
+    let manager = part.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service"));
+    let digits = slice.or(manager)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}

@@ -1,0 +1,76 @@
+//! What Linux says of a pid, of a uid and of itself.
+//!
+//! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
+//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name; [`own`] alone always
+//! means the running agent. Everything read is somebody else's text: reads are bounded, parsers are total.
+//! It knows no GPU, no holder and no clock, and keeps nothing but the user names.
+
+mod bounded;
+mod cgroup;
+pub mod own;
+mod passwd;
+mod process;
+mod stat;
+mod status;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use process::{Gone, Process};
+
+use passwd::Passwd;
+
+/// A Linux system, seen through the files under its root.
+#[derive(Debug)]
+pub struct Host {
+    root: PathBuf,
+    passwd: Mutex<Passwd>,
+}
+
+impl Host {
+    /// The system whose `/` is `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
+        let passwd = Mutex::new(Passwd::at(root.join("etc/passwd")));
+        Self { root, passwd }
+    }
+
+    /// What is said of a process now; every part of the answer is of one and the same process.
+    pub fn process(&self, pid: u32) -> Result<Process, Gone> {
+        process::read(&self.directory(pid), pid)
+    }
+
+    /// When a process started, in clock ticks since boot: the cheap way to see whether a pid is still whose
+    /// it was.
+    pub fn start_time(&self, pid: u32) -> Result<u64, Gone> {
+        process::start_time(&self.directory(pid), pid)
+    }
+
+    /// The name of a user in `etc/passwd`. Directory services are not asked: that would need a library call
+    /// that can wait for a network.
+    pub fn user_name(&self, uid: u32) -> Option<Arc<str>> {
+        self.passwd.lock().unwrap_or_else(PoisonError::into_inner).name(uid)
+    }
+
+    /// Which boot this is, as the kernel's random UUID.
+    pub fn boot_id(&self) -> Option<String> {
+        self.word("proc/sys/kernel/random/boot_id")
+    }
+
+    /// The name of the host: the kernel's, else the configured one.
+    pub fn host_name(&self) -> Option<String> {
+        self.word("proc/sys/kernel/hostname").or_else(|| self.word("etc/hostname"))
+    }
+
+    fn directory(&self, pid: u32) -> PathBuf {
+        self.root.join("proc").join(pid.to_string())
+    }
+
+    /// The one word that a file holds.
+    fn word(&self, path: &str) -> Option<String> {
+        let bytes = bounded::read(&self.root.join(path), bounded::PROC).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let word = text.split_ascii_whitespace().next()?;
+        Some(word.to_owned())
+    }
+}

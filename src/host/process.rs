@@ -1,0 +1,99 @@
+//! One process as `/proc` shows it.
+//!
+//! In: the directory of a pid. Out: [`Process`], or why there is none. The directory is held while it is
+//! read: once its process has ended, nothing in it can be opened, so that an answer is never put together
+//! from two processes of one pid. It does not know why anybody asks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use super::{bounded, cgroup, stat, status};
+
+/// What Linux says of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, which another process may have later.
+    pub pid: u32,
+    /// Clock ticks between boot and its start; with the pid it names one process of this boot.
+    pub start_time: u64,
+    /// Its name as the kernel keeps it: at most 15 bytes, and whatever the process likes.
+    pub name: String,
+    /// The real uid: who started it.
+    pub uid: u32,
+    /// Its paths in the cgroup trees, one per hierarchy.
+    pub cgroups: Vec<String>,
+}
+
+/// Why nothing is known of a pid.
+#[derive(Debug, thiserror::Error)]
+pub enum Gone {
+    /// There is no such process, or none that may be seen from here.
+    #[error("process {pid} has ended, or is hidden from here; the agent needs the host's pid namespace")]
+    Ended {
+        /// The pid asked for.
+        pid: u32,
+    },
+    /// It is there, but cannot be read.
+    #[error("/proc/{pid}/{file}: {cause}; the agent needs to read it as root")]
+    Unreadable {
+        /// The pid asked for.
+        pid: u32,
+        /// The file that did not answer.
+        file: &'static str,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// What it says of itself cannot be understood.
+    #[error("/proc/{pid}/{file} is not what proc(5) describes; is proc mounted there?")]
+    Malformed {
+        /// The pid asked for.
+        pid: u32,
+        /// The file that was not understood.
+        file: &'static str,
+    },
+}
+
+/// Everything of a process.
+pub(super) fn read(path: &Path, pid: u32) -> Result<Process, Gone> {
+    let open = Open::of(path, pid)?;
+    let stat = open.stat()?;
+    let uid = status::uid(&open.file("status")?).ok_or(Gone::Malformed { pid, file: "status" })?;
+    let cgroups = cgroup::parse(&open.file("cgroup")?);
+    Ok(Process { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
+}
+
+/// Its start time alone.
+pub(super) fn start_time(path: &Path, pid: u32) -> Result<u64, Gone> {
+    Ok(Open::of(path, pid)?.stat()?.start_time)
+}
+
+/// The directory of a process, held.
+struct Open {
+    pid: u32,
+    directory: OwnedFd,
+}
+
+impl Open {
+    fn of(path: &Path, pid: u32) -> Result<Self, Gone> {
+        let directory = bounded::hold(path).map_err(|cause| gone(pid, "", cause))?;
+        Ok(Self { pid, directory })
+    }
+
+    fn stat(&self) -> Result<stat::Stat, Gone> {
+        stat::parse(&self.file("stat")?).ok_or(Gone::Malformed { pid: self.pid, file: "stat" })
+    }
+
+    fn file(&self, name: &'static str) -> Result<Vec<u8>, Gone> {
+        bounded::read_in(&self.directory, name, bounded::PROC).map_err(|cause| gone(self.pid, name, cause))
+    }
+}
+
+/// Both errors mean that it ended: before the file was opened, and while it was read.
+fn gone(pid: u32, file: &'static str, cause: io::Error) -> Gone {
+    match cause.kind() {
+        io::ErrorKind::NotFound => Gone::Ended { pid },
+        _ if cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Gone::Ended { pid },
+        _ => Gone::Unreadable { pid, file, cause },
+    }
+}

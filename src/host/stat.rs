@@ -1,0 +1,92 @@
+//! `/proc/PID/stat`: the name of a process, when it started, and the CPU time that it had.
+//!
+//! In: the bytes. Out: [`Stat`], or nothing if they are not a whole line of it. It does not know which
+//! process the line is of.
+
+/// What is taken from the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// The kernel's name of the process, at most 15 bytes; bytes that are no UTF-8 are replaced.
+    pub(super) name: String,
+    /// Ticks in user and in system mode.
+    pub(super) cpu: u64,
+    /// Ticks between boot and the start of the process.
+    pub(super) start_time: u64,
+}
+
+/// Reads the line.
+///
+/// The name stands in parentheses and may itself hold any byte but NUL, `) R 1 (` included: only the last
+/// parenthesis ends it, since nothing but numbers follows.
+pub(super) fn parse(bytes: &[u8]) -> Option<Stat> {
+    let open = bytes.iter().position(|byte| *byte == b'(')?;
+    let close = bytes.iter().rposition(|byte| *byte == b')')?;
+    let name = bytes.get(open + 1..close)?;
+    let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
+    // Counted as proc(5) does: the state behind the name is field 3.
+    let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3);
+    let start_time = field(22)?.parse().ok()?;
+    // A line that ends within the digits of field 22 would make another process of this one.
+    if field(23).is_none() && !rest.ends_with(|last: char| last.is_ascii_whitespace()) {
+        return None;
+    }
+    let user: u64 = field(14)?.parse().ok()?;
+    let system: u64 = field(15)?.parse().ok()?;
+    Some(Stat {
+        name: String::from_utf8_lossy(name).into_owned(),
+        cpu: user.saturating_add(system),
+        start_time,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(name: &[u8], start_time: u64) -> Vec<u8> {
+        let mut bytes = b"4242 (".to_vec();
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(b") S 1 4242 4242 0 -1 4194304 98 0 0 0 70 30 0 0 20 0 1 0 ");
+        bytes.extend_from_slice(format!("{start_time} 3133440 407 18446744073709551615\n").as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_name_with_parentheses_and_newlines_does_not_shift_the_fields() {
+        for name in ["a", "", "(sd-pam)", "x) R 1 (y", "two words", "line\nbreak", ")))"] {
+            let stat = parse(&line(name.as_bytes(), 164_661));
+            assert_eq!(stat, Some(Stat { name: name.into(), cpu: 100, start_time: 164_661 }));
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_still_a_name() {
+        let stat = parse(&line(b"\xff\xfe", 7));
+        assert_eq!(stat.map(|stat| stat.name), Some("\u{fffd}\u{fffd}".into()));
+    }
+
+    #[test]
+    fn a_line_cut_anywhere_up_to_its_start_time_is_refused() {
+        let whole = line(b"train", 164_661);
+        let needed = whole.windows(6).position(|window| window == b"164661").map_or(0, |at| at + 6);
+        for length in 0..=needed {
+            assert_eq!(parse(&whole[..length]), None, "{length}");
+        }
+        assert!(parse(&whole[..=needed]).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_without_a_panic(bytes: Vec<u8>) {
+            parse(&bytes);
+        }
+
+        #[test]
+        fn any_name_comes_back(name in "\\PC{0,15}", start_time: u64) {
+            let stat = parse(&line(name.as_bytes(), start_time));
+            prop_assert_eq!(stat, Some(Stat { name, cpu: 100, start_time }));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Who pays: from the facts of a holder to a tenant.
+//!
+//! In: a holder. Out: the tenant's name. There are no rules yet: a unit is its own tenant, so is a user, and
+//! a remainder is the reserved tenant of its name. Versioned rules will stand before this default and read
+//! the same facts. It does not know where facts come from, nor what anything costs.
+
+use std::sync::Arc;
+
+use crate::model::{Holder, HolderKind};
+
+/// The tenant of a holder.
+///
+/// Names that begin with two underscores are reserved for remainders. A unit or user that is called so keeps
+/// its workload id as its tenant (`user:__system__`), which begins with its kind and so is never reserved.
+pub fn tenant(holder: &Holder) -> Arc<str> {
+    let name = match holder.kind {
+        HolderKind::Unit => holder.facts.unit.as_ref(),
+        HolderKind::User => holder.facts.user.as_ref(),
+        HolderKind::Remainder => None,
+    };
+    match name {
+        Some(name) if !name.is_empty() && !name.starts_with("__") => Arc::clone(name),
+        _ => Arc::clone(&holder.id.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::HolderId;
+
+    #[test]
+    fn without_rules_a_unit_and_a_user_are_their_own_tenants() {
+        assert_eq!(&*tenant(&Holder::unit("train.service", Some("alice"), Some(1000))), "train.service");
+        assert_eq!(&*tenant(&Holder::user("alice", Some(1000))), "alice");
+        assert_eq!(&*tenant(&Holder::remainder(HolderId::SYSTEM)), "__system__");
+    }
+
+    #[test]
+    fn a_reserved_name_cannot_be_taken() {
+        assert_eq!(&*tenant(&Holder::user("__system__", None)), "user:__system__");
+        assert_eq!(&*tenant(&Holder::unit("__x.service", None, None)), "unit:__x.service");
+    }
+
+    proptest! {
+        #[test]
+        fn no_unit_and_no_user_becomes_a_reserved_tenant(name in "_{0,3}\\PC{0,9}") {
+            prop_assert!(!tenant(&Holder::user(&name, None)).starts_with("__"));
+            prop_assert!(!tenant(&Holder::unit(&name, None, None)).starts_with("__"));
+        }
+    }
+}
