@@ -4,3 +4,5 @@ pub mod attribution;
 pub mod catalogue;
 pub mod ledger;
 pub mod model;
+pub mod push;
+pub mod serve;
