@@ -1,0 +1,1 @@
+//! OTLP over HTTP: sends encoded batches of points to one destination.

@@ -1,0 +1,112 @@
+//! Who may read more than metrics: whoever is on this host, until there is authentication.
+//!
+//! Both ends of the connection must be loopback addresses. That alone would let a web page reach the agent
+//! through a browser on this host, by a name that its author made point at 127.0.0.1; therefore the request
+//! must also name the host as only this host's own users do.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hyper::Request;
+use hyper::header::HOST;
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// Who asks.
+    pub(super) peer: SocketAddr,
+    /// Where we were asked.
+    pub(super) local: SocketAddr,
+}
+
+/// Lets a request from this host pass, or says why not.
+pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
+    if !is_loopback(ends.peer.ip()) || !is_loopback(ends.local.ip()) {
+        return Err("this is answered on loopback only; ask 127.0.0.1 or [::1] on the host itself");
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        return Err("this is answered on loopback only; send one Host header, e.g. localhost");
+    };
+    // A request line with a whole address overrules the header, so both must be loopback names.
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    if !host.to_str().is_ok_and(is_loopback_name) || !authority.is_none_or(is_loopback_name) {
+        return Err("this is answered on loopback only; ask for localhost, 127.0.0.1 or [::1] by that name");
+    }
+    Ok(())
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    // A socket on [::] sees IPv4 peers as ::ffff:127.0.0.1.
+    address.to_canonical().is_loopback()
+}
+
+/// Whether this names the host itself, with or without a port.
+fn is_loopback_name(host: &str) -> bool {
+    let (is_name, port) = match host.strip_prefix('[') {
+        Some(rest) => {
+            let Some((address, port)) = rest.split_once(']') else { return false };
+            (address.parse().is_ok_and(|address: Ipv6Addr| is_loopback(address.into())), port)
+        }
+        None => {
+            let (name, port) = host.split_at(host.find(':').unwrap_or(host.len()));
+            let is_address = name.parse().is_ok_and(|address: Ipv4Addr| address.is_loopback());
+            (is_address || name.eq_ignore_ascii_case("localhost"), port)
+        }
+    };
+    is_name && (port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(uri: &str, hosts: &[&str], peer: &str, local: &str) -> Result<(), &'static str> {
+        let mut request = Request::builder().uri(uri);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
+        admit(&request.body(()).unwrap(), ends)
+    }
+
+    #[test]
+    fn loopback_names_are_names_of_this_host_only() {
+        for name in ["localhost", "LocalHost:9855", "127.0.0.1", "127.8.9.1:1", "[::1]", "[::1]:9855"] {
+            assert!(is_loopback_name(name), "{name}");
+        }
+        for name in [
+            "",
+            "localhost.evil.example",
+            "evil.example",
+            "localhost:",
+            "localhost:port",
+            "127.0.0.1.evil.example",
+            "128.0.0.1",
+            "::1",
+            "[::1",
+            "[::2]:9855",
+            "[::1]9855",
+            "localhost@evil.example",
+        ] {
+            assert!(!is_loopback_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn both_ends_must_be_loopback() {
+        let local = "127.0.0.1:9855";
+        assert!(ask("/", &["localhost"], "127.0.0.1:5", local).is_ok());
+        assert!(ask("/", &["localhost"], "[::ffff:127.0.0.1]:5", "[::ffff:127.0.0.1]:9855").is_ok());
+        assert!(ask("/", &["localhost"], "10.0.0.1:5", local).is_err());
+        assert!(ask("/", &["localhost"], "127.0.0.1:5", "10.0.0.2:9855").is_err());
+    }
+
+    #[test]
+    fn a_name_that_somebody_else_made_point_here_is_refused() {
+        let refused = |uri, hosts| ask(uri, hosts, "127.0.0.1:5", "127.0.0.1:9855").is_err();
+        assert!(refused("/", &["rebind.evil.example"]));
+        assert!(refused("/", &[]));
+        assert!(refused("/", &["localhost", "rebind.evil.example"]));
+        assert!(refused("http://rebind.evil.example/", &["localhost"]));
+    }
+}

@@ -1,0 +1,78 @@
+//! The HTTP server: pages of the latest snapshot to whoever asks, bills to whoever is on this host.
+//!
+//! In go requests, out come pages that were rendered elsewhere, the pulse's heartbeat, and what the thread
+//! that reads the ledger answers. A request calls no driver and changes nothing, so two scrapers see the same.
+//! It runs on one current-thread runtime: nothing here may block, and no peer, however slow or many, may keep
+//! the others waiting. It does not know GPUs, nor what a page says.
+
+mod answer;
+mod bill;
+mod connection;
+mod heartbeat;
+mod landing;
+mod listen;
+mod local;
+mod pages;
+mod patience;
+mod query;
+mod requests;
+mod route;
+mod run;
+mod seats;
+mod turnaway;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+pub use bill::{BillError, BillRequest};
+pub use heartbeat::Heartbeat;
+pub use listen::{Error, bind};
+pub use pages::{Pages, Served};
+pub use requests::Requests;
+pub use run::run;
+
+/// What the server shows, and how patient it is.
+pub struct Site {
+    /// The pages of the latest snapshot.
+    pub pages: Pages,
+    /// Whether the pulse is alive.
+    pub heartbeat: Arc<Heartbeat>,
+    /// Where the thread that reads the ledger takes its questions.
+    pub bills: mpsc::Sender<BillRequest>,
+    /// Counts what was answered.
+    pub requests: Arc<Requests>,
+    /// How long and how many.
+    pub limits: Limits,
+}
+
+/// How long the server waits for a peer, and how many it serves at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// From a connection's start, or a request's first byte, to the end of its head.
+    pub head: Duration,
+    /// From one answer to the next request: longer than any usual scrape interval.
+    pub idle: Duration,
+    /// Without the peer taking a single byte of its answer.
+    pub stall: Duration,
+    /// For a bill.
+    pub bill: Duration,
+    /// For answers under way when the agent stops.
+    pub drain: Duration,
+    /// Connections at once.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(5),
+            idle: Duration::from_secs(90),
+            stall: Duration::from_secs(10),
+            bill: Duration::from_secs(5),
+            drain: Duration::from_millis(500),
+            connections: 256,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Where the server finds the pages of the latest snapshot.
+//!
+//! Two questions, answered by whoever wires the server: the page that a scraper's `Accept` header prefers,
+//! and the snapshot as JSON. Bytes are shared, never copied: a page lives for as long as a scraper reads it.
+
+use hyper::body::Bytes;
+
+/// A page, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The value of the `Content-Type` header.
+    pub content_type: &'static str,
+    /// The page.
+    pub body: Bytes,
+}
+
+type Metrics = dyn Fn(Option<&str>) -> Option<Served> + Send + Sync;
+type Snapshot = dyn Fn() -> Option<Bytes> + Send + Sync;
+type Sealed = dyn Fn() -> bool + Send + Sync;
+
+/// The pages of the latest snapshot; there are none before the first is sealed.
+pub struct Pages {
+    metrics: Box<Metrics>,
+    snapshot: Box<Snapshot>,
+    sealed: Box<Sealed>,
+}
+
+impl Pages {
+    /// Pages that `metrics` tells by `Accept` header, JSON that `snapshot` tells, and whether there are any.
+    pub fn new(
+        metrics: impl Fn(Option<&str>) -> Option<Served> + Send + Sync + 'static,
+        snapshot: impl Fn() -> Option<Bytes> + Send + Sync + 'static,
+        sealed: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { metrics: Box::new(metrics), snapshot: Box::new(snapshot), sealed: Box::new(sealed) }
+    }
+
+    /// The page of metrics, in the format that the header prefers.
+    pub(super) fn metrics(&self, accept: Option<&str>) -> Option<Served> {
+        (self.metrics)(accept)
+    }
+
+    /// The snapshot as JSON.
+    pub(super) fn snapshot(&self) -> Option<Bytes> {
+        (self.snapshot)()
+    }
+
+    /// Whether a first snapshot was sealed.
+    pub(super) fn are_there(&self) -> bool {
+        (self.sealed)()
+    }
+}

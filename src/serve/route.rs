@@ -1,0 +1,117 @@
+//! From a request to its answer: which place, whether this may be asked here, and what it says.
+
+use hyper::body::{Body, Bytes};
+use hyper::header::{ACCEPT, ALLOW, CONNECTION, HeaderMap, RETRY_AFTER};
+use hyper::{Method, Request, StatusCode};
+
+use super::answer::{Answer, JSON, answer, error, text, with};
+use super::landing::landing;
+use super::local::{Ends, admit};
+use super::{Heartbeat, Pages, Site, bill, query};
+
+/// No place reads a body; one beyond this is not even skipped over.
+const LONGEST_BODY: u64 = 16 * 1024;
+
+/// What can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Metrics,
+    Healthy,
+    Ready,
+    Landing,
+    Snapshot,
+    Bill,
+}
+
+impl Place {
+    fn at(path: &str) -> Option<Self> {
+        match path {
+            "/metrics" => Some(Self::Metrics),
+            "/-/healthy" => Some(Self::Healthy),
+            "/-/ready" => Some(Self::Ready),
+            "/" => Some(Self::Landing),
+            "/api/v1/snapshot" => Some(Self::Snapshot),
+            "/api/v1/bill" => Some(Self::Bill),
+            _ => None,
+        }
+    }
+
+    /// Whether only this host may ask.
+    fn is_local(self) -> bool {
+        matches!(self, Self::Landing | Self::Snapshot | Self::Bill)
+    }
+}
+
+/// Answers a request.
+pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> Answer {
+    let path = request.uri().path();
+    let Some(place) = Place::at(path) else {
+        return error(StatusCode::NOT_FOUND, path, "nothing is here; try /metrics, /-/healthy or /-/ready");
+    };
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let refused = error(StatusCode::METHOD_NOT_ALLOWED, path, "nothing can be changed here; use GET");
+        return with(refused, ALLOW, "GET, HEAD");
+    }
+    if request.body().size_hint().lower() > LONGEST_BODY {
+        let refused = error(StatusCode::PAYLOAD_TOO_LARGE, path, "bodies are not read here; send none");
+        return with(refused, CONNECTION, "close");
+    }
+    if place.is_local()
+        && let Err(line) = admit(request, ends)
+    {
+        return error(StatusCode::FORBIDDEN, path, line);
+    }
+    match place {
+        Place::Metrics => metrics(request.headers(), &site.pages),
+        Place::Healthy => healthy(&site.heartbeat),
+        Place::Ready => ready(&site.pages),
+        Place::Landing => landing(),
+        Place::Snapshot => snapshot(path, &site.pages),
+        Place::Bill => bill(request, site).await,
+    }
+}
+
+fn metrics(headers: &HeaderMap, pages: &Pages) -> Answer {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    match pages.metrics(accept) {
+        Some(page) => answer(StatusCode::OK, page.content_type, page.body),
+        None => too_early("/metrics"),
+    }
+}
+
+fn snapshot(path: &str, pages: &Pages) -> Answer {
+    match pages.snapshot() {
+        Some(body) => answer(StatusCode::OK, JSON, body),
+        None => too_early(path),
+    }
+}
+
+fn too_early(path: &str) -> Answer {
+    let line = "the first snapshot is not there yet; try again in a second";
+    with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
+}
+
+fn healthy(heartbeat: &Heartbeat) -> Answer {
+    if heartbeat.is_alive() {
+        return text(StatusCode::OK, "healthy");
+    }
+    let seconds = heartbeat.silence().0 / 1_000_000_000;
+    let line = format!("the pulse has been still for {seconds} s; restart the agent");
+    text(StatusCode::SERVICE_UNAVAILABLE, &line)
+}
+
+fn ready(pages: &Pages) -> Answer {
+    if pages.are_there() { text(StatusCode::OK, "ready") } else { too_early("/-/ready") }
+}
+
+async fn bill<B>(request: &Request<B>, site: &Site) -> Answer {
+    let path = request.uri().path();
+    let query = match query::parse(request.uri().query()) {
+        Ok(query) => query,
+        Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
+    };
+    match bill::ask(&site.bills, query, site.limits.bill).await {
+        Ok(bill) => answer(StatusCode::OK, JSON, Bytes::from(bill)),
+        Err((status, line)) => error(status, path, &line),
+    }
+}

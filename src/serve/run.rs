@@ -1,0 +1,104 @@
+//! Accepts connections until the agent stops, then lets answers under way finish, but not for long.
+//!
+//! Nothing that happens on one connection ends the loop: an error ends that connection, a panic is counted as
+//! a 500 and ends that connection.
+
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::Site;
+use super::connection::converse;
+use super::local::Ends;
+use super::seats::Seats;
+use super::turnaway::Turnaway;
+
+/// Wait after a failed accept: file descriptors come back when connections end, not by asking again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves on these sockets until `shutdown` says true or its sender is gone.
+///
+/// Runs on a current-thread runtime with I/O and time. Fails only where a socket cannot be watched, at start.
+pub async fn run(listeners: Vec<StdListener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
+    let seats = Seats::new(site.limits.connections);
+    let hall = Hall { site: Arc::new(site), seats, turnaway: Turnaway::default() };
+    let mut doors = JoinSet::new();
+    for listener in listeners {
+        listener.set_nonblocking(true)?;
+        doors.spawn(hall.clone().open(TcpListener::from_std(listener)?, shutdown.clone()));
+    }
+    while doors.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Returns once the agent is to stop.
+pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that whoever could say it is gone: stop as well.
+    drop(shutdown.wait_for(|stop| *stop).await);
+}
+
+/// What all connections share.
+#[derive(Clone)]
+struct Hall {
+    site: Arc<Site>,
+    seats: Arc<Seats>,
+    turnaway: Turnaway,
+}
+
+impl Hall {
+    /// Accepts on one socket until the agent stops.
+    async fn open(self, listener: TcpListener, shutdown: watch::Receiver<bool>) {
+        let mut guests = JoinSet::new();
+        let mut stop = shutdown.clone();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => self.greet(stream, &mut guests, &shutdown),
+                    Err(error) => pause(&error).await,
+                },
+                Some(end) = guests.join_next() => self.note(end),
+                () = stopped(&mut stop) => break,
+            }
+        }
+        drop(listener);
+        let all_gone = async { while guests.join_next().await.is_some() {} };
+        // Dropping the set ends those that are left.
+        let _ = timeout(self.site.limits.drain, all_gone).await;
+    }
+
+    fn greet(&self, stream: TcpStream, guests: &mut JoinSet<()>, shutdown: &watch::Receiver<bool>) {
+        let Some(seat) = self.seats.take() else {
+            self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+            return self.turnaway.turn_away(stream, guests);
+        };
+        let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return };
+        // A refused option costs a scraper some milliseconds, no more.
+        let _ = stream.set_nodelay(true);
+        let ends = Ends { peer, local };
+        guests.spawn(converse(stream, ends, seat, Arc::clone(&self.site), shutdown.clone()));
+    }
+
+    fn note(&self, end: Result<(), JoinError>) {
+        if let Err(error) = end
+            && error.is_panic()
+        {
+            self.site.requests.count(StatusCode::INTERNAL_SERVER_ERROR.as_u16());
+            tracing::error!(%error, "answering a request panicked; the connection is closed");
+        }
+    }
+}
+
+async fn pause(error: &io::Error) {
+    // The peer left before it was accepted: the next one need not wait.
+    if error.kind() != io::ErrorKind::ConnectionAborted {
+        tracing::warn!(%error, "no connection can be accepted; trying again");
+        sleep(ACCEPT_PAUSE).await;
+    }
+}
