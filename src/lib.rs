@@ -2,5 +2,6 @@
 
 pub mod attribution;
 pub mod catalogue;
+pub mod export;
 pub mod ledger;
 pub mod model;
