@@ -1,11 +1,12 @@
 //! What of a page does not change while the roster stays: heads of families and prefixes of series.
 //!
-//! One arena of pieces in the order of the walk: visit n of a warm walk copies piece n. A layout holds the
+//! The pieces stand in the order of the walk: visit n of a warm walk copies piece n. A layout holds the
 //! roster that it was made for, so that no other roster can come to stand at the same address.
 
 use std::sync::Arc;
 
-use super::walk::{Sample, Sink, walk};
+use super::pieces::{self, Pieces};
+use super::walk::{Labels, Sample, Sink, walk};
 use super::{Variant, escape, openmetrics, text};
 use crate::catalogue::{Family, Kind, Level};
 use crate::model::snapshot::{Roster, Snapshot};
@@ -14,17 +15,15 @@ use crate::model::snapshot::{Roster, Snapshot};
 #[derive(Debug)]
 pub(super) struct Layout {
     roster: Arc<Roster>,
-    arena: Vec<u8>,
-    /// Where each piece ends.
-    ends: Vec<usize>,
+    pieces: Pieces,
 }
 
 impl Layout {
     /// Renders all pieces for the snapshot's roster.
     pub(super) fn new(snapshot: &Snapshot, level: Level, variant: Variant) -> Self {
-        let mut draft = Draft { variant, family: None, arena: Vec::new(), ends: Vec::new() };
+        let mut draft = Draft { variant, family: None, pieces: Pieces::default() };
         walk(snapshot, level, &mut draft);
-        Self { roster: Arc::clone(&snapshot.roster), arena: draft.arena, ends: draft.ends }
+        Self { roster: Arc::clone(&snapshot.roster), pieces: draft.pieces }
     }
 
     /// Whether it was made for this very roster.
@@ -33,55 +32,52 @@ impl Layout {
     }
 
     /// The pieces in the order of the walk.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        let mut begin = 0;
-        self.ends.iter().map(move |&end| {
-            let piece = &self.arena[begin..end];
-            begin = end;
-            piece
-        })
+    pub(super) fn pieces(&self) -> pieces::Iter<'_> {
+        self.pieces.iter()
     }
 }
 
 struct Draft {
     variant: Variant,
     family: Option<&'static Family>,
-    arena: Vec<u8>,
-    ends: Vec<usize>,
+    pieces: Pieces,
 }
 
 impl Sink for Draft {
     fn family(&mut self, family: &'static Family) {
         self.family = Some(family);
-        match self.variant {
-            Variant::Text => text::head(&mut self.arena, family),
-            Variant::OpenMetrics => openmetrics::head(&mut self.arena, family),
-        }
-        self.ends.push(self.arena.len());
+        self.pieces.put(|out| match self.variant {
+            Variant::Text => text::head(out, family),
+            Variant::OpenMetrics => openmetrics::head(out, family),
+        });
     }
 
     fn sample(&mut self, sample: Sample<'_>) {
         let Some(family) = self.family else { return };
-        // A histogram's name has a suffix per line: its piece is the labels alone.
-        let histogram = family.kind == Kind::Histogram;
-        if !histogram {
-            self.arena.extend_from_slice(family.name.as_bytes());
-        }
-        let mut separator = b'{';
-        for (name, value) in sample.labels.pairs() {
-            self.arena.push(separator);
-            self.arena.extend_from_slice(name.as_bytes());
-            self.arena.extend_from_slice(b"=\"");
-            escape::label(&mut self.arena, value);
-            self.arena.push(b'"');
-            separator = b',';
-        }
-        let labelled = separator == b',';
-        match (histogram, labelled) {
-            (true, _) => {}
-            (false, true) => self.arena.extend_from_slice(b"} "),
-            (false, false) => self.arena.push(b' '),
-        }
-        self.ends.push(self.arena.len());
+        self.pieces.put(|out| match family.kind {
+            // A histogram's name has a suffix per line: its piece is the labels alone, left open for `le`.
+            Kind::Histogram => {
+                labels(out, sample.labels);
+            }
+            Kind::Gauge | Kind::Counter => {
+                out.extend_from_slice(family.name.as_bytes());
+                let any = labels(out, sample.labels);
+                out.extend_from_slice(if any { b"} " } else { b" " });
+            }
+        });
     }
+}
+
+/// Appends the labels without the closing brace; whether there are any.
+fn labels(out: &mut Vec<u8>, labels: Labels<'_>) -> bool {
+    let mut separator = b'{';
+    for (name, value) in labels.pairs() {
+        out.push(separator);
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"=\"");
+        escape::label(out, value);
+        out.push(b'"');
+        separator = b',';
+    }
+    separator == b','
 }

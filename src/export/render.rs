@@ -4,10 +4,9 @@
 //! long as the buffer is large enough.
 
 use super::layout::Layout;
-use super::walk::{Sample, Sink, Value, walk};
-use super::{Variant, decimal, float, openmetrics, text};
-use crate::catalogue::{Family, Kind, Level, Origin};
-use crate::model::Utc;
+use super::walk::{Sample, Sink, Value, start, walk};
+use super::{Variant, decimal, float, openmetrics, pieces, text};
+use crate::catalogue::{Family, Kind, Level};
 use crate::model::snapshot::{Histogram, Snapshot};
 
 /// The two buffers of a page: the page, and lines that have to wait for the end of their family.
@@ -37,17 +36,17 @@ pub(super) fn render(snapshot: &Snapshot, layout: &Layout, order: Order, paper: 
     }
 }
 
-struct Render<'a, P> {
+struct Render<'a> {
     snapshot: &'a Snapshot,
     order: Order,
     paper: &'a mut Paper,
-    pieces: P,
+    pieces: pieces::Iter<'a>,
     family: Option<&'static Family>,
     /// The head of the family, until a value needs it: a family without values is not named.
     head: Option<&'a [u8]>,
 }
 
-impl<'a, P: Iterator<Item = &'a [u8]>> Sink for Render<'a, P> {
+impl Sink for Render<'_> {
     fn family(&mut self, family: &'static Family) {
         self.finish_family();
         self.family = Some(family);
@@ -75,7 +74,7 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Sink for Render<'a, P> {
     }
 }
 
-impl<'a, P: Iterator<Item = &'a [u8]>> Render<'a, P> {
+impl Render<'_> {
     fn finish_family(&mut self) {
         if !self.paper.aside.is_empty() {
             self.paper.page.extend_from_slice(&self.paper.aside);
@@ -83,17 +82,8 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Render<'a, P> {
         }
     }
 
-    /// When the family's counters began; the driver does not tell.
-    fn start(&self, family: &Family) -> Option<Utc> {
-        match family.rows.origin() {
-            Origin::Driver => None,
-            Origin::Agent => Some(self.snapshot.started),
-            Origin::Ledger => self.snapshot.ledger_started,
-        }
-    }
-
     fn created(&mut self, family: &Family, piece: &[u8]) {
-        let Some(start) = self.start(family) else { return };
+        let Some(start) = start(self.snapshot, family) else { return };
         // The piece of a counter begins with its name and ends in a space, that of a histogram has neither.
         let histogram = family.kind == Kind::Histogram;
         let labels = if histogram { piece } else { piece.get(family.name.len()..).unwrap_or_default() };

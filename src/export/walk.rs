@@ -9,7 +9,7 @@ mod rows;
 
 use std::ops::Range;
 
-use crate::catalogue::{self, Family, Level, Rows, SUBJECTS};
+use crate::catalogue::{self, Family, Level, Origin, Rows, SUBJECTS};
 use crate::model::Utc;
 use crate::model::snapshot::{Histogram, Roster, Snapshot};
 
@@ -87,6 +87,15 @@ pub fn walk<S: Sink>(snapshot: &Snapshot, level: Level, sink: &mut S) {
         snapshot.roster.agent.len(),
         "the agent's series stand in the catalogue's order"
     );
+}
+
+/// When the family's counters began; the driver does not tell.
+pub(super) fn start(snapshot: &Snapshot, family: &Family) -> Option<Utc> {
+    match family.rows.origin() {
+        Origin::Driver => None,
+        Origin::Agent => Some(snapshot.started),
+        Origin::Ledger => snapshot.ledger_started,
+    }
 }
 
 /// Where the values of the next family begin. Families below the level are counted too.

@@ -3,3 +3,7 @@
 
 mod fixture;
 mod golden;
+mod otlp;
+mod parse;
+mod properties;
+mod record;
