@@ -1,0 +1,130 @@
+//! The body of `/api/v1/snapshot`: the same series as the page, as one JSON object.
+//!
+//! `{"at": RFC 3339, "sequence": n, "simulated": bool, "families": [{"name", "type", "unit", "help",
+//! "series": [{"labels": {name: value}, "value": number}]}]}`. Families rather than a tree of GPUs, so that a
+//! reader who knows the page knows this; what has no value is not there. Numbers are written exactly, as on
+//! the page: a reader that parses decimals loses nothing. A histogram's value is
+//! `{"count", "sum", "buckets": [{"le", "count"}]}`, cumulative, without the infinite bucket.
+//! Structure is written as the walk goes by; texts are escaped by serde_json.
+
+use serde::Serialize;
+
+use super::decimal;
+use super::walk::{Sample, Sink, Value, walk};
+use crate::catalogue::{Family, Level};
+use crate::model::Utc;
+use crate::model::snapshot::{AgentNumber, Histogram, Snapshot};
+
+/// Appends the snapshot's series up to `level`.
+pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
+    let mut sink = Json { out, family: None, families: 0, series: 0 };
+    sink.raw("{\"at\":");
+    sink.value(&moment(snapshot.at.utc));
+    sink.raw(",\"sequence\":");
+    sink.value(&snapshot.sequence);
+    sink.raw(",\"simulated\":");
+    sink.value(&simulated(snapshot));
+    sink.raw(",\"families\":[");
+    walk(snapshot, level, &mut sink);
+    sink.finish_family();
+    sink.raw("]}\n");
+}
+
+/// RFC 3339, as far as the calendar of that goes.
+fn moment(at: Utc) -> Option<String> {
+    jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.to_string())
+}
+
+/// Whether the numbers are made up, as the agent says of itself.
+fn simulated(snapshot: &Snapshot) -> bool {
+    let position = snapshot.roster.agent.iter().position(|entry| entry.family == "gpumeter_simulated");
+    let number = position.and_then(|position| snapshot.agent.get(position));
+    matches!(number, Some(AgentNumber::Integer(1)))
+}
+
+struct Json<'a> {
+    out: &'a mut Vec<u8>,
+    family: Option<&'static Family>,
+    families: usize,
+    /// How many series of the family have been written.
+    series: usize,
+}
+
+impl Sink for Json<'_> {
+    fn family(&mut self, family: &'static Family) {
+        self.finish_family();
+        self.family = Some(family);
+        self.series = 0;
+    }
+
+    fn sample(&mut self, sample: Sample<'_>) {
+        let (Some(family), Some(value)) = (self.family, sample.value) else { return };
+        self.begin_series(family);
+        for (number, (name, value)) in sample.labels.pairs().enumerate() {
+            self.raw(if number > 0 { "," } else { "" });
+            self.value(name);
+            self.raw(":");
+            self.value(value);
+        }
+        self.raw("},\"value\":");
+        match value {
+            Value::Number(number) => decimal::write(self.out, number, family.unit.decimals()),
+            Value::Histogram(histogram) => self.histogram(histogram),
+        }
+        self.raw("}");
+    }
+}
+
+impl Json<'_> {
+    fn raw(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
+        // Writing to memory does not fail, and neither do the plain values that come here.
+        let _written = serde_json::to_writer(&mut *self.out, value);
+    }
+
+    fn begin_series(&mut self, family: &Family) {
+        if self.series == 0 {
+            self.raw(if self.families > 0 { "," } else { "" });
+            self.families += 1;
+            for (key, text) in [
+                ("{\"name\":", family.name),
+                (",\"type\":", family.kind.name()),
+                (",\"unit\":", family.unit.suffix()),
+                (",\"help\":", family.help),
+            ] {
+                self.raw(key);
+                self.value(text);
+            }
+            self.raw(",\"series\":[");
+        } else {
+            self.raw(",");
+        }
+        self.series += 1;
+        self.raw("{\"labels\":{");
+    }
+
+    fn finish_family(&mut self) {
+        if self.series > 0 {
+            self.raw("]}");
+        }
+    }
+
+    fn histogram(&mut self, histogram: &Histogram) {
+        self.raw("{\"count\":");
+        self.value(&histogram.count);
+        self.raw(",\"sum\":");
+        self.value(&histogram.sum);
+        self.raw(",\"buckets\":[");
+        for (number, (bound, count)) in histogram.bounds.iter().zip(&histogram.cumulative).enumerate() {
+            self.raw(if number > 0 { ",{\"le\":" } else { "{\"le\":" });
+            self.value(bound);
+            self.raw(",\"count\":");
+            self.value(count);
+            self.raw("}");
+        }
+        self.raw("]}");
+    }
+}

@@ -1,0 +1,106 @@
+//! The formats of a page, and which of them a client asked for.
+//!
+//! A client that asks for nothing we have gets text 0.0.4: a scrape is never refused.
+
+/// A format of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// Prometheus text 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Variant {
+    /// All formats.
+    pub const ALL: [Self; 2] = [Self::Text, Self::OpenMetrics];
+
+    /// The value of the `Content-Type` header.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The format that an `Accept` header prefers; of equals, the one it names first.
+    pub fn negotiate(accept: Option<&str>) -> Self {
+        let mut best = (0, Self::Text);
+        for range in accept.unwrap_or_default().split(',') {
+            if let Some((variant, quality)) = parse(range)
+                && quality > best.0
+            {
+                best = (quality, variant);
+            }
+        }
+        best.1
+    }
+}
+
+/// The format that one range of the header names, and its quality in thousandths.
+fn parse(range: &str) -> Option<(Variant, u32)> {
+    let mut parts = range.split(';').map(str::trim);
+    let name = parts.next()?.to_ascii_lowercase();
+    let mut version = None;
+    let mut quality = 1_000;
+    for parameter in parts {
+        let Some((key, value)) = parameter.split_once('=') else { continue };
+        let value = value.trim().trim_matches('"');
+        match key.trim().to_ascii_lowercase().as_str() {
+            "version" => version = Some(value),
+            "q" => quality = thousandths(value)?,
+            _ => {}
+        }
+    }
+    let variant = match (name.as_str(), version) {
+        ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => Variant::OpenMetrics,
+        // Names are valid in 0.0.4, so a page of 1.0.0 would be the same.
+        ("text/plain", None | Some("0.0.4" | "1.0.0")) | ("text/*" | "*/*", _) => Variant::Text,
+        _ => return None,
+    };
+    Some((variant, quality))
+}
+
+/// A quality between 0 and 1; anything else is not understood, and its range ignored.
+fn thousandths(text: &str) -> Option<u32> {
+    let quality: f64 = text.parse().ok()?;
+    (0.0..=1.0).contains(&quality).then_some((quality * 1_000.0).round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Variant::{OpenMetrics, Text};
+    use super::*;
+
+    #[test]
+    fn the_header_that_prometheus_sends_gets_openmetrics() {
+        let accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+             application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
+             text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        assert_eq!(Variant::negotiate(Some(accept)), OpenMetrics);
+    }
+
+    #[test]
+    fn the_better_quality_wins_and_of_equals_the_first() {
+        for (accept, variant) in [
+            (None, Text),
+            (Some(""), Text),
+            (Some("*/*"), Text),
+            (Some("application/json"), Text),
+            (Some("application/openmetrics-text"), OpenMetrics),
+            (Some("application/openmetrics-text; version=\"1.0.0\"; charset=utf-8"), OpenMetrics),
+            (Some("Application/OpenMetrics-Text;Version=0.0.1"), OpenMetrics),
+            (Some("application/openmetrics-text;version=2.0.0"), Text),
+            (Some("text/plain;q=0.9, application/openmetrics-text;q=0.8"), Text),
+            (Some("text/plain;q=0.3, application/openmetrics-text;q=0.8"), OpenMetrics),
+            (Some("text/plain, application/openmetrics-text"), Text),
+            (Some("application/openmetrics-text, */*"), OpenMetrics),
+            (Some("application/openmetrics-text;q=0"), Text),
+            (Some("application/openmetrics-text;q=nonsense"), Text),
+            (Some("application/openmetrics-text;q=7"), Text),
+            (Some(",;=,q=1,"), Text),
+        ] {
+            assert_eq!(Variant::negotiate(accept), variant, "{accept:?}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! How each kind of rows becomes series: which entries of the roster, with which labels, and where the value
+//! of each stands in the snapshot.
+
+use std::ops::Range;
+
+use super::{Labels, MOST_LABELS, Sample, Sink, Value};
+use crate::catalogue::xid::{self, Action};
+use crate::catalogue::{
+    AccountPoint, Family, HoldingValue, IdentityValue, InstanceValue, Point, ProcessValue, Rows, XidValue,
+};
+use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, PriceEntry, Snapshot};
+use crate::model::{Fraction, Reading, Unit, Utc};
+
+/// One family of one snapshot on its way into a sink.
+pub(super) struct Walk<'a, S> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) family: &'static Family,
+    pub(super) sink: &'a mut S,
+}
+
+impl<'a, S: Sink> Walk<'a, S> {
+    /// Visits the family's series; `own` are the numbers of its values where it is numbered.
+    pub(super) fn rows(&mut self, own: Range<usize>) {
+        match &self.family.rows {
+            Rows::Device(points) => self.device(own.start, points),
+            Rows::Integral(_) => self.integral(own),
+            Rows::Identity(value) => self.identity(*value),
+            Rows::Xid(value) => self.xid(*value),
+            Rows::Instance(value) => self.instance(*value),
+            Rows::Process(value) => self.process(*value),
+            Rows::Account(points) => self.account(points),
+            Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
+            Rows::Holding(HoldingValue::Ratio) => self.holding(),
+            Rows::Holding(HoldingValue::WorkloadInfo) => self.workload(),
+            Rows::Holding(HoldingValue::CostPerHour) => self.cost(),
+            Rows::Agent => self.agent(own),
+        }
+    }
+
+    fn device(&mut self, first: usize, points: &[Point]) {
+        let tier = self.family.tier;
+        for (gpu, state) in gpus(self.snapshot) {
+            let taken = self.taken(state);
+            for (number, point) in (first..).zip(points) {
+                let value = state.and_then(|state| state.reading(number, tier).ok());
+                let mut values = [""; MOST_LABELS];
+                values[0] = &gpu.index;
+                values[1] = &gpu.id.uuid;
+                let count = fill(&mut values, 2, point.labels.iter().map(|label| label.1));
+                self.visit(&values[..count], value.map(i128::from), taken);
+            }
+        }
+    }
+
+    fn integral(&mut self, own: Range<usize>) {
+        for (gpu, state) in gpus(self.snapshot) {
+            for integral in own.clone() {
+                let value =
+                    state.and_then(|state| state.integrals.get(integral)).and_then(|value| value.ok());
+                self.now(&[&gpu.index, &gpu.id.uuid], value.map(i128::from));
+            }
+        }
+    }
+
+    fn identity(&mut self, value: IdentityValue) {
+        match value {
+            IdentityValue::Info => self.info(),
+            IdentityValue::Present => self.per_gpu(|_, state| Some(i128::from(state?.present))),
+            IdentityValue::Up => self.per_gpu(|_, state| Some(i128::from(state?.is_up()))),
+            IdentityValue::Busy => self.per_gpu(|_, state| number(state?.busy)),
+            IdentityValue::Unsupported => self.unsupported(),
+            IdentityValue::MigInfo => self.mig_info(),
+        }
+    }
+
+    fn info(&mut self) {
+        for gpu in &self.snapshot.roster.gpus {
+            let identity = &*gpu.identity;
+            let mig = if identity.mig { "true" } else { "false" };
+            let labels: [&str; 8] = [
+                &gpu.index,
+                &gpu.id.uuid,
+                &identity.model,
+                &identity.serial,
+                &identity.pci_bus_id,
+                &identity.driver_version,
+                &identity.vbios_version,
+                mig,
+            ];
+            self.now(&labels, Some(1));
+        }
+    }
+
+    fn unsupported(&mut self) {
+        for gpu in &self.snapshot.roster.gpus {
+            for (family, absence) in &gpu.unsupported {
+                self.now(&[&gpu.index, &gpu.id.uuid, family, absence.reason()], Some(1));
+            }
+        }
+    }
+
+    fn mig_info(&mut self) {
+        for gpu in &self.snapshot.roster.gpus {
+            for instance in &gpu.instances {
+                let labels: [&str; 6] = [
+                    &gpu.index,
+                    &gpu.id.uuid,
+                    &instance.gpu_instance,
+                    &instance.compute_instance,
+                    &instance.identity.uuid,
+                    &instance.identity.profile,
+                ];
+                self.now(&labels, Some(1));
+            }
+        }
+    }
+
+    fn xid(&mut self, value: XidValue) {
+        if value == XidValue::ActionErrors {
+            return self.xid_actions();
+        }
+        for (gpu, state) in gpus(self.snapshot) {
+            for (position, (code, text)) in gpu.xids.iter().enumerate() {
+                let seen = state.and_then(|state| state.xids.get(position));
+                let (class, action) = xid::meaning(*code);
+                let labels: [&str; 5] = [&gpu.index, &gpu.id.uuid, text, class.name(), action.name()];
+                match value {
+                    XidValue::Errors => self.now(&labels[..3], seen.map(|seen| i128::from(seen.0))),
+                    XidValue::LastTimestamp => self.now(&labels[..3], seen.map(|seen| i128::from(seen.1.0))),
+                    XidValue::Info | XidValue::ActionErrors => self.now(&labels, Some(1)),
+                }
+            }
+        }
+    }
+
+    fn xid_actions(&mut self) {
+        for (gpu, state) in gpus(self.snapshot) {
+            for (position, action) in Action::ALL.iter().enumerate() {
+                let count = state.and_then(|state| state.xid_actions.get(position));
+                self.now(&[&gpu.index, &gpu.id.uuid, action.name()], count.map(|count| i128::from(*count)));
+            }
+        }
+    }
+
+    fn instance(&mut self, value: InstanceValue) {
+        let tier = self.family.tier;
+        for (gpu, state) in gpus(self.snapshot) {
+            let taken = self.taken(state);
+            let frame =
+                state.filter(|state| state.fresh[tier as usize]).and_then(|state| state.frame.as_deref());
+            for instance in &gpu.instances {
+                // The frame may be of an older shape than the roster: only the ids tell which is which.
+                let reading = frame.and_then(|frame| {
+                    frame.instances.iter().find(|other| other.identity.id == instance.identity.id)
+                });
+                let labels: [&str; 4] =
+                    [&gpu.index, &gpu.id.uuid, &instance.gpu_instance, &instance.compute_instance];
+                self.visit(&labels, reading.and_then(|frame| number(frame.readings[value as usize])), taken);
+            }
+        }
+    }
+
+    fn process(&mut self, value: ProcessValue) {
+        let roster = &self.snapshot.roster;
+        for (position, process) in roster.processes.iter().enumerate() {
+            let Some(gpu) = roster.gpus.get(process.gpu) else { continue };
+            let state = self.snapshot.processes.get(position);
+            let reading = state.and_then(|state| match value {
+                ProcessValue::Memory => number(state.memory),
+                ProcessValue::SmUtilization => number(state.sm_utilization),
+            });
+            let labels: [&str; 7] = [
+                &gpu.index,
+                &gpu.id.uuid,
+                &process.gpu_instance,
+                &process.pid,
+                &process.process,
+                &process.workload,
+                &process.tenant,
+            ];
+            self.now(&labels, reading);
+        }
+    }
+
+    fn account(&mut self, points: &[AccountPoint]) {
+        let roster = &self.snapshot.roster;
+        let Some(price) = self.price_labels() else { return };
+        for (position, account) in roster.accounts.iter().enumerate() {
+            let Some(gpu) = roster.gpus.get(account.gpu) else { continue };
+            let state = self.snapshot.accounts.get(position);
+            for point in points {
+                let value = state.and_then(|state| state.values[point.value as usize]);
+                let mut labels = [""; MOST_LABELS];
+                labels[0] = &account.tenant;
+                labels[1] = &gpu.index;
+                labels[2] = &gpu.id.uuid;
+                let own = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
+                let count = fill(&mut labels, own, price.into_iter().flatten());
+                self.now(&labels[..count], value);
+            }
+        }
+    }
+
+    fn holding(&mut self) {
+        let roster = &self.snapshot.roster;
+        for (position, holding) in roster.holdings.iter().enumerate() {
+            let Some(gpu) = roster.gpus.get(holding.gpu) else { continue };
+            let share = self.snapshot.holdings.get(position).and_then(|state| billionths(state.fraction));
+            let labels: [&str; 5] =
+                [&gpu.index, &gpu.id.uuid, &holding.workload, &holding.tenant, holding.source.name()];
+            self.now(&labels, share);
+        }
+    }
+
+    fn workload(&mut self) {
+        for entry in &self.snapshot.roster.workloads {
+            self.now(&[&entry.workload, entry.kind, &entry.tenant, &entry.unit, &entry.user], Some(1));
+        }
+    }
+
+    fn cost(&mut self) {
+        let roster = &self.snapshot.roster;
+        let Some(price) = &roster.price else { return };
+        for gpu in &roster.gpus {
+            let labels: [&str; 4] = [&gpu.index, &gpu.id.uuid, &price.currency, &price.class];
+            self.now(&labels, Some(price.nano_per_gpu_hour));
+        }
+    }
+
+    fn agent(&mut self, own: Range<usize>) {
+        let snapshot = self.snapshot;
+        for position in own {
+            let Some(entry) = snapshot.roster.agent.get(position) else { continue };
+            let value = snapshot.agent.get(position).map(|number| match number {
+                AgentNumber::Integer(number) => Value::Number(i128::from(*number)),
+                AgentNumber::Histogram(histogram) => Value::Histogram(histogram),
+            });
+            let mut values = [""; MOST_LABELS];
+            let count = fill(&mut values, 0, entry.labels.iter().map(|label| &*label.1));
+            let labels = Labels { names: self.family.labels, values: &values[..count] };
+            debug_assert!(entry.labels.iter().map(|label| label.0).eq(labels.names.iter().copied()));
+            self.sink.sample(Sample { labels, value, taken: snapshot.at.utc });
+        }
+    }
+
+    /// One series per GPU, labelled by it alone.
+    fn per_gpu(&mut self, value: impl Fn(&GpuEntry, Option<&GpuState>) -> Option<i128>) {
+        for (gpu, state) in gpus(self.snapshot) {
+            self.now(&[&gpu.index, &gpu.id.uuid], value(gpu, state));
+        }
+    }
+
+    /// The labels that money adds; `None` withholds the family, as without a price there is no money.
+    fn price_labels(&self) -> Option<Option<[&'a str; 2]>> {
+        if self.family.unit != Unit::Money {
+            return Some(None);
+        }
+        let snapshot: &'a Snapshot = self.snapshot;
+        let PriceEntry { currency, class, .. } = snapshot.roster.price.as_ref()?;
+        Some(Some([currency, class]))
+    }
+
+    fn now(&mut self, values: &[&str], value: Option<i128>) {
+        self.visit(values, value, self.snapshot.at.utc);
+    }
+
+    fn visit(&mut self, values: &[&str], value: Option<i128>, taken: Utc) {
+        debug_assert_eq!(values.len(), self.family.labels.len(), "{}", self.family.name);
+        let labels = Labels { names: self.family.labels, values };
+        self.sink.sample(Sample { labels, value: value.map(Value::Number), taken });
+    }
+
+    /// When the family's tier of this GPU was last read.
+    fn taken(&self, state: Option<&GpuState>) -> Utc {
+        let frame = state.and_then(|state| state.frame.as_deref());
+        let stamp = frame.and_then(|frame| frame.tiers[self.family.tier as usize]);
+        stamp.unwrap_or(self.snapshot.at).utc
+    }
+}
+
+fn gpus(snapshot: &Snapshot) -> impl Iterator<Item = (&GpuEntry, Option<&GpuState>)> {
+    snapshot.roster.gpus.iter().enumerate().map(|(position, gpu)| (gpu, snapshot.gpus.get(position)))
+}
+
+fn number(reading: Reading) -> Option<i128> {
+    reading.ok().map(i128::from)
+}
+
+/// Puts texts into the slots from `first` on; how many slots are then used.
+fn fill<'a>(slots: &mut [&'a str; MOST_LABELS], first: usize, texts: impl Iterator<Item = &'a str>) -> usize {
+    let mut used = first;
+    for (slot, text) in slots[first..].iter_mut().zip(texts) {
+        *slot = text;
+        used += 1;
+    }
+    used
+}
+
+/// The share in billionths, rounded half up.
+fn billionths(fraction: Fraction) -> Option<i128> {
+    let (part, whole) = (i128::from(fraction.numerator), i128::from(fraction.denominator));
+    (part * 1_000_000_000 + whole / 2).checked_div(whole)
+}
