@@ -49,13 +49,14 @@ const fn is_wrong_question(cause: &Cause) -> bool {
 /// How many bills may wait; more are refused at once.
 const WAITING: usize = 16;
 
-/// Starts the thread, if there is a ledger to read.
+/// Starts the thread, if there is a ledger to read, and says where to ask.
 pub(super) fn start(
     path: Option<PathBuf>,
     shared: &Arc<Shared>,
-) -> Result<Option<mpsc::Sender<BillRequest>>, StartError> {
-    let Some(path) = path else { return Ok(None) };
+) -> Result<mpsc::Sender<BillRequest>, StartError> {
     let (sender, mut requests) = mpsc::channel::<BillRequest>(WAITING);
+    // Without a ledger nobody answers, and the server says so.
+    let Some(path) = path else { return Ok(sender) };
     let stop = shared.stop.clone();
     Thread::start("reader", move || {
         while let Some(request) = requests.blocking_recv() {
@@ -64,16 +65,16 @@ pub(super) fn start(
             }
             let answer = statement(&path, request.from.as_deref(), request.to.as_deref());
             let answer = answer.map_err(|problem| match problem {
-                BillProblem::Time { .. } => BillError::Wrong(problem.to_string()),
-                BillProblem::Ledger(error) if is_wrong_question(&error.cause) => BillError::Wrong(error.to_string()),
-                BillProblem::Ledger(error) => BillError::Failed(error.to_string()),
+                BillProblem::Time { .. } => BillError::BadQuestion(problem.to_string()),
+                BillProblem::Ledger(error) if is_wrong_question(&error.cause) => BillError::BadQuestion(error.to_string()),
+                BillProblem::Ledger(error) => BillError::Unreadable(error.to_string()),
             });
             let answer = answer.and_then(|statement| {
-                serde_json::to_string(&statement).map_err(|error| BillError::Failed(error.to_string()))
+                serde_json::to_string(&statement).map_err(|error| BillError::Unreadable(error.to_string()))
             });
             // Who asked may have gone.
             let _ = request.reply.send(answer);
         }
     })?;
-    Ok(Some(sender))
+    Ok(sender)
 }

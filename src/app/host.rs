@@ -53,15 +53,15 @@ impl Published {
     }
 }
 
-/// Starts the thread.
-pub(super) fn start(host: Host, shared: &Arc<Shared>) -> Result<(), StartError> {
+/// Starts the thread. `agent` is this process, where the host is the one that it runs on.
+pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
     Thread::start("host", move || {
-        let mut directory = Directory::new(host);
+        let mut directory = Directory::new(host, agent);
         while !shared.stop.is_called() {
             if let Some(pids) = shared.identities.take() {
                 let now = shared.clock.now();
-                let identities = directory.update(&pids, now.boottime);
+                let identities = directory.refresh(&pids, now);
                 shared.identities.publish(identities, now.boottime);
             }
         }

@@ -4,21 +4,23 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::{StartError, Thread};
 use crate::clock::system_now;
 use crate::config::Config;
-use crate::export::Resource;
+use crate::export::{self, Variant};
 use crate::host::Host;
 use crate::model::Utc;
+use crate::catalogue::Level;
 use crate::{push, serve};
 
 /// The running I/O thread.
 pub(super) struct Running {
     pub(super) shared: Shared,
-    /// The queue to the destination, what it is called in metrics, and who speaks.
-    pub(super) push: Option<(Arc<push::Queue>, Arc<str>, Resource)>,
+    /// The queue to the destination, what it is called in metrics, and the node that speaks.
+    pub(super) push: Option<(Arc<push::Queue>, Arc<str>, String)>,
     stop: watch::Sender<bool>,
     thread: Thread,
 }
@@ -48,20 +50,21 @@ pub(super) fn start(
     listeners: Vec<TcpListener>,
     config: &Config,
     host: &Host,
-    bills: Option<mpsc::Sender<serve::BillRequest>>,
+    bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
 ) -> Result<Running, StartError> {
     let io = Shared {
-        heartbeat: Arc::default(),
+        heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
         requests: Arc::default(),
         started: system_now().utc,
     };
     let push = destination(config, host)?;
     let site = serve::Site {
-        pages: Arc::clone(&shared.pages),
+        pages: pages(&shared.pages, config.sampling.level),
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         bills,
+        limits: serve::Limits::default(),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, queue, ..)| (destination.clone(), Arc::clone(queue)));
@@ -79,23 +82,51 @@ pub(super) fn start(
             if let Some((destination, queue)) = sender {
                 tokio::spawn(push::run(queue, destination, stopped.clone()));
             }
-            serve::run(listeners, site, stopped).await;
+            if let Err(error) = serve::run(listeners, site, stopped).await {
+                tracing::error!(%error, "the HTTP server ended");
+            }
         });
         runtime.shutdown_timeout(Duration::from_millis(100));
     })?;
-    let push = push.map(|(_, queue, name, resource)| (queue, name, resource));
+    let push = push.map(|(_, queue, name, node)| (queue, name, node));
     Ok(Running { shared: io, push, stop, thread })
 }
 
-type Destination = (push::Destination, Arc<push::Queue>, Arc<str>, Resource);
+type Destination = (push::Destination, Arc<push::Queue>, Arc<str>, String);
 
 fn destination(config: &Config, host: &Host) -> Result<Option<Destination>, StartError> {
     let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
     let name: Arc<str> = endpoint.to_string().into();
     let destination = push::Destination::parse(&name)?;
     let node = config.node.name.clone().or_else(|| host.host_name()).unwrap_or_default();
-    let resource = Resource { instance: node, cluster: config.node.cluster.clone() };
-    Ok(Some((destination, Arc::default(), name, resource)))
+    Ok(Some((destination, Arc::default(), name, node)))
+}
+
+/// The pages of the latest snapshot, without a copy.
+fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
+    let (metrics, snapshot, sealed) = (Arc::clone(latest), Arc::clone(latest), Arc::clone(latest));
+    serve::Pages::new(
+        move |accept| {
+            let variant = Variant::negotiate(accept);
+            let page = metrics.get()?.page(variant);
+            Some(serve::Served { content_type: variant.content_type(), body: Bytes::from_owner(PageBytes(page)) })
+        },
+        move || {
+            let mut json = Vec::new();
+            export::json(&snapshot.get()?.snapshot, level, &mut json);
+            Some(json.into())
+        },
+        move || sealed.get().is_some(),
+    )
+}
+
+/// A page as bytes that many connections share.
+struct PageBytes(Arc<export::Page>);
+
+impl AsRef<[u8]> for PageBytes {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
 }
 
 /// SIGTERM and SIGINT end the agent.

@@ -148,7 +148,11 @@ fn look(
     slot: &CallSlot,
     shared: &Shared,
 ) -> Result<(Arc<Library>, Vec<Found>), String> {
-    let library = Library::open(path.map(PathBuf::as_path)).map_err(|error| error.to_string())?;
+    let library = Library::open(path.map(PathBuf::as_path)).map_err(|error| {
+        // A simulated library says in a file beside it what it could not tell by a return code.
+        let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
+        format!("{error}{}", told.map(|text| format!(" ({})", text.trim())).unwrap_or_default())
+    })?;
     match find(&library, slot, &shared.clock) {
         Ok(found) => Ok((library, found)),
         Err(absence) => {

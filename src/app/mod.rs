@@ -19,6 +19,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop};
@@ -52,7 +53,7 @@ pub struct Launch {
 pub enum StartError {
     /// An address is taken or cannot be bound.
     #[error(transparent)]
-    Listen(#[from] serve::BindError),
+    Listen(#[from] serve::Error),
     /// The ledger is owned by another agent, broken, or lies where it cannot be written.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
@@ -88,6 +89,7 @@ struct Shared {
 pub fn run(launch: Launch) -> Result<(), StartError> {
     let Launch { config, clock, root } = launch;
     let stop = Stop::default();
+    let agent = (root == Path::new("/")).then(std::process::id);
     let host = Host::at(&root);
     let listeners = serve::bind(&config.web.listen)?;
     for listener in &listeners {
@@ -116,12 +118,14 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     };
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), &shared)?;
     let io = io::start(listeners, &config, &host, bills, &shared)?;
-    host::start(host, &shared)?;
+    host::start(host, agent, &shared)?;
     let meter = Meter::new(policy, clock.now(), recovered);
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&config, ledger.as_ref(), &io), &shared)?;
     lanes::start(&config, &shared)?;
 
+    tell_systemd(NotifyState::Ready);
     stop.wait_for_call();
+    tell_systemd(NotifyState::Stopping);
     tracing::info!("stopping");
     io.stop();
     pulse.wait(PATIENCE / 3);
@@ -130,6 +134,13 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     }
     lanes::close(&shared, PATIENCE / 3);
     Ok(())
+}
+
+/// Tells the service manager, if one listens.
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "systemd cannot be told");
+    }
 }
 
 /// A thread whose end can be waited for with a limit: one that is stuck must not hold up the others.

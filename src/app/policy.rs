@@ -15,17 +15,18 @@ pub(super) fn policy(config: &Config) -> Policy {
     Policy {
         level: config.sampling.level,
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow],
-        standing: config.attribution.standing.iter().map(standing).collect(),
+        standing: (1..).zip(&config.attribution.standing).map(|(place, entry)| standing(place, entry)).collect(),
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
-        processes: config.limits.processes,
+        processes: config.limits.processes as usize,
         price: price(config),
     }
 }
 
-fn standing(standing: &ConfigStanding) -> Standing {
+/// A grant without a name is called by its place in the list.
+fn standing(place: usize, standing: &ConfigStanding) -> Standing {
     Standing {
-        id: standing.id.clone(),
+        id: standing.id.clone().unwrap_or_else(|| place.to_string()),
         gpu: match &standing.gpu {
             GpuChoice::All => GpuSelector::All,
             GpuChoice::Index(index) => GpuSelector::Index(*index),

@@ -42,9 +42,9 @@ impl Outlets {
             press: Arc::new(Press::new(config.sampling.level, config.web.created)),
             queue: ledger.map(|ledger| Arc::clone(&ledger.queue)),
             status: ledger.map(|ledger| Arc::clone(&ledger.status)),
-            push: io.push.as_ref().map(|(queue, destination, resource)| Push {
+            push: io.push.as_ref().map(|(queue, destination, node)| Push {
                 every: (config.otlp.interval.0 / interval.0).max(1),
-                encoder: Otlp::new(resource, config.sampling.level),
+                encoder: Otlp::new(config.sampling.level, node),
                 queue: Arc::clone(queue),
                 destination: Arc::clone(destination),
                 buffer: Vec::new(),
@@ -56,7 +56,6 @@ impl Outlets {
     fn send(&mut self, number: u64, snapshot: &Arc<crate::model::snapshot::Snapshot>) {
         let Some(push) = &mut self.push else { return };
         if number.is_multiple_of(push.every) {
-            push.buffer.clear();
             let points = push.encoder.encode(snapshot, &mut push.buffer);
             push.queue.offer(push::Parcel { body: bytes::Bytes::copy_from_slice(&push.buffer), points });
         }
@@ -155,7 +154,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
             services.add("gpumeter_ledger_last_commit_timestamp_seconds", Vec::new(), whole(at));
         }
     }
-    for (code, count) in outlets.io.requests.counts() {
+    for (code, count) in outlets.io.requests.by_code() {
         services.add("gpumeter_http_requests_total", vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outlets.push {
@@ -168,7 +167,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
             services.add(family, vec![("destination", Arc::clone(&push.destination))], whole(count));
         }
     }
-    if let Some(own) = own::usage() {
+    if let Ok(own) = own::usage() {
         services.add("process_cpu_seconds_total", Vec::new(), whole(own.cpu.0));
         services.add("process_resident_memory_bytes", Vec::new(), whole(own.resident.0));
         services.add("process_open_fds", Vec::new(), whole(own.open_files));

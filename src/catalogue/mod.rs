@@ -17,6 +17,7 @@ mod memory;
 mod points;
 mod power;
 mod processes;
+pub mod reference;
 pub mod xid;
 
 pub use family::*;

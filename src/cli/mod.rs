@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, demo};
-use crate::clock::Clock;
 use crate::config::{self, Config};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.

@@ -12,7 +12,7 @@ use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
 use crate::ledger::RecoveredGpu;
 use crate::model::{
-    ActivitySource, Carry, Frame, GpuId, HolderId, Holding, Method, Microjoules, Nanoseconds, Presence,
+    ActivitySource, Carry, Frame, GpuId, Holder, HolderId, Holding, Method, Microjoules, Nanoseconds, Presence,
     Settlement, SlotState, Span, Utc,
 };
 
@@ -50,6 +50,8 @@ pub(super) struct Account {
 /// A span that is not settled, with the processes that nobody has named yet.
 struct OpenSpan {
     span: Span,
+    /// The holders that are present, with their facts.
+    who: BTreeMap<HolderId, Arc<Holder>>,
     unnamed: BTreeMap<u32, Presence>,
     sent: bool,
 }
@@ -93,7 +95,7 @@ impl Account {
     pub(super) fn recover(known: RecoveredGpu, watched: Utc) -> Self {
         let cursor = known.spans.last().map_or(known.settled_until, |span| span.to);
         let open =
-            known.spans.into_iter().map(|span| OpenSpan { span, unnamed: BTreeMap::new(), sent: true });
+            known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
         Self {
             cursor,
             settled: known.settled_until,
@@ -121,7 +123,7 @@ impl Account {
     /// Adds the time up to a frame.
     pub(super) fn advance(&mut self, at: Utc, frame: &Frame, identities: &Identities, policy: &Policy) {
         let present = present(frame, identities);
-        self.hold(&frame.gpu, &present.holders, policy);
+        self.hold(&frame.gpu, &present.who, policy);
         let continues = self.generation == Some(frame.generation);
         self.generation = Some(frame.generation);
         if !continues {
@@ -151,12 +153,12 @@ impl Account {
             ..self.blank(at)
         };
         self.cursor = at;
-        self.open.push_back(OpenSpan { span, unnamed: present.unnamed, sent: false });
+        self.open.push_back(OpenSpan { span, who: present.who, unnamed: present.unnamed, sent: false });
     }
 
-    fn hold(&mut self, gpu: &GpuId, present: &BTreeMap<HolderId, Presence>, policy: &Policy) {
-        let holders: Vec<&HolderId> = present.keys().collect();
-        let (holdings, covered_by) = holdings(gpu, &policy.standing, policy.presence, &holders);
+    fn hold(&mut self, gpu: &GpuId, who: &BTreeMap<HolderId, Arc<Holder>>, policy: &Policy) {
+        let (holdings, covered_by) =
+            holdings(gpu, &policy.standing, policy.presence, who.values().map(|holder| &**holder));
         if *self.holdings != *holdings {
             self.holdings = holdings.into();
         }
@@ -207,7 +209,7 @@ impl Account {
     fn push(&mut self, span: Span) {
         if span.from < span.to {
             self.cursor = span.to;
-            self.open.push_back(OpenSpan { span, unnamed: BTreeMap::new(), sent: false });
+            self.open.push_back(OpenSpan::of(span));
         }
     }
 
@@ -232,21 +234,22 @@ impl Account {
     /// Names processes that were unknown when their span was made.
     pub(super) fn identify(&mut self, identities: &Identities, gpu: &GpuId, policy: &Policy) {
         for open in &mut self.open {
-            let named: Vec<(u32, HolderId)> = open
+            let named: Vec<(u32, Arc<Holder>)> = open
                 .unnamed
                 .keys()
-                .filter_map(|pid| Some((*pid, identities.get(*pid)?.holder.id.clone())))
+                .filter_map(|pid| Some((*pid, Arc::clone(&identities.get(*pid)?.holder))))
                 .collect();
             if named.is_empty() {
                 continue;
             }
             for (pid, holder) in named {
                 if let Some(presence) = open.unnamed.remove(&pid) {
-                    add(open.span.present.entry(holder).or_default(), &presence);
+                    add(open.span.present.entry(holder.id.clone()).or_default(), &presence);
+                    open.who.entry(holder.id.clone()).or_insert(holder);
                 }
             }
-            let present: Vec<&HolderId> = open.span.present.keys().collect();
-            let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, &present);
+            let who = open.who.values().map(|holder| &**holder);
+            let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
             open.span.holdings = held.into();
             open.span.covered_by = covered_by;
             open.sent = false;
@@ -302,7 +305,7 @@ impl Account {
             let rest = if span.from < end {
                 let (first, rest) = split(&span, end);
                 spans.push(first);
-                OpenSpan { span: rest, unnamed: BTreeMap::new(), sent: false }
+                OpenSpan::of(rest)
             } else {
                 open
             };
@@ -334,6 +337,11 @@ impl Account {
 }
 
 impl OpenSpan {
+    /// A span in which nobody is left to be named.
+    fn of(span: Span) -> Self {
+        Self { span, who: BTreeMap::new(), unnamed: BTreeMap::new(), sent: false }
+    }
+
     /// The span with its unnamed processes under `__unattributed__`.
     fn named(&self) -> Span {
         let mut span = self.span.clone();

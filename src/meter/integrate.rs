@@ -2,11 +2,12 @@
 //! and memory by holder.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Gpu;
 use crate::catalogue::{INTEGRALS, PointId, first_point, integral_source, point};
 use crate::holders::Identities;
-use crate::model::{ActivitySource, Frame, HolderId, Nanoseconds, Presence, Reading};
+use crate::model::{ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading};
 
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -38,14 +39,17 @@ pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
 }
 
 /// Who was there, with weights and memory; pids that nobody has named yet stand apart.
+#[derive(Default)]
 pub(super) struct Present {
     pub(super) holders: BTreeMap<HolderId, Presence>,
+    /// The holders with their facts.
+    pub(super) who: BTreeMap<HolderId, Arc<Holder>>,
     pub(super) unnamed: BTreeMap<u32, Presence>,
 }
 
 /// The processes of a frame by holder.
 pub(super) fn present(frame: &Frame, identities: &Identities) -> Present {
-    let mut present = Present { holders: BTreeMap::new(), unnamed: BTreeMap::new() };
+    let mut present = Present::default();
     for process in frame.processes.iter().flat_map(|list| list.iter()) {
         let memory = Presence { weight: None, memory: process.memory.map(|bytes| bytes.0) };
         add(present.of(process.pid, identities), &memory);
@@ -61,7 +65,13 @@ pub(super) fn present(frame: &Frame, identities: &Identities) -> Present {
 impl Present {
     fn of(&mut self, pid: u32, identities: &Identities) -> &mut Presence {
         match identities.get(pid) {
-            Some(identified) => self.holders.entry(identified.holder.id.clone()).or_default(),
+            Some(identified) => {
+                let id = &identified.holder.id;
+                if !self.who.contains_key(id) {
+                    self.who.insert(id.clone(), Arc::clone(&identified.holder));
+                }
+                self.holders.entry(id.clone()).or_default()
+            }
             None => self.unnamed.entry(pid).or_default(),
         }
     }

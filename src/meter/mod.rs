@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::Level;
-use crate::holders::{Identities, Standing};
+use crate::holders::{Identities, Selector, Standing};
 use crate::ledger::{Acknowledged, Batch, Recovered, Sight, Timeline};
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
-use crate::model::{Frame, GpuId, Nanoseconds, Stamp, Utc, XidEvent};
+use crate::model::{Frame, GpuId, Holder, Nanoseconds, Stamp, Utc, XidEvent};
 use crate::nvml::InFlight;
 
 use account::Account;
@@ -226,12 +226,21 @@ impl Meter {
 
     /// Holders that the ledger has not met in this process, with their facts.
     fn introduce(&mut self, identities: &Identities, batch: &mut Batch) {
-        let standing = self.policy.standing.iter().map(Standing::holder);
-        for holder in identities.holders().cloned().chain(standing) {
+        let standing = self.policy.standing.iter().map(granted);
+        let seen = identities.iter().map(|(_, known)| (*known.holder).clone());
+        for holder in seen.chain(standing) {
             if self.introduced.insert(holder.id.clone()) {
                 batch.holders.push(holder);
             }
         }
+    }
+}
+
+/// The holder of a standing grant, as far as the grant tells.
+fn granted(standing: &Standing) -> Holder {
+    match &standing.selector {
+        Selector::User(name) => Holder::user(name, None),
+        Selector::Unit(name) => Holder::unit(name, None, None),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
-use crate::catalogue::families;
+use crate::catalogue::{Kind, families};
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
 use crate::model::{Absence, Frame, Nanoseconds};
 
@@ -95,12 +95,12 @@ fn series(family: &MetricFamily) -> Vec<(AgentEntry, AgentNumber)> {
                     Some((*name, pair.value().into()))
                 })
                 .collect();
-            let number = if metric.histogram.is_some() {
+            let number = if row.kind == Kind::Histogram {
                 AgentNumber::Histogram(Arc::new(buckets(metric.get_histogram())))
             } else {
                 // The crate keeps its integer counters as doubles on the way out; they count events.
                 #[expect(clippy::cast_possible_truncation, reason = "a count of events fits 53 bits")]
-                AgentNumber::Integer(metric.get_counter().value() as i64)
+                AgentNumber::Integer(metric.get_counter().get_value() as i64)
             };
             (AgentEntry { family: row.name, labels }, number)
         })

@@ -274,7 +274,7 @@ fn other_row(gpu: usize, memory: u64) -> (ProcessEntry, ProcessState) {
 
 /// Who a holder is: as it was identified, else as the operator's grant names it.
 fn holder(id: &crate::model::HolderId, identities: &Identities) -> Holder {
-    identities.holders().find(|holder| holder.id == *id).cloned().unwrap_or_else(|| {
+    identities.iter().map(|(_, known)| &known.holder).find(|holder| holder.id == *id).map(|holder| (**holder).clone()).unwrap_or_else(|| {
         match id.as_str().split_once(':') {
             Some(("unit", unit)) => Holder::unit(unit, None, None),
             Some(("user", user)) => Holder::user(user, None),

@@ -4,3 +4,4 @@
 
 mod check;
 mod config;
+mod metrics;
