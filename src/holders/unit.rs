@@ -7,7 +7,9 @@
 pub(super) fn unit<'a>(parts: &[&'a str]) -> Option<&'a str> {
     let first = parts.iter().find(|part| !is_slice(part))?;
     let name = first.strip_suffix(".service").or_else(|| first.strip_suffix(".scope"))?;
-    (!name.is_empty()).then_some(*first)
+    // systemd makes no such name, and a line break would forge a line wherever it is printed.
+    let printable = !name.is_empty() && !name.contains(char::is_control);
+    printable.then_some(*first)
 }
 
 /// Whether a part only groups others.

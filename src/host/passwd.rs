@@ -77,6 +77,8 @@ fn user(line: &[u8]) -> Option<(u32, Arc<str>)> {
     let mut fields = line.split(':');
     let name = fields.next()?;
     let uid = fields.nth(1)?.parse().ok()?;
+    // A file caught while it is written may end within the digits.
+    fields.next()?;
     let usable = !name.is_empty() && !name.starts_with(['#', '+', '-']);
     usable.then(|| (uid, name.into()))
 }
@@ -89,7 +91,8 @@ mod tests {
 
     #[test]
     fn the_first_name_of_a_uid_counts() {
-        let text = b"root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n#bob:x:5:\n+nis:x:6:\n:x:7:\nx:y\nno\n";
+        let text =
+            b"root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n#bob:x:5:\n+nis:x:6:\n:x:7:\nx:y\nno\ncut:x:10";
         assert_eq!(parse(text), HashMap::from([(0, "root".into())]));
     }
 

@@ -1,0 +1,81 @@
+//! What each child of each node of the splitting tree is still owed, while a window is settled.
+//!
+//! Nodes are `gpu/held`, `gpu/used`, `gpu/lent` and `gpu/within/<holder>`. A debt is kept through segments whose
+//! activity is unknown and dropped when its holder goes. It does not know how debts arise.
+
+use std::collections::BTreeMap;
+
+use super::SLOT;
+use super::claims::Grants;
+use crate::model::{Carry, HolderId};
+
+/// The debts of one node.
+pub(super) type Owed = BTreeMap<HolderId, i64>;
+
+/// The debts of one slot.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Carries {
+    /// Slot to held parts and the remainder.
+    pub(super) held: Owed,
+    /// Busy time to users.
+    pub(super) used: Owed,
+    /// Lent time to those who had slack.
+    pub(super) lent: Owed,
+    /// Per holding: its time within, to the users that it covers.
+    pub(super) within: BTreeMap<HolderId, Owed>,
+}
+
+impl Carries {
+    /// The debts that the last window left; nodes of slots that are gone are dropped.
+    pub(super) fn open(carry: &Carry) -> Self {
+        let mut carries = Self::default();
+        for (node, owed) in carry {
+            match node.strip_prefix(SLOT).and_then(|rest| rest.strip_prefix('/')) {
+                Some("held") => carries.held.clone_from(owed),
+                Some("used") => carries.used.clone_from(owed),
+                Some("lent") => carries.lent.clone_from(owed),
+                Some(name) => {
+                    if let Some(holder) = name.strip_prefix("within/") {
+                        carries.within.insert(HolderId::new(holder), owed.clone());
+                    }
+                }
+                None => {}
+            }
+        }
+        carries
+    }
+
+    /// The debts as they are stored: zeros and empty nodes are left out.
+    pub(super) fn close(self) -> Carry {
+        let mut carry = Carry::new();
+        let mut store = |node: String, mut owed: Owed| {
+            owed.retain(|_, units| *units != 0);
+            if !owed.is_empty() {
+                carry.insert(node, owed);
+            }
+        };
+        store(format!("{SLOT}/held"), self.held);
+        store(format!("{SLOT}/used"), self.used);
+        store(format!("{SLOT}/lent"), self.lent);
+        for (holder, owed) in self.within {
+            store(format!("{SLOT}/within/{holder}"), owed);
+        }
+        carry
+    }
+
+    /// Drops the debts of those who no longer hold. Remainders never go.
+    pub(super) fn drop_holders(&mut self, grants: &Grants) {
+        let stays = |holder: &HolderId| holder.is_remainder() || grants.claimed(holder);
+        self.held.retain(|holder, _| stays(holder));
+        self.lent.retain(|holder, _| stays(holder));
+        self.within.retain(|holder, _| stays(holder));
+    }
+
+    /// Drops the debts of users who are neither there nor hold.
+    pub(super) fn drop_users(&mut self, is_there: impl Fn(&HolderId) -> bool) {
+        self.used.retain(|user, _| user.is_remainder() || is_there(user));
+        for owed in self.within.values_mut() {
+            owed.retain(|user, _| user.is_remainder() || is_there(user));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Refuses input that no account can hold, before anything is settled, so that the rest needs no doubt.
+//!
+//! Spans must follow one another and cover the window exactly; nobody is busy longer than there was time; a
+//! claim lies between nothing and the whole. It says what does not fit; it mends nothing.
+
+use super::Unsettled;
+use crate::model::{Holding, Microjoules, Span, Utc};
+
+/// Whether the spans are the window from `from` to `to`.
+pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), Unsettled> {
+    if from >= to {
+        return Err(Unsettled::Window { from, to });
+    }
+    let mut reached = from;
+    let (mut energy, mut idle_energy) = (0, 0);
+    for span in spans {
+        check_span(span, reached)?;
+        reached = span.to;
+        energy = summed(span, energy, span.energy.unwrap_or_default())?;
+        idle_energy = summed(span, idle_energy, span.idle_energy)?;
+        check_holdings(&span.holdings)?;
+    }
+    match spans.last() {
+        Some(last) if reached > to => Err(Unsettled::Overlap { from: last.from, at: to }),
+        _ if reached < to => Err(Unsettled::Gap { from: reached, to }),
+        _ => Ok(()),
+    }
+}
+
+fn check_span(span: &Span, reached: Utc) -> Result<(), Unsettled> {
+    if span.to < span.from {
+        return Err(Unsettled::Backwards { from: span.from, to: span.to });
+    }
+    if span.from > reached {
+        return Err(Unsettled::Gap { from: reached, to: span.from });
+    }
+    if span.from < reached {
+        return Err(Unsettled::Overlap { from: span.from, at: reached });
+    }
+    if span.busy > span.length().0 {
+        return Err(Unsettled::Busy { from: span.from, busy: span.busy, length: span.length() });
+    }
+    Ok(())
+}
+
+fn summed(span: &Span, sum: u64, energy: Microjoules) -> Result<u64, Unsettled> {
+    sum.checked_add(energy.0).ok_or(Unsettled::Energy { from: span.from, energy })
+}
+
+fn check_holdings(holdings: &[Holding]) -> Result<(), Unsettled> {
+    for (place, Holding { holder, fraction, .. }) in holdings.iter().enumerate() {
+        if holder.is_remainder() {
+            return Err(Unsettled::Reserved { holder: holder.clone() });
+        }
+        if fraction.denominator == 0 || fraction.numerator > fraction.denominator {
+            return Err(Unsettled::Share { holder: holder.clone(), fraction: *fraction });
+        }
+        if holdings.iter().take(place).any(|other| other.holder == *holder) {
+            return Err(Unsettled::HeldTwice { holder: holder.clone() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! By what a tick's busy time is split between users: its own weights, or the first rung that can tell.
+//!
+//! Rungs for a tick without weights, best first: what the window's other ticks measured, then what the window
+//! before did, both for holders still present; resident memory; equally; `__unattributed__`. Where processes
+//! cannot be seen by construction, holders stand for them. In goes one span, out come shares and their grade.
+//! Accounting records of processes that just ended will be a rung before memory.
+//!
+//! Other ticks count by the busy time that their weights split, not by the weights: those share a unit only
+//! within their own span, and time can be cut without changing a share (L6).
+
+use std::collections::BTreeMap;
+
+use super::claims::Grants;
+use super::quota::Quota;
+use super::shares::Shares;
+use crate::model::{Grade, HolderId, Presence, SlotState, Span};
+
+/// What other ticks know about a tick without weights.
+#[derive(Debug)]
+pub(super) struct Ladder<'a> {
+    window: BTreeMap<HolderId, u64>,
+    previous: &'a BTreeMap<HolderId, u64>,
+}
+
+impl<'a> Ladder<'a> {
+    /// The ladder of a window: what its own ticks measured, in nanoseconds, and what the one before did.
+    pub(super) fn new(spans: &[Span], previous: &'a BTreeMap<HolderId, u64>) -> Self {
+        let mut window: BTreeMap<HolderId, Quota> = BTreeMap::new();
+        for span in spans.iter().filter(|span| span.state == SlotState::Measured) {
+            for (user, quota) in own(span).iter().flat_map(|shares| shares.quotas(span.busy)) {
+                window.entry(user.clone()).or_default().add(quota);
+            }
+        }
+        let window = window.into_iter().map(|(user, quota)| (user, quota.floor())).collect();
+        Self { window, previous }
+    }
+
+    /// What the window's ticks measured, for the next window's ladder.
+    pub(super) fn into_weights(mut self) -> BTreeMap<HolderId, u64> {
+        self.window.retain(|_, weight| *weight > 0);
+        self.window
+    }
+
+    /// The shares in a tick's busy time, and how good they are.
+    pub(super) fn shares(&self, span: &Span, grants: &Grants) -> (Shares, Grade) {
+        if span.blind
+            && let Some(shares) = along_held(grants)
+        {
+            // A slot with one holder is simply his.
+            let grade = if shares.len() == 1 { Grade::Measured } else { Grade::SplitByHolding };
+            return (shares, grade);
+        }
+        if let Some(shares) = own(span) {
+            return (shares, Grade::Measured);
+        }
+        if let Some(user) = sole(span) {
+            return (Shares::all(user.clone()), Grade::Measured);
+        }
+        known(&self.window, span)
+            .or_else(|| known(self.previous, span))
+            .map(|shares| (shares, Grade::SplitByActivity))
+            .or_else(|| by_memory(span).map(|shares| (shares, Grade::SplitByMemory)))
+            .or_else(|| equally(span).map(|shares| (shares, Grade::SplitEqually)))
+            .unwrap_or_else(|| (Shares::all(HolderId::new(HolderId::UNATTRIBUTED)), Grade::Unknown))
+    }
+}
+
+/// The tick's own weights; a blind tick has none, even if it says so.
+fn own(span: &Span) -> Option<Shares> {
+    if span.blind { None } else { by(span, |presence| presence.weight) }
+}
+
+/// The only user there: one user takes all. A remainder is none, it may just have outlived the user.
+fn sole(span: &Span) -> Option<&HolderId> {
+    let mut present = span.present.keys();
+    match (present.next(), present.next()) {
+        (Some(user), None) if !user.is_remainder() => Some(user),
+        _ => None,
+    }
+}
+
+/// Earlier measurements of those who are present.
+fn known(weights: &BTreeMap<HolderId, u64>, span: &Span) -> Option<Shares> {
+    Shares::by(
+        span.present
+            .keys()
+            .filter_map(|user| weights.get(user).map(|weight| (user.clone(), u128::from(*weight)))),
+    )
+}
+
+fn by_memory(span: &Span) -> Option<Shares> {
+    by(span, |presence| presence.memory)
+}
+
+fn equally(span: &Span) -> Option<Shares> {
+    by(span, |_| Some(1))
+}
+
+fn along_held(grants: &Grants) -> Option<Shares> {
+    // Along the granted fractions, not the integers they became: equals would drift apart (L11).
+    Shares::by(grants.parts.iter().map(|(holder, part)| (holder.clone(), u128::from(*part))))
+}
+
+fn by(span: &Span, weight: impl Fn(&Presence) -> Option<u64>) -> Option<Shares> {
+    Shares::by(
+        span.present
+            .iter()
+            .filter_map(|(user, presence)| weight(presence).map(|weight| (user.clone(), u128::from(weight)))),
+    )
+}

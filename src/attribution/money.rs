@@ -1,0 +1,104 @@
+//! Money of a price interval, and its split along holders' times.
+//!
+//! A span's money is the difference of two values of [`money`] at its ends, so that two statements add up to
+//! one; it is split, never recomputed from a rounded part. Per GPU and interval that is within one nano-unit of
+//! rate x time, and a holder's within two (L9). It knows no price book and no currency.
+
+use std::cmp::Reverse;
+
+use super::Unsettled;
+use crate::model::{HolderId, Money, Nanoseconds};
+
+/// An hour in nanoseconds.
+const HOUR: i128 = 3_600 * Nanoseconds::SECOND.0 as i128;
+
+/// What `since` the begin of a price interval costs at a rate in nano-units per hour, rounded down.
+pub fn money(rate_nano_per_hour: i128, since: Nanoseconds) -> Money {
+    let time = i128::from(since.0);
+    // Whole nano-units per nanosecond and the rest apart, so that no product leaves its integer.
+    let whole = rate_nano_per_hour.div_euclid(HOUR).saturating_mul(time);
+    let rest = rate_nano_per_hour.rem_euclid(HOUR) * time / HOUR;
+    Money(whole.saturating_add(rest))
+}
+
+/// Splits money along times: largest fraction first, ties by id, no carry; the parts, in the order of `times`,
+/// sum to `total` exactly.
+///
+/// Nothing is split where there is less than nothing, or something but no time to split it along.
+pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>, Unsettled> {
+    let amount = u128::try_from(total.0).map_err(|_| Unsettled::NegativeMoney { total })?;
+    let time: u128 = times.iter().map(|(_, time)| u128::from(*time)).sum();
+    if amount == 0 {
+        return Ok(vec![Money(0); times.len()]);
+    }
+    if time == 0 || time > u128::from(u64::MAX) {
+        return Err(Unsettled::MoneyWithoutTime { total, time });
+    }
+    let mut children: Vec<Child<'_>> = times
+        .iter()
+        .enumerate()
+        .map(|(place, (holder, own))| Child::new(place, holder, *own, (amount, time)))
+        .collect();
+    let floors: u128 = children.iter().map(|child| child.floor).sum();
+    children.sort_by_key(|child| (Reverse(child.fraction), child.holder, child.place));
+    let mut parts = vec![Money(0); times.len()];
+    for (rank, child) in (0_u128..).zip(&children) {
+        let part = child.floor + u128::from(rank < amount - floors);
+        if let Some(slot) = parts.get_mut(child.place) {
+            *slot = Money(i128::try_from(part).unwrap_or(i128::MAX));
+        }
+    }
+    Ok(parts)
+}
+
+struct Child<'a> {
+    place: usize,
+    holder: &'a HolderId,
+    floor: u128,
+    /// The rest of the division; all children's rests have the same denominator.
+    fraction: u128,
+}
+
+impl<'a> Child<'a> {
+    /// The quota of `own` time in `amount` over `time`; the product of two rests below 2^64 fits.
+    fn new(place: usize, holder: &'a HolderId, own: u64, (amount, time): (u128, u128)) -> Self {
+        let own = u128::from(own);
+        let product = amount % time * own;
+        Self { place, holder, floor: amount / time * own + product / time, fraction: product % time }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(times: &[(&str, u64)]) -> Vec<(HolderId, u64)> {
+        times.iter().map(|(id, time)| (HolderId::new(*id), *time)).collect()
+    }
+
+    #[test]
+    fn an_hour_costs_the_rate_and_less_costs_the_floor() {
+        assert_eq!(money(2_100_000_000, Nanoseconds::from_seconds(3_600)), Money(2_100_000_000));
+        assert_eq!(money(2_100_000_000, Nanoseconds(1)), Money(0));
+        assert_eq!(money(1, Nanoseconds::from_seconds(5_400)), Money(1));
+        assert_eq!(money(-1, Nanoseconds(1)), Money(-1));
+        assert_eq!(money(i128::MAX, Nanoseconds(u64::MAX)), Money(i128::MAX));
+    }
+
+    #[test]
+    fn the_largest_fraction_is_served_first_and_ties_go_by_id() {
+        let split = |total, list: &[(&str, u64)]| split_money(Money(total), &times(list));
+        assert_eq!(split(10, &[("b", 1), ("a", 1), ("c", 1)]), Ok(vec![Money(3), Money(4), Money(3)]));
+        assert_eq!(split(i128::MAX, &[("a", u64::MAX)]), Ok(vec![Money(i128::MAX)]));
+        assert_eq!(split(0, &[("a", 0)]), Ok(vec![Money(0)]));
+        assert_eq!(split(0, &[]), Ok(vec![]));
+    }
+
+    #[test]
+    fn money_without_time_and_negative_money_are_refused() {
+        let split = |total, list: &[(&str, u64)]| split_money(Money(total), &times(list));
+        assert_eq!(split(-1, &[("a", 1)]), Err(Unsettled::NegativeMoney { total: Money(-1) }));
+        assert_eq!(split(1, &[("a", 0)]), Err(Unsettled::MoneyWithoutTime { total: Money(1), time: 0 }));
+        assert!(split(1, &[("a", u64::MAX), ("b", 1)]).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Settles one window of one GPU: checks, cuts into segments, splits each, adds rows.
+//!
+//! The order is that of the account's section 3: held, used, parts, energy. This file only leads; each split has
+//! its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::carries::Carries;
+use super::check::check;
+use super::claims::Grants;
+use super::energy::Energy;
+use super::held::Held;
+use super::ladder::Ladder;
+use super::parts::{Covers, Paid, paid, unused};
+use super::rows::Rows;
+use super::segment::{Segment, segments};
+use super::used::{Used, used};
+use super::{SLOT, Unsettled};
+use crate::model::{Carry, HolderId, Settlement, SlotState, Span, Utc};
+
+/// Settles the window from `from` to `to`, which `spans` cover exactly and in order.
+///
+/// `carry` and `previous` are the `carry` and `weights` of the settlement before, empty where there is none or
+/// the slot is another. The held parts of the rows sum to the window, their use to the time busy. Input that
+/// fits no account is refused whole.
+pub fn settle(
+    from: Utc,
+    to: Utc,
+    spans: &[Span],
+    carry: &Carry,
+    previous: &BTreeMap<HolderId, u64>,
+) -> Result<Settlement, Unsettled> {
+    check(from, to, spans)?;
+    let mut window = Window {
+        ladder: Ladder::new(spans, previous),
+        carries: Carries::open(carry),
+        rows: Rows::default(),
+        flags: BTreeSet::new(),
+    };
+    for segment in segments(spans) {
+        window.settle(&segment);
+    }
+    Ok(Settlement {
+        from,
+        to,
+        rows: window.rows.close(),
+        carry: window.carries.close(),
+        weights: window.ladder.into_weights(),
+        flags: window.flags.into_iter().collect(),
+    })
+}
+
+/// A window while it is settled.
+struct Window<'a> {
+    ladder: Ladder<'a>,
+    carries: Carries,
+    rows: Rows,
+    flags: BTreeSet<String>,
+}
+
+impl Window<'_> {
+    fn settle(&mut self, segment: &Segment<'_>) {
+        let constant = segment.constant();
+        let grants = Grants::of(&constant.holdings);
+        self.flags.extend(grants.losers.iter().map(|holder| format!("{SLOT}: conflict {holder}")));
+        let held = Held::of(segment.length(), constant.state, &grants, &mut self.carries.held);
+        let (used, paid) = self.use_of(segment, &held, &grants);
+        let energy = Energy::of(segment, &held, &used);
+        self.rows.add(segment, &paid, &used, &energy);
+        self.drop_debts(segment, &grants, &used);
+    }
+
+    /// Who used what of the segment, and what that makes of the holdings.
+    fn use_of(
+        &mut self,
+        segment: &Segment<'_>,
+        held: &Held,
+        grants: &Grants,
+    ) -> (BTreeMap<HolderId, Used>, Paid) {
+        let constant = segment.constant();
+        if constant.state != SlotState::Measured {
+            if segment.busy() > 0 {
+                self.flags.insert(format!("{SLOT}: activity while not measured"));
+            }
+            return (BTreeMap::new(), unused(held, constant.state));
+        }
+        let used = used(segment, grants, &self.ladder, &mut self.carries.used);
+        let covers = Covers { grants, covered_by: &constant.covered_by };
+        let paid = paid(held, &used, &covers, &mut self.carries);
+        (used, paid)
+    }
+
+    /// Forgets what is owed to those who went. A moment without length, and one in which nobody looked, show
+    /// nobody going; where activity is unknown, users may still be there.
+    fn drop_debts(&mut self, segment: &Segment<'_>, grants: &Grants, used: &BTreeMap<HolderId, Used>) {
+        let state = segment.constant().state;
+        if segment.length() == 0 || state == SlotState::Unobserved {
+            return;
+        }
+        self.carries.drop_holders(grants);
+        if state == SlotState::Measured {
+            let is_present =
+                |user: &HolderId| segment.spans.iter().any(|span| span.present.contains_key(user));
+            self.carries
+                .drop_users(|user| grants.claimed(user) || used.contains_key(user) || is_present(user));
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Who is behind each pid of the fixture trees, and how the directory follows processes that come and go.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use gpumeter::holders::{Directory, Identities, identify};
+use gpumeter::host::Host;
+use gpumeter::model::{HolderKind, Nanoseconds, Stamp, Utc};
+use gpumeter::tenants::tenant;
+
+fn tree(name: &str) -> Host {
+    Host::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host").join(name))
+}
+
+fn assert_holders(name: &str, expected: &[(u32, &str)]) {
+    let host = tree(name);
+    for (pid, id) in expected {
+        let holder = identify(&host, &host.process(*pid).unwrap());
+        assert_eq!(holder.id.as_str(), *id, "{name}/{pid}");
+    }
+}
+
+#[test]
+fn units_sessions_and_the_gpu_system_are_told_apart() {
+    assert_holders(
+        "v2",
+        &[
+            (812, "__system__"),
+            (1400, "__system__"),
+            (2001, "unit:trainer.service"),
+            (2002, "unit:trainer.service"),
+            (2100, "user:bob"),
+            (2101, "user:alice"),
+            (2103, "user:alice"),
+            (2104, "user:4711"),
+            (2300, "__system__"),
+        ],
+    );
+}
+
+#[test]
+fn a_user_cannot_make_his_process_part_of_the_system() {
+    assert_holders("v2", &[(2101, "user:alice"), (2102, "user:alice")]);
+    assert_holders("nested", &[(401, "user:root")]);
+}
+
+#[test]
+fn of_a_hybrid_system_any_hierarchy_may_tell() {
+    assert_holders(
+        "hybrid",
+        &[(300, "unit:trainer.service"), (301, "unit:trainer.service"), (302, "user:bob")],
+    );
+}
+
+#[test]
+fn containers_jobs_and_machines_are_their_users_and_never_a_unit() {
+    assert_holders("hybrid", &[(303, "user:root"), (304, "user:alice")]);
+    assert_holders("nested", &[(400, "user:alice"), (403, "user:bob"), (405, "user:64055")]);
+}
+
+#[test]
+fn a_rootless_containers_subordinate_uid_is_its_owner() {
+    assert_holders("nested", &[(402, "user:alice")]);
+}
+
+#[test]
+fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
+    assert_holders("nested", &[(404, "unit:train@run-7.service")]);
+}
+
+#[test]
+fn a_unit_knows_the_user_it_runs_as() {
+    let host = tree("v2");
+    let facts = identify(&host, &host.process(2001).unwrap()).facts;
+    assert_eq!((facts.unit.as_deref(), facts.user.as_deref()), (Some("trainer.service"), Some("alice")));
+    assert_eq!(facts.uid, Some(1000));
+}
+
+#[test]
+fn hostile_processes_are_somebodys_all_the_same() {
+    assert_holders(
+        "hostile",
+        &[
+            (500, "unit:a.service"),
+            (501, "user:alice"),
+            (502, "user:alice"),
+            (505, "unit:\u{fffd}\u{fffd}.service"),
+            (506, "unit:a\\x0ab\\x2fc.service"),
+            (511, "user:alice"),
+        ],
+    );
+}
+
+#[test]
+fn nobody_takes_the_name_of_a_remainder() {
+    let host = tree("hostile");
+    for (pid, id, payer) in
+        [(507, "unit:_system__.service", "_system__.service"), (508, "user:__system__", "user:__system__")]
+    {
+        let holder = identify(&host, &host.process(pid).unwrap());
+        assert_eq!((holder.id.as_str(), &*tenant(&holder)), (id, payer));
+        assert_ne!(holder.kind, HolderKind::Remainder);
+        assert!(!holder.id.is_remainder());
+    }
+}
+
+/// A tree in which processes come and go, and the directory that follows them.
+struct Node {
+    root: tempfile::TempDir,
+    directory: Directory,
+}
+
+impl Node {
+    fn new(agent: Option<u32>) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(root.path().join("etc/passwd"), "alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n").unwrap();
+        let directory = Directory::new(Host::at(root.path()), agent);
+        Self { root, directory }
+    }
+
+    fn start(&self, pid: u32, start_time: u64, uid: u32, cgroup: &str) {
+        let place = self.root.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&place).unwrap();
+        let zeros = "0 ".repeat(18);
+        fs::write(place.join("stat"), format!("{pid} (train) S {zeros}{start_time} 0 0\n")).unwrap();
+        fs::write(place.join("status"), format!("Name:\ttrain\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")).unwrap();
+        fs::write(place.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+    }
+
+    fn end(&self, pid: u32) {
+        fs::remove_dir_all(self.root.path().join(format!("proc/{pid}"))).unwrap();
+    }
+
+    fn refresh(&mut self, seen: &[u32], second: u64) -> Arc<Identities> {
+        let seen: BTreeSet<u32> = seen.iter().copied().collect();
+        self.directory.refresh(&seen, Stamp { boottime: Nanoseconds::from_seconds(second), utc: Utc(0) })
+    }
+}
+
+fn whose(identities: &Identities, pid: u32) -> Option<&str> {
+    identities.get(pid).map(|identified| identified.holder.id.as_str())
+}
+
+#[test]
+fn a_reused_pid_is_another_process() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("user:alice"));
+    node.end(7);
+    node.start(7, 200, 1001, "/");
+    let identities = node.refresh(&[7], 2);
+    assert_eq!(whose(&identities, 7), Some("user:bob"));
+    assert_eq!(identities.get(7).unwrap().start_time, 200);
+}
+
+#[test]
+fn a_reused_pid_that_cannot_be_read_is_nobodys() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    node.refresh(&[7], 1);
+    node.start(7, 200, 1001, "/");
+    fs::write(node.root.path().join("proc/7/status"), "").unwrap();
+    assert_eq!(whose(&node.refresh(&[7], 2), 7), None);
+}
+
+#[test]
+fn a_process_that_ended_is_found_for_a_minute() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    node.refresh(&[7], 10);
+    node.end(7);
+    assert_eq!(whose(&node.refresh(&[], 70), 7), Some("user:alice"));
+    assert_eq!(whose(&node.refresh(&[], 71), 7), None);
+}
+
+#[test]
+fn a_process_that_ended_is_found_for_as_long_as_the_driver_lists_it() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    node.refresh(&[7], 0);
+    node.end(7);
+    for second in (30..=600).step_by(30) {
+        assert_eq!(whose(&node.refresh(&[7], second), 7), Some("user:alice"), "{second}");
+    }
+    assert_eq!(whose(&node.refresh(&[], 661), 7), None);
+}
+
+#[test]
+fn a_pid_that_was_never_there_is_nobody_until_it_is() {
+    let mut node = Node::new(None);
+    assert_eq!(whose(&node.refresh(&[7], 1), 7), None);
+    assert_eq!(node.directory.unknown().keys().collect::<Vec<_>>(), [&7]);
+    node.start(7, 100, 1000, "/");
+    assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("user:alice"));
+    assert!(node.directory.unknown().is_empty());
+}
+
+#[test]
+fn nothing_new_is_published_while_nothing_changes() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    let first = node.refresh(&[7], 1);
+    assert!(Arc::ptr_eq(&first, &node.refresh(&[7], 2)));
+    assert!(Arc::ptr_eq(&first, &node.refresh(&[7, 8], 3)));
+    node.start(8, 100, 1000, "/");
+    assert!(!Arc::ptr_eq(&first, &node.refresh(&[7, 8], 4)));
+    assert_eq!(whose(&first, 8), None, "what was published stays as it was");
+}
+
+#[test]
+fn who_it_was_at_first_sight_it_stays() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/system.slice/a.service");
+    node.refresh(&[7], 1);
+    node.start(7, 100, 1000, "/system.slice/b.service");
+    assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("unit:a.service"));
+}
+
+#[test]
+fn the_oldest_process_of_a_unit_speaks_for_it() {
+    let mut node = Node::new(None);
+    node.start(7, 200, 1001, "/system.slice/a.service");
+    node.start(8, 100, 1000, "/system.slice/a.service");
+    let identities = node.refresh(&[7, 8], 1);
+    let [one, other] = [7, 8].map(|pid| identities.get(pid).unwrap());
+    assert!(Arc::ptr_eq(&one.holder, &other.holder));
+    assert_eq!(one.holder.facts.user.as_deref(), Some("alice"));
+}
+
+#[test]
+fn the_agent_itself_is_part_of_the_system() {
+    let mut node = Node::new(Some(7));
+    node.start(7, 100, 1000, "/system.slice/a.service");
+    assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("__system__"));
+}
