@@ -13,7 +13,7 @@ use super::bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
 use super::book::{self, Version};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
-use super::money_stub::split_money;
+use crate::attribution::split_money;
 use super::settle::between;
 use super::{MINUTE, recover};
 use crate::model::{GpuId, HolderId, Microjoules, Money, Nanoseconds, Utc};
@@ -198,7 +198,7 @@ fn lines(
         let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
         let held: Vec<(HolderId, u64)> =
             group.iter().map(|line| (line.holder.clone(), line.parts.held())).collect();
-        let shares = split_money(slot.and_then(Slot::money).unwrap_or_default(), &held);
+        let shares = split_money(slot.and_then(Slot::money).unwrap_or_default(), &held)?;
         for (line, share) in group.iter_mut().zip(shares) {
             line.money = priced.then_some(share);
         }

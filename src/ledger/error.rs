@@ -123,6 +123,9 @@ pub enum Cause {
         /// Another one.
         second: String,
     },
+    /// Money that cannot be split.
+    #[error("{0}; nothing of it was stored")]
+    Unsplit(#[from] crate::attribution::Unsettled),
     /// SQLite failed.
     #[error("{source}{}", remedy(source))]
     Sqlite {

@@ -18,7 +18,6 @@ mod cut;
 mod error;
 mod lock;
 mod merge;
-mod money_stub;
 mod owner;
 mod place;
 mod queue;

@@ -12,7 +12,7 @@ use super::batch::Closed;
 use super::book::{Rate, in_force};
 use super::cut::Piece;
 use super::error::Cause;
-use super::money_stub::{money, split_money};
+use crate::attribution::{money, split_money};
 use super::state::{Cost, Draft};
 use super::write;
 use crate::model::{HolderId, Money, Nanoseconds, Row, Utc};
@@ -45,7 +45,7 @@ pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: 
     draft.changes.imbalance += i128::from(time) - held;
     if let Some(rate) = version.and_then(|version| version.rate.as_ref()) {
         let total = between(rate, begin, end);
-        charge(draft, (uuid, piece), (rate, total), now);
+        charge(draft, (uuid, piece), (rate, total), now)?;
     }
     Ok(())
 }
@@ -62,15 +62,15 @@ fn charge(
     (uuid, piece): (&Arc<str>, &Piece),
     (rate, total): (&Rate, Money),
     now: Utc,
-) {
+) -> Result<(), Cause> {
     let times = |time: fn(&Row) -> u64| -> Vec<(HolderId, u64)> {
         piece.rows.iter().map(|row| (row.holder.clone(), time(row))).collect()
     };
-    let held = split_money(total, &times(|row| row.parts.held()));
+    let held = split_money(total, &times(|row| row.parts.held()))?;
     let users = times(|row| row.used.total());
     let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
     let time = i128::from(piece.to.since(piece.from).0.max(1));
-    let used = split_money(Money(total.0 * used_time.min(time) / time), &users);
+    let used = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
     for ((row, held), used) in piece.rows.iter().zip(held).zip(used) {
         if row.parts.held() == 0 && row.used.total() == 0 {
             continue;
@@ -81,6 +81,7 @@ fn charge(
         cost.held += held;
         cost.used += used;
     }
+    Ok(())
 }
 
 fn is_zero(row: &Row) -> bool {

@@ -46,12 +46,18 @@ impl Accounts {
 
     /// All tenants' accounts, by tenant and GPU. A series that is younger than `birth_delay` shows 0, so
     /// that a scraper sees where it begins.
-    pub(super) fn by_tenant(&self, now: Utc, birth_delay: Nanoseconds, tariff: Option<&Tariff>) -> Vec<TenantAccount> {
+    pub(super) fn by_tenant(
+        &self,
+        known: &BTreeMap<HolderId, Holder>,
+        (now, birth_delay): (Utc, Nanoseconds),
+        tariff: Option<&Tariff>,
+    ) -> Vec<TenantAccount> {
         let mut sums: BTreeMap<(Arc<str>, Arc<str>), [Option<i128>; 12]> = BTreeMap::new();
         for ((uuid, holder), counter) in &self.counters {
             let shown = now >= counter.born.plus(birth_delay);
             let values = values(holder, counter, tariff);
-            let sum = sums.entry((tenant(&named(holder)), Arc::clone(uuid))).or_insert([None; 12]);
+            let owner = known.get(holder).map_or_else(|| tenant(&nameless(holder)), tenant);
+            let sum = sums.entry((owner, Arc::clone(uuid))).or_insert([None; 12]);
             for (sum, value) in sum.iter_mut().zip(values) {
                 let value = value.map(|value| if shown { value } else { 0 });
                 *sum = match (*sum, value) {
@@ -66,14 +72,9 @@ impl Accounts {
     }
 }
 
-/// A holder from its id alone; the rules of today need no more.
-fn named(id: &HolderId) -> Holder {
-    let kind = match id.as_str().split_once(':') {
-        _ if id.is_remainder() => HolderKind::Remainder,
-        Some(("unit", _)) => HolderKind::Unit,
-        _ => HolderKind::User,
-    };
-    Holder { id: id.clone(), kind, facts: Facts::default() }
+/// A holder that nobody introduced: the remainders.
+fn nameless(id: &HolderId) -> Holder {
+    Holder { id: id.clone(), kind: HolderKind::Remainder, facts: Facts::default() }
 }
 
 /// A counter's values in the order of [`AccountValue`]. A remainder appears only where it has meaning: from

@@ -21,7 +21,7 @@ use crate::catalogue::Level;
 use crate::holders::{Identities, Selector, Standing};
 use crate::ledger::{Acknowledged, Batch, Recovered, Sight, Timeline};
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
-use crate::model::{Frame, GpuId, Holder, Nanoseconds, Stamp, Utc, XidEvent};
+use crate::model::{Frame, GpuId, Holder, HolderId, Nanoseconds, Stamp, Utc, XidEvent};
 use crate::nvml::InFlight;
 
 use account::Account;
@@ -104,7 +104,10 @@ pub struct Meter {
     ledger: Option<Utc>,
     gpus: BTreeMap<Arc<str>, Gpu>,
     accounts: Accounts,
-    introduced: BTreeSet<crate::model::HolderId>,
+    /// Everybody who was ever met, with facts.
+    holders: BTreeMap<HolderId, Holder>,
+    /// Whom this process has introduced to the ledger.
+    introduced: BTreeSet<HolderId>,
     counters: Counters,
     roster: Arc<Roster>,
     sequence: u64,
@@ -125,6 +128,7 @@ impl Meter {
             ledger: recovered.as_ref().map(|recovered| recovered.created),
             gpus: BTreeMap::new(),
             accounts: Accounts::default(),
+            holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
             counters: Counters::default(),
             roster: Arc::default(),
@@ -132,6 +136,7 @@ impl Meter {
         };
         for (uuid, known) in recovered.into_iter().flat_map(|recovered| {
             meter.accounts.recover(&recovered);
+            meter.holders.extend(recovered.holders.iter().map(|holder| (holder.id.clone(), holder.clone())));
             recovered.gpus
         }) {
             let mut gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
@@ -230,6 +235,7 @@ impl Meter {
         let seen = identities.iter().map(|(_, known)| (*known.holder).clone());
         for holder in seen.chain(standing) {
             if self.introduced.insert(holder.id.clone()) {
+                self.holders.insert(holder.id.clone(), holder.clone());
                 batch.holders.push(holder);
             }
         }

@@ -129,7 +129,7 @@ impl Meter {
             .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
         let at = self.timeline.at(now.boottime);
         self.accounts
-            .by_tenant(at, self.policy.birth_delay, tariff.as_ref())
+            .by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref())
             .into_iter()
             .filter_map(|account| {
                 let gpu = *places.get(&*account.uuid)?;
