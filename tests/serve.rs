@@ -1,4 +1,5 @@
 //! The HTTP server over real sockets on loopback: what it answers, and how it treats peers that misbehave.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -244,7 +245,7 @@ fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
 
 #[test]
 fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
-    let agent = Agent::start(Limits { head: Duration::from_millis(150), ..Limits::default() });
+    let agent = Agent::start(Limits { head: Duration::from_millis(300), ..Limits::default() });
     let mut idle = agent.connect();
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     one(&mut idle);
@@ -290,12 +291,24 @@ fn a_scraper_takes_the_seat_of_a_peer_that_never_finishes_its_head() {
     let agent = Agent::start(Limits { connections: 2, ..Limits::default() });
     let mut slow = [agent.connect(), agent.connect()];
     slow[0].write_all(b"GET /metr").unwrap();
+    sleep(Duration::from_millis(100));
     assert_eq!(status(&agent.get("/metrics")), 200);
     assert_eq!(rest(&mut slow[0]), "", "the first to come has given way");
 }
 
 #[test]
-fn when_all_are_being_answered_a_newcomer_is_turned_away_at_once() {
+fn a_rush_of_scrapers_larger_than_the_hall_is_answered_to_the_last() {
+    let agent = Agent::start(Limits { connections: 4, queue: Duration::from_secs(5), ..Limits::default() });
+    std::thread::scope(|scope| {
+        let scrapers: Vec<_> = (0..64).map(|_| scope.spawn(|| status(&agent.get("/metrics")))).collect();
+        for scraper in scrapers {
+            assert_eq!(scraper.join().unwrap(), 200);
+        }
+    });
+}
+
+#[test]
+fn when_all_are_being_answered_a_newcomer_is_turned_away() {
     let mut agent = Agent::start(Limits { connections: 1, ..Limits::default() });
     let mut waiting = agent.connect();
     waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

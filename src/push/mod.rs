@@ -1,1 +1,55 @@
 //! OTLP over HTTP: sends encoded batches of points to one destination.
+//!
+//! In go bodies that the encoder has finished and the number of points in each; out comes the destination's
+//! verdict, and counts of points sent, rejected and dropped. Between the pulse and the sender stands a short
+//! queue in which the latest wins: a slow destination costs old points, counted, and never the pulse its time.
+//! It runs on the I/O runtime and does not know what a body says. TLS is not spoken yet.
+
+mod attempt;
+mod destination;
+mod queue;
+mod reply;
+mod run;
+mod send;
+mod tally;
+
+use std::time::Duration;
+
+pub use destination::{BadDestination, Destination};
+pub use queue::{Batch, Queue};
+pub use run::run;
+pub use send::{Failure, send};
+pub use tally::Tally;
+
+/// What a destination made of a batch that it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// Points that it refused nevertheless.
+    pub rejected: u64,
+    /// Why, or a warning, in its own words; "" if it said nothing.
+    pub message: String,
+}
+
+/// How long and how often a batch is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For a batch, all tries and pauses included.
+    pub total: Duration,
+    /// Pause after the first try, doubled after each further one.
+    pub pause: Duration,
+    /// Longest pause that a destination may ask for.
+    pub longest_pause: Duration,
+    /// Tries in all.
+    pub tries: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            total: Duration::from_secs(10),
+            pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(5),
+            tries: 3,
+        }
+    }
+}

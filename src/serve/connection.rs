@@ -56,7 +56,7 @@ async fn reply(
     seat: &Seat,
     site: &Site,
 ) -> Result<Answer, Infallible> {
-    seat.turn.set_owes_head(false);
+    seat.turn.end_head();
     let answer = route(&request, ends, site).await;
     site.requests.count(answer.status().as_u16());
     Ok(if seat.is_scarce() { with(answer, CONNECTION, "close") } else { answer })

@@ -70,6 +70,7 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use std::net::TcpStream;
 

@@ -60,6 +60,8 @@ pub struct Limits {
     pub bill: Duration,
     /// For answers under way when the agent stops.
     pub drain: Duration,
+    /// For a free seat, when all are taken.
+    pub queue: Duration,
     /// Connections at once.
     pub connections: usize,
 }
@@ -72,6 +74,7 @@ impl Default for Limits {
             stall: Duration::from_secs(10),
             bill: Duration::from_secs(5),
             drain: Duration::from_millis(500),
+            queue: Duration::from_millis(100),
             connections: 256,
         }
     }

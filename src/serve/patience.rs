@@ -21,6 +21,9 @@ use super::seats::Turn;
 
 type Deadline = Option<Pin<Box<Sleep>>>;
 
+/// An honest head is there within this; whoever takes longer may have to give way to others.
+const HONEST: Duration = Duration::from_millis(50);
+
 /// A stream with deadlines.
 pub(super) struct Patience {
     stream: TcpStream,
@@ -35,7 +38,22 @@ impl Patience {
     /// The stream of a connection that owes its first head.
     pub(super) fn new(stream: TcpStream, turn: Arc<Turn>, limits: &Limits) -> Self {
         let Limits { head, stall, .. } = *limits;
-        Self { stream, turn, head, stall, head_due: Some(Box::pin(sleep(head))), write_due: None }
+        Self { stream, turn, head, stall, head_due: Some(Box::pin(sleep(HONEST))), write_due: None }
+    }
+
+    /// Whether the head that is owed should have come by now.
+    fn is_head_late(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(due) = &mut self.head_due else { return false };
+        if !has_passed(due, context) {
+            return false;
+        }
+        if self.turn.is_slow() {
+            return true;
+        }
+        self.turn.be_slow();
+        *due = Box::pin(sleep(self.head.saturating_sub(HONEST)));
+        // Asked at once, or nothing would wake us at the second deadline.
+        has_passed(due, context)
     }
 
     /// What a write came to, or that the peer has taken nothing for too long.
@@ -68,14 +86,13 @@ impl AsyncRead for Patience {
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
         if self.turn.owes_head() {
             // Asked even when bytes have come: they may drip for ever.
-            let is_late = self.head_due.as_mut().is_some_and(|due| has_passed(due, context));
-            return if is_late { late() } else { outcome };
+            return if self.is_head_late(context) { late() } else { outcome };
         }
         self.head_due = None;
         // The first bytes after a request: the next head has begun.
         if outcome.is_ready() && buffer.filled().len() > before {
-            self.turn.set_owes_head(true);
-            self.head_due = Some(Box::pin(sleep(self.head)));
+            self.turn.begin_head();
+            self.head_due = Some(Box::pin(sleep(HONEST)));
         }
         outcome
     }

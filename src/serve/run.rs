@@ -60,7 +60,7 @@ impl Hall {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.greet(stream, &mut guests, &shutdown),
+                    Ok((stream, _)) => self.greet(stream, &mut guests, &shutdown).await,
                     Err(error) => pause(&error).await,
                 },
                 Some(end) = guests.join_next() => self.note(end),
@@ -73,8 +73,8 @@ impl Hall {
         let _ = timeout(self.site.limits.drain, all_gone).await;
     }
 
-    fn greet(&self, stream: TcpStream, guests: &mut JoinSet<()>, shutdown: &watch::Receiver<bool>) {
-        let Some(seat) = self.seats.take() else {
+    async fn greet(&self, stream: TcpStream, guests: &mut JoinSet<()>, shutdown: &watch::Receiver<bool>) {
+        let Some(seat) = self.seats.take(self.site.limits.queue).await else {
             self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
             return self.turnaway.turn_away(stream, guests);
         };

@@ -1,36 +1,53 @@
 //! Who is connected, and who has to give way when all seats are taken.
 //!
-//! A plain limit would let a few hundred slow peers lock out every scraper. So a newcomer takes the seat of
-//! whoever came first of those that have not finished the head of a request; only when all others are being
-//! answered or wait between requests is the newcomer turned away.
+//! A plain limit would let a few hundred slow peers lock out every scraper. So a newcomer waits a moment for
+//! a free seat, which in a rush of scrapers comes at once, or takes that of whoever came first of those slow to
+//! finish the head of a request. Only when all others are being answered or wait between requests is the
+//! newcomer turned away.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
-/// Whether a connection owes the head of a request, and the news that it has to give way.
+/// What a connection owes, and the news that it has to give way.
 #[derive(Debug)]
 pub(super) struct Turn {
     owes_head: AtomicBool,
+    is_slow: AtomicBool,
     ousted: Notify,
+    change: Arc<Notify>,
 }
 
 impl Turn {
-    /// The turn of a new connection: it owes its first head.
-    pub(super) fn new() -> Self {
-        Self { owes_head: AtomicBool::new(true), ousted: Notify::new() }
+    /// The end of a head is owed from now on.
+    pub(super) fn begin_head(&self) {
+        self.owes_head.store(true, Ordering::Relaxed);
     }
 
-    /// A request has begun to arrive, or has arrived.
-    pub(super) fn set_owes_head(&self, owes: bool) {
-        self.owes_head.store(owes, Ordering::Relaxed);
+    /// The head has come.
+    pub(super) fn end_head(&self) {
+        self.owes_head.store(false, Ordering::Relaxed);
+        self.is_slow.store(false, Ordering::Relaxed);
+    }
+
+    /// The head takes longer than that of an honest scraper: it may have to give way.
+    pub(super) fn be_slow(&self) {
+        self.is_slow.store(true, Ordering::Relaxed);
+        self.change.notify_one();
     }
 
     /// Whether the end of a head is awaited.
     pub(super) fn owes_head(&self) -> bool {
         self.owes_head.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has been awaited for long.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow.load(Ordering::Relaxed)
     }
 
     /// Returns when somebody else needs the seat.
@@ -50,12 +67,14 @@ struct Taken {
 pub(super) struct Seats {
     limit: usize,
     taken: Mutex<Taken>,
+    /// A seat is free, or somebody has become slow.
+    change: Arc<Notify>,
 }
 
 /// A seat, free again when dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
-    /// Whose turn it is on this connection.
+    /// What this connection owes.
     pub(super) turn: Arc<Turn>,
     number: u64,
     seats: Arc<Seats>,
@@ -64,29 +83,42 @@ pub(super) struct Seat {
 impl Seats {
     /// That many seats.
     pub(super) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, taken: Mutex::default() })
+        Arc::new(Self { limit, taken: Mutex::default(), change: Arc::default() })
     }
 
-    /// A seat, if need be that of a connection that owes a head.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
+    /// A seat, if there is one soon.
+    pub(super) async fn take(self: &Arc<Self>, patience: Duration) -> Option<Seat> {
+        let wait = async {
+            loop {
+                if let Some(seat) = self.take_now() {
+                    return seat;
+                }
+                self.change.notified().await;
+            }
+        };
+        timeout(patience, wait).await.ok()
+    }
+
+    /// A seat, if need be that of a slow connection.
+    fn take_now(self: &Arc<Self>) -> Option<Seat> {
         let mut taken = self.taken();
         if taken.turns.len() >= self.limit {
-            let slow = taken.turns.iter().find(|(_, turn)| turn.owes_head()).map(|(number, _)| *number)?;
+            let slow = taken.turns.iter().find(|(_, turn)| turn.is_slow()).map(|(number, _)| *number)?;
             if let Some(turn) = taken.turns.remove(&slow) {
                 turn.ousted.notify_one();
             }
         }
         let number = taken.next;
         taken.next += 1;
-        let turn = Arc::new(Turn::new());
+        let turn = Arc::new(Turn {
+            owes_head: AtomicBool::new(true),
+            is_slow: AtomicBool::new(false),
+            ousted: Notify::new(),
+            change: Arc::clone(&self.change),
+        });
         taken.turns.insert(number, Arc::clone(&turn));
         drop(taken);
         Some(Seat { turn, number, seats: Arc::clone(self) })
-    }
-
-    /// Whether more than half are taken: then nobody may keep one between two requests.
-    pub(super) fn are_scarce(&self) -> bool {
-        self.taken().turns.len() > self.limit / 2
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -95,30 +127,35 @@ impl Seats {
 }
 
 impl Seat {
-    /// Whether more than half of all seats are taken.
+    /// Whether more than half of all seats are taken: then nobody may keep one between two requests.
     pub(super) fn is_scarce(&self) -> bool {
-        self.seats.are_scarce()
+        self.seats.taken().turns.len() > self.seats.limit / 2
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.taken().turns.remove(&self.number);
+        self.seats.change.notify_one();
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_those_that_owe_a_head_gives_way() {
+    fn the_first_of_the_slow_gives_way() {
         let seats = Seats::new(3);
-        let busy = seats.take().unwrap();
-        busy.turn.set_owes_head(false);
-        let slow = seats.take().unwrap();
-        let slower = seats.take().unwrap();
-        let _newcomer = seats.take().unwrap();
+        let busy = seats.take_now().unwrap();
+        busy.turn.end_head();
+        let slow = seats.take_now().unwrap();
+        let slower = seats.take_now().unwrap();
+        assert!(seats.take_now().is_none(), "nobody is slow yet");
+        slow.turn.be_slow();
+        slower.turn.be_slow();
+        let _newcomer = seats.take_now().unwrap();
         let left: Vec<_> = seats.taken().turns.keys().copied().collect();
         assert_eq!(left, [busy.number, slower.number, 3]);
         drop(slow);
@@ -128,19 +165,20 @@ mod tests {
     #[test]
     fn there_is_no_seat_while_all_are_being_answered() {
         let seats = Seats::new(1);
-        let busy = seats.take().unwrap();
-        busy.turn.set_owes_head(false);
-        assert!(seats.take().is_none());
+        let busy = seats.take_now().unwrap();
+        busy.turn.be_slow();
+        busy.turn.end_head();
+        assert!(seats.take_now().is_none());
         drop(busy);
-        assert!(seats.take().is_some());
+        assert!(seats.take_now().is_some());
     }
 
     #[test]
     fn seats_are_scarce_when_more_than_half_are_taken() {
         let seats = Seats::new(2);
-        let _first = seats.take().unwrap();
-        assert!(!seats.are_scarce());
-        let _second = seats.take().unwrap();
-        assert!(seats.are_scarce());
+        let first = seats.take_now().unwrap();
+        assert!(!first.is_scarce());
+        let _second = seats.take_now().unwrap();
+        assert!(first.is_scarce());
     }
 }

@@ -1,4 +1,4 @@
-//! Tells a newcomer that there is no seat, at once and for next to nothing.
+//! Tells a newcomer that there is no seat, for next to nothing.
 //!
 //! The answer is one write of ready-made bytes, without a word of the request read. Closing then would make
 //! the kernel reset the connection over the unread request and perhaps discard the answer, so the socket
@@ -62,6 +62,7 @@ async fn linger(stream: &TcpStream) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
 

@@ -1,0 +1,140 @@
+//! The few batches between the pulse, which must not wait, and the sender, which must.
+//!
+//! When it is full the oldest batch makes room: of a gauge the latest value is wanted most, and sums are
+//! cumulative, so that a later point makes up for a lost one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::Tally;
+
+/// An encoded `ExportMetricsServiceRequest`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The message.
+    pub body: Bytes,
+    /// Data points in it.
+    pub points: u64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    batches: VecDeque<Batch>,
+    closed: bool,
+}
+
+/// Batches on their way from the pulse to the sender.
+#[derive(Debug)]
+pub struct Queue {
+    length: usize,
+    waiting: Mutex<Waiting>,
+    news: Notify,
+    tally: Arc<Tally>,
+}
+
+impl Queue {
+    /// A queue of 1 to 4 batches that counts what it drops there; other lengths mean the nearest of these.
+    pub fn new(length: usize, tally: Arc<Tally>) -> Self {
+        Self { length: length.clamp(1, 4), waiting: Mutex::default(), news: Notify::new(), tally }
+    }
+
+    /// Puts a batch at the end; never waits.
+    pub fn put(&self, batch: Batch) {
+        let mut waiting = self.waiting();
+        let dropped = if waiting.closed {
+            Some(batch)
+        } else {
+            let oldest = (waiting.batches.len() >= self.length).then(|| waiting.batches.pop_front());
+            waiting.batches.push_back(batch);
+            oldest.flatten()
+        };
+        drop(waiting);
+        if let Some(dropped) = dropped {
+            self.tally.count_dropped(dropped.points);
+        }
+        self.news.notify_one();
+    }
+
+    /// The oldest batch, once there is one; none when closed and empty.
+    pub(super) async fn next(&self) -> Option<Batch> {
+        loop {
+            {
+                let mut waiting = self.waiting();
+                if let Some(batch) = waiting.batches.pop_front() {
+                    return Some(batch);
+                }
+                if waiting.closed {
+                    return None;
+                }
+            }
+            self.news.notified().await;
+        }
+    }
+
+    /// Takes no more batches.
+    pub(super) fn close(&self) {
+        self.waiting().closed = true;
+        self.news.notify_one();
+    }
+
+    /// Drops what is left.
+    pub(super) fn clear(&self) {
+        let points = self.waiting().batches.drain(..).map(|batch| batch.points).sum();
+        self.tally.count_dropped(points);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    fn batch(points: u64) -> Batch {
+        Batch { body: Bytes::new(), points }
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn a_full_queue_drops_its_oldest_batch_and_counts_the_points() {
+        let tally = Arc::new(Tally::default());
+        let queue = Queue::new(2, Arc::clone(&tally));
+        for points in [1, 20, 300] {
+            queue.put(batch(points));
+        }
+        assert_eq!(tally.dropped(), 1);
+        assert_eq!(block_on(queue.next()), Some(batch(20)));
+        assert_eq!(block_on(queue.next()), Some(batch(300)));
+    }
+
+    #[test]
+    fn a_closed_queue_gives_what_it_has_and_takes_nothing() {
+        let tally = Arc::new(Tally::default());
+        let queue = Queue::new(9, Arc::clone(&tally));
+        queue.put(batch(1));
+        queue.close();
+        queue.put(batch(20));
+        assert_eq!(block_on(queue.next()), Some(batch(1)));
+        assert_eq!(block_on(queue.next()), None);
+        assert_eq!(tally.dropped(), 20);
+    }
+
+    #[test]
+    fn clearing_counts_every_point_that_is_left() {
+        let tally = Arc::new(Tally::default());
+        let queue = Queue::new(4, Arc::clone(&tally));
+        queue.put(batch(1));
+        queue.put(batch(20));
+        queue.clear();
+        assert_eq!(tally.dropped(), 21);
+    }
+}

@@ -1,0 +1,117 @@
+//! Sends one batch, trying again as OTLP has it: after a lost connection, and after 429, 502, 503 and 504.
+//!
+//! The body is encoded once and shared by all tries. Pauses double and are scattered, so that the agents of a
+//! cluster do not come back in step to a Collector that has just recovered.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{sleep, timeout};
+
+use super::attempt::attempt;
+use super::{Accepted, Destination, Limits};
+
+/// Why a batch was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No connection, or one that broke before the reply.
+    #[error("no connection ({0}); is a Collector listening there?")]
+    Unreachable(String),
+    /// It asked to come again, too often.
+    #[error("it is too busy ({status} {message}); give it more room or push less often")]
+    Busy {
+        /// The HTTP status.
+        status: u16,
+        /// Its own words.
+        message: String,
+        /// When it wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// It does not want this batch, now or later.
+    #[error("it refused the batch ({status} {message}); check the address")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// Its own words.
+        message: String,
+    },
+    /// What it said is no reply of OTLP over HTTP.
+    #[error("what answers there does not speak OTLP over HTTP; check the address and the port")]
+    NotOtlp,
+    /// All tries together took too long.
+    #[error("no answer within {} s; is it overloaded, or is the network cut?", .0.as_secs_f64())]
+    TimedOut(Duration),
+}
+
+impl Failure {
+    /// Whether trying again may help.
+    const fn is_passing(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Busy { .. })
+    }
+}
+
+/// Posts a batch until the destination has taken it, refused it, or exhausted the limits.
+pub async fn send(destination: &Destination, body: Bytes) -> Result<Accepted, Failure> {
+    let total = destination.limits.total;
+    timeout(total, persist(destination, body)).await.unwrap_or(Err(Failure::TimedOut(total)))
+}
+
+async fn persist(destination: &Destination, body: Bytes) -> Result<Accepted, Failure> {
+    let mut tried = 1;
+    loop {
+        match attempt(destination, body.clone()).await {
+            Err(failure) if failure.is_passing() && tried < destination.limits.tries => {
+                sleep(pause(&destination.limits, tried, &failure)).await;
+            }
+            outcome => return outcome,
+        }
+        tried += 1;
+    }
+}
+
+/// How long to wait after that many tries.
+fn pause(limits: &Limits, tried: u32, failure: &Failure) -> Duration {
+    let doubled = limits.pause.saturating_mul(1_u32.checked_shl(tried - 1).unwrap_or(u32::MAX));
+    let own = doubled.saturating_add(scatter(limits.pause)).min(limits.longest_pause);
+    match failure {
+        // It may ask for a longer pause, never for a shorter one.
+        Failure::Busy { retry_after: Some(asked), .. } => own.max(*asked).min(limits.longest_pause),
+        _ => own,
+    }
+}
+
+/// A random time up to that. The standard library's hash seeds are random enough, and need no crate.
+fn scatter(most: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish() >> 32;
+    most.mul_f64(random as f64 / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_scatter_and_have_a_limit() {
+        let limits = Limits::default();
+        let lost = Failure::Unreachable(String::new());
+        for tried in 1..=3 {
+            let least = Duration::from_millis(100 << (tried - 1));
+            let pause = pause(&limits, tried, &lost);
+            assert!((least..=least + limits.pause).contains(&pause), "{tried} {pause:?}");
+        }
+        assert_eq!(pause(&limits, 400, &lost), limits.longest_pause);
+    }
+
+    #[test]
+    fn a_destination_may_ask_for_a_longer_pause_within_reason() {
+        let limits = Limits::default();
+        let asked = |seconds| {
+            let retry_after = Some(Duration::from_secs(seconds));
+            pause(&limits, 1, &Failure::Busy { status: 429, message: String::new(), retry_after })
+        };
+        assert!(asked(0) >= limits.pause);
+        assert_eq!(asked(2), Duration::from_secs(2));
+        assert_eq!(asked(86_400), limits.longest_pause);
+    }
+}
