@@ -31,8 +31,11 @@ fn known(name: &str) -> &'static Family {
 
 #[test]
 fn alerts_name_what_exists_at_level_lean() {
-    let rules: Vec<String> =
-        read("alerts/gpumeter.yaml").lines().filter(|line| !line.trim_start().starts_with('#')).map(Into::into).collect();
+    let rules: Vec<String> = read("alerts/gpumeter.yaml")
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .map(Into::into)
+        .collect();
     let names = names(&rules.join("\n"));
     assert!(names.len() >= 4, "{names:?}");
     for name in names {

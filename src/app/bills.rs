@@ -66,7 +66,9 @@ pub(super) fn start(
             let answer = statement(&path, request.from.as_deref(), request.to.as_deref());
             let answer = answer.map_err(|problem| match problem {
                 BillProblem::Time { .. } => BillError::BadQuestion(problem.to_string()),
-                BillProblem::Ledger(error) if is_wrong_question(&error.cause) => BillError::BadQuestion(error.to_string()),
+                BillProblem::Ledger(error) if is_wrong_question(&error.cause) => {
+                    BillError::BadQuestion(error.to_string())
+                }
                 BillProblem::Ledger(error) => BillError::Unreadable(error.to_string()),
             });
             let answer = answer.and_then(|statement| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::catalogue::{Level, families, Rows};
+use crate::catalogue::{Level, Rows, families};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::host::Host;

@@ -40,8 +40,10 @@ impl Published {
     fn take(&self) -> Option<BTreeSet<u32>> {
         const LOOK: Duration = Duration::from_millis(250);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut seen, _) =
-            self.news.wait_timeout_while(seen, LOOK, |seen| !seen.any).unwrap_or_else(PoisonError::into_inner);
+        let (mut seen, _) = self
+            .news
+            .wait_timeout_while(seen, LOOK, |seen| !seen.any)
+            .unwrap_or_else(PoisonError::into_inner);
         if !std::mem::take(&mut seen.any) {
             return None;
         }

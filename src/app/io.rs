@@ -8,21 +8,32 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::{StartError, Thread};
+use crate::catalogue::Level;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::export::{self, Variant};
 use crate::host::Host;
 use crate::model::Utc;
-use crate::catalogue::Level;
 use crate::{push, serve};
 
 /// The running I/O thread.
 pub(super) struct Running {
     pub(super) shared: Shared,
-    /// The queue to the destination, what it is called in metrics, and the node that speaks.
-    pub(super) push: Option<(Arc<push::Queue>, Arc<str>, String)>,
+    /// Where a push goes, if anywhere.
+    pub(super) push: Option<PushTo>,
     stop: watch::Sender<bool>,
     thread: Thread,
+}
+
+/// A destination as the pulse sees it.
+#[derive(Clone)]
+pub(super) struct PushTo {
+    pub(super) queue: Arc<push::Queue>,
+    /// What it is called in metrics.
+    pub(super) name: Arc<str>,
+    pub(super) tally: Arc<push::Tally>,
+    /// The node that speaks.
+    pub(super) node: String,
 }
 
 /// What the pulse shares with it.
@@ -67,7 +78,7 @@ pub(super) fn start(
         limits: serve::Limits::default(),
     };
     let (stop, stopped) = watch::channel(false);
-    let sender = push.as_ref().map(|(destination, queue, ..)| (destination.clone(), Arc::clone(queue)));
+    let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
     let agent_stop = shared.stop.clone();
     let thread = Thread::start("io", move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -79,27 +90,34 @@ pub(super) fn start(
         };
         runtime.block_on(async move {
             tokio::spawn(signals(agent_stop));
-            if let Some((destination, queue)) = sender {
-                tokio::spawn(push::run(queue, destination, stopped.clone()));
-            }
-            if let Err(error) = serve::run(listeners, site, stopped).await {
+            let push = async {
+                if let Some((destination, queue)) = sender {
+                    push::run(queue, destination, stopped.clone()).await;
+                }
+            };
+            // Both end when told to stop: the server drains, the push delivers what it can.
+            let (served, ()) = tokio::join!(serve::run(listeners, site, stopped.clone()), push);
+            if let Err(error) = served {
                 tracing::error!(%error, "the HTTP server ended");
             }
         });
         runtime.shutdown_timeout(Duration::from_millis(100));
     })?;
-    let push = push.map(|(_, queue, name, node)| (queue, name, node));
+    let push = push.map(|(_, to)| to);
     Ok(Running { shared: io, push, stop, thread })
 }
 
-type Destination = (push::Destination, Arc<push::Queue>, Arc<str>, String);
+/// Requests that may wait for a slow collector; the oldest gives way.
+const WAITING: usize = 2;
 
-fn destination(config: &Config, host: &Host) -> Result<Option<Destination>, StartError> {
+fn destination(config: &Config, host: &Host) -> Result<Option<(push::Destination, PushTo)>, StartError> {
     let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
-    let name: Arc<str> = endpoint.to_string().into();
-    let destination = push::Destination::parse(&name)?;
+    let destination = push::Destination::parse(&endpoint.to_string())?;
+    let tally = Arc::clone(destination.tally());
     let node = config.node.name.clone().or_else(|| host.host_name()).unwrap_or_default();
-    Ok(Some((destination, Arc::default(), name, node)))
+    let queue = Arc::new(push::Queue::new(WAITING, Arc::clone(&tally)));
+    let to = PushTo { queue, name: Arc::clone(destination.name()), tally, node };
+    Ok(Some((destination, to)))
 }
 
 /// The pages of the latest snapshot, without a copy.
@@ -109,7 +127,10 @@ fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
         move |accept| {
             let variant = Variant::negotiate(accept);
             let page = metrics.get()?.page(variant);
-            Some(serve::Served { content_type: variant.content_type(), body: Bytes::from_owner(PageBytes(page)) })
+            Some(serve::Served {
+                content_type: variant.content_type(),
+                body: Bytes::from_owner(PageBytes(page)),
+            })
         },
         move || {
             let mut json = Vec::new();

@@ -93,10 +93,15 @@ pub(super) fn close(shared: &Shared, patience: Duration) {
     let ended = threads.iter().filter(|thread| thread.wait(patience / 4)).count();
     let library = lock(shared).library.take();
     if ended == threads.len() {
-        library.map(Library::close);
+        if let Some(library) = library {
+            Library::close(library);
+        }
     } else {
         // A shutdown would wait for the stuck call.
-        tracing::warn!(stuck = threads.len() - ended, "driver calls have not returned; leaving without shutdown");
+        tracing::warn!(
+            stuck = threads.len() - ended,
+            "driver calls have not returned; leaving without shutdown"
+        );
         std::mem::forget(library);
     }
 }
@@ -112,7 +117,10 @@ fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
             Ok(seen) => break seen,
             Err(reason) => {
                 if lock(shared).search == Search::Pending {
-                    tracing::warn!(reason, "no GPU can be read; the agent serves its own health and looks again");
+                    tracing::warn!(
+                        reason,
+                        "no GPU can be read; the agent serves its own health and looks again"
+                    );
                 }
                 lock(shared).search = Search::Failed;
             }
@@ -187,8 +195,7 @@ fn start_lane(
     shared: &Arc<Shared>,
 ) -> Result<(), StartError> {
     let slot = CallSlot::default();
-    let lane =
-        Lane::new(Arc::clone(library), found, slot.clone(), shared.clock.clone(), cadence.level);
+    let lane = Lane::new(Arc::clone(library), found, slot.clone(), shared.clock.clone(), cadence.level);
     lock(shared).slots.insert(Arc::clone(&found.id.uuid), slot);
     let shared_by_thread = Arc::clone(shared);
     let thread = Thread::start("lane", move || sample(lane, cadence, &shared_by_thread))?;

@@ -66,11 +66,7 @@ impl Running {
 
 /// How a ledger is opened under a configuration.
 fn opening(config: &Config, host: &Host, clock: &Clock) -> Opening {
-    Opening {
-        boot_id: host.boot_id().unwrap_or_default(),
-        now: clock.now(),
-        book: policy::book(config),
-    }
+    Opening { boot_id: host.boot_id().unwrap_or_default(), now: clock.now(), book: policy::book(config) }
 }
 
 /// Opens the ledger, if there is to be one; its directory is made.
@@ -125,7 +121,13 @@ fn keep(mut ledger: Ledger, queue: &Queue, status: &LedgerStatus, shared: &Share
 }
 
 /// Keeps what could not be committed and tries again.
-fn refused(error: &Error, batch: crate::ledger::Batch, queue: &Queue, status: &LedgerStatus, shared: &Shared) {
+fn refused(
+    error: &Error,
+    batch: crate::ledger::Batch,
+    queue: &Queue,
+    status: &LedgerStatus,
+    shared: &Shared,
+) {
     status.errors.fetch_add(1, Ordering::Relaxed);
     if !error.may_pass() {
         // A refusal stays one, however often it is asked; the next start goes on from what is committed.

@@ -59,7 +59,7 @@ pub enum StartError {
     Ledger(#[from] crate::ledger::Error),
     /// The OTLP destination cannot be used.
     #[error(transparent)]
-    Destination(#[from] crate::push::DestinationError),
+    Destination(#[from] crate::push::BadDestination),
     /// A thread could not be started.
     #[error("starting the {thread} thread: {source}")]
     Thread {

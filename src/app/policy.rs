@@ -1,6 +1,6 @@
 //! From the operator's words to what the rooms need: policy, price book, standing holdings.
 
-use crate::config::{Book as ConfigBook, Config, Grantee, GpuChoice, Standing as ConfigStanding};
+use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding};
 use crate::holders::{GpuSelector, Selector, Standing};
 use crate::ledger::{Book, Price};
 use crate::meter::Policy;
@@ -15,7 +15,10 @@ pub(super) fn policy(config: &Config) -> Policy {
     Policy {
         level: config.sampling.level,
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow],
-        standing: (1..).zip(&config.attribution.standing).map(|(place, entry)| standing(place, entry)).collect(),
+        standing: (1..)
+            .zip(&config.attribution.standing)
+            .map(|(place, entry)| standing(place, entry))
+            .collect(),
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,

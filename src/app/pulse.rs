@@ -1,8 +1,8 @@
 //! The pulse thread: at every tick's deadline, with what has come, one pulse of the meter.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::lanes::{self, Search, next_multiple};
@@ -29,8 +29,7 @@ pub(super) struct Outlets {
 struct Push {
     every: u64,
     encoder: Otlp,
-    queue: Arc<push::Queue>,
-    destination: Arc<str>,
+    to: io::PushTo,
     buffer: Vec<u8>,
 }
 
@@ -42,11 +41,10 @@ impl Outlets {
             press: Arc::new(Press::new(config.sampling.level, config.web.created)),
             queue: ledger.map(|ledger| Arc::clone(&ledger.queue)),
             status: ledger.map(|ledger| Arc::clone(&ledger.status)),
-            push: io.push.as_ref().map(|(queue, destination, node)| Push {
+            push: io.push.clone().map(|to| Push {
                 every: (config.otlp.interval.0 / interval.0).max(1),
-                encoder: Otlp::new(config.sampling.level, node),
-                queue: Arc::clone(queue),
-                destination: Arc::clone(destination),
+                encoder: Otlp::new(config.sampling.level, &to.node),
+                to,
                 buffer: Vec::new(),
             }),
             io: io.shared.clone(),
@@ -57,7 +55,8 @@ impl Outlets {
         let Some(push) = &mut self.push else { return };
         if number.is_multiple_of(push.every) {
             let points = push.encoder.encode(snapshot, &mut push.buffer);
-            push.queue.offer(push::Parcel { body: bytes::Bytes::copy_from_slice(&push.buffer), points });
+            let body = bytes::Bytes::copy_from_slice(&push.buffer);
+            push.to.queue.put(push::Batch { body, points: points as u64 });
         }
     }
 }
@@ -158,13 +157,13 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
         services.add("gpumeter_http_requests_total", vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outlets.push {
-        let counts = push.queue.counts();
+        let tally = &push.to.tally;
         for (family, count) in [
-            ("gpumeter_otlp_points_sent_total", counts.sent),
-            ("gpumeter_otlp_points_rejected_total", counts.rejected),
-            ("gpumeter_otlp_points_dropped_total", counts.dropped),
+            ("gpumeter_otlp_points_sent_total", tally.sent()),
+            ("gpumeter_otlp_points_rejected_total", tally.rejected()),
+            ("gpumeter_otlp_points_dropped_total", tally.dropped()),
         ] {
-            services.add(family, vec![("destination", Arc::clone(&push.destination))], whole(count));
+            services.add(family, vec![("destination", Arc::clone(&push.to.name))], whole(count));
         }
     }
     if let Ok(own) = own::usage() {

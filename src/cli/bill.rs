@@ -67,7 +67,8 @@ impl Bill {
 /// One request on loopback, closed by the server: a client library would be the larger half of the command.
 fn get(url: &str, path: &str) -> Result<String, Failure> {
     const PATIENCE: Duration = Duration::from_secs(10);
-    let wrong = |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
+    let wrong =
+        |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
     let host = url
         .strip_prefix("http://")
         .map(|rest| rest.trim_end_matches('/'))

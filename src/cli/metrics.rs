@@ -1,8 +1,8 @@
 //! `gpumeter metrics`: the catalogue, for people, for documentation, for programs.
 
-use clap::{Args, ValueEnum};
 use super::{Failure, print};
 use crate::catalogue::reference;
+use clap::{Args, ValueEnum};
 
 /// Options of the command.
 #[derive(Args, Debug)]

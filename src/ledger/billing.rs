@@ -13,9 +13,9 @@ use super::bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
 use super::book::{self, Version};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
-use crate::attribution::split_money;
 use super::settle::between;
 use super::{MINUTE, recover};
+use crate::attribution::split_money;
 use crate::model::{GpuId, HolderId, Microjoules, Money, Nanoseconds, Utc};
 
 /// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.

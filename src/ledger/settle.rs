@@ -12,9 +12,9 @@ use super::batch::Closed;
 use super::book::{Rate, in_force};
 use super::cut::Piece;
 use super::error::Cause;
-use crate::attribution::{money, split_money};
 use super::state::{Cost, Draft};
 use super::write;
+use crate::attribution::{money, split_money};
 use crate::model::{HolderId, Money, Nanoseconds, Row, Utc};
 
 /// Adds a piece to the GPU and to the counters of its holders, in the draft.

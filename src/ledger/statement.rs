@@ -91,7 +91,8 @@ impl Statement {
             .lines
             .iter()
             .map(|line| {
-                let tenant = known.get(&line.holder).map_or_else(|| unknown(&line.holder), |holder| tenant(holder));
+                let tenant =
+                    known.get(&line.holder).map_or_else(|| unknown(&line.holder), |holder| tenant(holder));
                 statement_line(line, &tenant)
             })
             .collect();
@@ -169,7 +170,8 @@ fn statement_line(line: &Line, tenant: &str) -> StatementLine {
 
 /// RFC 3339 in UTC.
 fn time(at: Utc) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(at.0)).map_or_else(|_| at.0.to_string(), |time| time.to_string())
+    jiff::Timestamp::from_nanosecond(i128::from(at.0))
+        .map_or_else(|_| at.0.to_string(), |time| time.to_string())
 }
 
 /// Nano-units as a decimal with all nine places.

@@ -12,8 +12,8 @@ use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
 use crate::ledger::RecoveredGpu;
 use crate::model::{
-    ActivitySource, Carry, Frame, GpuId, Holder, HolderId, Holding, Method, Microjoules, Nanoseconds, Presence,
-    Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Frame, GpuId, Holder, HolderId, Holding, Method, Microjoules, Nanoseconds,
+    Presence, Settlement, SlotState, Span, Utc,
 };
 
 /// How long after its end a window may still learn who was there.
@@ -94,8 +94,7 @@ impl Account {
     /// An account that goes on after a gap of the agent.
     pub(super) fn recover(known: RecoveredGpu, watched: Utc) -> Self {
         let cursor = known.spans.last().map_or(known.settled_until, |span| span.to);
-        let open =
-            known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
+        let open = known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
         Self {
             cursor,
             settled: known.settled_until,

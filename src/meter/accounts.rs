@@ -38,7 +38,8 @@ impl Accounts {
 
     /// Takes what a commit changed.
     pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged) {
-        self.counters.extend(acknowledged.counters.iter().map(|(key, counter)| (key.clone(), counter.clone())));
+        self.counters
+            .extend(acknowledged.counters.iter().map(|(key, counter)| (key.clone(), counter.clone())));
         self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), *total)));
         self.imbalance = acknowledged.imbalance;
         self.bytes = Some(acknowledged.bytes);
@@ -52,13 +53,13 @@ impl Accounts {
         (now, birth_delay): (Utc, Nanoseconds),
         tariff: Option<&Tariff>,
     ) -> Vec<TenantAccount> {
-        let mut sums: BTreeMap<(Arc<str>, Arc<str>), [Option<i128>; 12]> = BTreeMap::new();
+        let mut sums: BTreeMap<(Arc<str>, Arc<str>), AccountState> = BTreeMap::new();
         for ((uuid, holder), counter) in &self.counters {
             let shown = now >= counter.born.plus(birth_delay);
             let values = values(holder, counter, tariff);
             let owner = known.get(holder).map_or_else(|| tenant(&nameless(holder)), tenant);
-            let sum = sums.entry((owner, Arc::clone(uuid))).or_insert([None; 12]);
-            for (sum, value) in sum.iter_mut().zip(values) {
+            let sum = sums.entry((owner, Arc::clone(uuid))).or_insert(AccountState { values: [None; 12] });
+            for (sum, value) in sum.values.iter_mut().zip(values) {
                 let value = value.map(|value| if shown { value } else { 0 });
                 *sum = match (*sum, value) {
                     (Some(sum), Some(value)) => Some(sum + value),
@@ -66,9 +67,7 @@ impl Accounts {
                 };
             }
         }
-        sums.into_iter()
-            .map(|((tenant, uuid), values)| TenantAccount { tenant, uuid, state: AccountState { values } })
-            .collect()
+        sums.into_iter().map(|((tenant, uuid), state)| TenantAccount { tenant, uuid, state }).collect()
     }
 }
 

@@ -55,13 +55,15 @@ impl Counters {
     /// of the catalogue exclude.
     #[expect(clippy::expect_used, reason = "the names are constants; a test makes these counters")]
     fn unregistered() -> Self {
-        let call = HistogramOpts::new("gpumeter_driver_call_duration_seconds", "-").buckets(CALL_BOUNDS.into());
+        let call =
+            HistogramOpts::new("gpumeter_driver_call_duration_seconds", "-").buckets(CALL_BOUNDS.into());
         Self {
             registry: Registry::new(),
             calls: Histogram::with_opts(call).expect("a valid name"),
             rejected: IntCounterVec::new(Opts::new("gpumeter_samples_rejected_total", "-"), &["reason"])
                 .expect("a valid name"),
-            unsettled: IntCounter::new("gpumeter_account_unsettled_windows_total", "-").expect("a valid name"),
+            unsettled: IntCounter::new("gpumeter_account_unsettled_windows_total", "-")
+                .expect("a valid name"),
         }
     }
 

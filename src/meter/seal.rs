@@ -83,7 +83,8 @@ impl Meter {
             fresh,
             integrals: gpu.integrals.clone(),
             busy: gpu.busy,
-            slot: slot.map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
+            slot: slot
+                .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
             in_flight: late,
             xids: gpu.xids.codes.values().copied().collect(),
             xid_actions: gpu.xids.actions.clone(),
@@ -111,7 +112,10 @@ impl Meter {
             rows.extend(named.iter().map(|process| process_row(place, process, frame, identities)));
             let rest = &processes[limit..];
             if !rest.is_empty() {
-                rows.push(other_row(place, rest.iter().filter_map(|process| process.memory).map(|m| m.0).sum()));
+                rows.push(other_row(
+                    place,
+                    rest.iter().filter_map(|process| process.memory).map(|m| m.0).sum(),
+                ));
             }
         }
         rows.into_iter().unzip()
@@ -148,11 +152,19 @@ impl Meter {
         let mut own = services.clone();
         for tier in Tier::ALL {
             let interval = self.policy.intervals[tier as usize].0;
-            own.add("gpumeter_sampling_interval_seconds", vec![("tier", tier.name().into())], whole(interval));
+            own.add(
+                "gpumeter_sampling_interval_seconds",
+                vec![("tier", tier.name().into())],
+                whole(interval),
+            );
         }
         let lead = self.timeline.lead(now);
         own.add("gpumeter_clock_step_seconds", Vec::new(), lead);
-        own.add("gpumeter_ledger_imbalance", Vec::new(), i64::try_from(self.accounts.imbalance).unwrap_or(i64::MAX));
+        own.add(
+            "gpumeter_ledger_imbalance",
+            Vec::new(),
+            i64::try_from(self.accounts.imbalance).unwrap_or(i64::MAX),
+        );
         if let Some(bytes) = self.accounts.bytes {
             own.add("gpumeter_ledger_bytes", Vec::new(), whole(bytes));
         }
@@ -244,8 +256,13 @@ fn process_row(
     identities: &Identities,
 ) -> (ProcessEntry, ProcessState) {
     let identified = identities.get(process.pid);
-    let sample =
-        frame.samples.iter().flatten().filter(|sample| sample.pid == process.pid).map(|sample| sample.sm).max();
+    let sample = frame
+        .samples
+        .iter()
+        .flatten()
+        .filter(|sample| sample.pid == process.pid)
+        .map(|sample| sample.sm)
+        .max();
     let entry = ProcessEntry {
         gpu,
         gpu_instance: process.gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
@@ -274,13 +291,18 @@ fn other_row(gpu: usize, memory: u64) -> (ProcessEntry, ProcessState) {
 
 /// Who a holder is: as it was identified, else as the operator's grant names it.
 fn holder(id: &crate::model::HolderId, identities: &Identities) -> Holder {
-    identities.iter().map(|(_, known)| &known.holder).find(|holder| holder.id == *id).map(|holder| (**holder).clone()).unwrap_or_else(|| {
-        match id.as_str().split_once(':') {
+    identities
+        .iter()
+        .map(|(_, known)| &known.holder)
+        .find(|holder| holder.id == *id)
+        .map(|holder| (**holder).clone())
+        .unwrap_or_else(|| match id.as_str().split_once(':') {
             Some(("unit", unit)) => Holder::unit(unit, None, None),
             Some(("user", user)) => Holder::user(user, None),
-            _ => Holder { id: id.clone(), kind: HolderKind::Remainder, facts: crate::model::Facts::default() },
-        }
-    })
+            _ => {
+                Holder { id: id.clone(), kind: HolderKind::Remainder, facts: crate::model::Facts::default() }
+            }
+        })
 }
 
 fn holdings(gpus: &[&Gpu], identities: &Identities) -> (Vec<HoldingEntry>, Vec<HoldingState>) {
@@ -309,7 +331,8 @@ fn workloads(gpus: &[&Gpu], identities: &Identities, holdings: &[HoldingEntry]) 
         .map(|process| process.pid)
         .collect();
     let users = pids.iter().filter_map(|pid| identities.get(*pid)).map(|known| (*known.holder).clone());
-    let holders = holdings.iter().map(|entry| holder(&crate::model::HolderId(Arc::clone(&entry.workload)), identities));
+    let holders =
+        holdings.iter().map(|entry| holder(&crate::model::HolderId(Arc::clone(&entry.workload)), identities));
     let all: BTreeMap<_, _> = holders.chain(users).map(|holder| (holder.id.clone(), holder)).collect();
     all.into_values()
         .map(|holder| WorkloadEntry {

@@ -63,7 +63,17 @@ fn every_gpu_second_is_in_the_bill_exactly_once_and_on_the_page_too() {
     let bill = bill(&demo.agent);
     let tenants: Vec<&str> =
         bill["lines"].as_array().unwrap().iter().map(|line| line["tenant"].as_str().unwrap()).collect();
-    for tenant in ["train-llm.service", "alice", "bob", "carol", "inference.service", "dave", "erin", "__unallocated__", "__unattributed__"] {
+    for tenant in [
+        "train-llm.service",
+        "alice",
+        "bob",
+        "carol",
+        "inference.service",
+        "dave",
+        "erin",
+        "__unallocated__",
+        "__unattributed__",
+    ] {
         assert!(tenants.contains(&tenant), "{tenant} in {tenants:?}");
     }
 }

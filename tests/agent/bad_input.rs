@@ -22,8 +22,12 @@ fn path(directory: &tempfile::TempDir, name: &str) -> String {
 fn every_problem_of_a_configuration_is_told_at_once_with_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
-    fs::write(&file, "samplin:\n  interval: 1s\nweb:\n  listen: nowhere\nledger:\n  path: relative.db\n").unwrap();
-    refused(&["run", "--config", &file], &["config.yaml:1", "did you mean", "sampling", "config.yaml:4", "config.yaml:6"]);
+    fs::write(&file, "samplin:\n  interval: 1s\nweb:\n  listen: nowhere\nledger:\n  path: relative.db\n")
+        .unwrap();
+    refused(
+        &["run", "--config", &file],
+        &["config.yaml:1", "did you mean", "sampling", "config.yaml:4", "config.yaml:6"],
+    );
     refused(&["check-config", &file], &["config.yaml:1", "config.yaml:4"]);
 }
 
@@ -65,14 +69,20 @@ fn a_file_that_is_no_ledger_is_refused_and_left_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("ledger.db"), "dear diary").unwrap();
     let state = directory.path().to_str().unwrap();
-    refused(&["demo", "--state-dir", state, "--listen", "127.0.0.1:0"], &["ledger.db", "not a gpumeter ledger"]);
+    refused(
+        &["demo", "--state-dir", state, "--listen", "127.0.0.1:0"],
+        &["ledger.db", "not a gpumeter ledger"],
+    );
     assert_eq!(fs::read_to_string(directory.path().join("ledger.db")).unwrap(), "dear diary");
 }
 
 #[test]
 fn a_state_directory_that_cannot_be_written_is_named() {
     // Root ignores permission bits, so the place is one where nobody can make a file.
-    refused(&["demo", "--state-dir", "/proc/gpumeter", "--listen", "127.0.0.1:0"], &["/proc/gpumeter", "--state-dir"]);
+    refused(
+        &["demo", "--state-dir", "/proc/gpumeter", "--listen", "127.0.0.1:0"],
+        &["/proc/gpumeter", "--state-dir"],
+    );
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
     fs::write(&file, "ledger:\n  path: /proc/gpumeter/ledger.db\nweb:\n  listen: 127.0.0.1:0\n").unwrap();

@@ -13,7 +13,10 @@ fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
     demo.faults(HANG);
     let page = demo.agent.wait_for("the fault", |page| {
         page.value("gpu_up", &["gpu=\"3\""]) == Some("0")
-            && page.has("gpumeter_driver_call_in_flight_seconds", &["gpu=\"3\"", "call=\"nvmlDeviceGetUtilizationRates\""])
+            && page.has(
+                "gpumeter_driver_call_in_flight_seconds",
+                &["gpu=\"3\"", "call=\"nvmlDeviceGetUtilizationRates\""],
+            )
     });
     // Nothing frozen is shown of the hung one; what it is and that it is there stays.
     assert!(!page.has("gpu_power_watts", &["gpu=\"3\""]));

@@ -72,10 +72,14 @@ impl Agent {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (sender, log) = channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| sender.send(line).unwrap_or(())));
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| sender.send(line).unwrap_or(()))
+        });
         let mut seen = Vec::new();
         let address = loop {
-            let Ok(line) = log.recv_timeout(PATIENCE) else { panic!("the agent did not listen:\n{}", seen.join("\n")) };
+            let Ok(line) = log.recv_timeout(PATIENCE) else {
+                panic!("the agent did not listen:\n{}", seen.join("\n"))
+            };
             if let Some((_, address)) = line.split_once("address=") {
                 break address.split_whitespace().next().unwrap().to_owned();
             }
@@ -107,12 +111,6 @@ impl Agent {
         let answer = String::from_utf8(answer).unwrap();
         let Some((head, body)) = answer.split_once("\r\n\r\n") else { return (0, answer) };
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-    }
-
-    pub(crate) fn scrape(&self) -> Scrape {
-        let (status, page) = self.get("/metrics");
-        assert_eq!(status, 200, "{page}");
-        Scrape::parse(&page)
     }
 
     /// Scrapes until the page is as wanted.

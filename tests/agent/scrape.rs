@@ -19,7 +19,11 @@ impl Scrape {
     }
 
     /// The series of a family that carry all of these labels, written `name="value"`.
-    pub(crate) fn of<'a>(&'a self, family: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub(crate) fn of<'a>(
+        &'a self,
+        family: &'a str,
+        labels: &'a [&'a str],
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.series
             .iter()
             .filter(move |(name, _)| {
@@ -33,7 +37,7 @@ impl Scrape {
         self.of(family, labels).next().is_some()
     }
 
-    pub(crate) fn value(&self, family: &str, labels: &[&str]) -> Option<&str> {
+    pub(crate) fn value<'a>(&'a self, family: &'a str, labels: &'a [&'a str]) -> Option<&'a str> {
         self.of(family, labels).next().map(|(_, value)| value)
     }
 

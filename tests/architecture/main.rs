@@ -46,7 +46,13 @@ fn only_the_clock_reads_clocks() {
         if source.is_in("clock") {
             return Vec::new();
         }
-        source.mentions(&["Instant :: now", "SystemTime :: now", "clock_gettime", "Timestamp :: now", "Zoned :: now"])
+        source.mentions(&[
+            "Instant :: now",
+            "SystemTime :: now",
+            "clock_gettime",
+            "Timestamp :: now",
+            "Zoned :: now",
+        ])
     }));
 }
 
@@ -63,14 +69,22 @@ fn only_the_app_starts_threads() {
 #[test]
 fn only_the_driver_room_is_unsafe() {
     none(&offences(|source| {
-        if source.is_in("nvml") { Vec::new() } else { source.mentions(&["unsafe {", "unsafe impl", "unsafe fn"]) }
+        if source.is_in("nvml") {
+            Vec::new()
+        } else {
+            source.mentions(&["unsafe {", "unsafe impl", "unsafe fn"])
+        }
     }));
 }
 
 #[test]
 fn nothing_above_the_driver_room_sees_an_nvml_type() {
     none(&offences(|source| {
-        if source.is_in("nvml") { Vec::new() } else { source.mentions(&["nvml_wrapper", "nvmlReturn_t", "nvmlDevice_t"]) }
+        if source.is_in("nvml") {
+            Vec::new()
+        } else {
+            source.mentions(&["nvml_wrapper", "nvmlReturn_t", "nvmlDevice_t"])
+        }
     }));
 }
 
@@ -90,7 +104,11 @@ fn driver_functions_are_called_through_the_table_and_never_as_methods() {
 #[test]
 fn money_and_settlement_know_no_floating_point() {
     none(&offences(|source| {
-        if source.is_in("attribution") || source.is_in("ledger") { source.mentions(&["f64", "f32"]) } else { Vec::new() }
+        if source.is_in("attribution") || source.is_in("ledger") {
+            source.mentions(&["f64", "f32"])
+        } else {
+            Vec::new()
+        }
     }));
 }
 

@@ -20,7 +20,11 @@ pub(crate) const ROOMS: &[Room] = &[
     room("model", &[], "the nouns: readings, frames, holders, holdings, spans, rows, snapshots, quantities"),
     room("clock", &["model"], "the one source of time; a page in a file for demo and tests"),
     room("catalogue", &["model"], "every metric as a row, and the XID table"),
-    room("nvml", &["model", "clock", "catalogue"], "the only code that knows the driver: one door, plans, lanes"),
+    room(
+        "nvml",
+        &["model", "clock", "catalogue"],
+        "the only code that knows the driver: one door, plans, lanes",
+    ),
     room("host", &["model", "clock"], "what Linux says of a pid, rooted at a path"),
     room("holders", &["model", "clock", "host"], "who a process is, and who holds what"),
     room("tenants", &["model"], "from a holder's facts to a tenant"),

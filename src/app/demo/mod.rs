@@ -95,7 +95,8 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let driver = directory.join("driver");
     make(&driver)?;
     let mut scenario = Scenario::load(&options.scenario)?;
-    let children = if scenario.local { Some(local::start(&mut scenario).map_err(DemoError::Child)?) } else { None };
+    let children =
+        if scenario.local { Some(local::start(&mut scenario).map_err(DemoError::Child)?) } else { None };
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
     let library = driver.join("libnvidia-ml.so.1");
     install(&library)?;
@@ -186,8 +187,11 @@ fn configure(
     .map_err(DemoError::Config)?;
     config.nvml.library = Some(library.into());
     config.ledger.path = directory.join("ledger.db");
-    config.web.listen =
-        if options.listen.is_empty() { vec![SocketAddr::from(([127, 0, 0, 1], 9855))] } else { options.listen.clone() };
+    config.web.listen = if options.listen.is_empty() {
+        vec![SocketAddr::from(([127, 0, 0, 1], 9855))]
+    } else {
+        options.listen.clone()
+    };
     if let Some(endpoint) = &options.otlp_endpoint {
         config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);
     }

@@ -31,9 +31,9 @@ pub(super) fn write(directory: &Path, scenario: &Scenario, page: &Page) -> Resul
 
 fn passwd(scenario: &Scenario) -> String {
     let root = "root:x:0:0:root:/root:/bin/sh\n".to_owned();
-    scenario.users().fold(root, |text, (uid, name)| {
-        text + &format!("{name}:x:{uid}:{uid}::/home/{name}:/bin/bash\n")
-    })
+    scenario
+        .users()
+        .fold(root, |text, (uid, name)| text + &format!("{name}:x:{uid}:{uid}::/home/{name}:/bin/bash\n"))
 }
 
 fn write_process(directory: &Path, process: &HostProcess) -> Result<(), DemoError> {
@@ -43,7 +43,11 @@ fn write_process(directory: &Path, process: &HostProcess) -> Result<(), DemoErro
     let stat = format!("{pid} ({comm}) S 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 6000 0 0 0\n");
     write_file(directory, "stat", &stat)?;
     write_file(directory, "comm", &format!("{comm}\n"))?;
-    write_file(directory, "status", &format!("Name:\t{comm}\nPid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"))?;
+    write_file(
+        directory,
+        "status",
+        &format!("Name:\t{comm}\nPid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
+    )?;
     write_file(directory, "cgroup", &format!("0::{cgroup}\n"))
 }
 

@@ -102,9 +102,8 @@ impl Scenario {
 
     /// Users by id.
     pub fn users(&self) -> impl Iterator<Item = (u32, String)> {
-        self.list("users").filter_map(|user| {
-            Some((number(user.get("uid")?)?, user.get("name")?.as_str()?.to_owned()))
-        })
+        self.list("users")
+            .filter_map(|user| Some((number(user.get("uid")?)?, user.get("name")?.as_str()?.to_owned())))
     }
 
     /// Gives every process a new id, in order.
