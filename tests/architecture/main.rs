@@ -13,7 +13,7 @@ use rooms::ROOMS;
 use source::{Source, sources};
 
 fn offences(of: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
-    sources().iter().flat_map(|source| of(source)).collect()
+    sources().iter().flat_map(of).collect()
 }
 
 fn none(offences: &[String]) {
