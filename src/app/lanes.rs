@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{Shared, StartError, Thread};
 use crate::catalogue::Level;
+use crate::clock::system_now;
 use crate::config::Config;
 use crate::meter::News;
 use crate::model::{Absence, GpuId, Nanoseconds, XidEvent};
@@ -90,7 +91,12 @@ pub(super) fn search(shared: &Shared) -> Search {
 /// Waits for the lanes; the library is closed only if none is stuck in it.
 pub(super) fn close(shared: &Shared, patience: Duration) {
     let threads = std::mem::take(&mut lock(shared).threads);
-    let ended = threads.iter().filter(|thread| thread.wait(patience / 4)).count();
+    // One limit for all: with every lane stuck the agent still ends in time.
+    let begun = system_now();
+    let ended = threads
+        .iter()
+        .filter(|thread| thread.wait(patience.saturating_sub(system_now().since(begun).duration())))
+        .count();
     let library = lock(shared).library.take();
     if ended == threads.len() {
         if let Some(library) = library {

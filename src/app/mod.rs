@@ -13,6 +13,7 @@ mod ledger;
 mod policy;
 mod pulse;
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -85,55 +86,84 @@ struct Shared {
     simulated: AtomicBool,
 }
 
+/// The threads that have something to bring to an end.
+struct Threads {
+    io: io::Running,
+    pulse: Thread,
+    ledger: Option<ledger::Running>,
+}
+
 /// Runs the agent until it is told to stop.
 pub fn run(launch: Launch) -> Result<(), StartError> {
-    let Launch { config, clock, root } = launch;
-    let stop = Stop::default();
-    let agent = (root == Path::new("/")).then(std::process::id);
-    let host = Host::at(&root);
-    let listeners = serve::bind(&config.web.listen)?;
+    let listeners = serve::bind(&launch.config.web.listen)?;
     for listener in &listeners {
         if let Ok(address) = listener.local_addr() {
             tracing::info!(%address, "listening");
         }
     }
-    let opened = ledger::open(&config, &host, &clock)?;
-    let policy = Arc::new(policy::policy(&config));
     let (news, inbox) = mpsc::channel();
     let shared = Arc::new(Shared {
-        clock: clock.clone(),
-        stop: stop.clone(),
+        clock: launch.clock.clone(),
+        stop: Stop::default(),
         news,
         lanes: Mutex::default(),
         identities: host::Published::default(),
         pages: Arc::default(),
         simulated: AtomicBool::new(false),
     });
+    // First, so that the driver answers while the ledger is opened.
+    lanes::start(&launch.config, &shared)?;
+    let threads = match start(&launch, listeners, inbox, &shared) {
+        Ok(threads) => threads,
+        Err(error) => {
+            shared.stop.call();
+            lanes::close(&shared, PATIENCE / 3);
+            return Err(error);
+        }
+    };
+    tell_systemd(NotifyState::Ready);
+    shared.stop.wait_for_call();
+    tell_systemd(NotifyState::Stopping);
+    tracing::info!("stopping");
+    threads.close();
+    lanes::close(&shared, PATIENCE / 3);
+    Ok(())
+}
+
+fn start(
+    launch: &Launch,
+    listeners: Vec<TcpListener>,
+    inbox: mpsc::Receiver<News>,
+    shared: &Arc<Shared>,
+) -> Result<Threads, StartError> {
+    let Launch { config, clock, root } = launch;
+    let host = Host::at(root);
+    let opened = ledger::open(config, &host, clock)?;
     let (recovered, ledger) = match opened {
         Some((ledger, recovered)) => {
             let status = Arc::new(ledger::LedgerStatus::new(recovered.durable));
-            (Some(recovered), Some(ledger::start(ledger, status, &shared)?))
+            (Some(recovered), Some(ledger::start(ledger, status, shared)?))
         }
         None => (None, None),
     };
-    let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), &shared)?;
-    let io = io::start(listeners, &config, &host, bills, &shared)?;
-    host::start(host, agent, &shared)?;
-    let meter = Meter::new(policy, clock.now(), recovered);
-    let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&config, ledger.as_ref(), &io), &shared)?;
-    lanes::start(&config, &shared)?;
+    let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
+    let io = io::start(listeners, config, &host, bills, shared)?;
+    let agent = (root == Path::new("/")).then(std::process::id);
+    host::start(host, agent, shared)?;
+    let meter = Meter::new(Arc::new(policy::policy(config)), clock.now(), recovered);
+    let pulse = pulse::start(meter, inbox, pulse::Outlets::new(config, ledger.as_ref(), &io), shared)?;
+    Ok(Threads { io, pulse, ledger })
+}
 
-    tell_systemd(NotifyState::Ready);
-    stop.wait_for_call();
-    tell_systemd(NotifyState::Stopping);
-    tracing::info!("stopping");
-    io.stop();
-    pulse.wait(PATIENCE / 3);
-    if let Some(ledger) = ledger {
-        ledger.close(PATIENCE / 3);
+impl Threads {
+    /// Ends them in the order in which the account flows: nothing is offered to a ledger that has closed.
+    fn close(self) {
+        self.io.stop();
+        self.pulse.wait(PATIENCE / 3);
+        if let Some(ledger) = self.ledger {
+            ledger.close(PATIENCE / 3);
+        }
     }
-    lanes::close(&shared, PATIENCE / 3);
-    Ok(())
 }
 
 /// Tells the service manager, if one listens.
