@@ -1,7 +1,7 @@
 //! What each child of each node of the splitting tree is still owed, while a window is settled.
 //!
-//! Nodes are `gpu/held`, `gpu/used`, `gpu/lent` and `gpu/within/<holder>`. A debt is kept through segments whose
-//! activity is unknown and dropped when its holder goes. It does not know how debts arise.
+//! Nodes are `gpu/held`, `gpu/used`, `gpu/lent` and `gpu/within/<holder>`. A debt is kept through segments
+//! whose activity is unknown and dropped when its holder goes. It does not know how debts arise.
 
 use std::collections::BTreeMap;
 

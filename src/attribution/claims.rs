@@ -1,9 +1,9 @@
 //! Turns claims on one slot into what is granted: as claimed, unless they sum above the whole.
 //!
-//! In go holdings, out come parts over one common denominator, so that fractions stay fractions and what nobody
-//! holds is the exact rest. In a conflict claims are granted whole in the order of their rank, what does not
-//! fit holds nothing, and only claims of equal rank that fit alone but not together share equally. It does not
-//! know times. Nested holdings, which are no conflict, will come as children of their outer one.
+//! In go holdings, out come parts over one common denominator, so that fractions stay fractions and what
+//! nobody holds is the exact rest. In a conflict claims are granted whole in the order of their rank, what
+//! does not fit holds nothing, and only claims of equal rank that fit alone but not together share equally.
+//! It does not know times. Nested holdings, which are no conflict, will come as children of their outer one.
 
 use std::collections::BTreeMap;
 

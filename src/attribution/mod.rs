@@ -1,9 +1,9 @@
 //! Settles a window of one GPU's raw integrals into rows: who held, who used, what lay idle and what it drew.
 //!
-//! In go contiguous spans (raw integrals of ticks), the carries and the weights of the window before. Out come
-//! rows whose parts sum to the window, and the next carries. Pure integers, from the tick to the row, so that
-//! every law of the account holds exactly; the text it follows is the account's model, section 3.
-//! It knows no clock, file, driver, tenant or price list; which holder is who was decided before.
+//! In go contiguous spans (raw integrals of ticks), the carries and the weights of the window before. Out
+//! come rows whose parts sum to the window, and the next carries. Pure integers, from the tick to the row, so
+//! that every law of the account holds exactly; the text it follows is the account's model, section 3. It
+//! knows no clock, file, driver, tenant or price list; which holder is who was decided before.
 
 // The account must sum to the nanosecond; a float would round where nobody looks.
 #![deny(clippy::float_arithmetic)]

@@ -1,8 +1,8 @@
 //! Money of a price interval, and its split along holders' times.
 //!
 //! A span's money is the difference of two values of [`money`] at its ends, so that two statements add up to
-//! one; it is split, never recomputed from a rounded part. Per GPU and interval that is within one nano-unit of
-//! rate x time, and a holder's within two (L9). It knows no price book and no currency.
+//! one; it is split, never recomputed from a rounded part. Per GPU and interval that is within one nano-unit
+//! of rate x time, and a holder's within two (L9). It knows no price book and no currency.
 
 use std::cmp::Reverse;
 
@@ -21,8 +21,8 @@ pub fn money(rate_nano_per_hour: i128, since: Nanoseconds) -> Money {
     Money(whole.saturating_add(rest))
 }
 
-/// Splits money along times: largest fraction first, ties by id, no carry; the parts, in the order of `times`,
-/// sum to `total` exactly.
+/// Splits money along times: largest fraction first, ties by id, no carry; the parts, in the order of
+/// `times`, sum to `total` exactly.
 ///
 /// Nothing is split where there is less than nothing, or something but no time to split it along.
 pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>, Unsettled> {

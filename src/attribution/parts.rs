@@ -2,7 +2,8 @@
 //!
 //! In go what was held and used of a measured segment, out come the parts of each holding and the use of each
 //! user. What is used above the holdings is drawn from what nobody held, then lent by those with slack, in
-//! proportion to it (L3); always coverable, since nobody is busy longer than there is time. It knows no energy.
+//! proportion to it (L3); always coverable, since nobody is busy longer than there is time. It knows no
+//! energy.
 
 use std::collections::BTreeMap;
 

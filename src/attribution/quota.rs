@@ -2,8 +2,8 @@
 //! fractional bits.
 //!
 //! The quota of one tick is a fraction; a segment's quota is a sum of fractions whose denominators share
-//! nothing, so the exact sum would need integers of any length. Each term is rounded down to 2^-64 instead and
-//! the quota remembers by how many such units it may be short: a sum that is within that of a multiple of
+//! nothing, so the exact sum would need integers of any length. Each term is rounded down to 2^-64 instead
+//! and the quota remembers by how many such units it may be short: a sum that is within that of a multiple of
 //! 2^-32 (the grain of a carry, so of every integer too) *is* that multiple. It knows no holder and no carry.
 
 /// The mask of the 32 bits below the grain of a carry.

@@ -1,7 +1,7 @@
 //! Adds what segments settled into one row per holder and window.
 //!
-//! In go the parts, use, energy and memory of segments, out come rows ordered by holder, remainders among them;
-//! a row that is all zero is left out. It splits nothing.
+//! In go the parts, use, energy and memory of segments, out come rows ordered by holder, remainders among
+//! them; a row that is all zero is left out. It splits nothing.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Cuts a window into segments in which state, source, method and holdings are constant.
 //!
-//! In go spans, out come runs of them; nothing is divided here, since a recorded event already cut its span. It
-//! does not know what a segment is worth.
+//! In go spans, out come runs of them; nothing is divided here, since a recorded event already cut its span.
+//! It does not know what a segment is worth.
 
 use std::sync::Arc;
 

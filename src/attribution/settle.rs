@@ -1,7 +1,7 @@
 //! Settles one window of one GPU: checks, cuts into segments, splits each, adds rows.
 //!
-//! The order is that of the account's section 3: held, used, parts, energy. This file only leads; each split has
-//! its own.
+//! The order is that of the account's section 3: held, used, parts, energy. This file only leads; each split
+//! has its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,9 @@ use crate::model::{Carry, HolderId, Settlement, SlotState, Span, Utc};
 
 /// Settles the window from `from` to `to`, which `spans` cover exactly and in order.
 ///
-/// `carry` and `previous` are the `carry` and `weights` of the settlement before, empty where there is none or
-/// the slot is another. The held parts of the rows sum to the window, their use to the time busy. Input that
-/// fits no account is refused whole.
+/// `carry` and `previous` are the `carry` and `weights` of the settlement before, empty where there is none
+/// or the slot is another. The held parts of the rows sum to the window, their use to the time busy. Input
+/// that fits no account is refused whole.
 pub fn settle(
     from: Utc,
     to: Utc,

@@ -22,7 +22,7 @@ pub enum Unsettled {
         to: Utc,
     },
     /// A span lies on another, or reaches out of the window.
-    #[error("the span from {} begins or ends where others or the window do not ({}); cut it there", from.0, at.0)]
+    #[error("the span from {} reaches over {}, where another or the window ends; cut it there", from.0, at.0)]
     Overlap {
         /// The span's begin.
         from: Utc,

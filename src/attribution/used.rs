@@ -1,4 +1,5 @@
-//! Busy time to users: `A x P = Σ used` (L1), one split of the segment along known and missing shares together.
+//! Busy time to users: `A x P = Σ used` (L1), one split of the segment along known and missing shares
+//! together.
 //!
 //! In go a segment, its grants and the ladder, out come integer nanoseconds per user with grade and measured
 //! share. It does not know within what holding a use lies.
