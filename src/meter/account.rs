@@ -37,8 +37,8 @@ pub(super) struct Account {
     idle: IdlePower,
     /// The plan generation of the last frame, while nothing came between.
     generation: Option<u32>,
-    /// Who held when the agent stopped, until the gap behind it is closed.
-    before: Option<Arc<[Holding]>>,
+    /// Who held when the agent stopped.
+    before: Arc<[Holding]>,
     /// When this agent began to look.
     watched: Utc,
     /// Who holds, as of the last frame.
@@ -83,7 +83,7 @@ impl Account {
             energy: None,
             idle: IdlePower::default(),
             generation: None,
-            before: None,
+            before: Arc::default(),
             watched: at,
             holdings: Arc::default(),
             covered_by: BTreeMap::new(),
@@ -102,7 +102,7 @@ impl Account {
             carry: known.carry,
             weights: known.weights,
             energy: known.energy_counter.map(|counter| Energy { counter, at: cursor }),
-            before: Some(known.holdings),
+            before: known.holdings,
             watched,
             ..Self::begin(cursor)
         }
@@ -122,7 +122,13 @@ impl Account {
     /// Adds the time up to a frame.
     pub(super) fn advance(&mut self, at: Utc, frame: &Frame, identities: &Identities, policy: &Policy) {
         let present = present(frame, identities);
-        self.hold(&frame.gpu, &present.who, policy);
+        if frame.identity.mig {
+            // Its slots are instances; a share of the whole GPU is a share of nothing.
+            self.holdings = Arc::default();
+            self.covered_by.clear();
+        } else {
+            self.hold(&frame.gpu, &present.who, policy);
+        }
         let continues = self.generation == Some(frame.generation);
         self.generation = Some(frame.generation);
         if !continues {
@@ -185,12 +191,10 @@ impl Account {
     /// Closes the time up to `to` in which no frame came: before the agent looked, what is known is who
     /// held on both sides; since, that the GPU did not answer or was lost.
     fn fill(&mut self, to: Utc) {
-        if let Some(before) = self.before.take()
-            && self.cursor < self.watched
-        {
+        if self.cursor < self.watched {
             let end = to.min(self.watched);
             let bridged: Vec<Holding> =
-                self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
+                self.holdings.iter().filter(|holding| self.before.contains(holding)).cloned().collect();
             let span = Span {
                 state: SlotState::Unobserved,
                 method: Method::Bridged,

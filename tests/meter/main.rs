@@ -1,0 +1,163 @@
+//! The pulse over hand-made frames and a real ledger, in virtual time: what becomes of every GPU-second when
+//! frames come late, not at all, or from another life of the agent.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
+
+mod world;
+
+use gpumeter::model::{HolderId, Nanoseconds};
+use world::{Row, World};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn holder(name: &str) -> HolderId {
+    HolderId::new(name)
+}
+
+/// What the ledger says of one holder, in whole seconds rounded down: held, used, idle, unmeasured, unavailable.
+fn seconds(row: &Row) -> [u64; 5] {
+    let parts = row.parts;
+    [parts.held(), row.used.total(), parts.idle(), parts.unmeasured, parts.unavailable]
+        .map(|time| time / SECOND)
+}
+
+#[test]
+fn a_busy_holder_is_within_what_it_holds() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    let rows = world.settled();
+    let [held, used, idle, unmeasured, _] = seconds(&rows[&holder("user:alice")]);
+    assert_eq!((held, used, idle, unmeasured), (45, 27, 18, 0));
+    world.balanced();
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_is_unmeasured_and_then_measured_again() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    world.silence(30);
+    world.replan();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let row = &world.settled()[&holder("user:alice")];
+    let [held, used, idle, unmeasured, _] = seconds(row);
+    assert_eq!(held, used + idle + unmeasured);
+    assert!((29..=31).contains(&unmeasured), "{unmeasured}");
+    assert_eq!(idle, 0, "what was not seen is not idle");
+    world.balanced();
+}
+
+#[test]
+fn energy_of_a_silence_is_not_lost() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    world.silence(30);
+    world.replan();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    let energy: u64 = world.settled().values().map(|row| row.energy).sum();
+    // The counter grows by 100 J a second; the ledger holds all of it up to the last settled window.
+    assert_eq!(energy, world.settled_seconds() * 100_000_000);
+}
+
+#[test]
+fn a_lost_gpu_keeps_its_bill_and_its_time_is_unavailable() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    world.lose();
+    world.silence(60);
+    let row = &world.settled()[&holder("user:alice")];
+    let [held, used, _, _, unavailable] = seconds(row);
+    assert_eq!(held, used + unavailable);
+    assert!(unavailable >= 29, "{unavailable}");
+    world.balanced();
+}
+
+#[test]
+fn a_process_named_late_is_named_while_its_window_is_open() {
+    let mut world = World::new(&[]);
+    world.forget_everybody();
+    world.run(8, |frame| frame.process(7, 100).busy(100));
+    world.know(7, "carol");
+    world.run(40, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("__unattributed__")), "{rows:?}");
+    assert!(rows[&holder("user:carol")].used.total() > 20 * SECOND);
+}
+
+#[test]
+fn a_process_that_nobody_knows_is_unattributed() {
+    let mut world = World::new(&["alice"]);
+    world.forget_everybody();
+    world.run(60, |frame| frame.process(7, 100).busy(50));
+    let rows = world.settled();
+    assert_eq!(rows[&holder("__unattributed__")].used.total(), world.settled_seconds() * SECOND / 2);
+    assert_eq!(rows[&holder("user:alice")].parts.within, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_restart_bridges_what_was_held_on_both_sides_and_the_rest_is_unobserved() {
+    let mut world = World::new(&["alice"]);
+    world.run(47, |frame| frame.process(7, 100).busy(100));
+    world.restart(40);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    let row = &rows[&holder("user:alice")];
+    let [held, used, idle, unmeasured, _] = seconds(row);
+    assert_eq!(idle, 0);
+    assert!((39..=42).contains(&unmeasured), "{unmeasured}");
+    assert!(held.abs_diff(used + unmeasured) <= 1);
+    assert!(!rows.contains_key(&holder("__unobserved__")), "alice held it all: {rows:?}");
+    world.balanced();
+}
+
+#[test]
+fn a_restart_of_an_unheld_gpu_is_unobserved() {
+    let mut world = World::new(&[]);
+    world.run(47, |frame| frame);
+    world.restart(40);
+    world.run(60, |frame| frame);
+    let unobserved = world.settled()[&holder("__unobserved__")].parts.held() / SECOND;
+    assert!((39..=42).contains(&unobserved), "{unobserved}");
+    world.balanced();
+}
+
+#[test]
+fn a_mig_gpu_is_unobserved() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, |frame| frame.mig());
+    let rows = world.settled();
+    assert_eq!(rows[&holder("__unobserved__")].parts.held(), world.settled_seconds() * SECOND);
+    world.balanced();
+}
+
+#[test]
+fn published_counters_wait_for_the_birth_delay_and_never_go_back() {
+    let mut world = World::new(&["alice"]);
+    let mut last = 0;
+    for _ in 0..20 {
+        world.run(10, |frame| frame.process(7, 100).busy(100));
+        let held = world.published("alice").unwrap_or(0);
+        assert!(held >= last, "from {last} to {held}");
+        if world.settled_seconds() < 60 {
+            assert_eq!(held, 0, "born at 0");
+        }
+        last = held;
+    }
+    assert!(last > 0);
+    world.restart(5);
+    world.run(10, |frame| frame.process(7, 100).busy(100));
+    assert!(world.published("alice").unwrap_or(0) >= last);
+}
+
+#[test]
+fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    assert!(world.is_up());
+    world.silence(1);
+    assert!(world.is_up(), "one tick late is shown under its own stamp");
+    world.silence(2);
+    assert!(!world.is_up());
+    assert_eq!(Nanoseconds::SECOND.0, SECOND);
+}

@@ -1,0 +1,266 @@
+//! One GPU, one agent, one ledger, and a clock that only the test moves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpumeter::catalogue::{Level, PointId, device_points, first_point};
+use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
+use gpumeter::ledger::{Ledger, Opening, Queue, Recovered};
+use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::model::snapshot::Snapshot;
+use gpumeter::model::{
+    Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, Holder, HolderId, Nanoseconds, Parts,
+    ProcessSample, Stamp, Use, Utc,
+};
+use tempfile::TempDir;
+
+const SECOND: u64 = 1_000_000_000;
+const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+const ENERGY: PointId = first_point("gpu_energy_joules_total");
+
+/// What the ledger says of one holder.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) parts: Parts,
+    pub(crate) used: Use,
+    pub(crate) energy: u64,
+}
+
+/// A frame in the making.
+pub(crate) struct Making {
+    readings: Vec<Result<i64, Absence>>,
+    processes: Vec<GpuProcess>,
+    samples: Vec<ProcessSample>,
+    mig: bool,
+}
+
+impl Making {
+    pub(crate) fn process(mut self, pid: u32, sm: u32) -> Self {
+        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
+        self.samples.push(ProcessSample { pid, window: 1_000_000, sm, encoder: 0, decoder: 0 });
+        self
+    }
+
+    pub(crate) fn busy(mut self, percent: i64) -> Self {
+        self.readings[GR_ENGINE] = Ok(percent * 10_000_000);
+        self
+    }
+
+    pub(crate) fn mig(mut self) -> Self {
+        self.mig = true;
+        self
+    }
+}
+
+pub(crate) struct World {
+    directory: TempDir,
+    standing: Vec<Standing>,
+    identities: Arc<Identities>,
+    now: Stamp,
+    generation: u32,
+    meter: Meter,
+    ledger: Option<Ledger>,
+    queue: Queue,
+    acknowledged: Vec<gpumeter::ledger::Acknowledged>,
+    snapshot: Option<Arc<Snapshot>>,
+    counters: BTreeMap<HolderId, Row>,
+    slot: u64,
+    imbalance: i128,
+}
+
+impl World {
+    /// A world in which these users hold equal shares of the GPU, and pid 7 is the first of them.
+    pub(crate) fn new(users: &[&str]) -> Self {
+        let share = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
+        let standing: Vec<Standing> = users
+            .iter()
+            .map(|user| Standing {
+                id: (*user).into(),
+                gpu: GpuSelector::All,
+                fraction: share,
+                selector: Selector::User((*user).into()),
+            })
+            .collect();
+        let directory = tempfile::tempdir().unwrap();
+        // On the grid of windows, so that expectations are whole.
+        let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
+        let (ledger, meter) = open(&directory, &standing, now);
+        let mut world = Self {
+            directory,
+            standing,
+            identities: Arc::default(),
+            now,
+            generation: 1,
+            meter,
+            ledger: Some(ledger),
+            queue: Queue::default(),
+            acknowledged: Vec::new(),
+            snapshot: None,
+            counters: BTreeMap::new(),
+            slot: 0,
+            imbalance: 0,
+        };
+        if let Some(user) = users.first() {
+            world.know(7, user);
+        }
+        world.first_frame();
+        world
+    }
+
+    pub(crate) fn know(&mut self, pid: u32, user: &str) {
+        let identified = Identified {
+            holder: Arc::new(Holder::user(user, Some(1))),
+            name: "python3".into(),
+            start_time: 1,
+        };
+        self.identities = Arc::new([(pid, identified)].into_iter().collect());
+    }
+
+    pub(crate) fn forget_everybody(&mut self) {
+        self.identities = Arc::default();
+    }
+
+    /// The GPU is found and its plan brings a frame, which covers nothing yet.
+    fn first_frame(&mut self) {
+        let frame = self.frame(|frame| frame);
+        self.pulse(vec![News::Found(id()), News::Frame(Box::new(frame))]);
+    }
+
+    /// Seconds with a frame each.
+    pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(Making) -> Making) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            let frame = self.frame(&make);
+            self.pulse(vec![News::Frame(Box::new(frame))]);
+        }
+    }
+
+    /// Seconds in which the lane brings nothing.
+    pub(crate) fn silence(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            self.pulse(Vec::new());
+        }
+    }
+
+    pub(crate) fn lose(&mut self) {
+        self.pulse(vec![News::Lost(id())]);
+    }
+
+    pub(crate) fn replan(&mut self) {
+        self.generation += 1;
+    }
+
+    /// The agent dies without a word and comes back later.
+    pub(crate) fn restart(&mut self, seconds: u64) {
+        self.advance(seconds * SECOND);
+        self.ledger = None;
+        self.queue = Queue::default();
+        self.acknowledged.clear();
+        self.generation = 1;
+        let (ledger, meter) = open(&self.directory, &self.standing, self.now);
+        self.ledger = Some(ledger);
+        self.meter = meter;
+        self.first_frame();
+    }
+
+    fn advance(&mut self, nanoseconds: u64) {
+        self.now.boottime.0 += nanoseconds;
+        self.now.utc.0 += nanoseconds;
+    }
+
+    fn frame(&self, make: impl Fn(Making) -> Making) -> Frame {
+        let mut readings: Vec<Result<i64, Absence>> =
+            device_points().map(|_| Err(Absence::NotSupported)).collect();
+        readings[GR_ENGINE] = Ok(0);
+        // 100 W since boot.
+        readings[ENERGY] = Ok(i64::try_from(self.now.boottime.0 / SECOND * 100_000_000).unwrap());
+        let made = make(Making { readings, processes: Vec::new(), samples: Vec::new(), mig: false });
+        Frame {
+            gpu: id(),
+            identity: Arc::new(GpuIdentity { model: "test".into(), mig: made.mig, ..GpuIdentity::default() }),
+            generation: self.generation,
+            begun: self.now,
+            ended: self.now,
+            tiers: [Some(self.now); 3],
+            readings: made.readings.into(),
+            instances: Arc::default(),
+            processes: Ok(made.processes.into()),
+            samples: Ok(made.samples),
+            calls: Vec::new(),
+        }
+    }
+
+    fn pulse(&mut self, news: Vec<News>) {
+        let inputs = Inputs {
+            news,
+            identities: Arc::clone(&self.identities),
+            acknowledged: std::mem::take(&mut self.acknowledged),
+            ..Inputs::default()
+        };
+        let pulse = self.meter.tick(self.now, inputs);
+        self.snapshot = Some(pulse.snapshot);
+        self.queue.offer(pulse.batch);
+        let batch = self.queue.take(std::time::Duration::ZERO).unwrap();
+        let acknowledged = self.ledger.as_mut().unwrap().commit(&batch).unwrap();
+        for ((_, holder), counter) in &acknowledged.counters {
+            let row = self.counters.entry(holder.clone()).or_default();
+            row.parts = counter.parts;
+            row.used = counter.used;
+            row.energy = counter.energy_static.0 + counter.energy_dynamic.0;
+        }
+        for total in acknowledged.slots.values() {
+            self.slot = total.slot.0;
+        }
+        self.imbalance = acknowledged.imbalance;
+        self.acknowledged.push(acknowledged);
+    }
+
+    /// What the ledger has committed, by holder.
+    pub(crate) fn settled(&self) -> &BTreeMap<HolderId, Row> {
+        &self.counters
+    }
+
+    pub(crate) fn settled_seconds(&self) -> u64 {
+        self.slot / SECOND
+    }
+
+    /// L1 over all that was settled.
+    pub(crate) fn balanced(&self) {
+        let held: u64 = self.counters.values().map(|row| row.parts.held()).sum();
+        assert_eq!(held, self.slot);
+        assert_eq!(self.imbalance, 0);
+    }
+
+    /// What the page would show of a tenant, in nanoseconds held.
+    pub(crate) fn published(&self, tenant: &str) -> Option<i128> {
+        let snapshot = self.snapshot.as_ref()?;
+        let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
+        snapshot.accounts[place].values[0]
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.snapshot.as_ref().unwrap().gpus[0].is_up()
+    }
+}
+
+fn id() -> GpuId {
+    GpuId { index: 0, uuid: UUID.into() }
+}
+
+fn open(directory: &TempDir, standing: &[Standing], now: Stamp) -> (Ledger, Meter) {
+    let opening = Opening { boot_id: "boot".into(), now, book: None };
+    let (ledger, recovered): (Ledger, Recovered) =
+        Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
+    let policy = Policy {
+        level: Level::Full,
+        intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
+        standing: standing.to_vec(),
+        presence: false,
+        birth_delay: Nanoseconds::from_seconds(60),
+        processes: 100,
+        price: None,
+    };
+    (ledger, Meter::new(Arc::new(policy), now, Some(recovered)))
+}
