@@ -64,4 +64,17 @@ pub(super) const ROWS: &[Family] = &[
             },
         ]),
     },
+    Family {
+        name: "gpu_row_remap_pending",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        help: "1 while a memory row waits for the next reset to be replaced, else 0.",
+        labels: &["gpu", "uuid"],
+        level: Level::Lean,
+        tier: Tier::Slow,
+        rows: Rows::Device(&[Point {
+            labels: &[],
+            sources: &[Source::Field { id: 144, scope: 0, times: 1 }],
+        }]),
+    },
 ];
