@@ -84,6 +84,9 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         if let Some(queue) = &outlets.queue {
             queue.offer(pulse.batch);
         }
+        if number == 0 {
+            tracing::info!("first snapshot");
+        }
         number += 1;
         // Lanes read at the multiples of the interval; a fifth later what is in time has come.
         let next = next_multiple(shared.clock.now().boottime, outlets.interval);

@@ -17,16 +17,21 @@ fn write_small(out: &mut Vec<u8>, number: i64, decimals: u8) {
     }
     let size = number.unsigned_abs();
     // Constant divisors are multiplications; these are all decimals that units have.
-    let (whole, fraction) = match decimals {
-        0 => (size, 0),
-        3 => (size / 1_000, size % 1_000),
-        6 => (size / 1_000_000, size % 1_000_000),
-        9 => (size / 1_000_000_000, size % 1_000_000_000),
+    let (whole, fraction, one) = match decimals {
+        0 => (size, 0, 1),
+        3 => (size / 1_000, size % 1_000, 1_000),
+        6 => (size / 1_000_000, size % 1_000_000, 1_000_000),
+        9 => (size / 1_000_000_000, size % 1_000_000_000, 1_000_000_000),
         _ => return write_large(out, i128::from(size), decimals),
     };
-    out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
+    let mut buffer = itoa::Buffer::new();
+    out.extend_from_slice(buffer.format(whole).as_bytes());
     if fraction != 0 {
-        write_fraction(out, u128::from(fraction), decimals);
+        // With one whole added the fraction's leading zeros print; the whole gives its place to the point.
+        let digits = buffer.format(one + fraction).as_bytes();
+        let end = digits.iter().rposition(|digit| *digit != b'0').map_or(0, |last| last + 1);
+        out.push(b'.');
+        out.extend_from_slice(&digits[1..end]);
     }
 }
 
