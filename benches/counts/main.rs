@@ -1,0 +1,15 @@
+//! Instruction and allocation counts, held against `benches/budgets.toml`.
+//!
+//! `cargo bench --bench counts` fails when a budget is exceeded. It needs valgrind and gungraun-runner of the
+//! same version as the crate (`GUNGRAUN_RUNNER` names it if it is not on the path). To add a benchmark: a
+//! function in the file of its room, a section in the budgets, and, for a new room, its group below.
+#![allow(clippy::panic, missing_docs, unreachable_pub)]
+
+mod budget;
+mod export;
+#[path = "../../tests/export/fixture.rs"]
+mod fixture;
+
+use export::encoders;
+
+gungraun::main!(library_benchmark_groups = encoders);
