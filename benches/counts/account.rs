@@ -17,7 +17,7 @@ use gungraun::prelude::*;
 
 use crate::budget::budget;
 
-library_benchmark_group!(name = accounting, benchmarks = [tick, attribute, commit]);
+library_benchmark_group!(name = account_path, benchmarks = [tick, attribute, commit]);
 
 const SECOND: u64 = 1_000_000_000;
 const GPUS: u32 = 8;
@@ -94,7 +94,7 @@ fn meter() -> (Meter, Stamp, Inputs) {
     (meter, stamp(4), inputs(4, &identities))
 }
 
-#[library_benchmark(config = budget("tick"))]
+#[library_benchmark(config = budget("tick", 1))]
 #[bench::node(meter())]
 fn tick((mut meter, now, inputs): (Meter, Stamp, Inputs)) -> Meter {
     black_box(meter.tick(now, black_box(inputs)));
@@ -132,7 +132,7 @@ fn window() -> Vec<Span> {
     (0..15).map(span).collect()
 }
 
-#[library_benchmark(config = budget("attribute"))]
+#[library_benchmark(config = budget("attribute", 1))]
 #[bench::window(window())]
 fn attribute(spans: Vec<Span>) -> Vec<Span> {
     let end = EPOCH.plus(Nanoseconds::from_seconds(15));
@@ -161,7 +161,7 @@ fn ledger() -> (tempfile::TempDir, Ledger, Batch) {
     (directory, ledger, batch)
 }
 
-#[library_benchmark(config = budget("commit"))]
+#[library_benchmark(config = budget("commit", 1))]
 #[bench::window(ledger())]
 fn commit((directory, mut ledger, batch): (tempfile::TempDir, Ledger, Batch)) -> (tempfile::TempDir, Ledger) {
     assert!(black_box(ledger.commit(black_box(&batch))).is_ok());

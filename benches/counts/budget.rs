@@ -5,16 +5,17 @@ use gungraun::{Callgrind, Dhat, DhatMetric, EventKind};
 
 const BUDGETS: &str = include_str!("../budgets.toml");
 
-/// The limits of the section of that name; the run fails above them.
-pub fn budget(name: &str) -> LibraryBenchmarkConfig {
+/// The limits of the section of that name for so many units of work; the run fails above them.
+pub fn budget(name: &str, units: u64) -> LibraryBenchmarkConfig {
+    let instructions = units * number(name, "instructions");
     let mut config = LibraryBenchmarkConfig::default();
-    config.tool(Callgrind::default().hard_limits([(EventKind::Ir, number(name, "instructions"))]));
+    config.tool(Callgrind::default().hard_limits([(EventKind::Ir, instructions)]));
     config.tool(Dhat::default().hard_limits([(DhatMetric::TotalBlocks, number(name, "allocations"))]));
     config
 }
 
 /// A number of a section, as much of TOML as the file uses.
-pub fn number(section: &str, key: &str) -> u64 {
+fn number(section: &str, key: &str) -> u64 {
     let head = format!("[{section}]");
     let lines = BUDGETS.lines().skip_while(|line| *line != head).skip(1);
     lines

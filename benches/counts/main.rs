@@ -11,8 +11,8 @@ mod export;
 #[path = "../../tests/export/fixture.rs"]
 mod fixture;
 
-use account::accounting;
-use export::encoding;
+use account::account_path;
+use export::encoders;
 use gungraun::main;
 
-main!(library_benchmark_groups = [accounting, encoding]);
+main!(library_benchmark_groups = [account_path, encoders]);

@@ -1,6 +1,7 @@
 //! Integers with decimals as exact decimal text, and as the double that this text means.
 //!
-//! No floating point on the way to text: 1,500,000,000 with 9 decimals is `1.5`, and nothing else ever.
+//! No floating point on the way to text: 1,500,000,000 with 9 decimals is `1.5`, and nothing else ever. At most
+//! 18 decimals, which is twice what any unit has.
 
 /// Appends the number with its trailing zeros trimmed.
 #[inline]
@@ -17,21 +18,16 @@ fn write_small(out: &mut Vec<u8>, number: i64, decimals: u8) {
     }
     let size = number.unsigned_abs();
     // Constant divisors are multiplications; these are all decimals that units have.
-    let (whole, fraction, one) = match decimals {
-        0 => (size, 0, 1),
-        3 => (size / 1_000, size % 1_000, 1_000),
-        6 => (size / 1_000_000, size % 1_000_000, 1_000_000),
-        9 => (size / 1_000_000_000, size % 1_000_000_000, 1_000_000_000),
+    let (whole, fraction) = match decimals {
+        0 => (size, 0),
+        3 => (size / 1_000, size % 1_000),
+        6 => (size / 1_000_000, size % 1_000_000),
+        9 => (size / 1_000_000_000, size % 1_000_000_000),
         _ => return write_large(out, i128::from(size), decimals),
     };
-    let mut buffer = itoa::Buffer::new();
-    out.extend_from_slice(buffer.format(whole).as_bytes());
+    out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
     if fraction != 0 {
-        // With one whole added the fraction's leading zeros print; the whole gives its place to the point.
-        let digits = buffer.format(one + fraction).as_bytes();
-        let end = digits.iter().rposition(|digit| *digit != b'0').map_or(0, |last| last + 1);
-        out.push(b'.');
-        out.extend_from_slice(&digits[1..end]);
+        write_fraction(out, fraction, decimals);
     }
 }
 
@@ -43,27 +39,46 @@ fn write_large(out: &mut Vec<u8>, number: i128, decimals: u8) {
     let size = number.unsigned_abs();
     let one = 10_u128.pow(u32::from(decimals));
     out.extend_from_slice(itoa::Buffer::new().format(size / one).as_bytes());
-    if !size.is_multiple_of(one) {
-        write_fraction(out, size % one, decimals);
+    match u64::try_from(size % one) {
+        Ok(fraction) if fraction != 0 => write_fraction(out, fraction, decimals),
+        _ => {}
     }
 }
 
+/// The two digits of every number below 100.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
+
 /// Appends the point and the digits after it; `fraction` is not 0 and below 10^decimals.
-fn write_fraction(out: &mut Vec<u8>, fraction: u128, decimals: u8) {
-    let mut digits = [b'0'; 40];
-    let mut rest = fraction;
-    let mut last = 0;
-    let count = usize::from(decimals).min(digits.len() - 1);
-    for position in (1..=count).rev() {
-        let digit = (rest % 10) as u8;
-        rest /= 10;
-        digits[position] += digit;
-        if last == 0 && digit != 0 {
-            last = position;
-        }
+fn write_fraction(out: &mut Vec<u8>, fraction: u64, decimals: u8) {
+    // Trailing zeros first: most values have few digits.
+    let (mut rest, mut count) = (fraction, usize::from(decimals));
+    while rest.is_multiple_of(1_000) {
+        (rest, count) = (rest / 1_000, count - 3);
+    }
+    while rest.is_multiple_of(10) {
+        (rest, count) = (rest / 10, count - 1);
+    }
+    let mut digits = [b'0'; 24];
+    let mut end = count + 1;
+    while rest >= 10 {
+        let pair = PAIRS[(rest % 100) as usize];
+        rest /= 100;
+        digits[end - 2..end].copy_from_slice(&pair);
+        end -= 2;
+    }
+    if rest > 0 {
+        digits[end - 1] += rest as u8;
     }
     digits[0] = b'.';
-    out.extend_from_slice(&digits[..=last]);
+    out.extend_from_slice(&digits[..=count]);
 }
 
 /// The double nearest to the number: what reading its decimal text gives.
