@@ -7,7 +7,6 @@
 //! It knows no socket, no clock and no driver, and not why a value is absent.
 
 // Compiled for tests alone; the code that ships is linted without it.
-#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod decimal;
 mod escape;
