@@ -82,7 +82,7 @@ fn meter() -> (Meter, Stamp, Inputs) {
         presence: true,
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 200,
-        price: None,
+        prices: Vec::new(),
     };
     let identities = identities();
     let mut meter = Meter::new(Arc::new(policy), stamp(0), None);

@@ -142,6 +142,7 @@ fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
         // The pulse ends after the lanes are told to; then nobody listens.
         let _ = shared.news.send(News::Found(gpu.id.clone()));
     }
+    let _ = shared.news.send(News::Counted);
     lock(shared).search = Search::Found(found.len());
     for gpu in &found {
         if let Err(error) = start_lane(&library, gpu, cadence, shared) {

@@ -1,5 +1,7 @@
 //! From the operator's words to what the rooms need: policy, price book, standing holdings.
 
+use std::sync::Arc;
+
 use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding};
 use crate::holders::{GpuSelector, Selector, Standing};
 use crate::ledger::{Book, Price};
@@ -14,7 +16,9 @@ const EXAMPLE: i128 = 2_500_000_000;
 pub(super) fn policy(config: &Config) -> Policy {
     Policy {
         level: config.sampling.level,
-        intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow],
+        // A tier cannot be faster than the tick.
+        intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow]
+            .map(|interval| interval.max(config.sampling.interval)),
         standing: (1..)
             .zip(&config.attribution.standing)
             .map(|(place, entry)| standing(place, entry))
@@ -22,7 +26,7 @@ pub(super) fn policy(config: &Config) -> Policy {
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
-        price: price(config),
+        prices: prices(config),
     }
 }
 
@@ -64,13 +68,22 @@ pub(super) fn book(config: &Config) -> Option<Book> {
     }
 }
 
-/// The price that labels the account's money: the latest of the book.
-fn price(config: &Config) -> Option<PriceEntry> {
-    let book = book(config)?;
-    let price = book.prices.iter().max_by_key(|price| price.from)?;
-    Some(PriceEntry {
-        currency: book.currency.as_str().into(),
-        class: price.class.as_str().into(),
-        nano_per_gpu_hour: price.nano_per_gpu_hour,
-    })
+/// The prices that label the account's money, in order of time.
+fn prices(config: &Config) -> Vec<(Utc, PriceEntry)> {
+    let Some(book) = book(config) else { return Vec::new() };
+    let currency: Arc<str> = book.currency.as_str().into();
+    let mut prices: Vec<_> = book
+        .prices
+        .iter()
+        .map(|price| {
+            let entry = PriceEntry {
+                currency: Arc::clone(&currency),
+                class: price.class.as_str().into(),
+                nano_per_gpu_hour: price.nano_per_gpu_hour,
+            };
+            (price.from, entry)
+        })
+        .collect();
+    prices.sort_by_key(|(from, _)| *from);
+    prices
 }

@@ -111,7 +111,7 @@ fn first_frames(inbox: &Receiver<News>, shared: &Shared) -> Vec<News> {
         }
         match inbox.recv_timeout(LOOK) {
             Ok(one) => {
-                spoken += usize::from(!matches!(one, News::Found(_)));
+                spoken += usize::from(matches!(one, News::Frame(_) | News::Lost(_)));
                 news.push(one);
             }
             Err(RecvTimeoutError::Timeout) if shared.stop.is_called() => break,

@@ -6,8 +6,6 @@
 //! warm render copies it, writes the number, and allocates nothing.
 //! It knows no socket, no clock and no driver, and not why a value is absent.
 
-// Compiled for tests alone; the code that ships is linted without it.
-
 mod decimal;
 mod escape;
 mod float;

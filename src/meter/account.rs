@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::idle::IdlePower;
-use super::integrate::{activity, add, present, share};
+use super::integrate::{Present, activity, add, present, share};
 use crate::attribution::{settle, split, window_end};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
@@ -16,11 +16,14 @@ use crate::model::{
     Presence, Settlement, SlotState, Span, Utc,
 };
 
-/// How long after its end a window may still learn who was there.
+/// How long after its end a window may at least still learn who was there.
 const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The most windows that one pulse settles for one GPU: an hour, so that a long gap delays no tick.
 const WINDOWS_PER_PULSE: usize = 240;
+
+/// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
+const MOST_POWER: u64 = 20_000_000_000;
 
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
@@ -35,24 +38,36 @@ pub(super) struct Account {
     weights: BTreeMap<HolderId, u64>,
     energy: Option<Energy>,
     idle: IdlePower,
-    /// The plan generation of the last frame, while nothing came between.
-    generation: Option<u32>,
-    /// Who held when the agent stopped.
-    before: Arc<[Holding]>,
+    /// The last frame, while nothing came between.
+    last: Option<Last>,
     /// When this agent began to look.
     watched: Utc,
-    /// Who holds, as of the last frame.
+    /// Who holds, as of the last frame; before the first one, as of the agent's last life.
     holdings: Arc<[Holding]>,
     covered_by: BTreeMap<HolderId, HolderId>,
+    /// Whether the GPU last said that its slots are MIG instances.
+    mig: bool,
     lost: bool,
 }
 
+/// What the next frame may go on from.
+struct Last {
+    generation: u32,
+    /// Who was there, without weights.
+    present: Present,
+    /// Whether nobody was.
+    empty: bool,
+}
+
 /// A span that is not settled, with the processes that nobody has named yet.
+#[derive(Clone)]
 struct OpenSpan {
     span: Span,
     /// The holders that are present, with their facts.
     who: BTreeMap<HolderId, Arc<Holder>>,
     unnamed: BTreeMap<u32, Presence>,
+    /// Whether the slots were MIG instances: nobody holds the whole.
+    mig: bool,
     sent: bool,
 }
 
@@ -62,6 +77,9 @@ struct Energy {
     counter: Microjoules,
     at: Utc,
 }
+
+/// Energy since the counter was last read, and the most of it that can be floor.
+type Drawn = Option<(Microjoules, Microjoules)>;
 
 /// The windows that a pulse settled.
 #[derive(Default)]
@@ -82,11 +100,11 @@ impl Account {
             weights: BTreeMap::new(),
             energy: None,
             idle: IdlePower::default(),
-            generation: None,
-            before: Arc::default(),
+            last: None,
             watched: at,
             holdings: Arc::default(),
             covered_by: BTreeMap::new(),
+            mig: false,
             lost: false,
         }
     }
@@ -102,7 +120,7 @@ impl Account {
             carry: known.carry,
             weights: known.weights,
             energy: known.energy_counter.map(|counter| Energy { counter, at: cursor }),
-            before: known.holdings,
+            holdings: known.holdings,
             watched,
             ..Self::begin(cursor)
         }
@@ -111,7 +129,7 @@ impl Account {
     /// The driver says that the GPU is gone: until a frame comes its time is unavailable.
     pub(super) fn lose(&mut self) {
         self.lost = true;
-        self.generation = None;
+        self.last = None;
     }
 
     /// The driver counts the GPU again.
@@ -120,30 +138,50 @@ impl Account {
     }
 
     /// Adds the time up to a frame.
-    pub(super) fn advance(&mut self, at: Utc, frame: &Frame, identities: &Identities, policy: &Policy) {
-        let present = present(frame, identities);
-        if frame.identity.mig {
-            // Its slots are instances; a share of the whole GPU is a share of nothing.
-            self.holdings = Arc::default();
-            self.covered_by.clear();
+    pub(super) fn advance(
+        &mut self,
+        (gpu, at): (&GpuId, Utc),
+        frame: &Frame,
+        identities: &Identities,
+        policy: &Policy,
+    ) {
+        let last = self.last.take().filter(|last| last.generation == frame.generation);
+        let present = self.present(frame, identities, last.as_ref());
+        let before = Arc::clone(&self.holdings);
+        self.mig = frame.identity.mig;
+        self.hold(gpu, &present.who, policy);
+        let empty = frame.processes.as_ref().is_ok_and(|list| list.is_empty());
+        let drawn = self.energy(at, frame, empty && last.as_ref().is_some_and(|last| last.empty));
+        if last.is_some() {
+            self.add(at, frame, &present, drawn, policy);
         } else {
-            self.hold(&frame.gpu, &present.who, policy);
-        }
-        let continues = self.generation == Some(frame.generation);
-        self.generation = Some(frame.generation);
-        if !continues {
-            // What the first frame of a plan says covers nothing: it only begins.
-            self.fill(at);
+            // What the first frame of a plan says of activity covers nothing: it only begins.
+            let both: Arc<[Holding]> =
+                self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
+            self.fill(at, &both, drawn);
         }
         self.lost = false;
-        let (energy, idle_energy) = self.energy(at, frame);
+        self.last = Some(Last { generation: frame.generation, present: present.without_weights(), empty });
+    }
+
+    /// Who was there. A list that failed for now is not an empty one: the last one stands.
+    fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> Present {
+        let failed = frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent());
+        let known = last.filter(|_| failed).map(|last| last.present.clone()).unwrap_or_default();
+        present(known, frame, identities)
+    }
+
+    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Policy) {
         if at <= self.cursor {
             return;
         }
         let length = at.since(self.cursor);
-        let known = activity(frame);
+        // A sample of less than a second says nothing of a time in which ticks were missed.
+        let longest = 2 * policy.intervals[0].0;
+        let known =
+            activity(frame).filter(|(source, _)| *source == ActivitySource::Gpm || length.0 <= longest);
         let state = match known {
-            _ if frame.identity.mig => SlotState::Unobserved,
+            _ if self.mig => SlotState::Unobserved,
             Some(_) => SlotState::Measured,
             None => SlotState::Unmeasured,
         };
@@ -151,17 +189,28 @@ impl Account {
             state,
             source: known.map_or(ActivitySource::None, |(source, _)| source),
             busy: known.map_or(0, |(_, ratio)| share(ratio, length)),
-            present: present.holders,
+            present: present.holders.clone(),
             blind: frame.processes.as_ref().is_err_and(|absence| absence.is_permanent()),
-            energy,
-            idle_energy,
+            energy: drawn.map(|(delta, _)| delta),
+            idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
             ..self.blank(at)
         };
         self.cursor = at;
-        self.open.push_back(OpenSpan { span, who: present.who, unnamed: present.unnamed, sent: false });
+        self.open.push_back(OpenSpan {
+            who: present.who.clone(),
+            unnamed: present.unnamed.clone(),
+            mig: self.mig,
+            ..OpenSpan::of(span)
+        });
     }
 
     fn hold(&mut self, gpu: &GpuId, who: &BTreeMap<HolderId, Arc<Holder>>, policy: &Policy) {
+        if self.mig {
+            // Its slots are instances; a share of the whole GPU is a share of nothing.
+            self.holdings = Arc::default();
+            self.covered_by.clear();
+            return;
+        }
         let (holdings, covered_by) =
             holdings(gpu, &policy.standing, policy.presence, who.values().map(|holder| &**holder));
         if *self.holdings != *holdings {
@@ -188,50 +237,62 @@ impl Account {
         }
     }
 
-    /// Closes the time up to `to` in which no frame came: before the agent looked, what is known is who
-    /// held on both sides; since, that the GPU did not answer or was lost.
-    fn fill(&mut self, to: Utc) {
+    /// Closes the time up to `to` in which no frame came, for those who held on both sides of it. Before the
+    /// agent looked nobody else can be known; since, what they leave is unallocated or gone.
+    fn fill(&mut self, to: Utc, both: &Arc<[Holding]>, drawn: Drawn) {
+        let whole = to.since(self.cursor);
+        let mut drawn = drawn;
         if self.cursor < self.watched {
             let end = to.min(self.watched);
-            let bridged: Vec<Holding> =
-                self.holdings.iter().filter(|holding| self.before.contains(holding)).cloned().collect();
-            let span = Span {
-                state: SlotState::Unobserved,
-                method: Method::Bridged,
-                holdings: bridged.into(),
-                ..self.blank(end)
-            };
-            self.push(span);
+            let first = share_of(&mut drawn, end.since(self.cursor), whole);
+            let state = (SlotState::Unobserved, Method::Bridged);
+            self.push(end, both, state, first);
         }
         if self.cursor < to {
-            let state = if self.lost { SlotState::Unavailable } else { SlotState::Unmeasured };
-            self.push(Span { state, ..self.blank(to) });
+            let state = if self.lost {
+                SlotState::Unavailable
+            } else if self.mig {
+                SlotState::Unobserved
+            } else {
+                SlotState::Unmeasured
+            };
+            self.push(to, both, (state, Method::Observed), drawn);
         }
     }
 
-    fn push(&mut self, span: Span) {
-        if span.from < span.to {
-            self.cursor = span.to;
-            self.open.push_back(OpenSpan::of(span));
-        }
-    }
-
-    /// The driver counter's difference since it was last read, however long ago; a counter that went back
-    /// is a new driver epoch, whose first reading only begins.
-    fn energy(&mut self, at: Utc, frame: &Frame) -> (Option<Microjoules>, Microjoules) {
-        let Some(Ok(counter)) = frame.readings.get(ENERGY) else { return (None, Microjoules(0)) };
-        let counter = Microjoules(u64::try_from(*counter).unwrap_or(0));
-        let before = self.energy;
-        if at > self.cursor || before.is_none() {
-            self.energy = Some(Energy { counter, at });
-        }
-        let Some(before) = before.filter(|before| before.counter <= counter && before.at < at) else {
-            return (None, Microjoules(0));
+    fn push(&mut self, to: Utc, held: &Arc<[Holding]>, (state, method): (SlotState, Method), drawn: Drawn) {
+        let span = Span {
+            state,
+            method,
+            holdings: Arc::clone(held),
+            energy: drawn.map(|(delta, _)| delta),
+            idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
+            ..self.blank(to)
         };
-        let delta = counter - before.counter;
-        let empty = frame.processes.as_ref().is_ok_and(|list| list.is_empty());
-        let idle = self.idle.energy(&frame.identity.model, delta, at.since(before.at), empty);
-        (Some(delta), idle)
+        self.cursor = to;
+        self.open.push_back(OpenSpan { mig: self.mig, ..OpenSpan::of(span) });
+    }
+
+    /// The driver counter's difference since it was last read, for the time that is still open. A counter
+    /// that went back or jumped is a new driver epoch or garbage, and only begins.
+    fn energy(&mut self, at: Utc, frame: &Frame, idle: bool) -> Drawn {
+        let Some(Ok(counter)) = frame.readings.get(ENERGY) else { return None };
+        let counter = Microjoules(u64::try_from(*counter).unwrap_or(0));
+        let Some(before) = self.energy else {
+            self.energy = Some(Energy { counter, at });
+            return None;
+        };
+        if at <= self.cursor || at <= before.at {
+            // No span is left to bear it; the next frame's difference holds it, too.
+            return None;
+        }
+        self.energy = Some(Energy { counter, at });
+        let time = at.since(before.at);
+        let most = u128::from(MOST_POWER) * u128::from(time.0 + Nanoseconds::SECOND.0)
+            / u128::from(Nanoseconds::SECOND.0);
+        let delta = counter.0.checked_sub(before.counter.0).filter(|delta| u128::from(*delta) <= most)?;
+        let floor = self.idle.energy(&frame.identity.model, Microjoules(delta), time, idle);
+        Some((Microjoules(delta), floor))
     }
 
     /// Names processes that were unknown when their span was made.
@@ -251,42 +312,81 @@ impl Account {
                     open.who.entry(holder.id.clone()).or_insert(holder);
                 }
             }
+            open.sent = false;
+            if open.mig {
+                continue;
+            }
             let who = open.who.values().map(|holder| &**holder);
             let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
             open.span.holdings = held.into();
             open.span.covered_by = covered_by;
-            open.sent = false;
         }
     }
 
     /// Settles the windows whose closing delay is over.
     pub(super) fn settle(&mut self, now: Utc, gpu: &GpuId, policy: &Policy) -> ClosedWindows {
         let mut closed = ClosedWindows::default();
+        let delay = CLOSING_DELAY.max(Nanoseconds(2 * policy.intervals[0].0));
+        if self.last.is_none() && now < self.watched.plus(delay) {
+            // The first frame tells who holds on this side of the gap.
+            return closed;
+        }
         for _ in 0..WINDOWS_PER_PULSE {
             let end = window_end(self.settled);
-            if now < end.plus(CLOSING_DELAY) {
+            if now < end.plus(delay) {
                 break;
             }
             if self.cursor < end {
-                if self.generation.is_none() && self.holdings.is_empty() {
-                    self.hold(gpu, &BTreeMap::new(), policy);
-                }
                 // A frame that comes later can only speak of the time that is still open.
-                self.fill(end);
+                self.silence(end, gpu, policy);
             }
             let spans = self.take_until(end);
             match settle(self.settled, end, &spans, &self.carry, &self.weights) {
                 Ok(settlement) => closed.windows.push(self.keep(settlement)),
                 Err(_) => {
                     closed.failed += 1;
-                    let window = Span { from: self.settled, to: end, ..self.blank(end) };
-                    if let Ok(settlement) = settle(self.settled, end, &[window], &self.carry, &self.weights) {
-                        closed.windows.push(self.keep(settlement));
+                    let window = self.unknown(end, &spans);
+                    match settle(self.settled, end, &[window], &self.carry, &self.weights) {
+                        Ok(settlement) => closed.windows.push(self.keep(settlement)),
+                        Err(_) => break,
                     }
                 }
             }
         }
         closed
+    }
+
+    /// Closes a window's end in which no frame came: by those who held before it, as far as that can be
+    /// known. Presence of another life of the agent cannot.
+    fn silence(&mut self, end: Utc, gpu: &GpuId, policy: &Policy) {
+        let before = Arc::clone(&self.holdings);
+        if self.cursor < self.watched {
+            self.hold(gpu, &BTreeMap::new(), policy);
+            let both = self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
+            // The rest of the gap is bridged from the same side.
+            self.fill(end, &both, None);
+            if self.cursor < self.watched {
+                self.holdings = before;
+            }
+        } else {
+            self.fill(end, &before, None);
+        }
+    }
+
+    /// A window of which nothing is believed but its energy.
+    fn unknown(&self, end: Utc, spans: &[Span]) -> Span {
+        let energy = spans
+            .iter()
+            .filter_map(|span| span.energy)
+            .fold(0, |sum: u64, energy| sum.saturating_add(energy.0));
+        Span {
+            from: self.settled,
+            state: SlotState::Unobserved,
+            holdings: Arc::default(),
+            covered_by: BTreeMap::new(),
+            energy: Some(Microjoules(energy)),
+            ..self.blank(end)
+        }
     }
 
     fn keep(&mut self, settlement: Settlement) -> Settlement {
@@ -308,7 +408,8 @@ impl Account {
             let rest = if span.from < end {
                 let (first, rest) = split(&span, end);
                 spans.push(first);
-                OpenSpan::of(rest)
+                // Who is named late is named in both halves.
+                OpenSpan { span: Span { present: open.span.present.clone(), ..rest }, sent: false, ..open }
             } else {
                 open
             };
@@ -339,10 +440,22 @@ impl Account {
     }
 }
 
+/// Takes a part of what was drawn, by time.
+fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
+    let (delta, floor) = (*drawn)?;
+    let cut = |all: Microjoules| {
+        let share = u128::from(all.0) * u128::from(part.0) / u128::from(whole.0.max(1));
+        Microjoules(u64::try_from(share).unwrap_or(all.0).min(all.0))
+    };
+    let first = (cut(delta), cut(floor));
+    *drawn = Some((delta - first.0, floor - first.1));
+    Some(first)
+}
+
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: BTreeMap::new(), unnamed: BTreeMap::new(), sent: false }
+        Self { span, who: BTreeMap::new(), unnamed: BTreeMap::new(), mig: false, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.

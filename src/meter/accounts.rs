@@ -55,11 +55,18 @@ impl Accounts {
     ) -> Vec<TenantAccount> {
         let mut sums: BTreeMap<(Arc<str>, Arc<str>), AccountState> = BTreeMap::new();
         for ((uuid, holder), counter) in &self.counters {
-            let shown = now >= counter.born.plus(birth_delay);
+            let old = |born: Utc| now >= born.plus(birth_delay);
+            let priced =
+                tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
+            let grown = old(counter.born);
             let values = values(holder, counter, tariff);
             let owner = known.get(holder).map_or_else(|| tenant(&nameless(holder)), tenant);
             let sum = sums.entry((owner, Arc::clone(uuid))).or_insert(AccountState { values: [None; 12] });
-            for (sum, value) in sum.values.iter_mut().zip(values) {
+            for ((sum, value), kind) in sum.values.iter_mut().zip(values).zip(AccountValue::ALL) {
+                let shown = match kind {
+                    AccountValue::HeldCost | AccountValue::UsedCost => priced,
+                    _ => grown,
+                };
                 let value = value.map(|value| if shown { value } else { 0 });
                 *sum = match (*sum, value) {
                     (Some(sum), Some(value)) => Some(sum + value),

@@ -39,7 +39,7 @@ pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
 }
 
 /// Who was there, with weights and memory; pids that nobody has named yet stand apart.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Present {
     pub(super) holders: BTreeMap<HolderId, Presence>,
     /// The holders with their facts.
@@ -47,9 +47,9 @@ pub(super) struct Present {
     pub(super) unnamed: BTreeMap<u32, Presence>,
 }
 
-/// The processes of a frame by holder.
-pub(super) fn present(frame: &Frame, identities: &Identities) -> Present {
-    let mut present = Present::default();
+/// The processes of a frame by holder, added to those that are known already.
+pub(super) fn present(known: Present, frame: &Frame, identities: &Identities) -> Present {
+    let mut present = known;
     for process in frame.processes.iter().flat_map(|list| list.iter()) {
         let memory = Presence { weight: None, memory: process.memory.map(|bytes| bytes.0) };
         add(present.of(process.pid, identities), &memory);
@@ -63,6 +63,14 @@ pub(super) fn present(frame: &Frame, identities: &Identities) -> Present {
 }
 
 impl Present {
+    /// The same processes, as far as a later tick may still go by them.
+    pub(super) fn without_weights(mut self) -> Self {
+        for presence in self.holders.values_mut().chain(self.unnamed.values_mut()) {
+            presence.weight = None;
+        }
+        self
+    }
+
     fn of(&mut self, pid: u32, identities: &Identities) -> &mut Presence {
         match identities.get(pid) {
             Some(identified) => {

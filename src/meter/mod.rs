@@ -43,8 +43,15 @@ pub struct Policy {
     pub birth_delay: Nanoseconds,
     /// The most processes that get series.
     pub processes: usize,
-    /// The price in force.
-    pub price: Option<PriceEntry>,
+    /// The prices, each in force from a time on, in order of time.
+    pub prices: Vec<(Utc, PriceEntry)>,
+}
+
+impl Policy {
+    /// The price in force at that time.
+    fn price(&self, at: Utc) -> Option<&PriceEntry> {
+        self.prices.iter().rev().find(|(from, _)| *from <= at).map(|(_, price)| price)
+    }
 }
 
 /// News from a lane.
@@ -54,6 +61,8 @@ pub enum News {
     Frame(Box<Frame>),
     /// The driver counts a GPU, which has said nothing yet.
     Found(GpuId),
+    /// The driver has told of all that it counts: a GPU with an account that is not among them is gone.
+    Counted,
     /// The driver says that the GPU is gone.
     Lost(GpuId),
 }
@@ -93,6 +102,8 @@ struct Gpu {
     /// Nanoseconds integrated of every ratio that has a counter.
     integrals: Vec<crate::model::Reading>,
     busy: crate::model::Reading,
+    /// Whether the driver has counted it in this life of the agent.
+    found: bool,
     lost: bool,
 }
 
@@ -139,10 +150,7 @@ impl Meter {
             meter.holders.extend(recovered.holders.iter().map(|holder| (holder.id.clone(), holder.clone())));
             recovered.gpus
         }) {
-            let mut gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
-            // Until the driver counts it, a GPU that has an account is gone.
-            gpu.lost = true;
-            gpu.account.lose();
+            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
             meter.gpus.insert(uuid, gpu);
         }
         meter
@@ -160,13 +168,13 @@ impl Meter {
         for acknowledged in &inputs.acknowledged {
             self.accounts.acknowledge(acknowledged);
         }
+        for news in inputs.news {
+            self.hear(news, &inputs.identities, &mut batch);
+        }
         for event in &inputs.xids {
             if let Some(gpu) = self.gpus.get_mut(&event.uuid) {
                 gpu.xids.hear(event);
             }
-        }
-        for news in inputs.news {
-            self.hear(news, &inputs.identities, &mut batch);
         }
         self.settle(at, &inputs.identities, &mut batch);
         let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
@@ -179,12 +187,20 @@ impl Meter {
             News::Found(id) => {
                 let at = batch.now;
                 if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
-                    gpu.id = id;
+                    gpu.found = true;
                     gpu.lost = false;
                     gpu.account.find();
                 } else {
+                    let id = GpuId { index: self.free_index(id.index), uuid: id.uuid };
                     batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
-                    self.gpus.insert(Arc::clone(&id.uuid), Gpu::new(id, Account::begin(at)));
+                    let gpu = Gpu { found: true, ..Gpu::new(id.clone(), Account::begin(at)) };
+                    self.gpus.insert(id.uuid, gpu);
+                }
+            }
+            News::Counted => {
+                for gpu in self.gpus.values_mut().filter(|gpu| !gpu.found) {
+                    gpu.lost = true;
+                    gpu.account.lose();
                 }
             }
             News::Lost(id) => {
@@ -200,14 +216,23 @@ impl Meter {
                 let Some(gpu) = self.gpus.get_mut(&frame.gpu.uuid) else { return };
                 if gpu.frame.is_none() {
                     let model = Arc::clone(&frame.identity.model);
-                    batch.sights.push(Sight { gpu: frame.gpu.clone(), model, at: batch.now });
+                    batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
                 }
                 gpu.lost = false;
                 gpu.integrate(&frame);
-                gpu.account.advance(at, &frame, identities, &self.policy);
+                gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.frame = Some(frame);
             }
         }
+    }
+
+    /// An index for a GPU that is new here: the driver's, unless a GPU that is gone still has it.
+    fn free_index(&self, wanted: u32) -> u32 {
+        let taken: BTreeSet<u32> = self.gpus.values().map(|gpu| gpu.id.index).collect();
+        if !taken.contains(&wanted) {
+            return wanted;
+        }
+        (0..).find(|index| !taken.contains(index)).unwrap_or(wanted)
     }
 
     /// Step 3: windows that closed.
@@ -231,9 +256,11 @@ impl Meter {
 
     /// Holders that the ledger has not met in this process, with their facts.
     fn introduce(&mut self, identities: &Identities, batch: &mut Batch) {
-        let standing = self.policy.standing.iter().map(granted);
         let seen = identities.iter().map(|(_, known)| (*known.holder).clone());
-        for holder in seen.chain(standing) {
+        // A grant knows less of its holder than a process of his: it never replaces what is known.
+        let standing = self.policy.standing.iter().map(granted);
+        let unknown = standing.filter(|holder| !self.holders.contains_key(&holder.id));
+        for holder in seen.chain(unknown.collect::<Vec<_>>()) {
             if self.introduced.insert(holder.id.clone()) {
                 self.holders.insert(holder.id.clone(), holder.clone());
                 batch.holders.push(holder);
@@ -259,6 +286,7 @@ impl Gpu {
             frame: None,
             integrals: vec![Err(crate::model::Absence::NotYet); crate::catalogue::INTEGRALS],
             busy: Err(crate::model::Absence::NotYet),
+            found: false,
             lost: false,
         }
     }

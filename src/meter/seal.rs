@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{Level, device_points};
+use crate::catalogue::{Level, Rows, device_points};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
@@ -44,7 +44,7 @@ impl Meter {
             accounts: account_entries,
             holdings: holding_entries,
             workloads,
-            price: self.policy.price.clone(),
+            price: self.policy.price(self.timeline.at(now.boottime)).cloned(),
             agent: agent_entries,
         };
         if *self.roster != roster {
@@ -78,7 +78,7 @@ impl Meter {
         });
         let slot = self.accounts.slots.get(&gpu.id.uuid).map(|total| total.slot.0);
         GpuState {
-            present: !gpu.lost,
+            present: gpu.found && !gpu.lost,
             frame: gpu.frame.clone(),
             fresh,
             integrals: gpu.integrals.clone(),
@@ -126,12 +126,11 @@ impl Meter {
         now: Stamp,
         places: &BTreeMap<&str, usize>,
     ) -> (Vec<AccountEntry>, Vec<crate::model::snapshot::AccountState>) {
+        let at = self.timeline.at(now.boottime);
         let tariff = self
             .policy
-            .price
-            .as_ref()
+            .price(at)
             .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
-        let at = self.timeline.at(now.boottime);
         self.accounts
             .by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref())
             .into_iter()
@@ -246,7 +245,15 @@ pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
             _ => families.push((family.name, absent)),
         }
     }
-    families.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect()
+    let mut absent: Vec<_> =
+        families.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect();
+    for family in crate::catalogue::families() {
+        let Rows::Integral([integral]) = family.rows else { continue };
+        if let Some((_, absence)) = absent.iter().find(|(name, _)| *name == integral.of) {
+            absent.push((family.name, *absence));
+        }
+    }
+    absent
 }
 
 fn process_row(

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
 
+mod gaps;
 mod world;
 
 use gpumeter::model::{HolderId, Nanoseconds};
@@ -116,6 +117,7 @@ fn a_restart_of_an_unheld_gpu_is_unobserved() {
     let mut world = World::new(&[]);
     world.run(47, |frame| frame);
     world.restart(40);
+    world.forget_everybody();
     world.run(60, |frame| frame);
     let unobserved = world.settled()[&holder("__unobserved__")].parts.held() / SECOND;
     assert!((39..=42).contains(&unobserved), "{unobserved}");

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 const SECOND: u64 = 1_000_000_000;
 const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
 /// What the ledger says of one holder.
@@ -25,6 +26,7 @@ pub(crate) struct Row {
     pub(crate) parts: Parts,
     pub(crate) used: Use,
     pub(crate) energy: u64,
+    pub(crate) dynamic: u64,
 }
 
 /// A frame in the making.
@@ -33,9 +35,29 @@ pub(crate) struct Making {
     processes: Vec<GpuProcess>,
     samples: Vec<ProcessSample>,
     mig: bool,
+    list_fails: bool,
 }
 
 impl Making {
+    /// The driver cannot list processes this time.
+    pub(crate) fn without_list(mut self) -> Self {
+        self.list_fails = true;
+        self
+    }
+
+    /// Only the driver's utilization is known, no GPM.
+    pub(crate) fn utilization(mut self, percent: i64) -> Self {
+        self.readings[GR_ENGINE] = Err(Absence::NotSupported);
+        self.readings[UTILIZATION] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// The driver's energy counter, in joules.
+    pub(crate) fn counter(mut self, joules: i64) -> Self {
+        self.readings[ENERGY] = Ok(joules * 1_000_000);
+        self
+    }
+
     pub(crate) fn process(mut self, pid: u32, sm: u32) -> Self {
         self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
         self.samples.push(ProcessSample { pid, window: 1_000_000, sm, encoder: 0, decoder: 0 });
@@ -56,6 +78,7 @@ impl Making {
 pub(crate) struct World {
     directory: TempDir,
     standing: Vec<Standing>,
+    presence: bool,
     identities: Arc<Identities>,
     now: Stamp,
     generation: u32,
@@ -72,6 +95,17 @@ pub(crate) struct World {
 impl World {
     /// A world in which these users hold equal shares of the GPU, and pid 7 is the first of them.
     pub(crate) fn new(users: &[&str]) -> Self {
+        Self::with(users, false)
+    }
+
+    /// A world in which whoever is there holds, and pid 7 is this user.
+    pub(crate) fn of_presence(user: &str) -> Self {
+        let mut world = Self::with(&[], true);
+        world.know(7, user);
+        world
+    }
+
+    fn with(users: &[&str], presence: bool) -> Self {
         let share = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
         let standing: Vec<Standing> = users
             .iter()
@@ -85,10 +119,11 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         // On the grid of windows, so that expectations are whole.
         let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
-        let (ledger, meter) = open(&directory, &standing, now);
+        let (ledger, meter) = open(&directory, &standing, presence, now);
         let mut world = Self {
             directory,
             standing,
+            presence,
             identities: Arc::default(),
             now,
             generation: 1,
@@ -122,9 +157,9 @@ impl World {
     }
 
     /// The GPU is found and its plan brings a frame, which covers nothing yet.
-    fn first_frame(&mut self) {
-        let frame = self.frame(|frame| frame);
-        self.pulse(vec![News::Found(id()), News::Frame(Box::new(frame))]);
+    pub(crate) fn first_frame(&mut self) {
+        let frame = self.frame(|frame| frame.process(7, 0));
+        self.pulse(vec![News::Found(id()), News::Counted, News::Frame(Box::new(frame))]);
     }
 
     /// Seconds with a frame each.
@@ -148,21 +183,35 @@ impl World {
         self.pulse(vec![News::Lost(id())]);
     }
 
+    pub(crate) fn counted_without_it(&mut self) {
+        self.pulse(vec![News::Counted]);
+    }
+
     pub(crate) fn replan(&mut self) {
         self.generation += 1;
     }
 
     /// The agent dies without a word and comes back later.
     pub(crate) fn restart(&mut self, seconds: u64) {
+        self.restart_silent(seconds);
+        self.first_frame();
+    }
+
+    /// The same, but the driver has not answered yet.
+    pub(crate) fn restart_silent(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
         self.ledger = None;
         self.queue = Queue::default();
         self.acknowledged.clear();
         self.generation = 1;
-        let (ledger, meter) = open(&self.directory, &self.standing, self.now);
+        let (ledger, meter) = open(&self.directory, &self.standing, self.presence, self.now);
         self.ledger = Some(ledger);
         self.meter = meter;
-        self.first_frame();
+    }
+
+    /// Time goes by without a pulse.
+    pub(crate) fn starve(&mut self, seconds: u64) {
+        self.advance(seconds * SECOND);
     }
 
     fn advance(&mut self, nanoseconds: u64) {
@@ -176,7 +225,13 @@ impl World {
         readings[GR_ENGINE] = Ok(0);
         // 100 W since boot.
         readings[ENERGY] = Ok(i64::try_from(self.now.boottime.0 / SECOND * 100_000_000).unwrap());
-        let made = make(Making { readings, processes: Vec::new(), samples: Vec::new(), mig: false });
+        let made = make(Making {
+            readings,
+            processes: Vec::new(),
+            samples: Vec::new(),
+            mig: false,
+            list_fails: false,
+        });
         Frame {
             gpu: id(),
             identity: Arc::new(GpuIdentity { model: "test".into(), mig: made.mig, ..GpuIdentity::default() }),
@@ -186,7 +241,7 @@ impl World {
             tiers: [Some(self.now); 3],
             readings: made.readings.into(),
             instances: Arc::default(),
-            processes: Ok(made.processes.into()),
+            processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },
             samples: Ok(made.samples),
             calls: Vec::new(),
         }
@@ -208,6 +263,7 @@ impl World {
             let row = self.counters.entry(holder.clone()).or_default();
             row.parts = counter.parts;
             row.used = counter.used;
+            row.dynamic = counter.energy_dynamic.0;
             row.energy = counter.energy_static.0 + counter.energy_dynamic.0;
         }
         for total in acknowledged.slots.values() {
@@ -249,7 +305,7 @@ fn id() -> GpuId {
     GpuId { index: 0, uuid: UUID.into() }
 }
 
-fn open(directory: &TempDir, standing: &[Standing], now: Stamp) -> (Ledger, Meter) {
+fn open(directory: &TempDir, standing: &[Standing], presence: bool, now: Stamp) -> (Ledger, Meter) {
     let opening = Opening { boot_id: "boot".into(), now, book: None };
     let (ledger, recovered): (Ledger, Recovered) =
         Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
@@ -257,10 +313,10 @@ fn open(directory: &TempDir, standing: &[Standing], now: Stamp) -> (Ledger, Mete
         level: Level::Full,
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
         standing: standing.to_vec(),
-        presence: false,
+        presence,
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 100,
-        price: None,
+        prices: Vec::new(),
     };
     (ledger, Meter::new(Arc::new(policy), now, Some(recovered)))
 }

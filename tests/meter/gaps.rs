@@ -1,0 +1,121 @@
+//! Times in which somebody did not look, did not answer, or answered nonsense.
+
+use gpumeter::model::HolderId;
+
+use crate::world::World;
+use crate::{SECOND, holder, seconds};
+
+/// Joules of a holder, dynamic alone, in whole joules.
+fn dynamic(world: &World, name: &str) -> u64 {
+    world.settled().get(&HolderId::new(name)).map_or(0, |row| row.dynamic / 1_000_000)
+}
+
+#[test]
+fn one_reading_of_zero_does_not_book_the_counters_whole_life() {
+    let mut world = World::new(&["alice"]);
+    world.run(20, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
+    world.run(1, |frame| frame.process(7, 100).busy(100).counter(0));
+    world.run(40, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
+    assert_eq!(dynamic(&world, "user:alice"), 0);
+}
+
+#[test]
+fn energy_of_a_gap_goes_to_those_who_held_through_it() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.run(47, |frame| frame.process(7, 100).busy(100));
+    world.know(8, "bob");
+    world.restart(36_000);
+    world.run(60, |frame| frame.process(8, 100).busy(1));
+    let (alice, bob) = (dynamic(&world, "user:alice"), dynamic(&world, "user:bob"));
+    // 100 W for ten hours, by halves.
+    assert!((1_795_000..=1_806_000).contains(&alice), "{alice}");
+    assert!((1_795_000..=1_810_000).contains(&bob), "{bob}");
+}
+
+#[test]
+fn idle_power_is_not_learned_from_a_time_that_nobody_watched() {
+    let mut world = World::new(&["alice"]);
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.forget_everybody();
+    world.restart(3_600);
+    world.run(1, |frame| frame);
+    world.know(7, "alice");
+    let before = dynamic(&world, "user:alice");
+    world.run(100, |frame| frame.process(7, 100).busy(100));
+    assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not floor");
+}
+
+#[test]
+fn a_mig_gpu_stays_unobserved_when_its_processes_are_named_late() {
+    let mut world = World::new(&["alice"]);
+    world.forget_everybody();
+    world.run(8, |frame| frame.process(7, 100).mig());
+    world.know(7, "carol");
+    world.run(40, |frame| frame.process(7, 100).mig());
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("user:alice")), "{rows:?}");
+    world.balanced();
+}
+
+#[test]
+fn presence_is_bridged_when_the_driver_answers_after_the_first_pulse() {
+    let mut world = World::of_presence("alice");
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.restart_silent(120);
+    world.silence(3);
+    world.first_frame();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let [_, _, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!((119..=125).contains(&unmeasured), "{unmeasured}");
+    assert_eq!(idle, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_silence_is_not_given_to_who_comes_after_it() {
+    let mut world = World::of_presence("alice");
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.know(8, "bob");
+    world.silence(9);
+    world.replan();
+    world.run(60, |frame| frame.process(8, 100).busy(100));
+    let [_, _, _, unmeasured, _] = seconds(&world.settled()[&holder("user:bob")]);
+    assert_eq!(unmeasured, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_process_list_that_fails_is_not_an_empty_one() {
+    let mut world = World::of_presence("alice");
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.run(10, |frame| frame.busy(100).without_list());
+    world.run(40, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("__unattributed__")), "{rows:?}");
+    assert_eq!(rows[&holder("user:alice")].parts.within, world.settled_seconds() * SECOND);
+}
+
+#[test]
+fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
+    let mut world = World::new(&["alice"]);
+    world.run(16, |frame| frame.process(7, 100).utilization(0));
+    world.starve(9);
+    world.run(40, |frame| frame.process(7, 100).utilization(100));
+    let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!((9..=11).contains(&unmeasured), "{unmeasured}");
+    assert!(held.abs_diff(used + idle + unmeasured) <= 2);
+}
+
+#[test]
+fn a_gpu_that_the_driver_no_longer_counts_is_unavailable_from_then_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.restart_silent(30);
+    world.counted_without_it();
+    world.silence(60);
+    let [held, used, _, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!(held.abs_diff(used + unmeasured + unavailable) <= 2);
+    assert!((29..=31).contains(&unmeasured), "the agent's gap: {unmeasured}");
+    assert!(unavailable >= 30, "{unavailable}");
+    world.balanced();
+}
