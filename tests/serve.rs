@@ -95,11 +95,11 @@ impl Drop for Agent {
 fn pages(sealed: &Arc<AtomicBool>, page: Bytes) -> Pages {
     let [first, second, third] = [(); 3].map(|()| Arc::clone(sealed));
     Pages::new(
-        move |accept| {
-            let accept = accept.unwrap_or_default();
+        move |wanted| {
+            let accept = wanted.accept.unwrap_or_default();
             assert!(!accept.contains("panic"), "the page panics, as the test wants");
             let content_type = if accept.contains("openmetrics") { OPEN_METRICS } else { TEXT };
-            let served = Served { content_type, body: page.clone() };
+            let served = Served { content_type, gzip: wanted.gzip, body: page.clone() };
             first.load(Ordering::Relaxed).then_some(served)
         },
         move || second.load(Ordering::Relaxed).then(|| Bytes::from_static(b"{}")),
@@ -150,6 +150,22 @@ fn a_scraper_gets_the_format_that_it_prefers() {
     );
     assert!(open.contains(&format!("content-type: {OPEN_METRICS}\r\n")), "{open}");
     assert_eq!(agent.count(200), 2);
+}
+
+#[test]
+fn gzip_is_sent_to_those_who_take_it() {
+    let agent = Agent::start(Limits::default());
+    let ask = |codings: &str| {
+        agent.send(&format!(
+            "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {codings}\r\nConnection: close\r\n\r\n"
+        ))
+    };
+    for taken in ["gzip", "deflate, gzip;q=0.5", "GZIP"] {
+        assert!(ask(taken).contains("content-encoding: gzip\r\n"), "{taken}");
+    }
+    for not in ["identity", "gzip;q=0", "zstd"] {
+        assert!(!ask(not).contains("content-encoding"), "{not}");
+    }
 }
 
 #[test]

@@ -124,13 +124,15 @@ fn destination(config: &Config, host: &Host) -> Result<Option<(push::Destination
 fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
     let (metrics, snapshot, sealed) = (Arc::clone(latest), Arc::clone(latest), Arc::clone(latest));
     serve::Pages::new(
-        move |accept| {
-            let variant = Variant::negotiate(accept);
-            let page = metrics.get()?.page(variant);
-            Some(serve::Served {
-                content_type: variant.content_type(),
-                body: Bytes::from_owner(PageBytes(page)),
-            })
+        move |wanted| {
+            let variant = Variant::negotiate(wanted.accept);
+            let sealed = metrics.get()?;
+            let body = if wanted.gzip {
+                sealed.compressed(variant)
+            } else {
+                Bytes::from_owner(PageBytes(sealed.page(variant)))
+            };
+            Some(serve::Served { content_type: variant.content_type(), gzip: wanted.gzip, body })
         },
         move || {
             let mut json = Vec::new();

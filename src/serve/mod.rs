@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 pub use bill::{BillError, BillRequest};
 pub use heartbeat::Heartbeat;
 pub use listen::{Error, bind};
-pub use pages::{Pages, Served};
+pub use pages::{Pages, Served, Wanted};
 pub use requests::Requests;
 pub use run::run;
 

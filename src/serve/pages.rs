@@ -10,11 +10,22 @@ use hyper::body::Bytes;
 pub struct Served {
     /// The value of the `Content-Type` header.
     pub content_type: &'static str,
+    /// Whether the body is gzip.
+    pub gzip: bool,
     /// The page.
     pub body: Bytes,
 }
 
-type Metrics = dyn Fn(Option<&str>) -> Option<Served> + Send + Sync;
+/// What a scraper asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its `Accept` header.
+    pub accept: Option<&'a str>,
+    /// Whether it takes gzip.
+    pub gzip: bool,
+}
+
+type Metrics = dyn Fn(Wanted<'_>) -> Option<Served> + Send + Sync;
 type Snapshot = dyn Fn() -> Option<Bytes> + Send + Sync;
 type Sealed = dyn Fn() -> bool + Send + Sync;
 
@@ -26,18 +37,18 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Pages that `metrics` tells by `Accept` header, JSON that `snapshot` tells, and whether there are any.
+    /// Pages that `metrics` tells by what is wanted, JSON that `snapshot` tells, and whether there are any.
     pub fn new(
-        metrics: impl Fn(Option<&str>) -> Option<Served> + Send + Sync + 'static,
+        metrics: impl Fn(Wanted<'_>) -> Option<Served> + Send + Sync + 'static,
         snapshot: impl Fn() -> Option<Bytes> + Send + Sync + 'static,
         sealed: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         Self { metrics: Box::new(metrics), snapshot: Box::new(snapshot), sealed: Box::new(sealed) }
     }
 
-    /// The page of metrics, in the format that the header prefers.
-    pub(super) fn metrics(&self, accept: Option<&str>) -> Option<Served> {
-        (self.metrics)(accept)
+    /// The page of metrics, as the scraper prefers it.
+    pub(super) fn metrics(&self, wanted: Wanted<'_>) -> Option<Served> {
+        (self.metrics)(wanted)
     }
 
     /// The snapshot as JSON.

@@ -1,13 +1,15 @@
 //! From a request to its answer: which place, whether this may be asked here, and what it says.
 
 use hyper::body::{Body, Bytes};
-use hyper::header::{ACCEPT, ALLOW, CONNECTION, HeaderMap, RETRY_AFTER};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY,
+};
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{Answer, JSON, answer, error, text, with};
 use super::landing::landing;
 use super::local::{Ends, admit};
-use super::{Heartbeat, Pages, Site, bill, query};
+use super::{Heartbeat, Pages, Site, Wanted, bill, query};
 
 /// No place reads a body; one beyond this is not even skipped over.
 const LONGEST_BODY: u64 = 16 * 1024;
@@ -73,10 +75,23 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
 
 fn metrics(headers: &HeaderMap, pages: &Pages) -> Answer {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    match pages.metrics(accept) {
-        Some(page) => answer(StatusCode::OK, page.content_type, page.body),
-        None => too_early("/metrics"),
-    }
+    let Some(page) = pages.metrics(Wanted { accept, gzip: takes_gzip(headers) }) else {
+        return too_early("/metrics");
+    };
+    let answer = with(answer(StatusCode::OK, page.content_type, page.body), VARY, "accept, accept-encoding");
+    if page.gzip { with(answer, CONTENT_ENCODING, "gzip") } else { answer }
+}
+
+/// Whether gzip is among what the client takes; `gzip;q=0` refuses it.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    codings.flat_map(|list| list.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let refused = weight
+            .split_once('=')
+            .is_some_and(|(_, weight)| weight.trim().parse::<f32>().is_ok_and(|weight| weight <= 0.0));
+        name.trim().eq_ignore_ascii_case("gzip") && !refused
+    })
 }
 
 fn snapshot(path: &str, pages: &Pages) -> Answer {
