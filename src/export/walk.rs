@@ -28,8 +28,6 @@ pub struct Sample<'a> {
     pub labels: Labels<'a>,
     /// Its value; absent ones are visited too.
     pub value: Option<Value<'a>>,
-    /// When it was read; for what no GPU tells, when the snapshot was sealed.
-    pub taken: Utc,
 }
 
 /// The labels of a series: two slices of one length.

@@ -130,7 +130,7 @@ fn expected(snapshot: &Snapshot, visit: &Visit) -> Point {
         unit: native_unit(visit.family.unit).into(),
         labels: visit.labels.clone(),
         start,
-        time: visit.taken,
+        time: snapshot.at.utc.0,
         value: wire(visit),
         flags: 0,
     }

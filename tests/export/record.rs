@@ -10,7 +10,6 @@ pub struct Visit {
     pub family: &'static Family,
     pub labels: Vec<(String, String)>,
     pub value: Shown,
-    pub taken: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +43,6 @@ impl Sink for Record {
             Some(Value::Histogram(histogram)) => Shown::Histogram(histogram.clone()),
         };
         let labels = sample.labels.pairs().map(|(name, value)| (name.into(), value.into())).collect();
-        self.visits.push(Visit { family: self.family.unwrap(), labels, value, taken: sample.taken.0 });
+        self.visits.push(Visit { family: self.family.unwrap(), labels, value });
     }
 }

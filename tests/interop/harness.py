@@ -21,6 +21,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+import yaml
 from simclock import SimClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +159,7 @@ def get_json(url, **parameters):
 class Demo:
     """`gpumeter demo`, and the channel to its simulated driver."""
 
-    def __init__(self, suite, *arguments, scenario=None, state=None, env=None):
+    def __init__(self, suite, *arguments, scenario=None, state=None, env=None, config=None):
         self.suite, self.env = suite, env
         self.state = state or suite.folder / "demo"
         self.port = free_port()
@@ -166,6 +167,7 @@ class Demo:
         self.url = f"http://{self.instance}"
         self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
         self.command += ["--scenario", scenario] if scenario else []
+        self.command += ["--config", configuration(suite, config)] if config else []
         self.command += arguments
         self.clock = None
         self.start()
@@ -196,6 +198,17 @@ class Demo:
         aside = self.driver / "faults.new"
         aside.write_text(json.dumps(faults))
         aside.rename(self.driver / "faults")
+
+
+def configuration(suite, changes):
+    """The demo's own configuration with other values: a file of it."""
+    merged = yaml.safe_load((ROOT / "src/app/demo/config.yaml").read_text())
+    for section, keys in changes.items():
+        merged.setdefault(section, {}).update(keys)
+    path = suite.folder / "config.yaml"
+    # JSON is YAML.
+    path.write_text(json.dumps(merged, indent=2))
+    return path
 
 
 class Prometheus:

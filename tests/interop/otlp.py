@@ -11,6 +11,8 @@ import harness
 import samples
 from harness import Collector, Demo, Failed, Prometheus, wait_for
 
+# The push is every tick's, so that the last one is the page's snapshot when the clock stops.
+EVERY_TICK = {"otlp": {"interval": "1s"}}
 # What OpenTelemetry adds: its own names for what we also send under ours, and a series per resource.
 ALSO_THERE = ("hw_", "target_info")
 
@@ -18,7 +20,7 @@ ALSO_THERE = ("hw_", "target_info")
 def otlp(suite):
     server = Prometheus(suite, otlp=True)
     collector = Collector(suite, server)
-    demo = Demo(suite, "--fresh", "--otlp-endpoint", collector.endpoint)
+    demo = Demo(suite, "--fresh", "--otlp-endpoint", collector.endpoint, config=EVERY_TICK)
     wait_for("account series", 180, lambda: "gpu_tenant_held_seconds_total{" in demo.page(), demo.program, 1)
     wait_for("anything through OTLP", 60, lambda: arrived(server, demo), collector.program, 1)
 

@@ -110,7 +110,9 @@ impl Sink for Points<'_> {
         else {
             return;
         };
-        let times = Times { start: current.start, taken: sample.taken.0 };
+        // One time for all: Prometheus' receiver dates target_info by the earliest point of a request and refuses
+        // the request when that lies before the last one.
+        let times = Times { start: current.start, taken: self.snapshot.at.utc.0 };
         let out = &mut self.buffers.points;
         match sample.value {
             Some(Value::Number(number)) => {

@@ -9,7 +9,7 @@ use crate::catalogue::{
     AccountPoint, Family, HoldingValue, IdentityValue, InstanceValue, Point, ProcessValue, Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, PriceEntry, Snapshot};
-use crate::model::{Fraction, Reading, Unit, Utc};
+use crate::model::{Fraction, Reading, Unit};
 
 /// One family of one snapshot on its way into a sink.
 pub(super) struct Walk<'a, S> {
@@ -40,14 +40,13 @@ impl<'a, S: Sink> Walk<'a, S> {
     fn device(&mut self, first: usize, points: &[Point]) {
         let tier = self.family.tier;
         for (gpu, state) in gpus(self.snapshot) {
-            let taken = self.taken(state);
             for (number, point) in (first..).zip(points) {
                 let value = state.and_then(|state| state.reading(number, tier).ok());
                 let mut values = [""; MOST_LABELS];
                 values[0] = &gpu.index;
                 values[1] = &gpu.id.uuid;
                 let count = fill(&mut values, 2, point.labels.iter().map(|label| label.1));
-                self.visit(&values[..count], value.map(i128::from), taken);
+                self.visit(&values[..count], value.map(i128::from));
             }
         }
     }
@@ -57,7 +56,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             for integral in own.clone() {
                 let value =
                     state.and_then(|state| state.integrals.get(integral)).and_then(|value| value.ok());
-                self.now(&[&gpu.index, &gpu.id.uuid], value.map(i128::from));
+                self.visit(&[&gpu.index, &gpu.id.uuid], value.map(i128::from));
             }
         }
     }
@@ -87,14 +86,14 @@ impl<'a, S: Sink> Walk<'a, S> {
                 &identity.vbios_version,
                 mig,
             ];
-            self.now(&labels, Some(1));
+            self.visit(&labels, Some(1));
         }
     }
 
     fn unsupported(&mut self) {
         for gpu in &self.snapshot.roster.gpus {
             for (family, absence) in &gpu.unsupported {
-                self.now(&[&gpu.index, &gpu.id.uuid, family, absence.reason()], Some(1));
+                self.visit(&[&gpu.index, &gpu.id.uuid, family, absence.reason()], Some(1));
             }
         }
     }
@@ -110,7 +109,7 @@ impl<'a, S: Sink> Walk<'a, S> {
                     &instance.identity.uuid,
                     &instance.identity.profile,
                 ];
-                self.now(&labels, Some(1));
+                self.visit(&labels, Some(1));
             }
         }
     }
@@ -125,9 +124,11 @@ impl<'a, S: Sink> Walk<'a, S> {
                 let (class, action) = xid::meaning(*code);
                 let labels: [&str; 5] = [&gpu.index, &gpu.id.uuid, text, class.name(), action.name()];
                 match value {
-                    XidValue::Errors => self.now(&labels[..3], seen.map(|seen| i128::from(seen.0))),
-                    XidValue::LastTimestamp => self.now(&labels[..3], seen.map(|seen| i128::from(seen.1.0))),
-                    XidValue::Info | XidValue::ActionErrors => self.now(&labels, Some(1)),
+                    XidValue::Errors => self.visit(&labels[..3], seen.map(|seen| i128::from(seen.0))),
+                    XidValue::LastTimestamp => {
+                        self.visit(&labels[..3], seen.map(|seen| i128::from(seen.1.0)))
+                    }
+                    XidValue::Info | XidValue::ActionErrors => self.visit(&labels, Some(1)),
                 }
             }
         }
@@ -137,7 +138,7 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (gpu, state) in gpus(self.snapshot) {
             for (position, action) in Action::ALL.iter().enumerate() {
                 let count = state.and_then(|state| state.xid_actions.get(position));
-                self.now(&[&gpu.index, &gpu.id.uuid, action.name()], count.map(|count| i128::from(*count)));
+                self.visit(&[&gpu.index, &gpu.id.uuid, action.name()], count.map(|count| i128::from(*count)));
             }
         }
     }
@@ -145,7 +146,6 @@ impl<'a, S: Sink> Walk<'a, S> {
     fn instance(&mut self, value: InstanceValue) {
         let tier = self.family.tier;
         for (gpu, state) in gpus(self.snapshot) {
-            let taken = self.taken(state);
             let frame =
                 state.filter(|state| state.fresh[tier as usize]).and_then(|state| state.frame.as_deref());
             for instance in &gpu.instances {
@@ -155,7 +155,7 @@ impl<'a, S: Sink> Walk<'a, S> {
                 });
                 let labels: [&str; 4] =
                     [&gpu.index, &gpu.id.uuid, &instance.gpu_instance, &instance.compute_instance];
-                self.visit(&labels, reading.and_then(|frame| number(frame.readings[value as usize])), taken);
+                self.visit(&labels, reading.and_then(|frame| number(frame.readings[value as usize])));
             }
         }
     }
@@ -178,7 +178,7 @@ impl<'a, S: Sink> Walk<'a, S> {
                 &process.workload,
                 &process.tenant,
             ];
-            self.now(&labels, reading);
+            self.visit(&labels, reading);
         }
     }
 
@@ -196,7 +196,7 @@ impl<'a, S: Sink> Walk<'a, S> {
                 labels[2] = &gpu.id.uuid;
                 let own = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
                 let count = fill(&mut labels, own, price.into_iter().flatten());
-                self.now(&labels[..count], value);
+                self.visit(&labels[..count], value);
             }
         }
     }
@@ -208,13 +208,13 @@ impl<'a, S: Sink> Walk<'a, S> {
             let share = self.snapshot.holdings.get(position).and_then(|state| billionths(state.fraction));
             let labels: [&str; 5] =
                 [&gpu.index, &gpu.id.uuid, &holding.workload, &holding.tenant, holding.source.name()];
-            self.now(&labels, share);
+            self.visit(&labels, share);
         }
     }
 
     fn workload(&mut self) {
         for entry in &self.snapshot.roster.workloads {
-            self.now(&[&entry.workload, entry.kind, &entry.tenant, &entry.unit, &entry.user], Some(1));
+            self.visit(&[&entry.workload, entry.kind, &entry.tenant, &entry.unit, &entry.user], Some(1));
         }
     }
 
@@ -223,7 +223,7 @@ impl<'a, S: Sink> Walk<'a, S> {
         let Some(price) = &roster.price else { return };
         for gpu in &roster.gpus {
             let labels: [&str; 4] = [&gpu.index, &gpu.id.uuid, &price.currency, &price.class];
-            self.now(&labels, Some(price.nano_per_gpu_hour));
+            self.visit(&labels, Some(price.nano_per_gpu_hour));
         }
     }
 
@@ -239,14 +239,14 @@ impl<'a, S: Sink> Walk<'a, S> {
             let count = fill(&mut values, 0, entry.labels.iter().map(|label| &*label.1));
             let labels = Labels { names: self.family.labels, values: &values[..count] };
             debug_assert!(entry.labels.iter().map(|label| label.0).eq(labels.names.iter().copied()));
-            self.sink.sample(Sample { labels, value, taken: snapshot.at.utc });
+            self.sink.sample(Sample { labels, value });
         }
     }
 
     /// One series per GPU, labelled by it alone.
     fn per_gpu(&mut self, value: impl Fn(&GpuEntry, Option<&GpuState>) -> Option<i128>) {
         for (gpu, state) in gpus(self.snapshot) {
-            self.now(&[&gpu.index, &gpu.id.uuid], value(gpu, state));
+            self.visit(&[&gpu.index, &gpu.id.uuid], value(gpu, state));
         }
     }
 
@@ -260,21 +260,10 @@ impl<'a, S: Sink> Walk<'a, S> {
         Some(Some([currency, class]))
     }
 
-    fn now(&mut self, values: &[&str], value: Option<i128>) {
-        self.visit(values, value, self.snapshot.at.utc);
-    }
-
-    fn visit(&mut self, values: &[&str], value: Option<i128>, taken: Utc) {
+    fn visit(&mut self, values: &[&str], value: Option<i128>) {
         debug_assert_eq!(values.len(), self.family.labels.len(), "{}", self.family.name);
         let labels = Labels { names: self.family.labels, values };
-        self.sink.sample(Sample { labels, value: value.map(Value::Number), taken });
-    }
-
-    /// When the family's tier of this GPU was last read.
-    fn taken(&self, state: Option<&GpuState>) -> Utc {
-        let frame = state.and_then(|state| state.frame.as_deref());
-        let stamp = frame.and_then(|frame| frame.tiers[self.family.tier as usize]);
-        stamp.unwrap_or(self.snapshot.at).utc
+        self.sink.sample(Sample { labels, value: value.map(Value::Number) });
     }
 }
 
