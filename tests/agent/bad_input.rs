@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::running::{Demo, output};
+use crate::running::{Agent, Demo, output, program};
 
 fn refused(arguments: &[&str], words: &[&str]) {
     let output = output(arguments);
@@ -51,9 +51,17 @@ fn a_port_in_use_is_named() {
 #[test]
 fn a_second_agent_on_one_ledger_is_refused_and_told_who_owns_it() {
     let demo = Demo::start(&[]);
-    let state = demo.directory.path().to_str().unwrap();
+    let ledger = demo.directory.path().join("ledger.db");
+    let library = demo.driver("libnvidia-ml.so.1");
+    let directory = tempfile::tempdir().unwrap();
+    let config = path(&directory, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\n", ledger.display())).unwrap();
     let owner = demo.agent.id().to_string();
-    refused(&["demo", "--state-dir", state, "--listen", "127.0.0.1:0"], &["ledger.db", &owner]);
+    let library = library.to_str().unwrap();
+    refused(
+        &["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library", library],
+        &["ledger.db", &owner],
+    );
     demo.agent.wait_for("the first goes on", |page| page.has("gpu_up", &[]));
 }
 
@@ -101,6 +109,19 @@ fn a_library_that_is_no_nvml_is_told_and_the_agent_serves_its_own_health() {
     assert!(!page.has("gpu_up", &[]));
     assert_eq!(page.value("gpumeter_simulated", &[]), Some("0"));
     assert!(agent.log().contains("is no NVML"));
+}
+
+#[test]
+fn a_reader_of_the_log_that_has_gone_does_not_end_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = path(&directory, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\n", path(&directory, "ledger.db"))).unwrap();
+    // The port is free a moment before; the agent cannot tell the one that it chose.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = program();
+    command.args(["run", "--config", &config, "--listen", &address, "--nvml-library", "libc.so.6"]);
+    let agent = Agent::start_unheard(command, address);
+    agent.wait_for("its own health", |page| page.has("gpumeter_build_info", &[]));
 }
 
 #[test]
