@@ -1,13 +1,20 @@
 //! Examines the node as the agent would find it: driver, GPUs, host, ledger's place.
+//!
+//! The driver is examined on a thread of its own ([`examination`]), since a call that hangs cannot be
+//! ended: what was found until then is told, and the call is named.
 
-use std::sync::Arc;
+mod examination;
+mod place;
 
-use crate::catalogue::{Level, Rows, families};
-use crate::clock::Clock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::Thread;
+use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::Host;
-use crate::model::{Absence, Frame};
-use crate::nvml::{CallSlot, Found, Lane, Library, find};
+use crate::model::Nanoseconds;
+use examination::{News, Progress, Step};
 
 /// What works and what does not.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +36,12 @@ pub struct Finding {
     pub why: String,
 }
 
+impl Finding {
+    fn new(what: &'static str, works: bool, why: impl Into<String>) -> Self {
+        Self { what, works, why: why.into() }
+    }
+}
+
 /// What one GPU answers.
 #[derive(Clone, Debug)]
 pub struct GpuDiagnosis {
@@ -44,104 +57,61 @@ pub struct GpuDiagnosis {
     pub absent: Vec<(&'static str, &'static str)>,
 }
 
+/// How long one driver call may take.
+const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(10);
+
 /// Examines the node; nothing is changed and no ledger is opened.
 pub fn diagnose(config: &Config) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     driver(config, &mut diagnosis);
-    host(&mut diagnosis);
-    ledger(config, &mut diagnosis);
+    diagnosis.findings.push(place::processes(&Host::at("/")));
+    diagnosis.findings.push(place::ledger(config));
     diagnosis
 }
 
-impl Diagnosis {
-    fn add(&mut self, what: &'static str, works: bool, why: impl Into<String>) {
-        self.findings.push(Finding { what, works, why: why.into() });
-    }
-}
-
 fn driver(config: &Config, diagnosis: &mut Diagnosis) {
-    let clock = super::clock_of(config.nvml.library.as_deref());
-    let library = match Library::open(config.nvml.library.as_deref()) {
-        Ok(library) => library,
-        Err(error) => return diagnosis.add("driver", false, error.to_string()),
-    };
-    let kind = if library.is_simulated() { "a simulated library: every number is made up" } else { "opened" };
-    diagnosis.add("driver", true, kind);
-    match find(&library, &CallSlot::default(), &clock) {
-        Ok(found) if found.is_empty() => diagnosis.add("gpus", false, "the driver counts none"),
-        Ok(found) => {
-            diagnosis.add("gpus", true, format!("{} counted", found.len()));
-            for gpu in &found {
-                match examine(&library, gpu, &clock) {
-                    Ok(gpu) => diagnosis.gpus.push(gpu),
-                    Err(absence) => diagnosis.add(
-                        "gpu",
-                        false,
-                        format!("{} answers nothing: {}", gpu.id.uuid, absence.reason()),
-                    ),
-                }
-            }
+    let (sender, news) = channel();
+    let progress = Progress::default();
+    let (path, theirs) = (config.nvml.library.clone(), progress.clone());
+    let thread = Thread::start("doctor", move || examination::examine(path.as_deref(), &theirs, &sender));
+    match thread {
+        Ok(_) => listen(&news, &progress, diagnosis),
+        Err(error) => diagnosis.findings.push(Finding::new("driver", false, error.to_string())),
+    }
+}
+
+/// Takes in what is found until all is found, or until one call has not returned for too long.
+fn listen(news: &Receiver<News>, progress: &Progress, diagnosis: &mut Diagnosis) {
+    const LOOK: Duration = Duration::from_millis(100);
+    let mut step = progress.step();
+    let mut since = system_now();
+    loop {
+        match news.recv_timeout(LOOK) {
+            Ok(News::Finding(finding)) => diagnosis.findings.push(finding),
+            Ok(News::Gpu(gpu)) => diagnosis.gpus.push(gpu),
+            Err(RecvTimeoutError::Disconnected) => return panicked(&progress.step(), diagnosis),
+            Err(RecvTimeoutError::Timeout) => {}
         }
-        Err(absence) => diagnosis.add("gpus", false, format!("cannot be counted: {}", absence.reason())),
-    }
-    Library::close(library);
-}
-
-fn examine(library: &Arc<Library>, gpu: &Found, clock: &Clock) -> Result<GpuDiagnosis, Absence> {
-    let mut lane = Lane::new(Arc::clone(library), gpu, CallSlot::default(), clock.clone(), Level::Full);
-    let frame = lane.tick([true; 3])?;
-    lane.forget_plan();
-    let absent = absent(&frame);
-    let device = families().filter(|family| matches!(family.rows, Rows::Device(_))).count();
-    Ok(GpuDiagnosis {
-        index: gpu.id.index,
-        uuid: gpu.id.uuid.to_string(),
-        model: frame.identity.model.to_string(),
-        answered: device - absent.len(),
-        absent,
-    })
-}
-
-fn absent(frame: &Frame) -> Vec<(&'static str, &'static str)> {
-    let mut absent = crate::meter::unsupported(frame)
-        .into_iter()
-        .map(|(family, absence)| (family, absence.reason()))
-        .collect::<Vec<_>>();
-    if let Err(absence) = &frame.processes {
-        absent.push(("gpu_process_memory_bytes", absence.reason()));
-    }
-    if let Err(absence) = &frame.samples {
-        absent.push(("gpu_process_utilization_ratio", absence.reason()));
-    }
-    absent
-}
-
-fn host(diagnosis: &mut Diagnosis) {
-    let host = Host::at("/");
-    match host.process(1) {
-        Ok(_) => diagnosis.add("processes", true, "/proc tells who a process is"),
-        Err(error) => diagnosis.add(
-            "processes",
-            false,
-            format!("/proc does not tell who process 1 is ({error}); run in the host's pid namespace"),
-        ),
-    }
-}
-
-fn ledger(config: &Config, diagnosis: &mut Diagnosis) {
-    let path = &config.ledger.path;
-    if !config.ledger.enabled {
-        return diagnosis.add("ledger", false, "switched off by ledger.enabled");
-    }
-    let place = path.ancestors().skip(1).find(|place| place.exists());
-    match place.map(std::fs::metadata) {
-        Some(Ok(place)) if !place.permissions().readonly() => {
-            diagnosis.add("ledger", true, format!("{}", path.display()));
+        let next = progress.step();
+        if next != step {
+            (step, since) = (next, system_now());
         }
-        _ => diagnosis.add(
-            "ledger",
-            false,
-            format!("{}: its directory cannot be written; set ledger.path", path.display()),
-        ),
+        let waited = system_now().since(since);
+        if step != Step::Done && waited >= PATIENCE {
+            return diagnosis.findings.push(Finding::new("driver", false, hung(&step, waited)));
+        }
     }
+}
+
+/// The thread is gone; unless it was done, it was a fault of its own, which its panic has told.
+fn panicked(step: &Step, diagnosis: &mut Diagnosis) {
+    if *step != Step::Done {
+        let why = format!("the examination failed at {step}; the message above is worth a report");
+        diagnosis.findings.push(Finding::new("driver", false, why));
+    }
+}
+
+fn hung(step: &Step, waited: Nanoseconds) -> String {
+    let seconds = waited.0 / Nanoseconds::SECOND.0;
+    format!("{step} has not returned for {seconds} s; look for NVRM and Xid lines in the kernel's log")
 }

@@ -27,7 +27,11 @@ impl Doctor {
         let diagnosis = app::diagnose(&config);
         print(&page(&diagnosis))?;
         let missing = diagnosis.findings.iter().filter(|finding| !finding.works).count();
-        if missing == 0 { Ok(()) } else { Err(Failure::found(format!("{missing} findings"))) }
+        match missing {
+            0 => Ok(()),
+            1 => Err(Failure::found("1 finding")),
+            _ => Err(Failure::found(format!("{missing} findings"))),
+        }
     }
 }
 

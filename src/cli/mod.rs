@@ -212,7 +212,10 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn log(format: LogFormat) {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    // A reader of the log that has gone must not end the agent: told of its own failed write, the
+    // subscriber would complain on the same standard error, and panic.
+    let log =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),

@@ -6,7 +6,7 @@
 mod page;
 mod stop;
 
-pub use page::{Page, PageError, PageState};
+pub use page::{Moment, Page, PageError, PageState, REAL_TIME};
 pub use stop::Stop;
 
 use std::sync::Arc;

@@ -18,7 +18,10 @@ use crate::model::{Nanoseconds, Stamp, Utc};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GPUMCLK1");
 const BYTES: usize = 64;
-const MILLION: u128 = 1_000_000;
+const MILLION: u128 = REAL_TIME as u128;
+
+/// The speed of real time, in millionths.
+pub const REAL_TIME: u64 = 1_000_000;
 
 /// A clock page that cannot be used.
 #[derive(Debug, Error)]
@@ -56,7 +59,27 @@ pub struct PageState {
     pub boottime: Nanoseconds,
 }
 
+/// A moment in the time of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// What the host's boot clock showed.
+    pub host: Nanoseconds,
+    /// Elapsed time of the page then.
+    pub elapsed: Nanoseconds,
+}
+
 impl PageState {
+    /// Running on from `host` at `speed`, after a time in which nobody lived by the page: that passed at
+    /// real speed at most, from the origin or from what is known to be `reached` on. A boot clock that is
+    /// behind belongs to a later boot; then no time has passed.
+    pub fn resumed(self, reached: Option<Moment>, host: Nanoseconds, speed: u64) -> Self {
+        let origin = Moment { host: self.origin, elapsed: self.elapsed };
+        let last = reached.filter(|reached| reached.elapsed > origin.elapsed).unwrap_or(origin);
+        let away =
+            Self { origin: last.host, elapsed: last.elapsed, speed: self.speed.min(REAL_TIME), ..self };
+        Self { held: false, origin: host, elapsed: away.elapsed_at(host), speed, ..self }
+    }
+
     /// Elapsed time when the host's boot clock shows `host`.
     pub fn elapsed_at(&self, host: Nanoseconds) -> Nanoseconds {
         if self.held {
@@ -226,6 +249,25 @@ mod tests {
     fn a_running_page_scales_real_time() {
         let running = PageState { held: false, origin: Nanoseconds(50), speed: 10_000_000, ..state() };
         assert_eq!(running.elapsed_at(Nanoseconds(60)), Nanoseconds(105));
+    }
+
+    #[test]
+    fn time_away_counts_at_real_speed_at_most_and_never_runs_backwards() {
+        let page = PageState { held: false, origin: Nanoseconds(50), speed: 10_000_000, ..state() };
+        let after = |reached, host| page.resumed(reached, Nanoseconds(host), 2_000_000).elapsed.0;
+        assert_eq!(after(None, 60), 15);
+        let reached = Some(Moment { host: Nanoseconds(70), elapsed: Nanoseconds(205) });
+        assert_eq!(after(reached, 90), 225);
+        // The host was started anew: its boot clock is behind both.
+        assert_eq!(after(reached, 10), 205);
+        // A test set the page further than anybody had come.
+        let stale = Some(Moment { host: Nanoseconds(20), elapsed: Nanoseconds(4) });
+        assert_eq!(after(stale, 60), 15);
+        let slow = PageState { speed: 500_000, ..page };
+        assert_eq!(
+            slow.resumed(None, Nanoseconds(60), 1),
+            PageState { origin: Nanoseconds(60), elapsed: Nanoseconds(10), speed: 1, ..slow }
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::running::{Demo, output};
+use crate::running::{Agent, Demo, output, program};
 
 fn refused(arguments: &[&str], words: &[&str]) {
     let output = output(arguments);
@@ -51,10 +51,93 @@ fn a_port_in_use_is_named() {
 #[test]
 fn a_second_agent_on_one_ledger_is_refused_and_told_who_owns_it() {
     let demo = Demo::start(&[]);
+    let ledger = demo.directory.path().join("ledger.db");
+    let library = demo.driver("libnvidia-ml.so.1");
+    let directory = tempfile::tempdir().unwrap();
+    let config = path(&directory, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\n", ledger.display())).unwrap();
+    let owner = demo.agent.id().to_string();
+    let library = library.to_str().unwrap();
+    refused(
+        &["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library", library],
+        &["ledger.db", &owner],
+    );
+    demo.agent.wait_for("the first goes on", |page| page.has("gpu_up", &[]));
+}
+
+#[test]
+fn a_second_demo_in_one_directory_is_refused_and_changes_nothing() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let state = demo.directory.path().to_str().unwrap();
     let owner = demo.agent.id().to_string();
-    refused(&["demo", "--state-dir", state, "--listen", "127.0.0.1:0"], &["ledger.db", &owner]);
-    demo.agent.wait_for("the first goes on", |page| page.has("gpu_up", &[]));
+    let files = || ["clock", "scenario"].map(|name| fs::read(demo.driver(name)).unwrap());
+    let places = || {
+        use std::os::unix::fs::MetadataExt;
+        ["driver/libnvidia-ml.so.1", "host/etc/passwd", "ledger.db", "ledger.db.lock", "demo.lock"]
+            .map(|name| fs::metadata(demo.directory.path().join(name)).unwrap().ino())
+    };
+    let before = (files(), places());
+    for more in [&["--fresh"][..], &["--speed", "100", "--scenario", "local"]] {
+        let arguments = [&["demo", "--state-dir", state, "--listen", "127.0.0.1:0"], more].concat();
+        refused(&arguments, &[state, &owner, "--state-dir"]);
+    }
+    assert_eq!((files(), places()), before);
+    demo.agent.wait_for("the first goes on", |page| page.value("gpu_up", &["gpu=\"0\""]) == Some("1"));
+}
+
+#[test]
+fn a_fresh_demo_begins_anew_and_leaves_the_lock_files() {
+    let mut demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    demo.faults("[]");
+    demo.kill_and_restart(&["--fresh"]);
+    assert!(!demo.driver("faults").exists());
+    assert!(demo.directory.path().join("ledger.db.lock").exists());
+}
+
+#[test]
+fn a_demo_does_not_empty_a_ledger_that_another_agent_writes() {
+    let mut demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let (status, _) = demo.agent.terminate();
+    assert!(status.success());
+    let ledger = demo.directory.path().join("ledger.db");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let config = path(&elsewhere, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\n", ledger.display())).unwrap();
+    let mut command = program();
+    command.args(["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library"]);
+    command.arg(demo.driver("libnvidia-ml.so.1"));
+    let agent = Agent::start(command);
+    agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let state = demo.directory.path().to_str().unwrap();
+    refused(
+        &["demo", "--fresh", "--state-dir", state, "--listen", "127.0.0.1:0"],
+        &["ledger.db", &agent.id().to_string()],
+    );
+    assert!(demo.driver("scenario").exists());
+}
+
+#[test]
+fn a_scenario_that_the_driver_refuses_ends_the_demo_with_its_name_and_what_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = path(&directory, "state");
+    for (text, words) in [
+        (r#"{"gpus": [{"profile": "h1000"}]}"#, ["gpus[0]", "h1000"]),
+        (
+            r#"{"gpus": [{"profile": "h100"}], "xids": [{"at": 900, "gpu": 0, "xid": 79}]}"#,
+            ["xids[0]", "900"],
+        ),
+        (r#"{"gpus": "many"}"#, ["gpus", "list"]),
+    ] {
+        let file = path(&directory, "mine.json");
+        fs::write(&file, text).unwrap();
+        refused(
+            &["demo", "--scenario", &file, "--state-dir", &state, "--listen", "127.0.0.1:0"],
+            &[&file, words[0], words[1]],
+        );
+    }
 }
 
 #[test]
@@ -101,6 +184,19 @@ fn a_library_that_is_no_nvml_is_told_and_the_agent_serves_its_own_health() {
     assert!(!page.has("gpu_up", &[]));
     assert_eq!(page.value("gpumeter_simulated", &[]), Some("0"));
     assert!(agent.log().contains("is no NVML"));
+}
+
+#[test]
+fn a_reader_of_the_log_that_has_gone_does_not_end_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = path(&directory, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\n", path(&directory, "ledger.db"))).unwrap();
+    // The port is free a moment before; the agent cannot tell the one that it chose.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = program();
+    command.args(["run", "--config", &config, "--listen", &address, "--nvml-library", "libc.so.6"]);
+    let agent = Agent::start_unheard(command, address);
+    agent.wait_for("its own health", |page| page.has("gpumeter_build_info", &[]));
 }
 
 #[test]

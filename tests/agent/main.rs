@@ -4,6 +4,7 @@
 
 mod account;
 mod bad_input;
+mod doctor;
 mod faults;
 mod running;
 mod scrape;

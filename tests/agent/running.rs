@@ -88,6 +88,14 @@ impl Agent {
         Self { child, address, log }
     }
 
+    /// An agent whose log nobody reads: the other end of its standard error is closed.
+    pub(crate) fn start_unheard(mut command: Command, address: String) -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = command.stderr(writer).stdout(Stdio::null()).spawn().unwrap();
+        Self { child, address, log: channel().1 }
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

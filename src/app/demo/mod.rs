@@ -2,24 +2,28 @@
 //!
 //! The directory holds the simulated driver library with its channel (`driver/`), the node's Linux as far
 //! as the agent reads it (`host/`), and the ledger. It is kept, so that the account goes on; the driver's
-//! time is that of the clock page in it, which agent and library share.
+//! time is that of the clock page in it, which agent and library share. One demo owns it at a time.
 
 mod local;
+mod lock;
 mod node;
 mod scenario;
+mod time;
+mod trial;
 
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::{Launch, StartError};
-use crate::clock::{Clock, Page, PageError, PageState, system_now};
+use super::{Launch, StartError, Thread};
+use crate::clock::{Clock, PageError};
 use crate::config::{Config, Problems};
-use crate::model::Nanoseconds;
+use crate::nvml::OpenError;
+use lock::Lock;
+use time::Time;
 
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
 pub use scenario::{Scenario, ScenarioError};
@@ -63,6 +67,35 @@ pub enum DemoError {
     /// No directory to live in.
     #[error("neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir")]
     Homeless,
+    /// Another demo lives in the directory.
+    #[error(
+        "{directory}: another demo lives there, process {pid}; stop that one, or choose another directory with --state-dir"
+    )]
+    Owned {
+        /// The demo's directory.
+        directory: PathBuf,
+        /// Who owns it.
+        pid: String,
+    },
+    /// The library cannot be loaded from there.
+    #[error(
+        "{directory} is mounted noexec, so the simulated driver library cannot be loaded; choose another directory with --state-dir"
+    )]
+    NoExec {
+        /// The demo's directory.
+        directory: PathBuf,
+    },
+    /// The library cannot be used.
+    #[error("simulated {0}; start the demo with --fresh, or choose another directory with --state-dir")]
+    Library(OpenError),
+    /// The library cannot be used, and says why.
+    #[error("simulated {error}: {told}; start the demo with --fresh")]
+    Told {
+        /// What was opened.
+        error: OpenError,
+        /// Its words.
+        told: String,
+    },
     /// The speed cannot be kept.
     #[error("--speed {0}: give a number between 0.001 and 1000")]
     Speed(f64),
@@ -89,25 +122,44 @@ pub enum DemoError {
 /// Runs a demo until it is told to stop.
 pub fn run(options: &Options) -> Result<(), DemoError> {
     let directory = directory(options)?;
-    if options.fresh {
-        empty(&directory)?;
-    }
     let driver = directory.join("driver");
-    make(&driver)?;
+    // What is wrong with the command is told before anything is changed.
     let mut scenario = Scenario::load(&options.scenario)?;
-    let children =
+    let speed = time::speed(options.speed)?;
+    let config = configure(options, &directory, &scenario)?;
+    make(&directory)?;
+    let _lock = Lock::take(&directory)?;
+    if options.fresh {
+        empty(&directory, &config.ledger.path)?;
+    }
+    make(&driver)?;
+    let _children =
         if scenario.local { Some(local::start(&mut scenario).map_err(DemoError::Child)?) } else { None };
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
-    let library = driver.join("libnvidia-ml.so.1");
-    install(&library)?;
-    let page = clock(&driver.join("clock"), options.speed)?;
-    let root = if scenario.local { PathBuf::from("/") } else { node::write(&directory, &scenario, &page)? };
-    let config = configure(options, &directory, &library, &scenario)?;
+    install(&library(&directory))?;
+    let time = Time::start(&driver, speed)?;
+    let outcome = live(options, &directory, &scenario, config, &time);
+    let ended = time.end();
+    outcome.and(ended)
+}
+
+/// The agent on a node whose files, driver and time are in place.
+fn live(
+    options: &Options,
+    directory: &Path,
+    scenario: &Scenario,
+    config: Config,
+    time: &Time,
+) -> Result<(), DemoError> {
+    trial::open(options, directory, &library(directory))?;
+    let root =
+        if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, &time.page)? };
     tracing::info!(directory = %directory.display(), scenario = options.scenario, "demo on a simulated node: every number is made up");
-    let launch = Launch { config, clock: Clock::Page(Arc::new(page)), root };
-    super::run(launch)?;
-    drop(children);
-    Ok(())
+    Ok(super::run(Launch { config, clock: Clock::Page(time.page.clone()), root })?)
+}
+
+fn library(directory: &Path) -> PathBuf {
+    directory.join("driver/libnvidia-ml.so.1")
 }
 
 fn directory(options: &Options) -> Result<PathBuf, DemoError> {
@@ -121,13 +173,15 @@ fn directory(options: &Options) -> Result<PathBuf, DemoError> {
         .ok_or(DemoError::Homeless)
 }
 
-/// Removes what a demo makes and nothing else: the directory may be anything that was given.
-fn empty(directory: &Path) -> Result<(), DemoError> {
+/// Removes what a demo makes and nothing else: the directory may be anything that was given. Lock files
+/// stay, and a ledger that another agent writes is not touched.
+fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
+    crate::ledger::unowned(ledger).map_err(StartError::Ledger)?;
     for name in ["driver", "host"] {
         let path = directory.join(name);
         absent_is_fine(fs::remove_dir_all(&path)).map_err(|source| DemoError::File { path, source })?;
     }
-    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock"] {
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
         let path = directory.join(name);
         absent_is_fine(fs::remove_file(&path)).map_err(|source| DemoError::File { path, source })?;
     }
@@ -148,44 +202,13 @@ fn install(library: &Path) -> Result<(), DemoError> {
     fs::rename(&new, library).map_err(|source| DemoError::File { path: library.into(), source })
 }
 
-fn clock(path: &Path, speed: f64) -> Result<Page, DemoError> {
-    if !(0.001..=1_000.0).contains(&speed) {
-        return Err(DemoError::Speed(speed));
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1,000 and 10^9")]
-    let millionths = (speed * 1e6).round() as u64;
-    let page = if path.exists() {
-        Page::open(path)?
-    } else {
-        let now = system_now();
-        let state = PageState {
-            held: false,
-            origin: now.boottime,
-            elapsed: Nanoseconds(0),
-            speed: millionths,
-            utc: now.utc,
-            boottime: Nanoseconds::from_seconds(1_000),
-        };
-        Page::create(path, state)?
-    };
-    if !page.state().held {
-        page.run(millionths)?;
-    }
-    Ok(page)
-}
-
-fn configure(
-    options: &Options,
-    directory: &Path,
-    library: &Path,
-    scenario: &Scenario,
-) -> Result<Config, DemoError> {
+fn configure(options: &Options, directory: &Path, scenario: &Scenario) -> Result<Config, DemoError> {
     let mut config = match &options.config {
         Some(path) => Config::read(path),
         None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration"),
     }
     .map_err(DemoError::Config)?;
-    config.nvml.library = Some(library.into());
+    config.nvml.library = Some(library(directory));
     config.ledger.path = directory.join("ledger.db");
     config.web.listen = if options.listen.is_empty() {
         vec![SocketAddr::from(([127, 0, 0, 1], 9855))]

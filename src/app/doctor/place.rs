@@ -1,0 +1,89 @@
+//! What the agent needs of the machine it runs on: the host's processes, and a place for its ledger.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::Finding;
+use crate::config::Config;
+use crate::host::Host;
+use crate::ledger::Cause;
+
+/// Whether processes that the driver names by pid can be told apart.
+pub(super) fn processes(host: &Host) -> Finding {
+    const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true), or GPU processes stay \
+                          unnamed";
+    if let Err(error) = host.process(1) {
+        let why = format!("/proc does not tell who process 1 is ({error}); {REMEDY}");
+        return Finding::new("processes", false, why);
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    match (namespaces(&status), fs::read_link("/proc/self/ns/pid")) {
+        (1, Ok(namespace)) if namespace == Path::new(INITIAL) => {
+            Finding::new("processes", true, "this is the host's pid namespace")
+        }
+        // Inside a container /proc looks the same as outside.
+        (1, _) => {
+            Finding::new("processes", true, format!("/proc tells who a process is; in a container {REMEDY}"))
+        }
+        (0, _) => {
+            Finding::new("processes", true, "/proc tells who a process is; the kernel names no namespace")
+        }
+        (_, _) => {
+            Finding::new("processes", false, format!("this is not the pid namespace of /proc; {REMEDY}"))
+        }
+    }
+}
+
+/// The first pid namespace of a kernel: `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
+const INITIAL: &str = "pid:[4026531836]";
+
+/// How many pid namespaces the process has a number in, from that of `/proc` inwards.
+fn namespaces(status: &str) -> usize {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .map_or(0, |numbers| numbers.split_ascii_whitespace().count())
+}
+
+/// Whether a ledger can be kept where it is configured.
+pub(super) fn ledger(config: &Config) -> Finding {
+    let path = &config.ledger.path;
+    let name = path.display();
+    if !config.ledger.enabled {
+        return Finding::new("ledger", false, "switched off by ledger.enabled");
+    }
+    let place = path.ancestors().skip(1).find(|place| place.exists()).unwrap_or(Path::new("."));
+    if !place.is_dir() {
+        let why = format!("{name}: {} is no directory; set ledger.path", place.display());
+        return Finding::new("ledger", false, why);
+    }
+    let file = if path.exists() { access(path, Access::READ_OK | Access::WRITE_OK) } else { Ok(()) };
+    if let Err(error) = access(place, Access::WRITE_OK | Access::EXEC_OK).and(file) {
+        let why = format!("{name}: cannot be written in {}: {error}; set ledger.path", place.display());
+        return Finding::new("ledger", false, why);
+    }
+    match crate::ledger::unowned(path) {
+        Ok(()) => Finding::new("ledger", true, name.to_string()),
+        // That is how it should be on a node where the agent runs.
+        Err(owned) => match owned.cause {
+            Cause::Owned { pid: Some(pid) } => {
+                Finding::new("ledger", true, format!("{name}: a running agent writes it, process {pid}"))
+            }
+            other => Finding::new("ledger", true, format!("{name}: {other}")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_counted_from_the_status_file() {
+        assert_eq!(namespaces("Name:\tsh\nNSpid:\t12\nNSpgid:\t12\n"), 1);
+        assert_eq!(namespaces("NSpid:\t4711\t12\n"), 2);
+        assert_eq!(namespaces("Name:\tsh\n"), 0);
+    }
+}
