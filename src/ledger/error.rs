@@ -139,10 +139,22 @@ pub enum Cause {
 }
 
 impl Error {
-    /// Whether the same may succeed later (the disk), so that a batch is worth keeping; a refusal stays
-    /// one, however often it is asked.
-    pub const fn may_pass(&self) -> bool {
-        matches!(self.cause, Cause::Sqlite { .. })
+    /// Whether the same may succeed later (the disk, a lock), so that a batch is worth keeping; a refusal
+    /// stays one, however often it is asked: ours, a value that does not convert, and what SQLite refuses
+    /// for what it is (a constraint, a type, a size).
+    pub fn may_pass(&self) -> bool {
+        use rusqlite::ErrorCode as Code;
+        let Cause::Sqlite { source } = &self.cause else { return false };
+        code(source).is_some_and(|code| {
+            !matches!(
+                code,
+                Code::ConstraintViolation
+                    | Code::TypeMismatch
+                    | Code::TooBig
+                    | Code::ApiMisuse
+                    | Code::ParameterOutOfRange
+            )
+        })
     }
 }
 
@@ -177,5 +189,28 @@ fn remedy(error: &rusqlite::Error) -> &'static str {
         Some(Code::DatabaseBusy | Code::DatabaseLocked) => "; another program has it open for writing",
         Some(Code::SystemIoFailure) => "; check its disk in the kernel log",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(source: rusqlite::Error) -> Error {
+        Cause::from(source).at(Path::new("ledger.db"), "test")
+    }
+
+    #[test]
+    fn only_what_the_disk_or_a_lock_prevents_may_pass() {
+        use rusqlite::ffi;
+        let failure = |code| error(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR, ffi::SQLITE_BUSY, ffi::SQLITE_READONLY] {
+            assert!(failure(code).may_pass(), "{code}");
+        }
+        for code in [ffi::SQLITE_CONSTRAINT, ffi::SQLITE_MISMATCH, ffi::SQLITE_TOOBIG] {
+            assert!(!failure(code).may_pass(), "{code}");
+        }
+        assert!(!error(rusqlite::Error::ToSqlConversionFailure("too large".into())).may_pass());
+        assert!(!Cause::Missing.at(Path::new("ledger.db"), "test").may_pass());
     }
 }

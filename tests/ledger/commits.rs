@@ -154,3 +154,23 @@ fn a_gap_settled_at_once_is_spread_over_its_minutes() {
     let second = "SELECT within_ns FROM account ORDER BY minute_ns LIMIT 1 OFFSET 1";
     assert_eq!(world.sql::<i64>(second), 30 * SECOND as i64);
 }
+
+#[test]
+fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    for from in [0, 15] {
+        let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
+        absurd.settlement.rows[0].memory_byte_seconds = u64::MAX;
+        absurd.settlement.rows[0].energy_dynamic = Microjoules(u64::MAX);
+        ledger.commit(&Batch { now: after(from + 16), closed: vec![absurd], ..Batch::default() }).unwrap();
+    }
+    let largest = "SELECT min(memory_byte_seconds, energy_dynamic_uj) FROM account";
+    assert_eq!(world.sql::<i64>(largest), i64::MAX);
+    drop(ledger);
+    let (_, recovered) = world.open(31, None);
+    let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
+    assert_eq!(counter.parts.held(), 30 * SECOND);
+    assert_eq!(counter.energy_dynamic.0, i64::MAX as u64);
+}
