@@ -30,10 +30,20 @@ pub struct Batch {
 pub struct Sight {
     /// Which GPU.
     pub gpu: GpuId,
-    /// Product name.
+    /// Product name; empty where it is not known yet.
     pub model: Arc<str>,
     /// When.
     pub at: Utc,
+}
+
+impl Sight {
+    /// Takes over what a later sight of the same GPU knows; the account begins at the first.
+    pub(super) fn learn(&mut self, later: Self) {
+        self.gpu = later.gpu;
+        if !later.model.is_empty() {
+            self.model = later.model;
+        }
+    }
 }
 
 /// New raw spans of one GPU.
@@ -48,7 +58,8 @@ pub struct Open {
     pub gpu: Arc<str>,
     /// The spans, in order.
     pub spans: Vec<Span>,
-    /// The driver's energy counter at the end of the last span, where it is known.
+    /// The driver's energy counter at the end of the last span that was ever passed, where it is known; it
+    /// is stored without spans, too.
     pub energy_counter: Option<Microjoules>,
 }
 

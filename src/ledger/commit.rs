@@ -137,6 +137,7 @@ fn introduce(transaction: &Transaction<'_>, draft: &mut Draft<'_>, sight: &Sight
             price_time: 0,
             raw: BTreeMap::new(),
             holdings: Arc::new([]),
+            seen: sight.at,
         };
         draft.changes.gpus.insert(Arc::clone(&sight.gpu.uuid), gpu);
     }
@@ -182,10 +183,16 @@ fn extend(transaction: &Transaction<'_>, draft: &mut Draft<'_>, open: &Open) -> 
         gpu.raw.insert(span.from, span.to);
         write::raw(transaction, gpu.id, span)?;
     }
-    if let Some(last) = open.spans.last() {
-        let changed = last.holdings != gpu.holdings;
-        write::gpu_seen(transaction, gpu.id, changed.then_some(&last.holdings), open.energy_counter)?;
-        gpu.holdings = Arc::clone(&last.holdings);
+    // A span that comes again, because somebody in it was named, tells nothing of who holds now.
+    if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {
+        gpu.seen = last.to;
+        if last.holdings != gpu.holdings {
+            write::holdings(transaction, gpu.id, &last.holdings)?;
+            gpu.holdings = Arc::clone(&last.holdings);
+        }
+    }
+    if let Some(counter) = open.energy_counter {
+        write::energy_counter(transaction, gpu.id, counter)?;
     }
     Ok(())
 }

@@ -66,6 +66,7 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap
     let mut recovered = BTreeMap::new();
     for (mut gpu, mut told) in gpus(connection)? {
         told.spans = spans(connection, gpu.id)?;
+        gpu.seen = told.spans.last().map_or(gpu.seen, |span| span.to);
         gpu.raw = told.spans.iter().map(|span| (span.from, span.to)).collect();
         state.gpus.insert(Arc::clone(&told.gpu.uuid), gpu);
         recovered.insert(Arc::clone(&told.gpu.uuid), told);
@@ -123,6 +124,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
                 price_time: loaded(row, 7)?,
                 raw: BTreeMap::new(),
                 holdings: Arc::clone(&told.holdings),
+                seen: told.settled_until,
             };
             Ok((gpu, told))
         })?

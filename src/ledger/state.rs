@@ -57,6 +57,8 @@ pub(super) struct Gpu {
     pub(super) raw: BTreeMap<Utc, Utc>,
     /// Holdings at the end of the last of them.
     pub(super) holdings: Arc<[Holding]>,
+    /// The end of the span that told them.
+    pub(super) seen: Utc,
 }
 
 /// The whole of it.

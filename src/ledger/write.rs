@@ -18,7 +18,8 @@ pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<
         .prepare_cached(
             "INSERT INTO gpu (uuid, gpu_index, model, first_seen_ns, settled_until_ns)
              VALUES (?1, ?2, ?3, ?4, ?4)
-             ON CONFLICT (uuid) DO UPDATE SET gpu_index = excluded.gpu_index, model = excluded.model
+             ON CONFLICT (uuid) DO UPDATE SET gpu_index = excluded.gpu_index,
+                model = CASE excluded.model WHEN '' THEN model ELSE excluded.model END
              RETURNING id",
         )?
         .query_row(params![sight.gpu.uuid, sight.gpu.index, sight.model, stored(sight.at.0)?], |row| {
@@ -72,22 +73,23 @@ pub(super) fn forget_raw(connection: &Connection, gpu: &Gpu) -> rusqlite::Result
     Ok(())
 }
 
-/// What the last span showed: holdings where they changed, the energy counter.
-pub(super) fn gpu_seen(
+/// Who held at the end of the last span.
+pub(super) fn holdings(connection: &Connection, gpu: i64, holdings: &Arc<[Holding]>) -> Result<(), Cause> {
+    connection
+        .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
+        .execute(params![gpu, serde_json::to_string(holdings)?])?;
+    Ok(())
+}
+
+/// The driver's energy counter, up to which the joules are in spans or windows.
+pub(super) fn energy_counter(
     connection: &Connection,
     gpu: i64,
-    holdings: Option<&Arc<[Holding]>>,
-    energy_counter: Option<Microjoules>,
-) -> Result<(), Cause> {
-    if let Some(holdings) = holdings {
-        connection
-            .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
-            .execute(params![gpu, serde_json::to_string(holdings)?])?;
-    }
-    let counter = energy_counter.map(|counter| clamped(counter.0));
+    counter: Microjoules,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached("UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1")?
-        .execute(params![gpu, counter])?;
+        .execute(params![gpu, clamped(counter.0)])?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Commits, refusals of what does not continue the account, and what a kill leaves.
 
-use gpumeter::ledger::{Batch, Cause};
+use gpumeter::ledger::{Batch, Cause, Queue};
 use gpumeter::model::{Microjoules, Nanoseconds};
 
 use crate::world::*;
@@ -173,4 +173,49 @@ fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
     let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
     assert_eq!(counter.parts.held(), 30 * SECOND);
     assert_eq!(counter.energy_dynamic.0, i64::MAX as u64);
+}
+
+#[test]
+fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let queue = Queue::default();
+    queue.offer(Batch { now: after(15), open: vec![open(0, vec![span(0, 15)])], ..Batch::default() });
+    let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
+    queue.offer(Batch { now: after(25), closed, ..Batch::default() });
+    ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    drop(ledger);
+    let (_, recovered) = world.open(26, None);
+    let gpu = &recovered.gpus[&uuid(0)];
+    assert_eq!((gpu.settled_until, gpu.energy_counter), (after(15), Some(Microjoules(42))));
+    assert_eq!(gpu.holdings, span(0, 15).holdings);
+    assert!(gpu.spans.is_empty());
+}
+
+#[test]
+fn an_older_span_that_comes_again_does_not_tell_who_holds_now() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let mut first = span(0, 1);
+    first.holdings = [].into();
+    for spans in [vec![first.clone(), span(1, 2)], vec![first]] {
+        ledger.commit(&Batch { now: after(2), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+    }
+    drop(ledger);
+    let (_, recovered) = world.open(3, None);
+    assert_eq!(recovered.gpus[&uuid(0)].holdings, span(1, 2).holdings);
+}
+
+#[test]
+fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
+        let mut sight = sight(0, 0);
+        sight.model = model.into();
+        ledger.commit(&Batch { now: START, sights: vec![sight], ..Batch::default() }).unwrap();
+        assert_eq!(world.sql::<String>("SELECT model FROM gpu"), stored);
+    }
 }
