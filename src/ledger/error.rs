@@ -58,9 +58,9 @@ pub enum Cause {
     /// The place cannot be written.
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
-    /// A window that does not begin where the GPU's account ends.
+    /// A window that ends before it begins, or of which a part is settled already.
     #[error(
-        "the window {}..{} of {gpu} does not continue its account, which ends at {}; nothing of the \
+        "the window {}..{} of {gpu} is not one, or overlaps its account, which ends at {}; nothing of the \
          batch was stored",
         from.0, to.0, settled_until.0
     )]
@@ -74,15 +74,15 @@ pub enum Cause {
         /// Where the account ends.
         settled_until: Utc,
     },
-    /// Raw spans with a hole or an overlap.
+    /// Raw spans that overlap.
     #[error(
-        "the raw spans of {gpu} do not continue each other at {}; pass a straddling span as its \
-         remainder, and a gap as a span that says so; nothing of the batch was stored", at.0
+        "the raw spans of {gpu} overlap the account or each other at {}; pass a straddling span as its \
+         remainder; nothing of the batch was stored", at.0
     )]
     Spans {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// Where the next span should begin.
+        /// Before which the next span must not begin.
         at: Utc,
     },
     /// A GPU that was never introduced.

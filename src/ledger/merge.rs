@@ -27,6 +27,8 @@ pub(super) fn shorten(windows: &mut Vec<Closed>) -> Option<Fit> {
     let (_, fit, index) = windows
         .windows(2)
         .enumerate()
+        // Over a hole there is nothing to add: the ledger names it.
+        .filter(|(_, pair)| pair[0].settlement.to == pair[1].settlement.from)
         .map(|(index, pair)| {
             let (one, two) = (&pair[0].settlement, &pair[1].settlement);
             let fit = fit(one, two);
