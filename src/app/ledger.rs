@@ -1,4 +1,4 @@
-//! The ledger thread: takes what waits, commits it, and acknowledges.
+//! The ledger thread: takes what waits, commits it, acknowledges, and watches the wall clock.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use super::{Shared, StartError, Thread, policy};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::host::Host;
-use crate::ledger::{Acknowledged, Error, Ledger, Opening, Queue, Recovered};
+use crate::ledger::{Acknowledged, Batch, Ledger, Opening, Queue, Recovered};
+use crate::model::{Stamp, Utc};
 
 /// How the ledger fares, for the pulse to tell.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct LedgerStatus {
     /// Whether its file system survives a restart of the node.
     pub(super) durable: bool,
     errors: AtomicU64,
+    /// GPU time of windows that never came, in nanoseconds.
+    unobserved: AtomicU64,
     /// UTC of the last commit in nanoseconds, 0 before the first.
     last_commit: AtomicU64,
     acknowledged: Mutex<Vec<Acknowledged>>,
@@ -28,6 +31,7 @@ impl LedgerStatus {
         Self {
             durable,
             errors: AtomicU64::new(0),
+            unobserved: AtomicU64::new(0),
             last_commit: AtomicU64::new(0),
             acknowledged: Mutex::default(),
         }
@@ -35,6 +39,20 @@ impl LedgerStatus {
 
     pub(super) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn unobserved(&self) -> u64 {
+        self.unobserved.load(Ordering::Relaxed)
+    }
+
+    fn failed(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn committed(&self, acknowledged: Acknowledged, now: Utc) {
+        self.last_commit.store(now.0, Ordering::Relaxed);
+        self.unobserved.fetch_add(acknowledged.unobserved.0, Ordering::Relaxed);
+        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(acknowledged);
     }
 
     pub(super) fn last_commit(&self) -> Option<u64> {
@@ -105,36 +123,122 @@ fn keep(mut ledger: Ledger, queue: &Queue, status: &LedgerStatus, shared: &Share
     loop {
         // Read before taking: what was offered before the call is still taken.
         let stopping = shared.stop.is_called();
-        match queue.take(PATIENCE) {
-            Some(batch) => match ledger.commit(&batch) {
-                Ok(acknowledged) => {
-                    let now = shared.clock.now().utc.0;
-                    status.last_commit.store(now, Ordering::Relaxed);
-                    status.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(acknowledged);
-                }
-                Err(error) => refused(&error, batch, queue, status, shared),
-            },
-            None if stopping => return,
-            None => {}
+        let Some(batch) = queue.take(PATIENCE) else {
+            if stopping {
+                return;
+            }
+            continue;
+        };
+        if !commit(&mut ledger, batch, (queue, status), &|| shared.clock.now()) {
+            shared.stop.wait(Duration::from_secs(1));
         }
     }
 }
 
-/// Keeps what could not be committed and tries again.
-fn refused(
-    error: &Error,
-    batch: crate::ledger::Batch,
-    queue: &Queue,
-    status: &LedgerStatus,
-    shared: &Shared,
-) {
-    status.errors.fetch_add(1, Ordering::Relaxed);
-    if !error.may_pass() {
-        // A refusal stays one, however often it is asked; the next start goes on from what is committed.
-        tracing::error!(%error, "the ledger refused a commit");
-        return;
+/// Commits a batch; false where the disk prevents it, and what it prevents is kept for the next try.
+fn commit(
+    ledger: &mut Ledger,
+    batch: Batch,
+    (queue, status): (&Queue, &LedgerStatus),
+    now: &dyn Fn() -> Stamp,
+) -> bool {
+    match ledger.commit(&batch) {
+        Ok(acknowledged) => {
+            let now = now();
+            status.committed(acknowledged, now.utc);
+            watch_clock(ledger, status, now);
+            true
+        }
+        Err(error) if error.may_pass() => {
+            status.failed();
+            tracing::error!(%error, "a commit failed; it is kept and tried again");
+            queue.put_back(batch);
+            false
+        }
+        Err(error) => {
+            // A refusal stays one, however often it is asked: what is guilty is dropped, and no more.
+            tracing::warn!(%error, "the ledger refused a commit; it is tried GPU by GPU");
+            salvage(ledger, batch, (queue, status), now)
+        }
     }
+}
+
+fn salvage(
+    ledger: &mut Ledger,
+    batch: Batch,
+    (queue, status): (&Queue, &LedgerStatus),
+    now: &dyn Fn() -> Stamp,
+) -> bool {
+    let salvage = ledger.salvage(batch);
+    for acknowledged in salvage.acknowledged {
+        status.committed(acknowledged, now().utc);
+    }
+    for (gpu, error) in &salvage.dropped {
+        status.failed();
+        tracing::error!(%gpu, %error, "a part of this GPU's account was refused and is dropped");
+    }
+    for part in salvage.unfinished {
+        queue.put_back(part);
+    }
+    let Some(error) = salvage.prevented else { return true };
+    status.failed();
     tracing::error!(%error, "a commit failed; it is kept and tried again");
-    queue.put_back(batch);
-    shared.stop.wait(Duration::from_secs(1));
+    false
+}
+
+/// After a commit, so that a disk that is full does not log twice a second.
+fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
+    match ledger.watch_clock(now) {
+        Ok(None) => {}
+        Ok(Some(lead)) => {
+            tracing::warn!(
+                lead,
+                "the wall clock stepped; the account's time did not (nanoseconds ahead of it)"
+            );
+        }
+        Err(error) => {
+            status.failed();
+            tracing::error!(%error, "a step of the clock was not recorded");
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Closed, Sight};
+    use crate::model::{GpuId, Nanoseconds, Settlement};
+
+    fn window(gpu: &str, from: u64, to: u64) -> Closed {
+        let (rows, carry, weights, flags) = Default::default();
+        let settlement = Settlement { from: Utc(from), to: Utc(to), rows, carry, weights, flags };
+        Closed { gpu: gpu.into(), settlement, coarse: false }
+    }
+
+    #[test]
+    fn a_refusal_is_counted_and_the_other_gpus_account_and_the_clock_go_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut now = Stamp { boottime: Nanoseconds(5_000_000_000), utc: Utc(1_000_000_000_000) };
+        let opening = Opening { boot_id: "boot".into(), now, book: None };
+        let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
+        let (queue, status) = (Queue::default(), LedgerStatus::new(true));
+        let sights = ["GPU-0", "GPU-1"].map(|uuid| Sight {
+            gpu: GpuId { index: 0, uuid: uuid.into() },
+            model: "".into(),
+            at: Utc(10),
+        });
+        let closed = vec![window("GPU-0", 5, 20), window("GPU-1", 10, 20)];
+        let batch = Batch { now: Utc(20), sights: sights.into(), closed, ..Batch::default() };
+        assert!(commit(&mut ledger, batch, (&queue, &status), &|| now));
+        assert_eq!((status.errors(), status.unobserved()), (1, 0));
+        assert_eq!(queue.take(Duration::ZERO), None, "a refusal is not kept");
+        let settled: Vec<_> = status.take().into_iter().flat_map(|told| told.slots.into_keys()).collect();
+        assert_eq!(settled, ["GPU-1".into()]);
+        now.utc = Utc(now.utc.0 + 3_000_000_000);
+        let batch = Batch { closed: vec![window("GPU-0", 20, 30)], ..Batch::default() };
+        assert!(commit(&mut ledger, batch, (&queue, &status), &|| now));
+        assert_eq!((status.errors(), status.unobserved()), (1, 10));
+        assert_eq!(ledger.watch_clock(now).unwrap(), None, "the step is recorded already");
+    }
 }

@@ -152,9 +152,16 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
     if let Some(status) = &outlets.status {
         services.add("gpumeter_ledger_durable", Vec::new(), status.durable.into());
         services.add("gpumeter_ledger_errors_total", Vec::new(), whole(status.errors()));
+        services.add("gpumeter_ledger_unobserved_seconds_total", Vec::new(), whole(status.unobserved()));
         if let Some(at) = status.last_commit() {
             services.add("gpumeter_ledger_last_commit_timestamp_seconds", Vec::new(), whole(at));
         }
+    }
+    if let Some(queue) = &outlets.queue {
+        let pressure = queue.pressure();
+        services.add("gpumeter_ledger_queue_windows", Vec::new(), whole(pressure.windows as u64));
+        let coarse = pressure.merged + pressure.forced;
+        services.add("gpumeter_ledger_coarse_windows_total", Vec::new(), whole(coarse));
     }
     for (code, count) in outlets.io.requests.by_code() {
         services.add("gpumeter_http_requests_total", vec![("code", code.to_string().into())], whole(count));

@@ -30,29 +30,42 @@ pub struct Batch {
 pub struct Sight {
     /// Which GPU.
     pub gpu: GpuId,
-    /// Product name.
+    /// Product name; empty where it is not known yet.
     pub model: Arc<str>,
     /// When.
     pub at: Utc,
 }
 
+impl Sight {
+    /// Takes over what a later sight of the same GPU knows; the account begins at the first.
+    pub(super) fn learn(&mut self, later: Self) {
+        self.gpu = later.gpu;
+        if !later.model.is_empty() {
+            self.model = later.model;
+        }
+    }
+}
+
 /// New raw spans of one GPU.
 ///
-/// Together with those that are stored they must continue the account without hole or overlap. Spans that
-/// end where the account ends or before are ignored; one that begins where a stored one does replaces it.
-/// A span that straddles the end of a window closed in the same batch is passed as its remainder, which
-/// begins at that end: the ledger drops the stored original, and would refuse the hole.
+/// They must not overlap the account or stored spans. Spans that end where the account ends or before are
+/// ignored; one that begins where a stored one does replaces it. A span that straddles the end of a window
+/// closed in the same batch is passed as its remainder, which begins at that end: the ledger drops the stored
+/// original. A hole is no reason to refuse, since windows decide; a restart before they close finds it
+/// unobserved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Open {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// The spans, in order.
     pub spans: Vec<Span>,
-    /// The driver's energy counter at the end of the last span, where it is known.
+    /// The driver's energy counter at the end of the last span that was ever passed, where it is known; it
+    /// is stored without spans, too.
     pub energy_counter: Option<Microjoules>,
 }
 
-/// A settled window of one GPU, of any length; it must begin where the GPU's account ends.
+/// A settled window of one GPU, of any length. It begins where the GPU's account ends; a hole before it is
+/// settled as `__unobserved__`, one that is settled already is skipped, and one that is so in part is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// UUID of the GPU.
@@ -72,6 +85,8 @@ pub struct Acknowledged {
     pub counters: BTreeMap<CounterKey, Counter>,
     /// Whether the commit survives a power loss.
     pub synced: bool,
+    /// GPU time that the batch settled as `__unobserved__`, because the windows before its own never came.
+    pub unobserved: Nanoseconds,
     /// Bytes of the ledger on disk, its write-ahead log included.
     pub bytes: u64,
     /// GPU time settled since the ledger was created - the sum of all held counters; must be 0.

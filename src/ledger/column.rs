@@ -10,6 +10,12 @@ pub(super) fn stored(value: u64) -> rusqlite::Result<i64> {
     i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
+/// For a column whose value the driver tells (memory, energy): one that no INTEGER holds is cut to the
+/// largest, since an absurd reading must not keep the rest of the account from the disk.
+pub(super) fn clamped(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 /// From column `index` of a row.
 pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;

@@ -1,7 +1,9 @@
 //! One batch, one transaction: all of it or nothing.
 //!
-//! A window must begin where the GPU's account ends and raw spans must continue it without hole, so that
-//! nothing is counted twice and nothing is skipped, whatever the caller believes after a restart.
+//! A window goes on where the GPU's account ends, whatever the caller believes: one that ends there or before
+//! is skipped, since it is accounted; one that begins later has lost its forerunner, whose time becomes
+//! `__unobserved__` first, by name and counted; one that straddles the end would count twice and is refused.
+//! So nothing is counted twice, nothing is left out in silence, and one lost batch does not stop the account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +17,10 @@ use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::{Draft, Gpu};
 use super::{column, settle, write};
-use crate::model::{Nanoseconds, Utc};
+use crate::model::{
+    ActivitySource, Carry, Grade, HolderId, Method, Microjoules, Nanoseconds, Parts, Row, Settlement, Use,
+    Utc,
+};
 
 /// At most so much of the account is lost when the power fails.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -24,8 +29,8 @@ impl Ledger {
     /// Commits a batch in one transaction; what it returns, and nothing else, may be published.
     ///
     /// # Errors
-    /// A window or span that does not continue the account, an unknown GPU, the disk. Nothing of the batch
-    /// is stored then, and the ledger goes on from where it was.
+    /// A window or span that overlaps what is stored, an unknown GPU, the disk. Nothing of the batch is
+    /// stored then, and the ledger goes on from where it was.
     pub fn commit(&mut self, batch: &Batch) -> Result<Acknowledged, Error> {
         self.committed(batch).map_err(|cause| cause.at(&self.path, "commit a batch"))
     }
@@ -54,6 +59,7 @@ impl Ledger {
                 .collect(),
             counters: changes.counters.clone(),
             synced,
+            unobserved: changes.unobserved,
             bytes: bytes(&self.path),
             imbalance: changes.imbalance,
         };
@@ -90,8 +96,9 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
     }
     let mut last: BTreeMap<&Arc<str>, &Closed> = BTreeMap::new();
     for closed in &batch.closed {
-        close(transaction, draft, closed, batch.now)?;
-        last.insert(&closed.gpu, closed);
+        if close(transaction, draft, closed, batch.now)? {
+            last.insert(&closed.gpu, closed);
+        }
     }
     for (uuid, closed) in last {
         let gpu = known(draft, uuid)?;
@@ -104,7 +111,7 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
         extend(transaction, draft, open)?;
     }
     for (uuid, gpu) in &draft.changes.gpus {
-        continuous(uuid, gpu)?;
+        disjoint(uuid, gpu)?;
     }
     for (key, counter) in &draft.changes.counters {
         let gpu = draft.changes.gpus.get(&key.0).ok_or_else(|| unknown(&key.0))?;
@@ -137,25 +144,67 @@ fn introduce(transaction: &Transaction<'_>, draft: &mut Draft<'_>, sight: &Sight
             price_time: 0,
             raw: BTreeMap::new(),
             holdings: Arc::new([]),
+            seen: sight.at,
         };
         draft.changes.gpus.insert(Arc::clone(&sight.gpu.uuid), gpu);
     }
     Ok(())
 }
 
-/// Settles a window that continues the account, minute by minute.
+/// Settles a window, and before it the hole that a lost one left; says whether it was still to be settled.
 fn close(
+    transaction: &Transaction<'_>,
+    draft: &mut Draft<'_>,
+    closed: &Closed,
+    now: Utc,
+) -> Result<bool, Cause> {
+    let (from, to) = (closed.settlement.from, closed.settlement.to);
+    let settled_until = known(draft, &closed.gpu)?.settled_until;
+    if to <= from || (from < settled_until && settled_until < to) {
+        let gpu = Arc::clone(&closed.gpu);
+        return Err(Cause::Window { gpu, from, to, settled_until });
+    }
+    if to <= settled_until {
+        return Ok(false);
+    }
+    if settled_until < from {
+        let settlement = unobserved(settled_until, from);
+        draft.changes.unobserved += from.since(settled_until);
+        enter(transaction, draft, &Closed { gpu: Arc::clone(&closed.gpu), settlement, coarse: false }, now)?;
+    }
+    enter(transaction, draft, closed, now)?;
+    Ok(true)
+}
+
+/// The account of a hole: nobody's word on it has come, so neither holdings nor activity are known. Its
+/// method is `observed`: `bridged` says that somebody was carried over a gap, and here nobody is. The
+/// driver's joules in it are lost with it, not given to anyone.
+fn unobserved(from: Utc, to: Utc) -> Settlement {
+    let time = to.since(from);
+    let row = Row {
+        holder: HolderId::new(HolderId::UNOBSERVED),
+        parts: Parts { unmeasured: time.0, ..Parts::default() },
+        used: Use::default(),
+        energy_static: Microjoules(0),
+        energy_dynamic: Microjoules(0),
+        memory_byte_seconds: 0,
+        grade: Grade::Measured,
+        measured: 0,
+        method: Method::Observed,
+        source: ActivitySource::None,
+    };
+    let flags = vec![format!("{} ns from {} on: the settled window never came", time.0, from.0)];
+    Settlement { from, to, rows: vec![row], carry: Carry::new(), weights: BTreeMap::new(), flags }
+}
+
+/// Enters a window that begins where the account ends, minute by minute.
+fn enter(
     transaction: &Transaction<'_>,
     draft: &mut Draft<'_>,
     closed: &Closed,
     now: Utc,
 ) -> Result<(), Cause> {
     let window = &closed.settlement;
-    let settled_until = known(draft, &closed.gpu)?.settled_until;
-    if window.from != settled_until || window.to <= window.from {
-        let gpu = Arc::clone(&closed.gpu);
-        return Err(Cause::Window { gpu, from: window.from, to: window.to, settled_until });
-    }
     for row in &window.rows {
         if draft.holder(&row.holder).is_none() {
             let id = write::holder(transaction, &write::nameless(&row.holder), now)?;
@@ -182,19 +231,26 @@ fn extend(transaction: &Transaction<'_>, draft: &mut Draft<'_>, open: &Open) -> 
         gpu.raw.insert(span.from, span.to);
         write::raw(transaction, gpu.id, span)?;
     }
-    if let Some(last) = open.spans.last() {
-        let changed = last.holdings != gpu.holdings;
-        write::gpu_seen(transaction, gpu.id, changed.then_some(&last.holdings), open.energy_counter)?;
-        gpu.holdings = Arc::clone(&last.holdings);
+    // A span that comes again, because somebody in it was named, tells nothing of who holds now.
+    if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {
+        gpu.seen = last.to;
+        if last.holdings != gpu.holdings {
+            write::holdings(transaction, gpu.id, &last.holdings)?;
+            gpu.holdings = Arc::clone(&last.holdings);
+        }
+    }
+    if let Some(counter) = open.energy_counter {
+        write::energy_counter(transaction, gpu.id, counter)?;
     }
     Ok(())
 }
 
-/// Refuses stored spans that do not continue the account and each other.
-fn continuous(uuid: &Arc<str>, gpu: &Gpu) -> Result<(), Cause> {
+/// Refuses stored spans that overlap the account or each other. A hole is none of its business: windows
+/// decide, and a restart before the window closes finds the hole named.
+fn disjoint(uuid: &Arc<str>, gpu: &Gpu) -> Result<(), Cause> {
     let mut at = gpu.settled_until;
     for (from, to) in &gpu.raw {
-        if *from != at || to <= from {
+        if *from < at || to <= from {
             return Err(Cause::Spans { gpu: Arc::clone(uuid), at });
         }
         at = *to;

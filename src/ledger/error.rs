@@ -58,9 +58,9 @@ pub enum Cause {
     /// The place cannot be written.
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
-    /// A window that does not begin where the GPU's account ends.
+    /// A window that ends before it begins, or of which a part is settled already.
     #[error(
-        "the window {}..{} of {gpu} does not continue its account, which ends at {}; nothing of the \
+        "the window {}..{} of {gpu} is not one, or overlaps its account, which ends at {}; nothing of the \
          batch was stored",
         from.0, to.0, settled_until.0
     )]
@@ -74,15 +74,15 @@ pub enum Cause {
         /// Where the account ends.
         settled_until: Utc,
     },
-    /// Raw spans with a hole or an overlap.
+    /// Raw spans that overlap.
     #[error(
-        "the raw spans of {gpu} do not continue each other at {}; pass a straddling span as its \
-         remainder, and a gap as a span that says so; nothing of the batch was stored", at.0
+        "the raw spans of {gpu} overlap the account or each other at {}; pass a straddling span as its \
+         remainder; nothing of the batch was stored", at.0
     )]
     Spans {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// Where the next span should begin.
+        /// Before which the next span must not begin.
         at: Utc,
     },
     /// A GPU that was never introduced.
@@ -139,10 +139,22 @@ pub enum Cause {
 }
 
 impl Error {
-    /// Whether the same may succeed later (the disk), so that a batch is worth keeping; a refusal stays
-    /// one, however often it is asked.
-    pub const fn may_pass(&self) -> bool {
-        matches!(self.cause, Cause::Sqlite { .. })
+    /// Whether the same may succeed later (the disk, a lock), so that a batch is worth keeping; a refusal
+    /// stays one, however often it is asked: ours, a value that does not convert, and what SQLite refuses
+    /// for what it is (a constraint, a type, a size).
+    pub fn may_pass(&self) -> bool {
+        use rusqlite::ErrorCode as Code;
+        let Cause::Sqlite { source } = &self.cause else { return false };
+        code(source).is_some_and(|code| {
+            !matches!(
+                code,
+                Code::ConstraintViolation
+                    | Code::TypeMismatch
+                    | Code::TooBig
+                    | Code::ApiMisuse
+                    | Code::ParameterOutOfRange
+            )
+        })
     }
 }
 
@@ -177,5 +189,28 @@ fn remedy(error: &rusqlite::Error) -> &'static str {
         Some(Code::DatabaseBusy | Code::DatabaseLocked) => "; another program has it open for writing",
         Some(Code::SystemIoFailure) => "; check its disk in the kernel log",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(source: rusqlite::Error) -> Error {
+        Cause::from(source).at(Path::new("ledger.db"), "test")
+    }
+
+    #[test]
+    fn only_what_the_disk_or_a_lock_prevents_may_pass() {
+        use rusqlite::ffi;
+        let failure = |code| error(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR, ffi::SQLITE_BUSY, ffi::SQLITE_READONLY] {
+            assert!(failure(code).may_pass(), "{code}");
+        }
+        for code in [ffi::SQLITE_CONSTRAINT, ffi::SQLITE_MISMATCH, ffi::SQLITE_TOOBIG] {
+            assert!(!failure(code).may_pass(), "{code}");
+        }
+        assert!(!error(rusqlite::Error::ToSqlConversionFailure("too large".into())).may_pass());
+        assert!(!Cause::Missing.at(Path::new("ledger.db"), "test").may_pass());
     }
 }

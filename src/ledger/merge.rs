@@ -27,6 +27,8 @@ pub(super) fn shorten(windows: &mut Vec<Closed>) -> Option<Fit> {
     let (_, fit, index) = windows
         .windows(2)
         .enumerate()
+        // Over a hole there is nothing to add: the ledger names it.
+        .filter(|(_, pair)| pair[0].settlement.to == pair[1].settlement.from)
         .map(|(index, pair)| {
             let (one, two) = (&pair[0].settlement, &pair[1].settlement);
             let fit = fit(one, two);
@@ -96,9 +98,9 @@ fn add(first: &mut Settlement, second: Settlement) {
 fn add_row(sum: &mut Row, row: &Row) {
     sum.parts.add(&row.parts);
     sum.used.add(&row.used);
-    sum.energy_static += row.energy_static;
-    sum.energy_dynamic += row.energy_dynamic;
-    sum.memory_byte_seconds += row.memory_byte_seconds;
+    sum.energy_static.0 = sum.energy_static.0.saturating_add(row.energy_static.0);
+    sum.energy_dynamic.0 = sum.energy_dynamic.0.saturating_add(row.energy_dynamic.0);
+    sum.memory_byte_seconds = sum.memory_byte_seconds.saturating_add(row.memory_byte_seconds);
     sum.grade = sum.grade.max(row.grade);
     sum.measured += row.measured;
     sum.method = sum.method.max(row.method);

@@ -9,13 +9,17 @@ use super::error::{Cause, Error};
 use super::lock::Lock;
 use super::recover::{self, Recovered};
 use super::state::State;
-use super::{column, place, reader, schema, timeline};
-use crate::model::{Stamp, Utc};
+use super::timeline::{self, Timeline};
+use super::{column, place, reader, schema};
+use crate::model::{Nanoseconds, Stamp, Utc};
+
+/// A wall clock that moves by no more was slewed, or saw a leap second.
+const STEP: Nanoseconds = Nanoseconds::SECOND;
 
 /// Who opens a ledger, and when.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
-    /// The kernel's boot id; time since boot is continuous within one.
+    /// The kernel's boot id; time since boot is continuous within one. An empty one is a new boot each time.
     pub boot_id: String,
     /// This moment.
     pub now: Stamp,
@@ -31,6 +35,9 @@ pub struct Ledger {
     pub(super) state: State,
     /// Account time of the last commit that survives a power loss.
     pub(super) synced_at: Option<Utc>,
+    timeline: Timeline,
+    /// The lead of the wall clock at the last step that was recorded.
+    lead: i64,
     _lock: Lock,
 }
 
@@ -53,6 +60,7 @@ impl Ledger {
         schema::create(&mut connection, opening.now.utc)?;
         let timeline = timeline::resume(&connection, &opening.boot_id, opening.now)?;
         book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
+        let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (state, gpus) = recover::load(&connection)?;
         let recovered = Recovered {
             created: state.created,
@@ -63,7 +71,7 @@ impl Ledger {
             counters: state.counters.clone(),
             imbalance: state.imbalance,
         };
-        Ok((Self { connection, path, state, synced_at: None, _lock: lock }, recovered))
+        Ok((Self { connection, path, state, synced_at: None, timeline, lead, _lock: lock }, recovered))
     }
 
     /// Makes `book` the prices from the next whole minute after `now` on; none ends all money there.
@@ -77,21 +85,27 @@ impl Ledger {
             .map_err(|cause| cause.at(&self.path, "store the prices"))
     }
 
-    /// Records that the wall clock was seen to have stepped: `step` is what it now is ahead of account
-    /// time, in nanoseconds. Account time does not move.
+    /// Looks at the wall clock; where it has moved against account time by more than a second since the last
+    /// step, that is recorded as a step, and what it now is ahead is told, in nanoseconds. Account time does
+    /// not move. A step while no agent ran in this boot is found by the next one's first look.
     ///
     /// # Errors
-    /// The disk.
-    pub fn record_clock_step(&mut self, at: Utc, step: i64) -> Result<(), Error> {
-        column::stored(at.0)
+    /// The disk; the next look finds the step again.
+    pub fn watch_clock(&mut self, now: Stamp) -> Result<Option<i64>, Error> {
+        let lead = self.timeline.lead(now);
+        if lead.abs_diff(self.lead) <= STEP.0 {
+            return Ok(None);
+        }
+        column::stored(self.timeline.at(now.boottime).0)
             .and_then(|at| {
                 self.connection.execute(
                     "INSERT INTO clock_step (at_ns, step_ns) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-                    params![at, step],
+                    params![at, lead],
                 )
             })
-            .map(|_| ())
-            .map_err(|error| Cause::from(error).at(&self.path, "record a step of the clock"))
+            .map_err(|error| Cause::from(error).at(&self.path, "record a step of the clock"))?;
+        self.lead = lead;
+        Ok(Some(lead))
     }
 
     /// The file, by its real name.

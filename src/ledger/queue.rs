@@ -1,10 +1,13 @@
 //! Between the pulse, which never waits, and the ledger thread, which waits for the disk.
 //!
 //! Raw spans are a latest-wins slot: a window that is handed over replaces the spans it was settled from.
+//! What they showed last (holdings, the driver's energy counter) goes on to the ledger nevertheless, or a
+//! restart would go on from an older counter and book the same joules twice.
 //! Windows queue, at most [`Queue::WINDOWS`] per GPU; beyond that neighbours are added together and
 //! counted, so memory is flat and nothing is lost. It knows no SQLite.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +52,8 @@ struct Waiting {
 struct Line {
     closed: Vec<Closed>,
     spans: BTreeMap<Utc, Span>,
+    /// The newest span that a window replaced.
+    replaced: Option<Span>,
     energy_counter: Option<Microjoules>,
 }
 
@@ -102,14 +107,19 @@ impl Waiting {
         self.now = self.now.max(batch.now);
         self.sync |= batch.sync;
         for sight in batch.sights {
-            self.sights.entry(Arc::clone(&sight.gpu.uuid)).or_insert(sight);
+            match self.sights.entry(Arc::clone(&sight.gpu.uuid)) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(sight);
+                }
+                Entry::Occupied(first) => first.into_mut().learn(sight),
+            }
         }
         for holder in batch.holders {
             self.holders.insert(holder.id.clone(), holder);
         }
         for closed in batch.closed {
             let line = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
-            line.spans.retain(|from, _| *from >= closed.settlement.to);
+            line.replace(closed.settlement.to);
             line.closed.push(closed);
             while line.closed.len() > Queue::WINDOWS {
                 match shorten(&mut line.closed) {
@@ -123,7 +133,7 @@ impl Waiting {
         for open in batch.open {
             let line = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
             line.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
-            line.energy_counter = open.energy_counter;
+            line.energy_counter = open.energy_counter.or(line.energy_counter);
         }
     }
 
@@ -140,8 +150,12 @@ impl Waiting {
         };
         for (gpu, line) in std::mem::take(&mut self.gpus) {
             batch.closed.extend(line.closed);
-            if !line.spans.is_empty() {
-                let spans = line.spans.into_values().collect();
+            let mut spans: Vec<Span> = line.spans.into_values().collect();
+            if spans.is_empty() {
+                // The ledger stores nothing of it but who held at its end.
+                spans.extend(line.replaced);
+            }
+            if !spans.is_empty() || line.energy_counter.is_some() {
                 batch.open.push(Open { gpu, spans, energy_counter: line.energy_counter });
             }
         }
@@ -149,11 +163,24 @@ impl Waiting {
     }
 }
 
+impl Line {
+    /// Forgets the spans that a window up to `end` was settled from.
+    fn replace(&mut self, end: Utc) {
+        let open = self.spans.split_off(&end);
+        let settled = std::mem::replace(&mut self.spans, open);
+        // One that straddles the end comes again as its remainder.
+        let newest = settled.into_values().next_back().filter(|span| span.to <= end);
+        self.replaced = newest.or(self.replaced.take());
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::model::{ActivitySource, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use};
+    use crate::model::{
+        ActivitySource, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use,
+    };
 
     const SECOND: u64 = 1_000_000_000;
     const NOW: Duration = Duration::ZERO;
@@ -235,9 +262,45 @@ mod tests {
         queue.put_back(failed);
         queue.offer(window(15, "user:a", 5));
         let batch = queue.take(NOW).unwrap();
-        assert_eq!(starts(&batch), [] as [u64; 0]);
+        // All are replaced; the last one tells who held at its end.
+        assert_eq!(starts(&batch), [16]);
         let from: Vec<u64> = batch.closed.iter().map(|closed| closed.settlement.from.0 / SECOND).collect();
         assert_eq!(from, [0, 15]);
+    }
+
+    #[test]
+    fn spans_that_a_window_replaced_leave_their_counter_and_the_holdings_at_their_end() {
+        let queue = Queue::default();
+        let mut seen = spans(0..15);
+        seen.open[0].energy_counter = Some(Microjoules(42));
+        queue.offer(seen.clone());
+        queue.offer(window(0, "user:a", 5));
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!((starts(&batch), batch.open[0].energy_counter), (vec![14], Some(Microjoules(42))));
+        // Nor do they get lost when the commit fails.
+        queue.put_back(batch);
+        queue.offer(window(15, "user:a", 5));
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!((starts(&batch), batch.open[0].energy_counter), (vec![14], Some(Microjoules(42))));
+        // A counter may come without any span.
+        seen.open[0].spans.clear();
+        queue.offer(seen);
+        assert_eq!(queue.take(NOW).unwrap().open[0].energy_counter, Some(Microjoules(42)));
+    }
+
+    #[test]
+    fn a_second_sight_brings_the_model_that_the_first_did_not_know() {
+        let queue = Queue::default();
+        let sight = |model: &str, at| {
+            let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
+            let sights = vec![Sight { gpu, model: model.into(), at: Utc(at) }];
+            queue.offer(Batch { sights, ..Batch::default() });
+        };
+        sight("", 1);
+        sight("NVIDIA H100", 2);
+        sight("", 3);
+        let batch = queue.take(NOW).unwrap();
+        assert_eq!((&*batch.sights[0].model, batch.sights[0].at), ("NVIDIA H100", Utc(1)));
     }
 
     /// Offers `windows` windows, checks that they continue each other, and sums what was within.

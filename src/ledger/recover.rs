@@ -10,7 +10,8 @@ use super::column::{loaded, loaded_json, loaded_money};
 use super::state::{Cost, Counter, CounterKey, Gpu, State};
 use super::timeline::Timeline;
 use crate::model::{
-    Carry, GpuId, Holder, HolderId, Holding, Microjoules, Nanoseconds, Parts, Span, Use, Utc,
+    ActivitySource, Carry, GpuId, Holder, HolderId, Holding, Method, Microjoules, Nanoseconds, Parts,
+    SlotState, Span, Use, Utc,
 };
 
 /// Where the account stands.
@@ -47,7 +48,7 @@ pub struct RecoveredGpu {
     pub carry: Carry,
     /// The weights of the last window.
     pub weights: BTreeMap<HolderId, u64>,
-    /// Raw spans from `settled_until` on, without holes.
+    /// Raw spans from `settled_until` on, without holes: where one was lost, a span says that nobody looked.
     pub spans: Vec<Span>,
     /// Holdings at the end of the last span that was ever stored.
     pub holdings: Arc<[Holding]>,
@@ -65,8 +66,10 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap
     };
     let mut recovered = BTreeMap::new();
     for (mut gpu, mut told) in gpus(connection)? {
-        told.spans = spans(connection, gpu.id)?;
-        gpu.raw = told.spans.iter().map(|span| (span.from, span.to)).collect();
+        let stored = spans(connection, gpu.id)?;
+        gpu.seen = stored.last().map_or(gpu.seen, |span| span.to);
+        gpu.raw = stored.iter().map(|span| (span.from, span.to)).collect();
+        told.spans = joined(told.settled_until, stored);
         state.gpus.insert(Arc::clone(&told.gpu.uuid), gpu);
         recovered.insert(Arc::clone(&told.gpu.uuid), told);
     }
@@ -123,6 +126,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
                 price_time: loaded(row, 7)?,
                 raw: BTreeMap::new(),
                 holdings: Arc::clone(&told.holdings),
+                seen: told.settled_until,
             };
             Ok((gpu, told))
         })?
@@ -134,6 +138,40 @@ fn spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> {
         .prepare_cached("SELECT span FROM raw WHERE gpu = ?1 ORDER BY from_ns")?
         .query_map([gpu], |row| loaded_json(row, 0))?
         .collect()
+}
+
+/// The spans with their holes named; one that overlaps its forerunner, which no commit stores, is left out.
+fn joined(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
+    let mut at = settled_until;
+    let mut spans = Vec::with_capacity(stored.len());
+    for span in stored {
+        if span.from < at {
+            continue;
+        }
+        if at < span.from {
+            spans.push(nobody_looked(at, span.from));
+        }
+        at = span.to;
+        spans.push(span);
+    }
+    spans
+}
+
+fn nobody_looked(from: Utc, to: Utc) -> Span {
+    Span {
+        from,
+        to,
+        state: SlotState::Unobserved,
+        source: ActivitySource::None,
+        method: Method::Observed,
+        holdings: Arc::default(),
+        covered_by: BTreeMap::new(),
+        busy: 0,
+        present: BTreeMap::new(),
+        blind: false,
+        energy: None,
+        idle_energy: Microjoules(0),
+    }
 }
 
 /// Five parts and four shares of use from column `first` on.

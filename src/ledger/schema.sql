@@ -14,7 +14,7 @@ CREATE TABLE ledger (
 
 -- The account's time axis: time since boot + offset, the offset frozen for each boot.
 CREATE TABLE boot (
-    boot_id       TEXT PRIMARY KEY,  -- /proc/sys/kernel/random/boot_id
+    boot_id       TEXT PRIMARY KEY,  -- /proc/sys/kernel/random/boot_id; empty: unknown, each start is a new boot
     offset_ns     INTEGER NOT NULL,  -- account time - time since boot
     first_seen_ns INTEGER NOT NULL   -- account time when this boot was first seen
 ) STRICT, WITHOUT ROWID;
@@ -50,7 +50,8 @@ CREATE TABLE gpu (
     carry             TEXT NOT NULL DEFAULT '{}', -- JSON: tree node -> holder -> owed, 2^-32 ns
     weights           TEXT NOT NULL DEFAULT '{}', -- JSON: holder -> weight of the last window
     holdings          TEXT NOT NULL DEFAULT '[]', -- JSON: holdings at the end of the last span
-    energy_counter_uj INTEGER                     -- the driver's energy counter at the last span
+    energy_counter_uj INTEGER                     -- the driver's energy counter at the last span; NULL: not
+                                                  -- read in this boot
 ) STRICT;
 
 -- Holders: who held or used a GPU, with the facts that tenant rules read.

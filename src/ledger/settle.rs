@@ -38,8 +38,8 @@ pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: 
         let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now);
         counter.parts.add(&row.parts);
         counter.used.add(&row.used);
-        counter.energy_static += row.energy_static;
-        counter.energy_dynamic += row.energy_dynamic;
+        counter.energy_static.0 = counter.energy_static.0.saturating_add(row.energy_static.0);
+        counter.energy_dynamic.0 = counter.energy_dynamic.0.saturating_add(row.energy_dynamic.0);
     }
     let held: i128 = piece.rows.iter().map(|row| i128::from(row.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::book::{Tariff, Version};
-use crate::model::{HolderId, Holding, Microjoules, Money, Parts, Use, Utc};
+use crate::model::{HolderId, Holding, Microjoules, Money, Nanoseconds, Parts, Use, Utc};
 
 /// UUID of the GPU, and the holder.
 pub type CounterKey = (Arc<str>, HolderId);
@@ -57,6 +57,8 @@ pub(super) struct Gpu {
     pub(super) raw: BTreeMap<Utc, Utc>,
     /// Holdings at the end of the last of them.
     pub(super) holdings: Arc<[Holding]>,
+    /// The end of the span that told them.
+    pub(super) seen: Utc,
 }
 
 /// The whole of it.
@@ -84,6 +86,8 @@ pub(super) struct Changes {
     pub(super) holders: HashMap<HolderId, i64>,
     pub(super) counters: BTreeMap<CounterKey, Counter>,
     pub(super) imbalance: i128,
+    /// GPU time of holes that were settled as unobserved.
+    pub(super) unobserved: Nanoseconds,
 }
 
 impl<'a> Draft<'a> {

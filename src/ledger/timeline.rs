@@ -29,10 +29,13 @@ impl Timeline {
     }
 }
 
-/// The axis for this boot: the one that is stored, or a new one, which is stored.
+/// The axis for this boot: the one that is stored, or a new one, which is stored. Without a boot id nobody
+/// knows whether it is still the same boot, so it counts as a new one.
 pub(super) fn resume(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Timeline, Cause> {
     let known = connection
-        .query_row("SELECT offset_ns FROM boot WHERE boot_id = ?1", [boot_id], |row| row.get(0))
+        .query_row("SELECT offset_ns FROM boot WHERE boot_id = ?1 AND boot_id <> ''", [boot_id], |row| {
+            row.get(0)
+        })
         .optional()?;
     let offset = match known {
         Some(offset) => offset,
@@ -41,14 +44,37 @@ pub(super) fn resume(connection: &Connection, boot_id: &str, now: Stamp) -> Resu
     let here = Timeline { offset }.at(now.boottime);
     let behind = largest(connection)?.since(here);
     let timeline = Timeline { offset: offset + stored(behind.0)? };
-    if known != Some(timeline.offset) {
+    if known.is_none() {
+        // The driver's counter begins anew with a boot, and may be above the old one before it is first
+        // read; the difference would be joules that nobody used. Before the boot is stored, so that a kill
+        // between the two forgets it again.
+        connection.execute("UPDATE gpu SET energy_counter_uj = NULL", [])?;
         connection.execute(
-            "INSERT INTO boot (boot_id, offset_ns, first_seen_ns) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET offset_ns = excluded.offset_ns",
+            "INSERT OR REPLACE INTO boot (boot_id, offset_ns, first_seen_ns) VALUES (?1, ?2, ?3)",
             params![boot_id, timeline.offset, stored(timeline.at(now.boottime).0)?],
+        )?;
+    } else if known != Some(timeline.offset) {
+        connection.execute(
+            "UPDATE boot SET offset_ns = ?2 WHERE boot_id = ?1",
+            params![boot_id, timeline.offset],
         )?;
     }
     Ok(timeline)
+}
+
+/// The lead of the wall clock when a step was last recorded in this boot; 0 where none was, since a boot
+/// takes the wall clock as it is.
+pub(super) fn recorded_lead(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
+    let step = connection
+        .query_row(
+            "SELECT step_ns FROM clock_step
+             WHERE at_ns >= (SELECT first_seen_ns FROM boot WHERE boot_id = ?1)
+             ORDER BY at_ns DESC LIMIT 1",
+            [boot_id],
+            |row| row.get(0),
+        )
+        .optional()?;
+    Ok(step.unwrap_or(0))
 }
 
 /// The largest time that anything in the ledger bears.

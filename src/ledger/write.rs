@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use super::MINUTE;
 use super::batch::Sight;
-use super::column::{grade_rank, method_rank, source_rank, stored, stored_money};
+use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_money};
 use super::cut::Piece;
 use super::error::Cause;
 use super::state::{Counter, Gpu};
@@ -18,7 +18,8 @@ pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<
         .prepare_cached(
             "INSERT INTO gpu (uuid, gpu_index, model, first_seen_ns, settled_until_ns)
              VALUES (?1, ?2, ?3, ?4, ?4)
-             ON CONFLICT (uuid) DO UPDATE SET gpu_index = excluded.gpu_index, model = excluded.model
+             ON CONFLICT (uuid) DO UPDATE SET gpu_index = excluded.gpu_index,
+                model = CASE excluded.model WHEN '' THEN model ELSE excluded.model END
              RETURNING id",
         )?
         .query_row(params![sight.gpu.uuid, sight.gpu.index, sight.model, stored(sight.at.0)?], |row| {
@@ -72,22 +73,23 @@ pub(super) fn forget_raw(connection: &Connection, gpu: &Gpu) -> rusqlite::Result
     Ok(())
 }
 
-/// What the last span showed: holdings where they changed, the energy counter.
-pub(super) fn gpu_seen(
+/// Who held at the end of the last span.
+pub(super) fn holdings(connection: &Connection, gpu: i64, holdings: &Arc<[Holding]>) -> Result<(), Cause> {
+    connection
+        .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
+        .execute(params![gpu, serde_json::to_string(holdings)?])?;
+    Ok(())
+}
+
+/// The driver's energy counter, up to which the joules are in spans or windows.
+pub(super) fn energy_counter(
     connection: &Connection,
     gpu: i64,
-    holdings: Option<&Arc<[Holding]>>,
-    energy_counter: Option<Microjoules>,
-) -> Result<(), Cause> {
-    if let Some(holdings) = holdings {
-        connection
-            .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
-            .execute(params![gpu, serde_json::to_string(holdings)?])?;
-    }
-    let counter = energy_counter.map(|counter| stored(counter.0)).transpose()?;
+    counter: Microjoules,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached("UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1")?
-        .execute(params![gpu, counter])?;
+        .execute(params![gpu, clamped(counter.0)])?;
     Ok(())
 }
 
@@ -136,7 +138,8 @@ pub(super) fn minute(
     Ok(())
 }
 
-/// A row, added to its minute (minute, GPU, holder); the worst of grade, method and source stays.
+/// A row, added to its minute (minute, GPU, holder); the worst of grade, method and source stays. What the
+/// driver tells (energy, memory) stops at the largest INTEGER: a REAL would be refused.
 pub(super) fn account(
     connection: &Connection,
     (minute, gpu, holder): (Utc, i64, i64),
@@ -155,9 +158,12 @@ pub(super) fn account(
             used_beyond_ns = used_beyond_ns + excluded.used_beyond_ns,
             used_outside_ns = used_outside_ns + excluded.used_outside_ns,
             used_unheld_ns = used_unheld_ns + excluded.used_unheld_ns,
-            energy_static_uj = energy_static_uj + excluded.energy_static_uj,
-            energy_dynamic_uj = energy_dynamic_uj + excluded.energy_dynamic_uj,
-            memory_byte_seconds = memory_byte_seconds + excluded.memory_byte_seconds,
+            energy_static_uj = energy_static_uj
+                + min(excluded.energy_static_uj, 9223372036854775807 - energy_static_uj),
+            energy_dynamic_uj = energy_dynamic_uj
+                + min(excluded.energy_dynamic_uj, 9223372036854775807 - energy_dynamic_uj),
+            memory_byte_seconds = memory_byte_seconds
+                + min(excluded.memory_byte_seconds, 9223372036854775807 - memory_byte_seconds),
             measured_ns = measured_ns + excluded.measured_ns,
             grade = max(grade, excluded.grade),
             method = max(method, excluded.method),
@@ -176,9 +182,9 @@ pub(super) fn account(
         stored(row.used.beyond)?,
         stored(row.used.outside)?,
         stored(row.used.unheld)?,
-        stored(row.energy_static.0)?,
-        stored(row.energy_dynamic.0)?,
-        stored(row.memory_byte_seconds)?,
+        clamped(row.energy_static.0),
+        clamped(row.energy_dynamic.0),
+        clamped(row.memory_byte_seconds),
         stored(row.measured)?,
         grade_rank(row.grade),
         method_rank(row.method),
@@ -223,8 +229,8 @@ pub(super) fn counter(
             stored(counter.used.beyond)?,
             stored(counter.used.outside)?,
             stored(counter.used.unheld)?,
-            stored(counter.energy_static.0)?,
-            stored(counter.energy_dynamic.0)?,
+            clamped(counter.energy_static.0),
+            clamped(counter.energy_dynamic.0),
         ])?;
     for (tariff, cost) in &counter.costs {
         let (held, used) = (stored_money(cost.held)?, stored_money(cost.used)?);

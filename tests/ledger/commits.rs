@@ -1,7 +1,7 @@
 //! Commits, refusals of what does not continue the account, and what a kill leaves.
 
-use gpumeter::ledger::{Batch, Cause};
-use gpumeter::model::{Microjoules, Nanoseconds};
+use gpumeter::ledger::{Batch, Cause, Queue, Reader};
+use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
 
 use crate::world::*;
 
@@ -61,16 +61,19 @@ fn a_kill_loses_at_most_what_was_not_committed() {
 }
 
 #[test]
-fn a_window_committed_twice_or_with_a_hole_is_refused_whole() {
+fn a_window_that_overlaps_the_account_is_refused_whole() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);
     settle(&mut ledger, 0, 0..15, "user:a");
     let first = (after(0), after(15));
-    for (from, to) in [(0, 15), (16, 30), (14, 30), (15, 15)] {
-        let closed = vec![whole(1, first, "user:b", 1), whole(0, (after(from), after(to)), "user:a", 0)];
+    for (from, to) in [(14, 30), (15, 15), (30, 16)] {
+        let mut guilty = whole(0, first, "user:a", 0);
+        (guilty.settlement.from, guilty.settlement.to) = (after(from), after(to));
+        let closed = vec![whole(1, first, "user:b", 1), guilty];
         let error = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap_err();
         assert!(matches!(error.cause, Cause::Window { settled_until, .. } if settled_until == after(15)));
+        assert!(!error.may_pass());
     }
     // The other GPU's window was not stored either, in the file and in memory.
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 1);
@@ -78,6 +81,118 @@ fn a_window_committed_twice_or_with_a_hole_is_refused_whole() {
     let closed = vec![whole(1, first, "user:b", 1)];
     let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
     assert_eq!(told.counters[&(uuid(1), holder("user:b"))].parts.held(), 15 * SECOND);
+}
+
+#[test]
+fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..30, "user:a");
+    let again = |from: u64| whole(0, (after(from), after(from + 15)), "user:b", 1);
+    let closed = vec![again(0), again(15)];
+    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.slots[&uuid(0)].settled_until, after(30));
+    assert!(told.counters.is_empty());
+    let closed = vec![again(15), again(30)];
+    let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
+    assert_eq!(told.counters[&(uuid(0), holder("user:b"))].parts.held(), 15 * SECOND);
+    assert_eq!((told.imbalance, told.unobserved), (0, Nanoseconds(0)));
+}
+
+#[test]
+fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3_600_000_000_000)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..15, "user:a");
+    let spans = vec![open(0, vec![span(15, 16), span(80, 100)])];
+    ledger.commit(&Batch { now: after(100), open: spans, ..Batch::default() }).unwrap();
+    let closed = vec![whole(0, (after(90), after(120)), "user:a", 5)];
+    let told = ledger.commit(&Batch { now: after(121), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.unobserved, Nanoseconds::from_seconds(75));
+    assert_eq!(told.imbalance, 0);
+    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
+    let nobody = &told.counters[&(uuid(0), holder(HolderId::UNOBSERVED))];
+    assert_eq!((nobody.parts.unmeasured, nobody.parts.held()), (75 * SECOND, 75 * SECOND));
+    assert_eq!(told.counters[&(uuid(0), holder("user:a"))].parts.held(), 45 * SECOND);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 0);
+    assert_eq!(world.sql::<i64>("SELECT slot_ns FROM minute ORDER BY minute_ns LIMIT 1"), 60 * SECOND as i64);
+    assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
+    // The next one continues, and the bill knows both.
+    settle(&mut ledger, 0, 120..180, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    let line = bill.lines.iter().find(|line| line.holder == holder(HolderId::UNOBSERVED)).unwrap();
+    assert_eq!((line.method, line.parts.unmeasured), (Method::Observed, 75 * SECOND));
+}
+
+#[test]
+fn one_gpus_refusal_costs_the_others_nothing() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 0, 0..20, "user:a");
+    let window = |gpu, from, to| whole(gpu, (after(from), after(to)), "user:b", 1);
+    // GPU 0 has an account up to 30; its first window straddles that, the second goes on.
+    let batch = Batch {
+        now: after(60),
+        sights: vec![sight(2, 0)],
+        closed: vec![window(0, 15, 45), window(0, 45, 60), window(1, 0, 15), window(2, 0, 15)],
+        open: vec![open(0, vec![span(60, 62), span(61, 63)]), open(1, vec![span(15, 16)])],
+        ..Batch::default()
+    };
+    assert!(ledger.commit(&batch).is_err());
+    let salvage = ledger.salvage(batch);
+    let dropped: Vec<&str> = salvage.dropped.iter().map(|(gpu, _)| &**gpu).collect();
+    assert_eq!(dropped, [&*uuid(0), &*uuid(0)], "a window and the spans");
+    assert!(salvage.unfinished.is_empty() && salvage.prevented.is_none());
+    let last = salvage.acknowledged.last().unwrap();
+    assert_eq!(last.imbalance, 0);
+    let unobserved: Nanoseconds = salvage.acknowledged.iter().map(|told| told.unobserved).sum();
+    assert_eq!(unobserved, Nanoseconds::from_seconds(15), "between 30 and 45");
+    drop(ledger);
+    let (_, recovered) = world.open(61, None);
+    let until: Vec<_> = (0..3).map(|gpu| recovered.gpus[&uuid(gpu)].settled_until).collect();
+    assert_eq!(until, [after(60), after(15), after(15)]);
+    assert_eq!(recovered.gpus[&uuid(1)].spans, [span(15, 16)]);
+    assert_eq!(recovered.imbalance, 0);
+}
+
+#[test]
+fn a_sight_survives_the_refusal_of_what_came_with_it() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
+    backwards.settlement.to = after(0);
+    let batch = Batch { sights: vec![sight(0, 0)], closed: vec![backwards], ..Batch::default() };
+    assert_eq!(ledger.salvage(batch).dropped.len(), 1);
+    // Without it every later window would be refused for ever.
+    let closed = vec![whole(0, (after(15), after(30)), "user:a", 0)];
+    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
+}
+
+#[test]
+fn what_a_lock_prevents_is_handed_back_whole() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    let other = rusqlite::Connection::open(world.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let closed = (0..2).map(|gpu| whole(gpu, (after(0), after(15)), "user:a", 0)).collect();
+    let salvage = ledger.salvage(Batch { now: after(16), closed, ..Batch::default() });
+    assert!(salvage.acknowledged.is_empty() && salvage.dropped.is_empty());
+    assert!(salvage.prevented.unwrap().may_pass());
+    other.execute_batch("ROLLBACK").unwrap();
+    let queue = Queue::default();
+    for batch in salvage.unfinished {
+        queue.put_back(batch);
+    }
+    let told = ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    assert_eq!(told.slots.len(), 2);
 }
 
 #[test]
@@ -89,11 +204,14 @@ fn a_straddling_span_is_stored_again_by_its_remainder() {
     ledger.commit(&Batch { now: after(20), open: spans, ..Batch::default() }).unwrap();
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
     let mut batch = Batch { now: after(21), closed, ..Batch::default() };
-    // Without the remainder seconds 15 to 20 would be in neither the account nor the spans, once the
-    // next span comes.
+    // Without the remainder seconds 15 to 20 are in no span; a restart would find them unobserved.
     batch.open = vec![open(0, vec![span(20, 21)])];
-    let error = ledger.commit(&batch).unwrap_err();
-    assert!(matches!(error.cause, Cause::Spans { at, .. } if at == after(15)), "{error}");
+    ledger.commit(&batch).unwrap();
+    let (_, recovered) = world.killed().open(22, None);
+    let spans = &recovered.gpus[&uuid(0)].spans;
+    assert_eq!((spans[0].from, spans[0].to, spans[0].state), (after(15), after(20), SlotState::Unobserved));
+    assert_eq!(spans[1..], [span(20, 21)]);
+    batch.closed.clear();
     batch.open = vec![open(0, vec![span(15, 20), span(20, 21)])];
     ledger.commit(&batch).unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 2);
@@ -153,4 +271,69 @@ fn a_gap_settled_at_once_is_spread_over_its_minutes() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 3);
     let second = "SELECT within_ns FROM account ORDER BY minute_ns LIMIT 1 OFFSET 1";
     assert_eq!(world.sql::<i64>(second), 30 * SECOND as i64);
+}
+
+#[test]
+fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    for from in [0, 15] {
+        let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
+        absurd.settlement.rows[0].memory_byte_seconds = u64::MAX;
+        absurd.settlement.rows[0].energy_dynamic = Microjoules(u64::MAX);
+        ledger.commit(&Batch { now: after(from + 16), closed: vec![absurd], ..Batch::default() }).unwrap();
+    }
+    let largest = "SELECT min(memory_byte_seconds, energy_dynamic_uj) FROM account";
+    assert_eq!(world.sql::<i64>(largest), i64::MAX);
+    drop(ledger);
+    let (_, recovered) = world.open(31, None);
+    let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
+    assert_eq!(counter.parts.held(), 30 * SECOND);
+    assert_eq!(counter.energy_dynamic.0, i64::MAX as u64);
+}
+
+#[test]
+fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let queue = Queue::default();
+    queue.offer(Batch { now: after(15), open: vec![open(0, vec![span(0, 15)])], ..Batch::default() });
+    let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
+    queue.offer(Batch { now: after(25), closed, ..Batch::default() });
+    ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    drop(ledger);
+    let (_, recovered) = world.open(26, None);
+    let gpu = &recovered.gpus[&uuid(0)];
+    assert_eq!((gpu.settled_until, gpu.energy_counter), (after(15), Some(Microjoules(42))));
+    assert_eq!(gpu.holdings, span(0, 15).holdings);
+    assert!(gpu.spans.is_empty());
+}
+
+#[test]
+fn an_older_span_that_comes_again_does_not_tell_who_holds_now() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let mut first = span(0, 1);
+    first.holdings = [].into();
+    for spans in [vec![first.clone(), span(1, 2)], vec![first]] {
+        ledger.commit(&Batch { now: after(2), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+    }
+    drop(ledger);
+    let (_, recovered) = world.open(3, None);
+    assert_eq!(recovered.gpus[&uuid(0)].holdings, span(1, 2).holdings);
+}
+
+#[test]
+fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
+        let mut sight = sight(0, 0);
+        sight.model = model.into();
+        ledger.commit(&Batch { now: START, sights: vec![sight], ..Batch::default() }).unwrap();
+        assert_eq!(world.sql::<String>("SELECT model FROM gpu"), stored);
+    }
 }

@@ -1,6 +1,6 @@
 //! What may be opened, and what is refused without a scratch.
 
-use gpumeter::ledger::{Cause, Ledger, Reader, Timeline, unowned};
+use gpumeter::ledger::{Batch, Cause, Ledger, Reader, Timeline, unowned};
 use gpumeter::model::{Nanoseconds, Stamp};
 
 use crate::world::*;
@@ -112,7 +112,7 @@ fn a_stepped_clock_moves_no_account_time_within_a_boot() {
     let stepped = Stamp { boottime: Nanoseconds::from_seconds(1010), utc: after(3610) };
     assert_eq!(timeline.at(stepped.boottime), after(10));
     assert_eq!(timeline.lead(stepped), 3600 * SECOND as i64);
-    ledger.record_clock_step(after(10), timeline.lead(stepped)).unwrap();
+    assert_eq!(ledger.watch_clock(stepped).unwrap(), Some(timeline.lead(stepped)));
     drop(ledger);
     let mut opening = opening(0, None);
     opening.now = stepped;
@@ -140,4 +140,69 @@ fn a_new_boot_takes_the_wall_clock_but_never_falls_before_what_is_stored() {
     // The last commit was made at second 61.
     assert_eq!(recovered.timeline.at(opening.now.boottime), after(61));
     assert_ne!(recovered.timeline, Timeline::default());
+}
+
+/// A moment at which the wall clock is `lead` milliseconds ahead of the account.
+fn ahead(seconds: u64, lead: i64) -> Stamp {
+    let mut now = opening(seconds, None).now;
+    now.utc.0 = now.utc.0.saturating_add_signed(lead * 1_000_000);
+    now
+}
+
+#[test]
+fn a_step_of_the_clock_is_recorded_once_and_a_slewed_clock_is_not() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let mut look = |seconds, lead| ledger.watch_clock(ahead(seconds, lead)).unwrap();
+    assert_eq!(look(0, 0), None);
+    assert_eq!(look(1, 1_000), None);
+    assert_eq!(look(2, 1_001), Some(1_001_000_000));
+    assert_eq!(look(3, 1_001), None);
+    assert_eq!(look(4, 1_900), None);
+    assert_eq!(look(5, -3_000), Some(-3_000_000_000));
+    drop(ledger);
+    // Another agent in the same boot knows what was recorded, and finds what was not.
+    let mut opening = opening(0, None);
+    opening.now = ahead(6, -3_000);
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(ledger.watch_clock(ahead(7, -3_000)).unwrap(), None);
+    assert_eq!(ledger.watch_clock(ahead(8, 5)).unwrap(), Some(5_000_000));
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM clock_step"), 3);
+    // A new boot takes the wall clock as it is.
+    drop(ledger);
+    opening.boot_id = "second".into();
+    opening.now = ahead(20, 7_000);
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(ledger.watch_clock(opening.now).unwrap(), None);
+}
+
+#[test]
+fn the_drivers_energy_counter_does_not_survive_a_reboot() {
+    for (before, after_it, kept) in [("first", "first", true), ("first", "second", false), ("", "", false)] {
+        let world = World::new();
+        let mut opening = opening(0, None);
+        opening.boot_id = before.into();
+        let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+        introduced(&mut ledger, 1);
+        let open = vec![open(0, vec![span(0, 1)])];
+        ledger.commit(&Batch { now: after(1), open, ..Batch::default() }).unwrap();
+        drop(ledger);
+        opening.boot_id = after_it.into();
+        opening.now = ahead(10, 0);
+        let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+        assert_eq!(recovered.gpus[&uuid(0)].energy_counter.is_some(), kept, "{before:?} to {after_it:?}");
+        assert_eq!(recovered.gpus[&uuid(0)].spans, [span(0, 1)]);
+    }
+}
+
+#[test]
+fn without_a_boot_id_every_start_is_a_new_boot() {
+    let world = World::new();
+    let mut opening = opening(0, None);
+    opening.boot_id.clear();
+    drop(Ledger::open(&world.path(), &opening).unwrap());
+    // The kernel started anew: its time since boot begins at zero, the wall clock goes on.
+    opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
+    let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));
 }
