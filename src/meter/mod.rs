@@ -247,7 +247,7 @@ impl Meter {
                 coarse: false,
             }));
             let (spans, energy_counter) = gpu.account.unsent();
-            if !spans.is_empty() {
+            if !spans.is_empty() || energy_counter.is_some() {
                 batch.open.push(crate::ledger::Open { gpu: Arc::clone(uuid), spans, energy_counter });
             }
         }
