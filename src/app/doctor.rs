@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::host::Host;
 use crate::model::{Absence, Frame};
-use crate::nvml::{CallSlot, Found, Lane, Library, find};
+use crate::nvml::{CallSlot, Found, Lane, Library, count, find};
 
 /// What works and what does not.
 #[derive(Clone, Debug, Default)]
@@ -67,24 +67,25 @@ fn driver(config: &Config, diagnosis: &mut Diagnosis) {
     };
     let kind = if library.is_simulated() { "a simulated library: every number is made up" } else { "opened" };
     diagnosis.add("driver", true, kind);
-    match find(&library, &CallSlot::default(), &clock) {
-        Ok(found) if found.is_empty() => diagnosis.add("gpus", false, "the driver counts none"),
-        Ok(found) => {
-            diagnosis.add("gpus", true, format!("{} counted", found.len()));
-            for gpu in &found {
-                match examine(&library, gpu, &clock) {
+    match count(&library, &CallSlot::default(), &clock) {
+        Ok(0) => diagnosis.add("gpus", false, "the driver counts none"),
+        Ok(counted) => {
+            diagnosis.add("gpus", true, format!("{counted} counted"));
+            for index in 0..counted {
+                let answer = find(&library, index, &CallSlot::default(), &clock)
+                    .and_then(|gpu| examine(&library, &gpu, &clock));
+                match answer {
                     Ok(gpu) => diagnosis.gpus.push(gpu),
                     Err(absence) => diagnosis.add(
                         "gpu",
                         false,
-                        format!("{} answers nothing: {}", gpu.id.uuid, absence.reason()),
+                        format!("GPU {index} answers nothing: {}", absence.reason()),
                     ),
                 }
             }
         }
         Err(absence) => diagnosis.add("gpus", false, format!("cannot be counted: {}", absence.reason())),
     }
-    Library::close(library);
 }
 
 fn examine(library: &Arc<Library>, gpu: &Found, clock: &Clock) -> Result<GpuDiagnosis, Absence> {

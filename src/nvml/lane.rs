@@ -17,7 +17,7 @@ use crate::model::{Absence, Frame, GpuId, InstanceFrame, Reading, Stamp};
 
 /// What reads one GPU.
 pub struct Lane {
-    gpu: GpuId,
+    found: Found,
     level: Level,
     door: Door,
     plan: Option<Plan>,
@@ -33,7 +33,7 @@ impl Lane {
     /// A lane for a GPU that was found; nothing is asked yet.
     pub fn new(library: Arc<Library>, found: &Found, slot: CallSlot, clock: Clock, level: Level) -> Self {
         Self {
-            gpu: found.id.clone(),
+            found: found.clone(),
             level,
             door: Door::new(library, slot, clock),
             plan: None,
@@ -47,11 +47,21 @@ impl Lane {
 
     /// The GPU.
     pub fn gpu(&self) -> &GpuId {
-        &self.gpu
+        &self.found.id
     }
 
     /// Reads what is due. A GPU that says it is lost loses its plan; the next tick tries a new one.
     pub fn tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
+        let answer = self.try_tick(due);
+        if answer.is_err() {
+            // What belongs to a tick that brought nothing is not told of the next one.
+            self.door.take_calls();
+            self.door.take_lost();
+        }
+        answer
+    }
+
+    fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         let (mut plan, due) = match self.plan.take() {
             Some(plan) => (plan, due),
             None => (self.compile()?, [true; 3]),
@@ -75,7 +85,7 @@ impl Lane {
     }
 
     fn compile(&mut self) -> Result<Plan, Absence> {
-        let plan = Plan::compile(&mut self.door, &self.gpu.uuid, self.level)?;
+        let plan = Plan::compile(&mut self.door, &self.found, self.level)?;
         self.generation += 1;
         self.readings.clone_from(&plan.blank);
         self.tiers = [None; 3];
@@ -149,7 +159,7 @@ impl Lane {
         let processes = self.processes.list(&mut self.door, plan.device).map(Into::into);
         let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
         Frame {
-            gpu: self.gpu.clone(),
+            gpu: self.found.id.clone(),
             identity: Arc::clone(&plan.identity),
             generation: self.generation,
             begun,

@@ -11,7 +11,7 @@ use super::door::{Door, Handle};
 use super::fields::{Batch, Field};
 use super::gpm::Pair;
 use super::instances::{self, Instance};
-use super::inventory;
+use super::inventory::{self, Found};
 use crate::catalogue::{CallValue, Family, Level, PointId, Source, device_points};
 use crate::model::frame::Tier;
 use crate::model::{Absence, GpuIdentity, Reading, Unit};
@@ -52,8 +52,8 @@ pub(super) struct Ask<T> {
 
 impl Plan {
     /// Asks the board for everything up to that level, once, and keeps what it answers.
-    pub(super) fn compile(door: &mut Door, uuid: &str, level: Level) -> Result<Self, Absence> {
-        let device = inventory::handle(door, uuid)?;
+    pub(super) fn compile(door: &mut Door, found: &Found, level: Level) -> Result<Self, Absence> {
+        let device = inventory::handle(door, found)?;
         let identity = Arc::new(inventory::identity(door, device));
         let mut probe = Probe::new(door, device, level)?;
         let mut chosen = Vec::new();

@@ -1,5 +1,6 @@
 //! What a sick driver may do to the agent, and what it may not.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::running::Demo;
@@ -59,4 +60,62 @@ fn a_hang_of_every_call_leaves_the_agent_answering() {
     assert!(!page.has("gpu_power_watts", &[]));
     assert_eq!(demo.agent.get("/-/healthy").0, 200);
     demo.faults("[]");
+}
+
+/// Kills the agent and starts it again over a driver that is sick from the start.
+fn restart_sick(faults: &str) -> Demo {
+    let mut demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    demo.faults(faults);
+    demo.kill_and_restart(&[]);
+    demo
+}
+
+fn up(page: &crate::scrape::Scrape) -> usize {
+    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+}
+
+#[test]
+fn a_gpu_that_hangs_at_start_holds_up_no_other_and_is_logged() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
+    let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
+    assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
+    let log = RefCell::new(String::new());
+    demo.agent.wait_for("the log", |_| {
+        let mut log = log.borrow_mut();
+        log.push_str(&demo.agent.log());
+        log.contains("does not return") && log.contains("nvmlDeviceGetUUID")
+    });
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_gpu_that_fails_at_start_is_asked_again() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
+    demo.agent.wait_for("the other GPUs", |page| {
+        up(page) == 7
+            && page.has("gpumeter_collector_errors_total", &["collector=\"gpu3\"", "reason=\"failed\""])
+    });
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_driver_that_does_not_count_is_told_and_opened_again() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
+    let page = demo.agent.wait_for("the fault", |page| {
+        page.has("gpumeter_collector_errors_total", &["collector=\"driver\"", "reason=\"failed\""])
+    });
+    assert_eq!(up(&page), 0);
+    assert_eq!(page.value("gpumeter_simulated", &[]), Some("1"));
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_gpu_that_takes_three_seconds_to_say_what_it_is_is_read() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    assert!(!page.has("gpumeter_collector_errors_total", &["collector=\"gpu2\""]));
 }

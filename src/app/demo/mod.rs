@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let root = if scenario.local { PathBuf::from("/") } else { node::write(&directory, &scenario, &page)? };
     let config = configure(options, &directory, &library, &scenario)?;
     tracing::info!(directory = %directory.display(), scenario = options.scenario, "demo on a simulated node: every number is made up");
-    let launch = Launch { config, clock: Clock::Page(Arc::new(page)), root };
+    let launch = Launch { config, clock: Clock::Page(Arc::new(page)), root, simulated: true };
     super::run(launch)?;
     drop(children);
     Ok(())
