@@ -74,20 +74,36 @@ fn c_text(text: &str) -> Vec<u8> {
     text.bytes().filter(|byte| *byte != 0).chain([0]).collect()
 }
 
-/// What the GPU says of itself; what it does not say is "".
-pub(super) fn identity(door: &mut Door, device: Handle) -> GpuIdentity {
+/// What the GPU says of itself, and whether that was all it can say. What it does not say is "". Without the
+/// MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
+pub(super) fn identity(door: &mut Door, device: Handle) -> Result<(GpuIdentity, bool), Absence> {
     let Handle(raw) = device;
-    let model = text(|buffer, length| ask!(door, nvmlDeviceGetName(raw, buffer, length)));
-    let serial = text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)));
-    let vbios = text(|buffer, length| ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length)));
-    let driver = text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)));
-    GpuIdentity {
-        model: model.unwrap_or_default(),
-        serial: serial.unwrap_or_default(),
-        pci_bus_id: pci_bus_id(door, device).unwrap_or_default(),
-        driver_version: driver.unwrap_or_default(),
-        vbios_version: vbios.unwrap_or_default(),
-        mig: mig_mode(door, device),
+    let mut whole = true;
+    let mut said = |text: Result<Arc<str>, Absence>| {
+        whole &= text.as_ref().err().is_none_or(|absence| absence.is_permanent());
+        text.unwrap_or_default()
+    };
+    let identity = GpuIdentity {
+        model: said(name(door, device)),
+        serial: said(text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)))),
+        pci_bus_id: said(pci_bus_id(door, device)),
+        driver_version: said(text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))),
+        vbios_version: said(text(|buffer, length| {
+            ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length))
+        })),
+        mig: mig_mode(door, device)?,
+    };
+    Ok((identity, whole))
+}
+
+/// Whether the GPU is cut into instances; one that cannot be is not.
+pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<bool, Absence> {
+    let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
+    let answer = ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
+    match answer.map_err(Absence::from) {
+        Ok(()) => Ok(current == 1),
+        Err(absence) if absence.is_permanent() => Ok(false),
+        Err(absence) => Err(absence),
     }
 }
 
@@ -98,11 +114,6 @@ pub(super) fn uuid(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, 
 
 pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     text(|buffer, length| ask!(door, nvmlDeviceGetName(device, buffer, length)))
-}
-
-fn mig_mode(door: &mut Door, Handle(device): Handle) -> bool {
-    let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
-    ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending)).is_ok() && current == 1
 }
 
 fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {

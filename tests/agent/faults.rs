@@ -119,3 +119,42 @@ fn a_gpu_that_takes_three_seconds_to_say_what_it_is_is_read() {
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert!(!page.has("gpumeter_collector_errors_total", &["collector=\"gpu2\""]));
 }
+
+#[test]
+fn a_gpu_whose_mig_mode_is_not_known_is_not_taken_for_a_whole_one() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
+    let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
+    assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn what_a_gpu_could_not_say_at_first_is_asked_again() {
+    let demo = restart_sick(
+        r#"[{"function": "nvmlDeviceGetSerial", "gpu": 3, "code": 999},
+            {"function": "nvmlDeviceGetTotalEnergyConsumption", "gpu": 3, "code": 999},
+            {"function": "nvmlGpmSampleAlloc", "code": 999}]"#,
+    );
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    assert!(page.has("gpu_info", &["gpu=\"3\"", "serial=\"\""]));
+    demo.faults("[]");
+    demo.agent.wait_for("the serial number", |page| {
+        page.has("gpu_info", &["gpu=\"3\""]) && !page.has("gpu_info", &["gpu=\"3\"", "serial=\"\""])
+    });
+}
+
+#[test]
+fn mig_instances_that_go_and_come_are_followed() {
+    let scenario = tempfile::NamedTempFile::new().unwrap();
+    let cut = r#"[{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]"#;
+    let text = format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#);
+    std::fs::write(scenario.path(), text).unwrap();
+    let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
+    let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
+    let before = page.of("gpu_mig_info", &[]).count();
+    demo.faults(r#"[{"function": "nvmlDeviceGetMigDeviceHandleByIndex", "code": 6}]"#);
+    demo.agent.wait_for("their end", |page| !page.has("gpu_mig_info", &[]));
+    demo.faults("[]");
+    demo.agent.wait_for("their return", |page| page.of("gpu_mig_info", &[]).count() == before);
+}
