@@ -146,15 +146,33 @@ fn what_a_gpu_could_not_say_at_first_is_asked_again() {
 
 #[test]
 fn mig_instances_that_go_and_come_are_followed() {
-    let scenario = tempfile::NamedTempFile::new().unwrap();
     let cut = r#"[{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]"#;
-    let text = format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#);
-    std::fs::write(scenario.path(), text).unwrap();
-    let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
+    let demo = over(&format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#));
     let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
     let before = page.of("gpu_mig_info", &[]).count();
     demo.faults(r#"[{"function": "nvmlDeviceGetMigDeviceHandleByIndex", "code": 6}]"#);
     demo.agent.wait_for("their end", |page| !page.has("gpu_mig_info", &[]));
     demo.faults("[]");
     demo.agent.wait_for("their return", |page| page.of("gpu_mig_info", &[]).count() == before);
+}
+
+#[test]
+fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
+    let demo = over(
+        r#"{"cycle_seconds": 600, "gpus": [{"profile": "h100", "count": 2}],
+            "xids": [{"at": 8, "gpu": 1, "xid": 79}]}"#,
+    );
+    demo.agent.wait_for("all GPUs", |page| up(page) == 2);
+    demo.faults(
+        r#"[{"function": "nvmlDeviceGetUUID", "gpu": 1, "code": 15},
+            {"function": "nvmlDeviceGetFieldValues", "gpu": 1, "code": 15}]"#,
+    );
+    demo.agent.wait_for("the XID", |page| page.has("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"79\""]));
+}
+
+/// A demo over a scenario of the test's own.
+fn over(scenario: &str) -> Demo {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), scenario).unwrap();
+    Demo::start(&["--scenario", file.path().to_str().unwrap()])
 }
