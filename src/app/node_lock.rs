@@ -6,9 +6,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 /// Where the lock lies: the second for an agent that may not write the first.
@@ -58,11 +59,16 @@ pub(super) fn take(places: &[impl AsRef<Path>]) -> Result<NodeLock, Unlocked> {
     Err(Unlocked::Nowhere(problems.join("; ")))
 }
 
-/// A file that another user made can be locked without the right to write it.
+/// A file that another user made can be locked without the right to write it. No link is followed: anybody
+/// may put one into the second place, and the file is emptied.
 fn open(place: &Path) -> std::io::Result<File> {
-    let written = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(place);
-    match written {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => File::open(place).map_err(|_| error),
+    let options = || {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        options
+    };
+    match options().write(true).create(true).truncate(false).open(place) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => options().open(place).map_err(|_| error),
         other => other,
     }
 }
@@ -88,5 +94,15 @@ mod tests {
         take(&places).unwrap();
         let Err(Unlocked::Nowhere(problems)) = take(&places[..1]) else { panic!("it was locked") };
         assert!(problems.contains("missing/lock"), "{problems}");
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, place) = (directory.path().join("precious"), directory.path().join("lock"));
+        std::fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &place).unwrap();
+        take(&[place]).unwrap_err();
+        assert_eq!(std::fs::read_to_string(target).unwrap(), "kept");
     }
 }
