@@ -150,12 +150,16 @@ fn is_new(sample: &sys::nvmlProcessUtilizationSample_t, since: u64, now: u64) ->
     sample.pid != 0 && percent && sample.timeStamp > since && sample.timeStamp <= now + SECOND
 }
 
+/// No driver's window is shorter; stamps that are closer than this are the same moment.
+const SHORTEST_WINDOW: u64 = 10_000;
+
 /// The least time between two samples of one process; none when each process has one sample.
 fn spacing(samples: &[sys::nvmlProcessUtilizationSample_t]) -> Option<u64> {
     let mut stamps: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.timeStamp)).collect();
     stamps.sort_unstable();
     stamps.dedup();
-    stamps.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1 - pair[0].1).min()
+    let pairs = stamps.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    pairs.map(|pair| pair[1].1 - pair[0].1).filter(|length| *length >= SHORTEST_WINDOW).min()
 }
 
 /// Samples with the time that each covers.
@@ -209,10 +213,10 @@ mod tests {
     #[test]
     fn equal_work_in_a_list_of_windows_weighs_equally() {
         // One is busy first, the other last.
-        let answer = [(1, 100), (1, 200), (1, 300), (2, 400), (2, 500), (2, 600)];
-        let answer = answer.map(|(pid, after)| sample(pid, 1_000 + after, 70));
-        let weighed = weigh(&answer, 1_000, spacing(&answer));
-        assert_eq!(worked(&weighed, 1), 3 * 100 * 70);
+        let answer = [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)];
+        let answer = answer.map(|(pid, after)| sample(pid, SECOND + after * 100_000, 70));
+        let weighed = weigh(&answer, SECOND, spacing(&answer));
+        assert_eq!(worked(&weighed, 1), 3 * 100_000 * 70);
         assert_eq!(worked(&weighed, 1), worked(&weighed, 2));
     }
 
@@ -226,9 +230,10 @@ mod tests {
 
     #[test]
     fn a_pause_between_two_samples_is_covered_by_neither() {
-        let answer = [sample(1, 1_100, 50), sample(1, 1_900, 50), sample(2, 1_100, 50), sample(2, 1_200, 50)];
-        let weighed = weigh(&answer, 1_000, spacing(&answer));
-        assert!(weighed.iter().all(|sample| sample.window == 100), "{weighed:?}");
+        let answer =
+            [(1, 1), (1, 9), (2, 1), (2, 2)].map(|(pid, after)| sample(pid, SECOND + after * 100_000, 50));
+        let weighed = weigh(&answer, SECOND, spacing(&answer));
+        assert!(weighed.iter().all(|sample| sample.window == 100_000), "{weighed:?}");
     }
 
     #[test]
