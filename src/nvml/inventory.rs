@@ -74,9 +74,8 @@ fn c_text(text: &str) -> Vec<u8> {
     text.bytes().filter(|byte| *byte != 0).chain([0]).collect()
 }
 
-/// What the GPU says of itself, and whether that was all it can say. What it does not say is "". Without the
-/// MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
-pub(super) fn identity(door: &mut Door, device: Handle) -> Result<(GpuIdentity, bool), Absence> {
+/// What the GPU says of itself, and whether that was all it can say. What it does not say is "".
+pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdentity, bool) {
     let Handle(raw) = device;
     let mut whole = true;
     let mut said = |text: Result<Arc<str>, Absence>| {
@@ -91,18 +90,18 @@ pub(super) fn identity(door: &mut Door, device: Handle) -> Result<(GpuIdentity, 
         vbios_version: said(text(|buffer, length| {
             ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length))
         })),
-        mig: mig_mode(door, device)?,
+        mig,
     };
-    Ok((identity, whole))
+    (identity, whole)
 }
 
-/// Whether the GPU is cut into instances; one that cannot be is not.
-pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<bool, Absence> {
+/// Whether the GPU is cut into instances; none where it cannot be.
+pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option<bool>, Absence> {
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
     let answer = ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
     match answer.map_err(Absence::from) {
-        Ok(()) => Ok(current == 1),
-        Err(absence) if absence.is_permanent() => Ok(false),
+        Ok(()) => Ok(Some(current == 1)),
+        Err(absence) if absence.is_permanent() => Ok(None),
         Err(absence) => Err(absence),
     }
 }

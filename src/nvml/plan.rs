@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) blank: Box<[Reading]>,
     /// Whether something failed that may work later.
     pub(super) provisional: bool,
+    /// Whether the GPU can be cut into instances at all.
+    cuttable: bool,
     chosen: Vec<Chosen>,
 }
 
@@ -58,7 +60,9 @@ impl Plan {
     /// Asks the board for everything up to that level, once, and keeps what it answers.
     pub(super) fn compile(door: &mut Door, found: &Found, level: Level) -> Result<Self, Absence> {
         let device = inventory::handle(door, found)?;
-        let (identity, whole) = inventory::identity(door, device)?;
+        // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
+        let mig = inventory::mig_mode(door, device)?;
+        let (identity, whole) = inventory::identity(door, device, mig == Some(true));
         let mut probe = Probe::new(door, device, level)?;
         let mut chosen = Vec::new();
         let mut blank = Vec::new();
@@ -86,6 +90,7 @@ impl Plan {
             instances,
             blank: blank.into(),
             provisional: !(whole && complete && allocated && probe.whole),
+            cuttable: mig.is_some(),
             chosen,
         })
     }
@@ -104,9 +109,12 @@ impl Plan {
 
     /// Whether the GPU was cut otherwise since; one that cannot tell now has not been.
     pub(super) fn is_recut(&self, door: &mut Door) -> bool {
+        if !self.cuttable {
+            return false;
+        }
         match inventory::mig_mode(door, self.device) {
-            Ok(mig) if mig != self.identity.mig => true,
-            Ok(true) => instances::layout(door, self.device).is_ok_and(|now| now != self.layout()),
+            Ok(Some(mig)) if mig != self.identity.mig => true,
+            Ok(Some(true)) => instances::layout(door, self.device).is_ok_and(|now| now != self.layout()),
             _ => false,
         }
     }
