@@ -159,15 +159,19 @@ fn mig_instances_that_go_and_come_are_followed() {
 #[test]
 fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
     let demo = over(
-        r#"{"cycle_seconds": 600, "gpus": [{"profile": "h100", "count": 2}],
-            "xids": [{"at": 8, "gpu": 1, "xid": 79}]}"#,
+        r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
+            "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
-    demo.agent.wait_for("all GPUs", |page| up(page) == 2);
+    let heard = |xid: &'static str| {
+        move |page: &crate::scrape::Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid])
+    };
+    // The first tells that the GPU is listened to.
+    demo.agent.wait_for("an XID", heard("xid=\"13\""));
     demo.faults(
         r#"[{"function": "nvmlDeviceGetUUID", "gpu": 1, "code": 15},
             {"function": "nvmlDeviceGetFieldValues", "gpu": 1, "code": 15}]"#,
     );
-    demo.agent.wait_for("the XID", |page| page.has("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"79\""]));
+    demo.agent.wait_for("the last XID", heard("xid=\"79\""));
 }
 
 /// A demo over a scenario of the test's own.
