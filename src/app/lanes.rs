@@ -1,45 +1,69 @@
-//! The lane threads, the thread that finds GPUs and hears their events, and how they end.
+//! The lane threads, the thread that counts GPUs and hears their events, and how they end.
+//!
+//! Every index that the driver counts gets a lane at once, and the lane itself asks who lives there: a GPU
+//! that hangs or fails at that holds up no other, and is asked again.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::node_lock::{self, NodeLock, Unlocked};
 use super::{Shared, StartError, Thread};
 use crate::catalogue::Level;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::meter::News;
-use crate::model::{Absence, GpuId, Nanoseconds, XidEvent};
-use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, find};
+use crate::model::{Absence, Frame, GpuId, Nanoseconds, XidEvent};
+use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, OpenError, count as count_gpus, find};
 
 /// What is known of the lanes.
 #[derive(Default)]
 pub(super) struct Lanes {
-    /// How far finding GPUs has come.
-    pub(super) search: Search,
+    search: Search,
     slots: BTreeMap<Arc<str>, CallSlot>,
+    /// Calls that belong to no GPU that has a name.
+    nameless: Vec<Nameless>,
+    /// Indices whose GPU did not say who it is.
+    mute: usize,
+    /// GPUs that the event set does not hold yet.
+    unheard: Vec<Found>,
     threads: Vec<Thread>,
     xids: Vec<XidEvent>,
     errors: BTreeMap<(Arc<str>, &'static str), u64>,
     library: Option<Arc<Library>>,
+    node: Option<NodeLock>,
 }
 
 /// How far finding GPUs has come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Search {
     /// The driver has not answered yet.
     #[default]
     Pending,
-    /// It counts that many.
+    /// That many GPUs can be expected to speak.
     Found(usize),
     /// There is no driver, or it refuses.
     Failed,
 }
 
-/// How often a node without a usable driver is looked at again.
+/// A place for driver calls that no series can name, watched so that one that hangs is told at least once.
+struct Nameless {
+    who: Arc<str>,
+    slot: CallSlot,
+    /// The call seen last, when it was first seen in the system's time, and whether it was told.
+    seen: Option<(InFlight, crate::model::Stamp, bool)>,
+}
+
+/// How long a call without a name may last before it is told.
+const LONG: Nanoseconds = Nanoseconds::from_seconds(2);
+
+/// GPM needs more than 100 ms between the samples of a pair.
+const PAIR_GAP: Nanoseconds = Nanoseconds(120_000_000);
+
+/// How often a driver, a GPU or an event registration that failed is tried again.
 const LOOK_AGAIN: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// What every lane needs to know of the configuration.
@@ -67,10 +91,29 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
     Ok(())
 }
 
-/// The driver calls that are being made, by UUID.
+/// The driver calls that are being made, by UUID. One that no GPU can be named for is logged when it is long.
 pub(super) fn in_flight(shared: &Shared) -> BTreeMap<Arc<str>, InFlight> {
-    let lanes = lock(shared);
+    let mut lanes = lock(shared);
+    for nameless in &mut lanes.nameless {
+        nameless.look();
+    }
     lanes.slots.iter().filter_map(|(uuid, slot)| Some((Arc::clone(uuid), slot.in_flight()?))).collect()
+}
+
+impl Nameless {
+    fn look(&mut self) {
+        let now = system_now();
+        self.seen = self.slot.in_flight().map(|call| match self.seen {
+            Some((seen, first, told)) if seen == call => {
+                let long = now.since(first) > LONG;
+                if long && !told {
+                    tracing::warn!(who = %self.who, call = call.function, "a driver call does not return");
+                }
+                (call, first, told || long)
+            }
+            _ => (call, now, false),
+        });
+    }
 }
 
 /// XIDs heard since the last look.
@@ -83,9 +126,22 @@ pub(super) fn errors(shared: &Shared) -> BTreeMap<(Arc<str>, &'static str), u64>
     lock(shared).errors.clone()
 }
 
-/// How far finding GPUs has come.
+/// How far finding GPUs has come; GPUs that do not say who they are are not waited for.
 pub(super) fn search(shared: &Shared) -> Search {
-    lock(shared).search.clone()
+    let lanes = lock(shared);
+    match lanes.search {
+        Search::Found(counted) => Search::Found(counted.saturating_sub(lanes.mute)),
+        other => other,
+    }
+}
+
+/// Whether the driver can be used; unknown until it has answered.
+pub(super) fn driver_ok(shared: &Shared) -> Option<bool> {
+    match lock(shared).search {
+        Search::Pending => None,
+        Search::Found(_) => Some(true),
+        Search::Failed => Some(false),
+    }
 }
 
 /// Waits for the lanes; the library is closed only if none is stuck in it.
@@ -99,9 +155,7 @@ pub(super) fn close(shared: &Shared, patience: Duration) {
         .count();
     let library = lock(shared).library.take();
     if ended == threads.len() {
-        if let Some(library) = library {
-            Library::close(library);
-        }
+        drop(library);
     } else {
         // A shutdown would wait for the stuck call.
         tracing::warn!(
@@ -118,67 +172,155 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Lanes> {
 
 fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
     let slot = CallSlot::default();
-    let (library, found) = loop {
-        match look(path.as_ref(), &slot, shared) {
-            Ok(seen) => break seen,
-            Err(reason) => {
-                if lock(shared).search == Search::Pending {
-                    tracing::warn!(
-                        reason,
-                        "no GPU can be read; the agent serves its own health and looks again"
-                    );
-                }
-                lock(shared).search = Search::Failed;
-            }
-        }
-        let again = shared.clock.now().boottime + LOOK_AGAIN;
-        if !shared.clock.wait_until(again, &shared.stop, || {}) {
-            return;
-        }
-    };
-    shared.simulated.store(library.is_simulated(), Ordering::Relaxed);
-    tracing::info!(gpus = found.len(), simulated = library.is_simulated(), "driver library opened");
-    for gpu in &found {
-        // The pulse ends after the lanes are told to; then nobody listens.
-        let _ = shared.news.send(News::Found(gpu.id.clone()));
-    }
-    let _ = shared.news.send(News::Counted);
-    lock(shared).search = Search::Found(found.len());
-    for gpu in &found {
-        if let Err(error) = start_lane(&library, gpu, cadence, shared) {
-            tracing::error!(%error, "a GPU is not read");
+    watch(shared, "enumerate".into(), &slot);
+    let Some((library, gpus)) = open(path.as_deref(), &slot, shared) else { return };
+    tracing::info!(gpus, simulated = library.is_simulated(), "driver library opened");
+    lock(shared).search = Search::Found(gpus as usize);
+    for index in 0..gpus {
+        if let Err(error) = start_lane(&library, index, cadence, shared) {
+            tracing::error!(%error, index, "a GPU is not read");
         }
     }
-    let events = Events::register(&library, &found, slot, shared.clock.clone());
     lock(shared).library = Some(Arc::clone(&library));
-    drop(library);
-    match events {
-        Ok(events) => listen(events, shared),
-        Err(absence) => tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver"),
+    if let Some(events) = event_set(&library, &slot, shared) {
+        drop(library);
+        listen(events, shared);
     }
 }
 
-fn look(
-    path: Option<&PathBuf>,
-    slot: &CallSlot,
-    shared: &Shared,
-) -> Result<(Arc<Library>, Vec<Found>), String> {
-    let library = Library::open(path.map(PathBuf::as_path)).map_err(|error| {
+/// The driver cannot be used.
+struct Problem {
+    reason: &'static str,
+    text: String,
+}
+
+/// Opens the driver, again and again until it counts a GPU; none when the agent stops.
+fn open(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Option<(Arc<Library>, u32)> {
+    let mut told = String::new();
+    loop {
+        match look(path, slot, shared) {
+            Ok((library, 0)) => {
+                // A driver counts what it saw when it was initialised: for a new GPU it is opened anew.
+                drop(library);
+                lock(shared).search = Search::Found(0);
+                tell_if_all_are_known(shared);
+                const NONE: &str = "the driver counts no GPU; it is opened again from time to time";
+                if told != NONE {
+                    tracing::warn!(NONE);
+                    NONE.clone_into(&mut told);
+                }
+            }
+            Ok(seen) => return Some(seen),
+            Err(Problem { reason, text }) => {
+                count(shared, "driver".into(), reason);
+                lock(shared).search = Search::Failed;
+                if told != text {
+                    tracing::error!(
+                        reason = text,
+                        "no GPU can be read; the agent serves its own health and looks again"
+                    );
+                    told = text;
+                }
+            }
+        }
+        if !pause(shared) {
+            return None;
+        }
+    }
+}
+
+fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Library>, u32), Problem> {
+    let library = Library::open(path).map_err(|error| {
         // A simulated library says in a file beside it what it could not tell by a return code.
         let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
-        format!("{error}{}", told.map(|text| format!(" ({})", text.trim())).unwrap_or_default())
+        let reason = match error {
+            OpenError::Missing { .. } => "missing",
+            OpenError::NotNvml { .. } => "not_nvml",
+            OpenError::Refused { .. } => "refused",
+        };
+        let told = told.map(|text| format!(" ({})", text.trim())).unwrap_or_default();
+        Problem { reason, text: format!("{error}{told}") }
     })?;
-    match find(&library, slot, &shared.clock) {
-        Ok(found) => Ok((library, found)),
-        Err(absence) => {
-            Library::close(library);
-            Err(format!("the driver does not count its GPUs: {}", absence.reason()))
+    shared.simulated.fetch_or(library.is_simulated(), Ordering::Relaxed);
+    if !library.is_simulated() {
+        own_node(shared)?;
+    }
+    let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| Problem {
+        reason: absence.reason(),
+        text: format!("the driver does not count its GPUs: {}", absence.reason()),
+    })?;
+    Ok((library, counted))
+}
+
+/// Takes the node for this agent, once.
+fn own_node(shared: &Shared) -> Result<(), Problem> {
+    if lock(shared).node.is_some() {
+        return Ok(());
+    }
+    match node_lock::take(&node_lock::PLACES) {
+        Ok(node) => lock(shared).node = Some(node),
+        Err(Unlocked::Held(pid)) => {
+            let text = format!(
+                "another gpumeter (pid {pid}) reads this node's GPUs; stop it, or stop this one: two would \
+                 bill the same time twice"
+            );
+            return Err(Problem { reason: "locked", text });
+        }
+        Err(Unlocked::Nowhere(problems)) => {
+            tracing::warn!(problems, "a second agent on this node would not be noticed");
+        }
+    }
+    Ok(())
+}
+
+/// Waits until it is time to look again; false when the agent stops.
+fn pause(shared: &Shared) -> bool {
+    let again = shared.clock.now().boottime + LOOK_AGAIN;
+    shared.clock.wait_until(again, &shared.stop, || {})
+}
+
+fn watch(shared: &Shared, who: Arc<str>, slot: &CallSlot) {
+    lock(shared).nameless.push(Nameless { who, slot: slot.clone(), seen: None });
+}
+
+fn event_set(library: &Arc<Library>, slot: &CallSlot, shared: &Shared) -> Option<Events> {
+    loop {
+        match Events::new(library, slot.clone(), shared.clock.clone()) {
+            Ok(events) => return Some(events),
+            Err(absence) => {
+                count(shared, "events".into(), absence.reason());
+                tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
+                if absence.is_permanent() || !pause(shared) {
+                    return None;
+                }
+            }
         }
     }
 }
 
 fn listen(mut events: Events, shared: &Shared) {
+    const LOOK: Duration = Duration::from_millis(200);
+    let mut again = shared.clock.now().boottime;
+    let mut refused = Vec::new();
     while !shared.stop.is_called() {
+        let now = shared.clock.now().boottime;
+        if now >= again {
+            again = now + LOOK_AGAIN;
+            lock(shared).unheard.append(&mut refused);
+        }
+        let unheard = std::mem::take(&mut lock(shared).unheard);
+        for gpu in unheard {
+            let Err(absence) = events.register(&gpu) else { continue };
+            count(shared, "events".into(), absence.reason());
+            tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "a GPU's XIDs cannot be heard");
+            if !absence.is_permanent() {
+                refused.push(gpu);
+            }
+        }
+        if events.is_empty() {
+            shared.stop.wait(LOOK);
+            continue;
+        }
         match events.wait() {
             Ok(Some(event)) => {
                 tracing::warn!(uuid = %event.uuid, xid = event.xid, "XID");
@@ -197,17 +339,76 @@ fn listen(mut events: Events, shared: &Shared) {
 
 fn start_lane(
     library: &Arc<Library>,
-    found: &Found,
+    index: u32,
     cadence: Cadence,
     shared: &Arc<Shared>,
 ) -> Result<(), StartError> {
-    let slot = CallSlot::default();
-    let lane = Lane::new(Arc::clone(library), found, slot.clone(), shared.clock.clone(), cadence.level);
-    lock(shared).slots.insert(Arc::clone(&found.id.uuid), slot);
+    let library = Arc::clone(library);
     let shared_by_thread = Arc::clone(shared);
-    let thread = Thread::start("lane", move || sample(lane, cadence, &shared_by_thread))?;
+    let thread = Thread::start("lane", move || {
+        let slot = CallSlot::default();
+        if let Some(found) = meet(&library, index, &slot, &shared_by_thread) {
+            let clock = shared_by_thread.clock.clone();
+            let lane = Lane::new(library, &found, slot, clock, cadence.level);
+            sample(lane, cadence, &shared_by_thread);
+        }
+    })?;
     lock(shared).threads.push(thread);
     Ok(())
+}
+
+/// Asks who lives at an index until it says so; none when the agent stops.
+fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, shared: &Shared) -> Option<Found> {
+    let collector: Arc<str> = format!("gpu{index}").into();
+    watch(shared, Arc::clone(&collector), slot);
+    let mut mute = false;
+    loop {
+        let answer = find(library, index, slot, &shared.clock);
+        let reason = match answer {
+            Ok(found) if claim(&found, slot, shared) => {
+                let mut lanes = lock(shared);
+                lanes.nameless.retain(|nameless| nameless.who != collector);
+                lanes.mute -= usize::from(mute);
+                drop(lanes);
+                // The pulse ends after the lanes are told to; then nobody listens.
+                let _ = shared.news.send(News::Found(found.id.clone()));
+                tell_if_all_are_known(shared);
+                return Some(found);
+            }
+            Ok(_) => "read_by_another_lane",
+            Err(absence) => absence.reason(),
+        };
+        count(shared, Arc::clone(&collector), reason);
+        if !mute {
+            tracing::error!(index, reason, "a GPU does not say who it is; it is asked again");
+            lock(shared).mute += 1;
+            mute = true;
+        }
+        if !pause(shared) {
+            return None;
+        }
+    }
+}
+
+/// When every GPU that the driver counts has said who it is, a GPU that is not among them is gone.
+fn tell_if_all_are_known(shared: &Shared) {
+    let lanes = lock(shared);
+    let all = matches!(lanes.search, Search::Found(counted) if lanes.slots.len() >= counted);
+    drop(lanes);
+    if all {
+        let _ = shared.news.send(News::Counted);
+    }
+}
+
+/// Whether this lane is the first for that GPU.
+fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
+    let mut lanes = lock(shared);
+    if lanes.slots.contains_key(&found.id.uuid) {
+        return false;
+    }
+    lanes.slots.insert(Arc::clone(&found.id.uuid), slot.clone());
+    lanes.unheard.push(found.clone());
+    true
 }
 
 /// The lane thread: reads at every multiple of the interval, from the start on.
@@ -215,19 +416,27 @@ fn sample(mut lane: Lane, cadence: Cadence, shared: &Shared) {
     let collector: Arc<str> = format!("gpu{}", lane.gpu().index).into();
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
+    let mut generation = 0;
     while !shared.stop.is_called() {
-        let begun = shared.clock.now().boottime;
+        let mut earliest = Nanoseconds(0);
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
         match catch_unwind(AssertUnwindSafe(|| lane.tick(due))) {
-            Ok(answer) => deliver(&mut lane, &gpu, answer, begun, cadence, (&collector, shared)),
+            Ok(answer) => {
+                if let Some(frame) = answer.as_ref().ok().filter(|frame| frame.generation != generation) {
+                    // A new plan begins a new GPM pair.
+                    generation = frame.generation;
+                    earliest = frame.begun.boottime + PAIR_GAP;
+                }
+                deliver(&mut lane, &gpu, answer, cadence, (&collector, shared));
+            }
             Err(_) => {
                 count(shared, Arc::clone(&collector), "panic");
                 lane.forget_plan();
             }
         }
         tick += 1;
-        let next = next_multiple(shared.clock.now().boottime, cadence.interval);
+        let next = next_multiple(shared.clock.now().boottime.max(earliest), cadence.interval);
         if !shared.clock.wait_until(next, &shared.stop, || {}) {
             return;
         }
@@ -237,15 +446,14 @@ fn sample(mut lane: Lane, cadence: Cadence, shared: &Shared) {
 fn deliver(
     lane: &mut Lane,
     gpu: &GpuId,
-    answer: Result<crate::model::Frame, Absence>,
-    begun: Nanoseconds,
+    answer: Result<Frame, Absence>,
     cadence: Cadence,
     (collector, shared): (&Arc<str>, &Shared),
 ) {
-    let took = shared.clock.now().boottime.0.saturating_sub(begun.0);
     let news = match answer {
-        // A frame that took two ticks is older than what may be shown, and its span is already closed.
-        Ok(_) if took > 2 * cadence.interval.0 => {
+        // A frame that took two ticks is older than what may be shown, and its span is already closed. The
+        // time of compiling the plan is no part of it: a slow board would be compiled for ever.
+        Ok(frame) if frame.ended.since(frame.begun).0 > 2 * cadence.interval.0 => {
             lane.forget_plan();
             count(shared, Arc::clone(collector), "late");
             return;

@@ -10,6 +10,7 @@ mod host;
 mod io;
 mod lanes;
 mod ledger;
+mod node_lock;
 mod policy;
 mod pulse;
 
@@ -47,6 +48,8 @@ pub struct Launch {
     pub clock: Clock,
     /// Where Linux is rooted: `/`, or a demo's tree.
     pub root: PathBuf,
+    /// Whether the driver is known to be made up before it has been opened.
+    pub simulated: bool,
 }
 
 /// The agent cannot start.
@@ -109,7 +112,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         lanes: Mutex::default(),
         identities: host::Published::default(),
         pages: Arc::default(),
-        simulated: AtomicBool::new(false),
+        simulated: AtomicBool::new(launch.simulated),
     });
     // First, so that the driver answers while the ledger is opened.
     lanes::start(&launch.config, &shared)?;
@@ -136,7 +139,7 @@ fn start(
     inbox: mpsc::Receiver<News>,
     shared: &Arc<Shared>,
 ) -> Result<Threads, StartError> {
-    let Launch { config, clock, root } = launch;
+    let Launch { config, clock, root, .. } = launch;
     let host = Host::at(root);
     let opened = ledger::open(config, &host, clock)?;
     let (recovered, ledger) = match opened {

@@ -140,6 +140,9 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     services.add("gpumeter_build_info", vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
     services.add("gpumeter_simulated", Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
+    if let Some(ok) = lanes::driver_ok(shared) {
+        services.add("gpumeter_collector_success", vec![("collector", "driver".into())], ok.into());
+    }
     for ((collector, reason), count) in lanes::errors(shared) {
         let labels = vec![("collector", collector), ("reason", reason.into())];
         services.add("gpumeter_collector_errors_total", labels, whole(count));

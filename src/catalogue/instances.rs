@@ -1,17 +1,19 @@
 //! MIG instances: their own families, so that no sum doubles.
+//!
+//! The driver tells memory and activity per GPU instance, so its compute instances have no series of their own.
 
 use super::{Family, InstanceValue, Kind, Level, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
-const INSTANCE: &[&str] = &["gpu", "uuid", "gpu_instance", "compute_instance"];
+const INSTANCE: &[&str] = &["gpu", "uuid", "gpu_instance"];
 
 pub(super) const ROWS: &[Family] = &[
     Family {
         name: "gpu_mig_memory_total_bytes",
         kind: Kind::Gauge,
         unit: Unit::Bytes,
-        help: "Memory of the GPU instance; its compute instances share it, so each shows the whole.",
+        help: "Memory of the GPU instance, which its compute instances share.",
         labels: INSTANCE,
         level: Level::Lean,
         tier: Tier::Medium,
@@ -21,7 +23,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_mig_memory_used_bytes",
         kind: Kind::Gauge,
         unit: Unit::Bytes,
-        help: "Memory used in the GPU instance; its compute instances share it, so each shows the whole.",
+        help: "Memory used in the GPU instance by all its compute instances.",
         labels: INSTANCE,
         level: Level::Lean,
         tier: Tier::Medium,
@@ -31,7 +33,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_mig_gr_engine_active_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of time in which the instance's graphics or compute engine was active (GPM).",
+        help: "Share of time in which the GPU instance's graphics or compute engine was active (GPM).",
         labels: INSTANCE,
         level: Level::Lean,
         tier: Tier::Fast,

@@ -163,7 +163,7 @@ fn agent(run: Run) -> Result<(), Failure> {
         config.nvml.library = run.nvml_library;
     }
     let clock = app::clock_of(config.nvml.library.as_deref());
-    app::run(Launch { config, clock, root: "/".into() }).map_err(Failure::wrong)
+    app::run(Launch { config, clock, root: "/".into(), simulated: false }).map_err(Failure::wrong)
 }
 
 fn simulated(options: Demo) -> Result<(), Failure> {

@@ -11,10 +11,12 @@ use super::library::Library;
 use crate::clock::Clock;
 use crate::model::{Absence, XidEvent};
 
-/// A registered event set.
+/// An event set and the GPUs in it.
 pub struct Events {
     door: Door,
     set: sys::nvmlEventSet_t,
+    /// Who is in the set. A GPU that dies may not say its name any more when its last XID comes.
+    registered: Vec<(Handle, Arc<str>)>,
 }
 
 // SAFETY: the set belongs to this object alone and is used by the one thread that owns it.
@@ -22,53 +24,58 @@ unsafe impl Send for Events {}
 
 const XID_CRITICAL_ERROR: u64 = 8;
 const TIMEOUT: u32 = 10;
-const WAIT_MILLISECONDS: u32 = 500;
+
+/// Short, since whoever waits hears no stop meanwhile.
+const WAIT_MILLISECONDS: u32 = 200;
 
 impl Events {
-    /// Registers every GPU that can tell of XIDs; an absence when none can.
-    pub fn register(
-        library: &Arc<Library>,
-        found: &[Found],
-        slot: CallSlot,
-        clock: Clock,
-    ) -> Result<Self, Absence> {
+    /// An empty event set.
+    pub fn new(library: &Arc<Library>, slot: CallSlot, clock: Clock) -> Result<Self, Absence> {
         let mut door = Door::new(Arc::clone(library), slot, clock);
         let mut set: sys::nvmlEventSet_t = std::ptr::null_mut();
         ask!(door, nvmlEventSetCreate(&raw mut set))?;
-        let mut registered = Err(Absence::NotSupported);
-        for gpu in found {
-            let answer = handle(&mut door, &gpu.id.uuid).and_then(|Handle(device)| {
-                Ok(ask!(door, nvmlDeviceRegisterEvents(device, XID_CRITICAL_ERROR, set))?)
-            });
-            registered = registered.or(answer);
-        }
-        let events = Self { door, set };
-        match registered {
-            Ok(()) => Ok(events),
-            Err(absence) => {
-                events.free();
-                Err(absence)
-            }
-        }
+        Ok(Self { door, set, registered: Vec::new() })
     }
 
-    /// Waits half a second for an XID.
+    /// Hears a GPU's XIDs from now on; an absence when it cannot tell of any.
+    pub fn register(&mut self, gpu: &Found) -> Result<(), Absence> {
+        let (door, set) = (&mut self.door, self.set);
+        let answer = handle(door, gpu).and_then(|Handle(device)| {
+            ask!(door, nvmlDeviceRegisterEvents(device, XID_CRITICAL_ERROR, set))?;
+            Ok(Handle(device))
+        });
+        door.take_calls();
+        self.registered.push((answer?, Arc::clone(&gpu.id.uuid)));
+        Ok(())
+    }
+
+    /// Whether there is nobody to wait for.
+    pub fn is_empty(&self) -> bool {
+        self.registered.is_empty()
+    }
+
+    /// Waits a fifth of a second for an XID.
     pub fn wait(&mut self) -> Result<Option<XidEvent>, Absence> {
         // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
         let mut data: sys::nvmlEventData_t = unsafe { std::mem::zeroed() };
         let set = self.set;
-        match ask!(self.door, nvmlEventSetWait_v2(set, &raw mut data, WAIT_MILLISECONDS)) {
+        let answer = ask!(self.door, nvmlEventSetWait_v2(set, &raw mut data, WAIT_MILLISECONDS));
+        // The set is waited in by nobody else; how long it waited is no time inside the driver's locks.
+        self.door.take_calls();
+        match answer {
             Ok(()) => {}
             Err(Refusal::Code(TIMEOUT)) => return Ok(None),
             Err(refusal) => return Err(refusal.into()),
         }
-        // The set is waited in by nobody else; how long it waited is no time inside the driver's locks.
-        self.door.take_calls();
         let Ok(xid) = u32::try_from(data.eventData) else { return Ok(None) };
         if data.eventType & XID_CRITICAL_ERROR == 0 {
             return Ok(None);
         }
-        let uuid = uuid(&mut self.door, Handle(data.device))?;
+        let known = self.registered.iter().find(|(Handle(device), _)| *device == data.device);
+        let uuid = match known {
+            Some((_, uuid)) => Arc::clone(uuid),
+            None => uuid(&mut self.door, Handle(data.device))?,
+        };
         Ok(Some(XidEvent { uuid, xid, at: self.door.clock().now() }))
     }
 

@@ -23,7 +23,14 @@ impl Pair {
     /// Allocates the buffers; an absence where the library cannot.
     pub(super) fn new(door: &mut Door, metrics: Vec<u32>) -> Result<Self, Absence> {
         let newer = allocate(door)?;
-        let older = allocate(door)?;
+        let older = match allocate(door) {
+            Ok(older) => older,
+            Err(absence) => {
+                // A failure leaves nothing to do: the buffer is lost with the library.
+                let _ = ask!(door, nvmlGpmSampleFree(newer));
+                return Err(absence);
+            }
+        };
         // SAFETY: the request is integers, doubles and pointers, for all of which zero is a value.
         let request = unsafe { Box::<sys::nvmlGpmMetricsGet_t>::new_zeroed().assume_init() };
         Ok(Self { newer, older, taken: 0, metrics, request })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::calls;
-use super::door::{Door, Handle, ask};
+use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::Pair;
 use super::inventory::{name, uuid};
 use crate::catalogue::CallValue;
@@ -23,36 +23,73 @@ pub(super) struct Instance {
     gpm: Option<Pair>,
 }
 
-/// The instances of a GPU, by id. Empty places answer NOT_FOUND.
-pub(super) fn find(door: &mut Door, Handle(parent): Handle, gpm: bool) -> Vec<Instance> {
-    let mut most: c_uint = 0;
-    if ask!(door, nvmlDeviceGetMaxMigDeviceCount(parent, &raw mut most)).is_err() {
-        return Vec::new();
+/// The instances of a GPU, by id, and whether none is missing that may come.
+pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> (Vec<Instance>, bool) {
+    let handles = match handles(door, parent) {
+        Ok(handles) => handles,
+        Err(absence) => return (Vec::new(), absence.is_permanent()),
+    };
+    let mut found = Vec::new();
+    let mut whole = true;
+    for handle in handles {
+        match identity(door, handle) {
+            Ok(identity) => {
+                let pair = if gpm { Some(Pair::new(door, vec![GR_ENGINE])) } else { None };
+                whole &= !matches!(&pair, Some(Err(absence)) if !absence.is_permanent());
+                found.push(Instance { handle, identity, gpm: pair.and_then(Result::ok) });
+            }
+            Err(absence) => whole &= absence.is_permanent(),
+        }
     }
-    let mut found: Vec<Instance> = (0..most.min(16))
-        .filter_map(|index| {
-            let mut device = std::ptr::null_mut();
-            ask!(door, nvmlDeviceGetMigDeviceHandleByIndex(parent, index, &raw mut device)).ok()?;
-            let handle = Handle(device);
-            let identity = identity(door, handle).ok()?;
-            let pair = if gpm { Pair::new(door, vec![GR_ENGINE]).ok() } else { None };
-            Some(Instance { handle, identity, gpm: pair })
-        })
-        .collect();
     found.sort_by_key(|instance| instance.identity.id);
-    found
+    (found, whole)
+}
+
+/// Which instances there are: ids and UUID, by id. Both are asked for, since ids are used again.
+pub(super) fn layout(door: &mut Door, parent: Handle) -> Result<Vec<(InstanceId, Arc<str>)>, Absence> {
+    let mut found = Vec::new();
+    for handle in handles(door, parent)? {
+        match ids(door, handle).and_then(|id| Ok((id, uuid(door, handle)?))) {
+            Ok(instance) => found.push(instance),
+            Err(absence) if absence.is_permanent() => {}
+            Err(absence) => return Err(absence),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The handles of the instances. Empty places answer NOT_FOUND.
+fn handles(door: &mut Door, Handle(parent): Handle) -> Result<Vec<Handle>, Absence> {
+    let mut most: c_uint = 0;
+    ask!(door, nvmlDeviceGetMaxMigDeviceCount(parent, &raw mut most))?;
+    let mut handles = Vec::new();
+    for index in 0..most.min(16) {
+        let mut device = std::ptr::null_mut();
+        match ask!(door, nvmlDeviceGetMigDeviceHandleByIndex(parent, index, &raw mut device)) {
+            Ok(()) => handles.push(Handle(device)),
+            Err(Refusal::Code(NOT_FOUND)) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Ok(handles)
+}
+
+fn ids(door: &mut Door, Handle(device): Handle) -> Result<InstanceId, Absence> {
+    let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
+    ask!(door, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
+    ask!(door, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
+    Ok(InstanceId { gpu_instance, compute_instance })
 }
 
 fn identity(door: &mut Door, handle: Handle) -> Result<InstanceIdentity, Absence> {
     let Handle(device) = handle;
-    let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
-    ask!(door, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
-    ask!(door, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
+    let id = ids(door, handle)?;
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
     ask!(door, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
     Ok(InstanceIdentity {
-        id: InstanceId { gpu_instance, compute_instance },
+        id,
         uuid: uuid(door, handle)?,
         profile: profile(&name(door, handle).unwrap_or_default()),
         memory: Bytes(attributes.memorySizeMB.saturating_mul(1 << 20)),
@@ -68,6 +105,16 @@ fn profile(name: &str) -> Arc<str> {
 }
 
 impl Instance {
+    /// What it is.
+    pub(super) fn identity(&self) -> &InstanceIdentity {
+        &self.identity
+    }
+
+    /// Whether its activity can be read.
+    pub(super) fn has_pair(&self) -> bool {
+        self.gpm.is_some()
+    }
+
     /// Reads the instance, in the order of the catalogue's instance values.
     pub(super) fn read(&mut self, door: &mut Door, parent: Handle) -> InstanceFrame {
         let memory = calls::memory(door, self.handle);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::Library;
-use super::door::{CallSlot, Door, Handle, ask};
+use super::door::{CallSlot, Door, Handle, NOT_FOUND, Refusal, ask};
 use crate::clock::Clock;
 use crate::model::{Absence, GpuId, GpuIdentity};
 
@@ -15,69 +15,104 @@ use crate::model::{Absence, GpuId, GpuIdentity};
 pub struct Found {
     /// Index and UUID.
     pub id: GpuId,
+    /// The PCI bus id; "" where the driver does not tell.
+    bus: Arc<str>,
 }
 
 /// No node has more; a count above is garbage.
 const MOST: c_uint = 256;
 
-/// The GPUs that the driver counts, in its order; one that does not tell its UUID is left out.
-pub fn find(library: &Arc<Library>, slot: &CallSlot, clock: &Clock) -> Result<Vec<Found>, Absence> {
+/// How many GPUs the driver counts.
+pub fn count(library: &Arc<Library>, slot: &CallSlot, clock: &Clock) -> Result<u32, Absence> {
     let mut door = Door::new(Arc::clone(library), slot.clone(), clock.clone());
     let mut count: c_uint = 0;
     ask!(door, nvmlDeviceGetCount_v2(&raw mut count))?;
-    if count > MOST {
-        return Err(Absence::Rejected);
-    }
-    let mut found = Vec::new();
-    for index in 0..count {
-        let mut device = std::ptr::null_mut();
-        if ask!(door, nvmlDeviceGetHandleByIndex_v2(index, &raw mut device)).is_err() {
-            continue;
-        }
-        if let Ok(uuid) = uuid(&mut door, Handle(device)) {
-            found.push(Found { id: GpuId { index, uuid } });
-        }
-    }
-    Ok(found)
+    if count > MOST { Err(Absence::Rejected) } else { Ok(count) }
 }
 
-/// A handle for a UUID.
-pub(super) fn handle(door: &mut Door, uuid: &str) -> Result<Handle, Absence> {
-    let mut text: Vec<u8> = uuid.bytes().filter(|byte| *byte != 0).collect();
-    text.push(0);
+/// The GPU at an index below the count. Each is asked for alone: one that hangs or fails holds up no other.
+pub fn find(library: &Arc<Library>, index: u32, slot: &CallSlot, clock: &Clock) -> Result<Found, Absence> {
+    let mut door = Door::new(Arc::clone(library), slot.clone(), clock.clone());
     let mut device = std::ptr::null_mut();
-    ask!(door, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device))?;
+    ask!(door, nvmlDeviceGetHandleByIndex_v2(index, &raw mut device))?;
+    let uuid = uuid(&mut door, Handle(device))?;
+    let bus = pci_bus_id(&mut door, Handle(device)).unwrap_or_default();
+    Ok(Found { id: GpuId { index, uuid }, bus })
+}
+
+/// A handle for a GPU that was found. By its bus id where possible: by UUID the driver goes through all GPUs
+/// and may answer "lost" when any of them has fallen off the bus (NVML header).
+pub(super) fn handle(door: &mut Door, found: &Found) -> Result<Handle, Absence> {
+    let by_bus = if found.bus.is_empty() { Err(Refusal::NoSymbol) } else { by_bus(door, &found.bus) };
+    let device = match by_bus {
+        Ok(device) => device,
+        Err(Refusal::NoSymbol) => {
+            let text = c_text(&found.id.uuid);
+            let mut device = std::ptr::null_mut();
+            let answer = ask!(door, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device));
+            return answer.map(|()| Handle(device)).map_err(gone);
+        }
+        Err(refusal) => return Err(gone(refusal)),
+    };
+    // Another board in the same place is another GPU.
+    if uuid(door, device)? == found.id.uuid { Ok(device) } else { Err(Absence::Lost) }
+}
+
+fn by_bus(door: &mut Door, bus: &str) -> Result<Handle, Refusal> {
+    let text = c_text(bus);
+    let mut device = std::ptr::null_mut();
+    ask!(door, nvmlDeviceGetHandleByPciBusId_v2(text.as_ptr().cast(), &raw mut device))?;
     Ok(Handle(device))
 }
 
-/// What the GPU says of itself; what it does not say is "".
-pub(super) fn identity(door: &mut Door, device: Handle) -> GpuIdentity {
+/// A GPU that was there and is not found is lost.
+fn gone(refusal: Refusal) -> Absence {
+    if refusal == Refusal::Code(NOT_FOUND) { Absence::Lost } else { refusal.into() }
+}
+
+fn c_text(text: &str) -> Vec<u8> {
+    text.bytes().filter(|byte| *byte != 0).chain([0]).collect()
+}
+
+/// What the GPU says of itself, and whether that was all it can say. What it does not say is "".
+pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdentity, bool) {
     let Handle(raw) = device;
-    let model = text(|buffer, length| ask!(door, nvmlDeviceGetName(raw, buffer, length)));
-    let serial = text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)));
-    let vbios = text(|buffer, length| ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length)));
-    let driver = text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)));
-    GpuIdentity {
-        model: model.unwrap_or_default(),
-        serial: serial.unwrap_or_default(),
-        pci_bus_id: pci_bus_id(door, device).unwrap_or_default(),
-        driver_version: driver.unwrap_or_default(),
-        vbios_version: vbios.unwrap_or_default(),
-        mig: mig_mode(door, device),
+    let mut whole = true;
+    let mut said = |text: Result<Arc<str>, Absence>| {
+        whole &= text.as_ref().err().is_none_or(|absence| absence.is_permanent());
+        text.unwrap_or_default()
+    };
+    let identity = GpuIdentity {
+        model: said(name(door, device)),
+        serial: said(text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)))),
+        pci_bus_id: said(pci_bus_id(door, device)),
+        driver_version: said(text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))),
+        vbios_version: said(text(|buffer, length| {
+            ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length))
+        })),
+        mig,
+    };
+    (identity, whole)
+}
+
+/// Whether the GPU is cut into instances; none where it cannot be.
+pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option<bool>, Absence> {
+    let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
+    let answer = ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
+    match answer.map_err(Absence::from) {
+        Ok(()) => Ok(Some(current == 1)),
+        Err(absence) if absence.is_permanent() => Ok(None),
+        Err(absence) => Err(absence),
     }
 }
 
 pub(super) fn uuid(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
-    text(|buffer, length| ask!(door, nvmlDeviceGetUUID(device, buffer, length)))
+    let uuid = text(|buffer, length| ask!(door, nvmlDeviceGetUUID(device, buffer, length)))?;
+    if uuid.is_empty() { Err(Absence::Rejected) } else { Ok(uuid) }
 }
 
 pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     text(|buffer, length| ask!(door, nvmlDeviceGetName(device, buffer, length)))
-}
-
-fn mig_mode(door: &mut Door, Handle(device): Handle) -> bool {
-    let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
-    ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending)).is_ok() && current == 1
 }
 
 fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
@@ -89,9 +124,7 @@ fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absen
 
 const TEXT: usize = 96;
 
-fn text(
-    read: impl FnOnce(*mut c_char, c_uint) -> Result<(), super::door::Refusal>,
-) -> Result<Arc<str>, Absence> {
+fn text(read: impl FnOnce(*mut c_char, c_uint) -> Result<(), Refusal>) -> Result<Arc<str>, Absence> {
     let mut buffer: [c_char; TEXT] = [0; TEXT];
     read(buffer.as_mut_ptr(), TEXT as c_uint)?;
     Ok(read_text(&buffer))

@@ -13,15 +13,22 @@ use super::processes::Processes;
 use crate::catalogue::Level;
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{Absence, Frame, GpuId, InstanceFrame, Reading, Stamp};
+use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Reading, Stamp};
+
+/// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
+const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
+const LAST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
 /// What reads one GPU.
 pub struct Lane {
-    gpu: GpuId,
+    found: Found,
     level: Level,
     door: Door,
     plan: Option<Plan>,
     generation: u32,
+    /// When a provisional plan is next compared with a new one, and how long was waited for that.
+    review: Option<Nanoseconds>,
+    patience: Nanoseconds,
     processes: Processes,
     /// The latest reading of every point, and when each tier was read.
     readings: Box<[Reading]>,
@@ -33,11 +40,13 @@ impl Lane {
     /// A lane for a GPU that was found; nothing is asked yet.
     pub fn new(library: Arc<Library>, found: &Found, slot: CallSlot, clock: Clock, level: Level) -> Self {
         Self {
-            gpu: found.id.clone(),
+            found: found.clone(),
             level,
             door: Door::new(library, slot, clock),
             plan: None,
             generation: 0,
+            review: None,
+            patience: FIRST_REVIEW,
             processes: Processes::new(),
             readings: Box::default(),
             tiers: [None; 3],
@@ -47,15 +56,32 @@ impl Lane {
 
     /// The GPU.
     pub fn gpu(&self) -> &GpuId {
-        &self.gpu
+        &self.found.id
     }
 
     /// Reads what is due. A GPU that says it is lost loses its plan; the next tick tries a new one.
     pub fn tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
-        let (mut plan, due) = match self.plan.take() {
-            Some(plan) => (plan, due),
-            None => (self.compile()?, [true; 3]),
+        let answer = self.try_tick(due);
+        if answer.is_err() {
+            // What belongs to a tick that brought nothing is not told of the next one.
+            self.door.take_calls();
+            self.door.take_lost();
+        }
+        answer
+    }
+
+    fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
+        self.review();
+        if due[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
+        {
+            self.forget_plan();
+        }
+        let mut plan = match self.plan.take() {
+            Some(plan) => plan,
+            None => self.compile()?,
         };
+        // A new plan has read nothing yet.
+        let due = if self.tiers == [None; 3] { [true; 3] } else { due };
         let begun = self.door.clock().now();
         self.read(&mut plan, due, begun);
         if self.door.take_lost() {
@@ -75,12 +101,47 @@ impl Lane {
     }
 
     fn compile(&mut self) -> Result<Plan, Absence> {
-        let plan = Plan::compile(&mut self.door, &self.gpu.uuid, self.level)?;
+        let plan = Plan::compile(&mut self.door, &self.found, self.level)?;
+        self.patience = FIRST_REVIEW;
+        self.begin(&plan);
+        Ok(plan)
+    }
+
+    fn begin(&mut self, plan: &Plan) {
         self.generation += 1;
         self.readings.clone_from(&plan.blank);
         self.tiers = [None; 3];
         self.instances = Arc::default();
-        Ok(plan)
+        self.review = plan.provisional.then(|| self.door.clock().now().boottime + self.patience);
+    }
+
+    /// Compares a provisional plan with a new one. A board may fail at the same thing for ever: while the
+    /// plans are alike the old one stays, since a new generation would leave a tick unmeasured, and the next
+    /// look is twice as far away.
+    fn review(&mut self) {
+        if self.review.is_none_or(|at| self.door.clock().now().boottime < at) {
+            return;
+        }
+        self.patience = Nanoseconds(self.patience.0.saturating_mul(2)).min(LAST_REVIEW);
+        self.review = Some(self.door.clock().now().boottime + self.patience);
+        let Some(old) = self.plan.take() else { return };
+        let (plan, spare) = match Plan::compile(&mut self.door, &self.found, self.level) {
+            Ok(new) if new.is_like(&old) => {
+                if !new.provisional {
+                    self.review = None;
+                }
+                (old, Some(new))
+            }
+            Ok(new) => {
+                self.begin(&new);
+                (new, Some(old))
+            }
+            Err(_) => (old, None),
+        };
+        self.plan = Some(plan);
+        if let Some(spare) = spare {
+            spare.free(&mut self.door);
+        }
     }
 
     fn read(&mut self, plan: &mut Plan, due: [bool; 3], begun: Stamp) {
@@ -149,7 +210,7 @@ impl Lane {
         let processes = self.processes.list(&mut self.door, plan.device).map(Into::into);
         let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
         Frame {
-            gpu: self.gpu.clone(),
+            gpu: self.found.id.clone(),
             identity: Arc::clone(&plan.identity),
             generation: self.generation,
             begun,

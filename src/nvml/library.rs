@@ -1,6 +1,7 @@
 //! Opening, initialising and closing the driver library.
 
 use std::ffi::OsStr;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,9 +47,9 @@ pub enum OpenError {
     },
 }
 
-/// An initialised driver library, shared by the lanes.
+/// An initialised driver library, shared by the lanes; the last reference shuts it down.
 pub struct Library {
-    nvml: Nvml,
+    nvml: ManuallyDrop<Nvml>,
     simulated: bool,
 }
 
@@ -65,7 +66,7 @@ impl Library {
         let nvml = Nvml::builder().lib_path(name).init().map_err(|error| refused(name, error))?;
         // SAFETY: the symbol is only looked up; its address is not read.
         let marker = unsafe { nvml.lib().__library.get::<*const u32>(SIMULATED) }.is_ok();
-        Ok(Arc::new(Self { nvml, simulated: marker }))
+        Ok(Arc::new(Self { nvml: ManuallyDrop::new(nvml), simulated: marker }))
     }
 
     /// Whether its numbers are made up.
@@ -77,16 +78,15 @@ impl Library {
     pub(super) fn table(&self) -> &NvmlLib {
         self.nvml.lib()
     }
+}
 
-    /// Shuts the library down if this is the last reference and nothing is stuck in it; else forgets it,
-    /// since a shutdown would wait for the stuck call, and unloading would pull the code from under it.
-    pub fn close(this: Arc<Self>) {
-        let Some(library) = Arc::into_inner(this) else { return };
-        if library.table().nvmlShutdown.is_ok() {
-            drop(library);
-        } else {
-            // Dropping would call the missing function and panic.
-            std::mem::forget(library);
+impl Drop for Library {
+    /// A lane that is stuck in the library holds a reference, so no shutdown waits for its call.
+    fn drop(&mut self) {
+        // Without the function the crate's own drop would panic: the library is forgotten.
+        if self.table().nvmlShutdown.is_ok() {
+            // SAFETY: dropped here alone, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.nvml) };
         }
     }
 }

@@ -23,6 +23,6 @@ mod processes;
 
 pub use door::{CallSlot, InFlight};
 pub use events::Events;
-pub use inventory::{Found, find};
+pub use inventory::{Found, count, find};
 pub use lane::Lane;
 pub use library::{Library, OpenError};

@@ -1,7 +1,8 @@
 //! How to read the rows of the catalogue on this board: rows x what the board answers x level, per tier.
 //!
 //! A plan is compiled by asking everything once. What is refused for good is never asked again and stands
-//! in the plan as an absence; a change of driver, MIG layout or configuration compiles a new plan.
+//! in the plan as an absence; a change of driver, MIG layout or configuration compiles a new plan. A plan
+//! that met a failure that may pass is provisional: it works, and is compared with a new one later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use super::door::{Door, Handle};
 use super::fields::{Batch, Field};
 use super::gpm::Pair;
 use super::instances::{self, Instance};
-use super::inventory;
+use super::inventory::{self, Found};
 use crate::catalogue::{CallValue, Family, Level, PointId, Source, device_points};
 use crate::model::frame::Tier;
-use crate::model::{Absence, GpuIdentity, Reading, Unit};
+use crate::model::{Absence, GpuIdentity, InstanceId, Reading, Unit};
 
 /// How to read one GPU.
 pub(super) struct Plan {
@@ -25,6 +26,11 @@ pub(super) struct Plan {
     pub(super) instances: Vec<Instance>,
     /// What every point starts from: absent for good, or not yet read.
     pub(super) blank: Box<[Reading]>,
+    /// Whether something failed that may work later.
+    pub(super) provisional: bool,
+    /// Whether the GPU can be cut into instances at all.
+    cuttable: bool,
+    chosen: Vec<Chosen>,
 }
 
 /// What to ask in one tier.
@@ -52,9 +58,11 @@ pub(super) struct Ask<T> {
 
 impl Plan {
     /// Asks the board for everything up to that level, once, and keeps what it answers.
-    pub(super) fn compile(door: &mut Door, uuid: &str, level: Level) -> Result<Self, Absence> {
-        let device = inventory::handle(door, uuid)?;
-        let identity = Arc::new(inventory::identity(door, device));
+    pub(super) fn compile(door: &mut Door, found: &Found, level: Level) -> Result<Self, Absence> {
+        let device = inventory::handle(door, found)?;
+        // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
+        let mig = inventory::mig_mode(door, device)?;
+        let (identity, whole) = inventory::identity(door, device, mig == Some(true));
         let mut probe = Probe::new(door, device, level)?;
         let mut chosen = Vec::new();
         let mut blank = Vec::new();
@@ -71,11 +79,55 @@ impl Plan {
                 Err(absence) => blank.push(Err(absence)),
             }
         }
-        let gpm = gpm(door, &chosen);
-        let instances =
-            if identity.mig { instances::find(door, device, probe.gpm.is_ok()) } else { Vec::new() };
-        let tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
-        Ok(Self { device, identity, tiers, gpm, instances, blank: blank.into() })
+        let (instances, complete) =
+            if identity.mig { instances::find(door, device, probe.gpm.is_ok()) } else { (Vec::new(), true) };
+        let (gpm, allocated) = gpm(door, &chosen);
+        Ok(Self {
+            device,
+            identity: Arc::new(identity),
+            tiers: Tier::ALL.map(|tier| TierPlan::new(tier, &chosen)),
+            gpm,
+            instances,
+            blank: blank.into(),
+            provisional: !(whole && complete && allocated && probe.whole),
+            cuttable: mig.is_some(),
+            chosen,
+        })
+    }
+
+    /// Whether the other plan reads the same things of the same GPU.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let sources =
+            |plan: &Self| plan.chosen.iter().map(|(point, _, source)| (*point, *source)).collect::<Vec<_>>();
+        self.identity == other.identity
+            && self.blank == other.blank
+            && self.gpm.is_some() == other.gpm.is_some()
+            && self.layout() == other.layout()
+            && self.pairs() == other.pairs()
+            && sources(self) == sources(other)
+    }
+
+    /// Whether the GPU was cut otherwise since; one that cannot tell now has not been.
+    pub(super) fn is_recut(&self, door: &mut Door) -> bool {
+        if !self.cuttable {
+            return false;
+        }
+        match inventory::mig_mode(door, self.device) {
+            Ok(Some(mig)) if mig != self.identity.mig => true,
+            Ok(Some(true)) => instances::layout(door, self.device).is_ok_and(|now| now != self.layout()),
+            _ => false,
+        }
+    }
+
+    fn pairs(&self) -> usize {
+        self.instances.iter().filter(|instance| instance.has_pair()).count()
+    }
+
+    fn layout(&self) -> Vec<(InstanceId, Arc<str>)> {
+        let identities = self.instances.iter().map(Instance::identity);
+        let mut layout: Vec<_> = identities.map(|one| (one.id, Arc::clone(&one.uuid))).collect();
+        layout.sort();
+        layout
     }
 
     /// Gives back what the plan allocated in the library.
@@ -91,7 +143,8 @@ impl Plan {
 
 type Chosen = (PointId, &'static Family, Source);
 
-fn gpm(door: &mut Door, chosen: &[Chosen]) -> Option<Gpm> {
+/// The pair, if anything needs one, and whether that is for good.
+fn gpm(door: &mut Door, chosen: &[Chosen]) -> (Option<Gpm>, bool) {
     let metrics: Vec<_> = chosen
         .iter()
         .filter_map(|(point, family, source)| match source {
@@ -102,10 +155,12 @@ fn gpm(door: &mut Door, chosen: &[Chosen]) -> Option<Gpm> {
         })
         .collect();
     if metrics.is_empty() {
-        return None;
+        return (None, true);
     }
-    let pair = Pair::new(door, metrics.iter().map(|ask| ask.from).collect()).ok()?;
-    Some(Gpm { pair, metrics })
+    match Pair::new(door, metrics.iter().map(|ask| ask.from).collect()) {
+        Ok(pair) => (Some(Gpm { pair, metrics }), true),
+        Err(absence) => (None, absence.is_permanent()),
+    }
 }
 
 impl TierPlan {
@@ -148,6 +203,8 @@ struct Probe {
     margin: Result<i64, Absence>,
     reasons: Result<u64, Absence>,
     gpm: Result<(), Absence>,
+    /// Whether no failure that may pass decided a choice.
+    whole: bool,
 }
 
 impl Probe {
@@ -160,19 +217,24 @@ impl Probe {
         if door.take_lost() {
             return Err(Absence::Lost);
         }
-        Ok(Self { device, fields, answered, functions: BTreeMap::new(), margin, reasons, gpm })
+        Ok(Self { device, fields, answered, functions: BTreeMap::new(), margin, reasons, gpm, whole: true })
     }
 
-    /// The first source that is not refused for good; else why the first one was.
+    /// The first source that answers; else the first that may answer later; else why the first was refused.
     fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Source, Absence> {
-        let mut refused = None;
+        let (mut refused, mut failed) = (None, None);
         for source in sources {
             match self.ask(door, *source) {
+                Ok(()) => {
+                    self.whole &= failed.is_none();
+                    return Ok(*source);
+                }
                 Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
-                _ => return Ok(*source),
+                Err(_) => failed = failed.or(Some(*source)),
             }
         }
-        Err(refused.unwrap_or(Absence::NotSupported))
+        self.whole &= failed.is_none();
+        failed.ok_or(refused.unwrap_or(Absence::NotSupported))
     }
 
     fn ask(&mut self, door: &mut Door, source: Source) -> Result<(), Absence> {

@@ -5,17 +5,22 @@ use std::collections::BTreeMap;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
-use crate::model::{Absence, Bytes, GpuProcess, Nanoseconds, ProcessSample, Utc};
+use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Utc};
 
 /// More processes than any GPU runs: a driver that asks for more answers garbage.
 const MOST: usize = 65_536;
 
-/// The driver's word for "no value" in 32 and 64 bits.
+/// The driver's word for "no value".
 const UNKNOWN_ID: u32 = u32::MAX;
-const UNKNOWN_MEMORY: u64 = u64::MAX;
+
+/// More memory than any GPU has: 16 TiB, far above the driver's other words for "no value".
+const MOST_MEMORY: u64 = 1 << 44;
 
 /// The longest sample window that is believed; the driver keeps older samples too.
 const LONGEST_WINDOW: u64 = 5_000_000;
+
+/// How far the driver's clock may be ahead of the host's, and how far back the first look goes.
+const SECOND: u64 = 1_000_000;
 
 /// Buffers and memory of the last look, kept between ticks.
 pub(super) struct Processes {
@@ -23,10 +28,16 @@ pub(super) struct Processes {
     samples: Vec<sys::nvmlProcessUtilizationSample_t>,
     /// The newest sample seen, in the driver's microseconds since 1970.
     last_seen: u64,
+    /// The length of a window, once the driver has told several samples of one process in one answer.
+    spacing: Option<u64>,
 }
 
 // SAFETY: the buffers are plain memory that the driver writes only during a call.
 unsafe impl Send for Processes {}
+
+/// The bytes that a driver may write per process: 535.54 to 535.97 added a field to the structure without
+/// telling (go-nvml issue 75, nvitop issue 79). Their entries come out shuffled, but not past the buffer.
+const LARGEST_INFO: usize = 32;
 
 const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
     pid: 0,
@@ -46,7 +57,7 @@ const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizati
 
 impl Processes {
     pub(super) fn new() -> Self {
-        Self { infos: vec![NO_INFO; 32], samples: vec![NO_SAMPLE; 32], last_seen: 0 }
+        Self { infos: vec![NO_INFO; 32], samples: vec![NO_SAMPLE; 32], last_seen: 0, spacing: None }
     }
 
     /// All processes with a context, by pid; one that is listed twice (compute and graphics) counts once,
@@ -55,8 +66,12 @@ impl Processes {
         let mut found = BTreeMap::new();
         let compute = self.one_list(door, device, false, &mut found);
         let graphics = self.one_list(door, device, true, &mut found);
-        compute.or(graphics)?;
-        Ok(found.into_values().collect())
+        match (compute, graphics) {
+            // One list that may come back leaves out whoever is on it: no list is better than half of one.
+            (Err(absence), _) | (_, Err(absence)) if !absence.is_permanent() => Err(absence),
+            (Err(absence), Err(_)) => Err(absence),
+            _ => Ok(found.into_values().collect()),
+        }
     }
 
     fn one_list(
@@ -67,7 +82,8 @@ impl Processes {
         found: &mut BTreeMap<(u32, Option<u32>), GpuProcess>,
     ) -> Result<(), Absence> {
         let count = loop {
-            let mut count = u32::try_from(self.infos.len()).unwrap_or(u32::MAX);
+            let announced = self.infos.len() * size_of::<sys::nvmlProcessInfo_t>() / LARGEST_INFO;
+            let mut count = u32::try_from(announced).unwrap_or(u32::MAX);
             let buffer = self.infos.as_mut_ptr();
             let answer = if graphics {
                 ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v3(device, &raw mut count, buffer))
@@ -75,14 +91,17 @@ impl Processes {
                 ask!(door, nvmlDeviceGetComputeRunningProcesses_v3(device, &raw mut count, buffer))
             };
             match answer {
-                Ok(()) => break (count as usize).min(self.infos.len()),
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => grow(&mut self.infos, count, NO_INFO)?,
+                Ok(()) => break (count as usize).min(announced),
+                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
+                    let room = (count as usize * LARGEST_INFO).div_ceil(size_of::<sys::nvmlProcessInfo_t>());
+                    grow(&mut self.infos, room, NO_INFO)?;
+                }
                 Err(refusal) => return Err(refusal.into()),
             }
         };
         for info in &self.infos[..count] {
             let instance = (info.gpuInstanceId != UNKNOWN_ID).then_some(info.gpuInstanceId);
-            let memory = (info.usedGpuMemory != UNKNOWN_MEMORY).then_some(Bytes(info.usedGpuMemory));
+            let memory = (info.usedGpuMemory <= MOST_MEMORY).then_some(Bytes(info.usedGpuMemory));
             let entry = found.entry((info.pid, instance)).or_insert(GpuProcess {
                 pid: info.pid,
                 gpu_instance: instance,
@@ -100,9 +119,11 @@ impl Processes {
         Handle(device): Handle,
         now: Utc,
     ) -> Result<Vec<ProcessSample>, Absence> {
-        if self.last_seen == 0 {
-            // From the beginning the answer would be a long average over everything buffered.
-            self.last_seen = (now.0 / 1_000).saturating_sub(1_000_000);
+        let now = now.0 / 1_000;
+        // At first, since from the beginning the answer would be a long average over everything buffered; and
+        // after the clock was set back, or nothing would be new until it has caught up.
+        if self.last_seen == 0 || self.last_seen > now + SECOND {
+            self.last_seen = now.saturating_sub(SECOND);
         }
         let since = self.last_seen;
         let count = loop {
@@ -111,41 +132,122 @@ impl Processes {
             match ask!(door, nvmlDeviceGetProcessUtilization(device, buffer, &raw mut count, since)) {
                 Ok(()) => break (count as usize).min(self.samples.len()),
                 Err(Refusal::Code(NOT_FOUND)) => break 0,
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => grow(&mut self.samples, count, NO_SAMPLE)?,
+                Err(Refusal::Code(INSUFFICIENT_SIZE)) => grow(&mut self.samples, count as usize, NO_SAMPLE)?,
                 Err(refusal) => return Err(refusal.into()),
             }
         };
-        Ok(self.believe(count, since, now))
-    }
-
-    /// Keeps what can be true: percentages up to 100, stamps after the last look and not in the future.
-    fn believe(&mut self, count: usize, since: u64, now: Utc) -> Vec<ProcessSample> {
-        let latest = now.plus(Nanoseconds::SECOND).0 / 1_000;
-        let mut believed = Vec::with_capacity(count);
-        for sample in &self.samples[..count] {
-            let percent = sample.smUtil <= 100 && sample.encUtil <= 100 && sample.decUtil <= 100;
-            if sample.pid == 0 || !percent || sample.timeStamp <= since || sample.timeStamp > latest {
-                continue;
-            }
-            self.last_seen = self.last_seen.max(sample.timeStamp);
-            believed.push(ProcessSample {
-                pid: sample.pid,
-                window: (sample.timeStamp - since).min(LONGEST_WINDOW),
-                sm: sample.smUtil,
-                encoder: sample.encUtil,
-                decoder: sample.decUtil,
-            });
-        }
-        believed
+        let answer = &self.samples[..count];
+        let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
+        self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
+        self.spacing = spacing(&believed).or(self.spacing);
+        Ok(weigh(&believed, since, self.spacing))
     }
 }
 
-fn grow<T: Clone>(buffer: &mut Vec<T>, wanted: u32, blank: T) -> Result<(), Absence> {
+/// Whether it can be true: percentages up to 100, stamped after the last look and not in the future.
+fn is_new(sample: &sys::nvmlProcessUtilizationSample_t, since: u64, now: u64) -> bool {
+    let percent = sample.smUtil <= 100 && sample.encUtil <= 100 && sample.decUtil <= 100;
+    sample.pid != 0 && percent && sample.timeStamp > since && sample.timeStamp <= now + SECOND
+}
+
+/// No driver's window is shorter; stamps that are closer than this are the same moment.
+const SHORTEST_WINDOW: u64 = 10_000;
+
+/// The least time between two samples of one process; none when each process has one sample.
+fn spacing(samples: &[sys::nvmlProcessUtilizationSample_t]) -> Option<u64> {
+    let mut stamps: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.timeStamp)).collect();
+    stamps.sort_unstable();
+    stamps.dedup();
+    let pairs = stamps.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    pairs.map(|pair| pair[1].1 - pair[0].1).filter(|length| *length >= SHORTEST_WINDOW).min()
+}
+
+/// Samples with the time that each covers.
+///
+/// Most drivers answer one mean per process since the last look. Others list the windows themselves, of one
+/// length for all: `spacing` is that length. A process that paused has a gap before its next sample, which
+/// that sample does not cover.
+fn weigh(
+    samples: &[sys::nvmlProcessUtilizationSample_t],
+    since: u64,
+    spacing: Option<u64>,
+) -> Vec<ProcessSample> {
+    samples
+        .iter()
+        .map(|sample| ProcessSample {
+            pid: sample.pid,
+            window: spacing.unwrap_or(sample.timeStamp - since).min(LONGEST_WINDOW),
+            sm: sample.smUtil,
+            encoder: sample.encUtil,
+            decoder: sample.decUtil,
+        })
+        .collect()
+}
+
+fn grow<T: Clone>(buffer: &mut Vec<T>, wanted: usize, blank: T) -> Result<(), Absence> {
     // Slack, since processes may have started meanwhile; a driver that wants less than it has is broken.
-    let wanted = (wanted as usize).max(buffer.len()) + 8;
+    let wanted = wanted.max(buffer.len()) + 8;
     if wanted > MOST {
         return Err(Absence::Rejected);
     }
     buffer.resize(wanted, blank);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(pid: u32, stamp: u64, percent: u32) -> sys::nvmlProcessUtilizationSample_t {
+        sys::nvmlProcessUtilizationSample_t { pid, timeStamp: stamp, smUtil: percent, ..NO_SAMPLE }
+    }
+
+    fn worked(samples: &[ProcessSample], pid: u32) -> u64 {
+        samples
+            .iter()
+            .filter(|sample| sample.pid == pid)
+            .map(|sample| sample.window * u64::from(sample.sm))
+            .sum()
+    }
+
+    #[test]
+    fn equal_work_in_a_list_of_windows_weighs_equally() {
+        // One is busy first, the other last.
+        let answer = [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)];
+        let answer = answer.map(|(pid, after)| sample(pid, SECOND + after * 100_000, 70));
+        let weighed = weigh(&answer, SECOND, spacing(&answer));
+        assert_eq!(worked(&weighed, 1), 3 * 100_000 * 70);
+        assert_eq!(worked(&weighed, 1), worked(&weighed, 2));
+    }
+
+    #[test]
+    fn a_mean_since_the_last_look_covers_all_of_it() {
+        let answer = [sample(1, 2_000, 50), sample(2, 1_500, 50)];
+        assert_eq!(spacing(&answer), None);
+        let weighed = weigh(&answer, 1_000, None);
+        assert_eq!(weighed.iter().map(|sample| sample.window).collect::<Vec<_>>(), [1_000, 500]);
+    }
+
+    #[test]
+    fn a_pause_between_two_samples_is_covered_by_neither() {
+        let answer =
+            [(1, 1), (1, 9), (2, 1), (2, 2)].map(|(pid, after)| sample(pid, SECOND + after * 100_000, 50));
+        let weighed = weigh(&answer, SECOND, spacing(&answer));
+        assert!(weighed.iter().all(|sample| sample.window == 100_000), "{weighed:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_dropped() {
+        let now = 10 * SECOND;
+        for (sample, kept) in [
+            (sample(1, now, 100), true),
+            (sample(1, now + SECOND, 1), true),
+            (sample(1, now + SECOND + 1, 1), false),
+            (sample(1, now - SECOND, 1), false),
+            (sample(1, now, 101), false),
+            (sample(0, now, 1), false),
+        ] {
+            assert_eq!(is_new(&sample, now - SECOND, now), kept, "{sample:?}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What a sick driver may do to the agent, and what it may not.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::running::Demo;
@@ -59,4 +60,123 @@ fn a_hang_of_every_call_leaves_the_agent_answering() {
     assert!(!page.has("gpu_power_watts", &[]));
     assert_eq!(demo.agent.get("/-/healthy").0, 200);
     demo.faults("[]");
+}
+
+/// Kills the agent and starts it again over a driver that is sick from the start.
+fn restart_sick(faults: &str) -> Demo {
+    let mut demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    demo.faults(faults);
+    demo.kill_and_restart(&[]);
+    demo
+}
+
+fn up(page: &crate::scrape::Scrape) -> usize {
+    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+}
+
+#[test]
+fn a_gpu_that_hangs_at_start_holds_up_no_other_and_is_logged() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
+    let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
+    assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
+    let log = RefCell::new(String::new());
+    demo.agent.wait_for("the log", |_| {
+        let mut log = log.borrow_mut();
+        log.push_str(&demo.agent.log());
+        log.contains("does not return") && log.contains("nvmlDeviceGetUUID")
+    });
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_gpu_that_fails_at_start_is_asked_again() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
+    demo.agent.wait_for("the other GPUs", |page| {
+        up(page) == 7
+            && page.has("gpumeter_collector_errors_total", &["collector=\"gpu3\"", "reason=\"failed\""])
+    });
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_driver_that_does_not_count_is_told_and_opened_again() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
+    let page = demo.agent.wait_for("the fault", |page| {
+        page.has("gpumeter_collector_errors_total", &["collector=\"driver\"", "reason=\"failed\""])
+    });
+    assert_eq!(up(&page), 0);
+    assert_eq!(page.value("gpumeter_simulated", &[]), Some("1"));
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_gpu_that_takes_three_seconds_to_say_what_it_is_is_read() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    assert!(!page.has("gpumeter_collector_errors_total", &["collector=\"gpu2\""]));
+}
+
+#[test]
+fn a_gpu_whose_mig_mode_is_not_known_is_not_taken_for_a_whole_one() {
+    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
+    let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
+    assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn what_a_gpu_could_not_say_at_first_is_asked_again() {
+    let demo = restart_sick(
+        r#"[{"function": "nvmlDeviceGetSerial", "gpu": 3, "code": 999},
+            {"function": "nvmlDeviceGetTotalEnergyConsumption", "gpu": 3, "code": 999},
+            {"function": "nvmlGpmSampleAlloc", "code": 999}]"#,
+    );
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    assert!(page.has("gpu_info", &["gpu=\"3\"", "serial=\"\""]));
+    demo.faults("[]");
+    demo.agent.wait_for("the serial number", |page| {
+        page.has("gpu_info", &["gpu=\"3\""]) && !page.has("gpu_info", &["gpu=\"3\"", "serial=\"\""])
+    });
+}
+
+#[test]
+fn mig_instances_that_go_and_come_are_followed() {
+    let cut = r#"[{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]"#;
+    let demo = over(&format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#));
+    let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
+    let before = page.of("gpu_mig_info", &[]).count();
+    demo.faults(r#"[{"function": "nvmlDeviceGetMigDeviceHandleByIndex", "code": 6}]"#);
+    demo.agent.wait_for("their end", |page| !page.has("gpu_mig_info", &[]));
+    demo.faults("[]");
+    demo.agent.wait_for("their return", |page| page.of("gpu_mig_info", &[]).count() == before);
+}
+
+#[test]
+fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
+    let demo = over(
+        r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
+            "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
+    );
+    let heard = |xid: &'static str| {
+        move |page: &crate::scrape::Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid])
+    };
+    // The first tells that the GPU is listened to.
+    demo.agent.wait_for("an XID", heard("xid=\"13\""));
+    demo.faults(
+        r#"[{"function": "nvmlDeviceGetUUID", "gpu": 1, "code": 15},
+            {"function": "nvmlDeviceGetFieldValues", "gpu": 1, "code": 15}]"#,
+    );
+    demo.agent.wait_for("the last XID", heard("xid=\"79\""));
+}
+
+/// A demo over a scenario of the test's own.
+fn over(scenario: &str) -> Demo {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), scenario).unwrap();
+    Demo::start(&["--scenario", file.path().to_str().unwrap()])
 }

@@ -70,6 +70,15 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
         gpu_instance: "1".into(),
         compute_instance: "0".into(),
     };
+    let second = InstanceEntry {
+        identity: InstanceIdentity {
+            id: InstanceId { gpu_instance: 1, compute_instance: 1 },
+            uuid: "MIG-2".into(),
+            ..instance.identity.clone()
+        },
+        compute_instance: "1".into(),
+        ..instance.clone()
+    };
     GpuEntry {
         id: GpuId { index: index as u32, uuid: uuid.into() },
         index: index.to_string().into(),
@@ -81,7 +90,7 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
             vbios_version: "96.00.74.00.01".into(),
             mig,
         }),
-        instances: if mig { vec![instance] } else { Vec::new() },
+        instances: if mig { vec![instance, second] } else { Vec::new() },
         unsupported: vec![("gpu_power_instant_watts", Absence::NotSupported)],
         xids: vec![(13, "13".into()), (79, "79".into())],
         activity_source: Some("gpm"),

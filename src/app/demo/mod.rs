@@ -155,7 +155,7 @@ fn live(
     let root =
         if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, &time.page)? };
     tracing::info!(directory = %directory.display(), scenario = options.scenario, "demo on a simulated node: every number is made up");
-    Ok(super::run(Launch { config, clock: Clock::Page(time.page.clone()), root })?)
+    Ok(super::run(Launch { config, clock: Clock::Page(time.page.clone()), root, simulated: true })?)
 }
 
 fn library(directory: &Path) -> PathBuf {

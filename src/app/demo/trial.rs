@@ -23,7 +23,7 @@ pub(super) fn open(options: &Options, directory: &Path, library: &Path) -> Resul
     let (sender, answer) = mpsc::channel();
     let path = library.to_owned();
     Thread::start("trial", move || {
-        let answer = Library::open(Some(&path)).map(Library::close);
+        let answer = Library::open(Some(&path)).map(drop);
         // The demo may have stopped waiting.
         let _ = sender.send(answer);
     })?;

@@ -9,7 +9,7 @@ use super::{Finding, GpuDiagnosis};
 use crate::catalogue::{Level, ProcessValue, Rows, device_points, families};
 use crate::clock::{Clock, Stop, system_now};
 use crate::model::{Absence, Frame, Nanoseconds};
-use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
+use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, count, find};
 
 /// What was found.
 pub(super) enum News {
@@ -82,7 +82,7 @@ pub(super) fn examine(path: Option<&Path>, progress: &Progress, news: &Sender<Ne
             tell("driver", true, kind.into());
             gpus(&library, &clock, progress, news);
             progress.set(Step::Closing);
-            Library::close(library);
+            drop(library);
         }
         Err(error) => tell("driver", false, error.to_string()),
     }
@@ -92,16 +92,23 @@ pub(super) fn examine(path: Option<&Path>, progress: &Progress, news: &Sender<Ne
 fn gpus(library: &Arc<Library>, clock: &Clock, progress: &Progress, news: &Sender<News>) {
     let tell = |what, works, why: String| drop(news.send(News::Finding(Finding::new(what, works, why))));
     progress.set(Step::Asking { gpu: None, call: None });
-    let found = match find(library, &progress.slot, clock) {
-        Ok(found) if found.is_empty() => return tell("gpus", false, "the driver counts none".into()),
-        Ok(found) => found,
+    let counted = match count(library, &progress.slot, clock) {
+        Ok(0) => return tell("gpus", false, "the driver counts none".into()),
+        Ok(counted) => counted,
         Err(absence) => return tell("gpus", false, format!("cannot be counted: {}", absence.reason())),
     };
-    tell("gpus", true, format!("{} counted", found.len()));
-    for gpu in &found {
+    tell("gpus", true, format!("{counted} counted"));
+    for index in 0..counted {
+        progress.set(Step::Asking { gpu: Some(index), call: None });
+        let gpu = match find(library, index, &progress.slot, clock) {
+            Ok(gpu) => gpu,
+            Err(absence) => {
+                tell("gpu", false, format!("{index}: does not say who it is: {}", absence.reason()));
+                continue;
+            }
+        };
         let name = format!("{} {}", gpu.id.index, gpu.id.uuid);
-        progress.set(Step::Asking { gpu: Some(gpu.id.index), call: None });
-        match read(library, gpu, clock, progress) {
+        match read(library, &gpu, clock, progress) {
             Ok(frame) => {
                 let answers = Answers::of(&frame);
                 if !answers.faults.is_empty() {

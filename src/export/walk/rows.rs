@@ -148,14 +148,16 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (gpu, state) in gpus(self.snapshot) {
             let frame =
                 state.filter(|state| state.fresh[tier as usize]).and_then(|state| state.frame.as_deref());
-            for instance in &gpu.instances {
+            // The roster lists compute instances, by id; of each GPU instance the first stands for all.
+            for instances in gpu.instances.chunk_by(|one, next| one.gpu_instance == next.gpu_instance) {
+                let id = instances[0].identity.id.gpu_instance;
                 // The frame may be of an older shape than the roster: only the ids tell which is which.
                 let reading = frame.and_then(|frame| {
-                    frame.instances.iter().find(|other| other.identity.id == instance.identity.id)
+                    let same = frame.instances.iter().filter(|other| other.identity.id.gpu_instance == id);
+                    same.filter_map(|other| number(other.readings[value as usize])).next()
                 });
-                let labels: [&str; 4] =
-                    [&gpu.index, &gpu.id.uuid, &instance.gpu_instance, &instance.compute_instance];
-                self.visit(&labels, reading.and_then(|frame| number(frame.readings[value as usize])));
+                let labels: [&str; 3] = [&gpu.index, &gpu.id.uuid, &instances[0].gpu_instance];
+                self.visit(&labels, reading);
             }
         }
     }
