@@ -108,14 +108,15 @@ impl Meters<'_> {
     /// Milliwatts above rest, smoothed over the last half minute.
     fn heat_above_rest(&self) -> u64 {
         let now = self.timeline.totals(self.elapsed).energy;
+        let rest = u128::from(self.board.power.idle.0) * 1_000;
         let mean = |span: u64| {
-            let span = span.min(self.elapsed);
-            let spent = now - self.timeline.totals(self.elapsed - span).energy;
-            // Microjoules over nanoseconds are thousands of watts.
-            (u128::from(spent) * 1_000_000).checked_div(u128::from(span)).unwrap_or(0)
+            let seen = span.min(self.elapsed);
+            let spent = now - self.timeline.totals(self.elapsed - seen).energy;
+            // Microjoules over nanoseconds are thousands of watts. Before its time the board was at rest:
+            // a mean over a first few milliseconds would leap.
+            (u128::from(spent) * 1_000_000 + rest * u128::from(span - seen)) / u128::from(span)
         };
         let smooth = (mean(2_000_000_000) + mean(8_000_000_000) + 2 * mean(30_000_000_000)) / 4;
-        let rest = u128::from(self.board.power.idle.0) * 1_000;
         u64::try_from(smooth.saturating_sub(rest)).unwrap_or(0)
     }
 

@@ -3,7 +3,6 @@
 
 mod bills;
 mod commits;
-mod cost;
 mod laws;
 mod opening;
 mod world;
