@@ -3,21 +3,23 @@
 //! Every index that the driver counts gets a lane at once, and the lane itself asks who lives there: a GPU
 //! that hangs or fails at that holds up no other, and is asked again.
 
+mod events;
+mod search;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::node_lock::{self, NodeLock, Unlocked};
+use super::node_lock::NodeLock;
 use super::{Shared, StartError, Thread};
 use crate::catalogue::Level;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::meter::News;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, XidEvent};
-use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, OpenError, count as count_gpus, find};
+use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
 
 /// What is known of the lanes.
 #[derive(Default)]
@@ -173,7 +175,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Lanes> {
 fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
     let slot = CallSlot::default();
     watch(shared, "enumerate".into(), &slot);
-    let Some((library, gpus)) = open(path.as_deref(), &slot, shared) else { return };
+    let Some((library, gpus)) = search::open(path.as_deref(), &slot, shared) else { return };
     tracing::info!(gpus, simulated = library.is_simulated(), "driver library opened");
     lock(shared).search = Search::Found(gpus as usize);
     for index in 0..gpus {
@@ -182,159 +184,14 @@ fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
         }
     }
     lock(shared).library = Some(Arc::clone(&library));
-    if let Some(events) = event_set(&library, &slot, shared) {
+    if let Some(events) = events::event_set(&library, &slot, shared) {
         drop(library);
-        listen(events, shared);
+        events::listen(events, shared);
     }
-}
-
-/// The driver cannot be used.
-struct Problem {
-    reason: &'static str,
-    text: String,
-}
-
-/// Opens the driver, again and again until it counts a GPU; none when the agent stops.
-fn open(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Option<(Arc<Library>, u32)> {
-    let mut told = String::new();
-    loop {
-        match look(path, slot, shared) {
-            Ok((library, 0)) => {
-                // A driver counts what it saw when it was initialised: for a new GPU it is opened anew.
-                drop(library);
-                lock(shared).search = Search::Found(0);
-                tell_if_all_are_known(shared);
-                const NONE: &str = "the driver counts no GPU; it is opened again from time to time";
-                if told != NONE {
-                    tracing::warn!(NONE);
-                    NONE.clone_into(&mut told);
-                }
-            }
-            Ok(seen) => return Some(seen),
-            Err(Problem { reason, text }) => {
-                count(shared, "driver".into(), reason);
-                lock(shared).search = Search::Failed;
-                if told != text {
-                    tracing::error!(
-                        reason = text,
-                        "no GPU can be read; the agent serves its own health and looks again"
-                    );
-                    told = text;
-                }
-            }
-        }
-        if !pause(shared) {
-            return None;
-        }
-    }
-}
-
-fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Library>, u32), Problem> {
-    let library = Library::open(path).map_err(|error| {
-        // A simulated library says in a file beside it what it could not tell by a return code.
-        let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
-        let reason = match error {
-            OpenError::Missing { .. } => "missing",
-            OpenError::NotNvml { .. } => "not_nvml",
-            OpenError::Refused { .. } => "refused",
-        };
-        let told = told.map(|text| format!(" ({})", text.trim())).unwrap_or_default();
-        Problem { reason, text: format!("{error}{told}") }
-    })?;
-    shared.simulated.fetch_or(library.is_simulated(), Ordering::Relaxed);
-    if !library.is_simulated() {
-        own_node(shared)?;
-    }
-    let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| Problem {
-        reason: absence.reason(),
-        text: format!("the driver does not count its GPUs: {}", absence.reason()),
-    })?;
-    Ok((library, counted))
-}
-
-/// Takes the node for this agent, once.
-fn own_node(shared: &Shared) -> Result<(), Problem> {
-    if lock(shared).node.is_some() {
-        return Ok(());
-    }
-    match node_lock::take(&node_lock::PLACES) {
-        Ok(node) => lock(shared).node = Some(node),
-        Err(Unlocked::Held(pid)) => {
-            let text = format!(
-                "another gpumeter (pid {pid}) reads this node's GPUs; stop it, or stop this one: two would \
-                 bill the same time twice"
-            );
-            return Err(Problem { reason: "locked", text });
-        }
-        Err(Unlocked::Nowhere(problems)) => {
-            tracing::warn!(problems, "a second agent on this node would not be noticed");
-        }
-    }
-    Ok(())
-}
-
-/// Waits until it is time to look again; false when the agent stops.
-fn pause(shared: &Shared) -> bool {
-    let again = shared.clock.now().boottime + LOOK_AGAIN;
-    shared.clock.wait_until(again, &shared.stop, || {})
 }
 
 fn watch(shared: &Shared, who: Arc<str>, slot: &CallSlot) {
     lock(shared).nameless.push(Nameless { who, slot: slot.clone(), seen: None });
-}
-
-fn event_set(library: &Arc<Library>, slot: &CallSlot, shared: &Shared) -> Option<Events> {
-    loop {
-        match Events::new(library, slot.clone(), shared.clock.clone()) {
-            Ok(events) => return Some(events),
-            Err(absence) => {
-                count(shared, "events".into(), absence.reason());
-                tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
-                if absence.is_permanent() || !pause(shared) {
-                    return None;
-                }
-            }
-        }
-    }
-}
-
-fn listen(mut events: Events, shared: &Shared) {
-    const LOOK: Duration = Duration::from_millis(200);
-    let mut again = shared.clock.now().boottime;
-    let mut refused = Vec::new();
-    while !shared.stop.is_called() {
-        let now = shared.clock.now().boottime;
-        if now >= again {
-            again = now + LOOK_AGAIN;
-            lock(shared).unheard.append(&mut refused);
-        }
-        let unheard = std::mem::take(&mut lock(shared).unheard);
-        for gpu in unheard {
-            let Err(absence) = events.register(&gpu) else { continue };
-            count(shared, "events".into(), absence.reason());
-            tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "a GPU's XIDs cannot be heard");
-            if !absence.is_permanent() {
-                refused.push(gpu);
-            }
-        }
-        if events.is_empty() {
-            shared.stop.wait(LOOK);
-            continue;
-        }
-        match events.wait() {
-            Ok(Some(event)) => {
-                tracing::warn!(uuid = %event.uuid, xid = event.xid, "XID");
-                lock(shared).xids.push(event);
-            }
-            Ok(None) => {}
-            Err(absence) => {
-                count(shared, "events".into(), absence.reason());
-                // An event set that fails at once would spin.
-                shared.stop.wait(Duration::from_secs(1));
-            }
-        }
-    }
-    events.free();
 }
 
 fn start_lane(
@@ -384,7 +241,7 @@ fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, shared: &Shared) ->
             lock(shared).mute += 1;
             mute = true;
         }
-        if !pause(shared) {
+        if !search::pause(shared) {
             return None;
         }
     }

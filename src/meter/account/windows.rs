@@ -1,0 +1,153 @@
+//! The windows of an account: naming late who was there, settling what is over, and what the ledger lacks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Account, ClosedWindows, OpenSpan};
+use crate::attribution::{settle, split, window_end};
+use crate::holders::{Identities, holdings};
+use crate::meter::Policy;
+use crate::meter::integrate::add;
+use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
+
+/// How long after its end a window may at least still learn who was there.
+const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// The most windows that one pulse settles for one GPU: an hour, so that a long gap delays no tick.
+const WINDOWS_PER_PULSE: usize = 240;
+
+impl Account {
+    /// Names processes that were unknown when their span was made.
+    pub(in crate::meter) fn identify(&mut self, identities: &Identities, gpu: &GpuId, policy: &Policy) {
+        for open in &mut self.open {
+            let named: Vec<(u32, Arc<Holder>)> = open
+                .unnamed
+                .keys()
+                .filter_map(|pid| Some((*pid, Arc::clone(&identities.get(*pid)?.holder))))
+                .collect();
+            if named.is_empty() {
+                continue;
+            }
+            for (pid, holder) in named {
+                if let Some(presence) = open.unnamed.remove(&pid) {
+                    add(open.span.present.entry(holder.id.clone()).or_default(), &presence);
+                    open.who.entry(holder.id.clone()).or_insert(holder);
+                }
+            }
+            open.sent = false;
+            if open.mig {
+                continue;
+            }
+            let who = open.who.values().map(|holder| &**holder);
+            let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
+            open.span.holdings = held.into();
+            open.span.covered_by = covered_by;
+        }
+    }
+
+    /// Settles the windows whose closing delay is over.
+    pub(in crate::meter) fn settle(&mut self, now: Utc, gpu: &GpuId, policy: &Policy) -> ClosedWindows {
+        let mut closed = ClosedWindows::default();
+        let delay = CLOSING_DELAY.max(Nanoseconds(2 * policy.intervals[0].0));
+        if self.last.is_none() && now < self.watched.plus(delay) {
+            // The first frame tells who holds on this side of the gap.
+            return closed;
+        }
+        for _ in 0..WINDOWS_PER_PULSE {
+            let end = window_end(self.settled);
+            if now < end.plus(delay) {
+                break;
+            }
+            if self.cursor < end {
+                // A frame that comes later can only speak of the time that is still open.
+                self.silence(end, gpu, policy);
+            }
+            let spans = self.take_until(end);
+            match settle(self.settled, end, &spans, &self.carry, &self.weights) {
+                Ok(settlement) => closed.windows.push(self.keep(settlement)),
+                Err(_) => {
+                    closed.failed += 1;
+                    let window = self.unknown(end, &spans);
+                    match settle(self.settled, end, &[window], &self.carry, &self.weights) {
+                        Ok(settlement) => closed.windows.push(self.keep(settlement)),
+                        Err(_) => break,
+                    }
+                }
+            }
+        }
+        closed
+    }
+
+    /// Closes a window's end in which no frame came: by those who held before it, as far as that can be
+    /// known. Presence of another life of the agent cannot.
+    fn silence(&mut self, end: Utc, gpu: &GpuId, policy: &Policy) {
+        let before = Arc::clone(&self.holdings);
+        if self.cursor < self.watched {
+            self.hold(gpu, &BTreeMap::new(), policy);
+            let both = self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
+            // The rest of the gap is bridged from the same side.
+            self.fill(end, &both, None);
+            if self.cursor < self.watched {
+                self.holdings = before;
+            }
+        } else {
+            self.fill(end, &before, None);
+        }
+    }
+
+    /// A window of which nothing is believed but its energy.
+    fn unknown(&self, end: Utc, spans: &[Span]) -> Span {
+        let energy = spans
+            .iter()
+            .filter_map(|span| span.energy)
+            .fold(0, |sum: u64, energy| sum.saturating_add(energy.0));
+        Span {
+            from: self.settled,
+            state: SlotState::Unobserved,
+            holdings: Arc::default(),
+            covered_by: BTreeMap::new(),
+            energy: Some(Microjoules(energy)),
+            ..self.blank(end)
+        }
+    }
+
+    fn keep(&mut self, settlement: Settlement) -> Settlement {
+        self.settled = settlement.to;
+        self.carry.clone_from(&settlement.carry);
+        self.weights.clone_from(&settlement.weights);
+        settlement
+    }
+
+    /// The spans up to the end of a window; one that straddles it is cut, its rest stays.
+    fn take_until(&mut self, end: Utc) -> Vec<Span> {
+        let mut spans = Vec::new();
+        while let Some(open) = self.open.pop_front() {
+            let span = open.named();
+            if span.to <= end {
+                spans.push(span);
+                continue;
+            }
+            let rest = if span.from < end {
+                let (first, rest) = split(&span, end);
+                spans.push(first);
+                // Who is named late is named in both halves.
+                OpenSpan { span: Span { present: open.span.present.clone(), ..rest }, sent: false, ..open }
+            } else {
+                open
+            };
+            self.open.push_front(rest);
+            break;
+        }
+        spans
+    }
+
+    /// The spans that the ledger has not been given, and the driver's energy counter at their end.
+    pub(in crate::meter) fn unsent(&mut self) -> (Vec<Span>, Option<Microjoules>) {
+        let counter = self.energy.map(|energy| energy.counter);
+        let unsent = self.open.iter_mut().filter(|open| !open.sent).map(|open| {
+            open.sent = true;
+            open.named()
+        });
+        (unsent.collect(), counter)
+    }
+}
