@@ -18,7 +18,7 @@ use crate::catalogue::Level;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::meter::News;
-use crate::model::{Absence, Frame, GpuId, Nanoseconds, XidEvent};
+use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, XidEvent};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
 
 /// What is known of the lanes.
@@ -56,7 +56,7 @@ struct Nameless {
     who: Arc<str>,
     slot: CallSlot,
     /// The call seen last, when it was first seen in the system's time, and whether it was told.
-    seen: Option<(InFlight, crate::model::Stamp, bool)>,
+    seen: Option<(InFlight, Stamp, bool)>,
 }
 
 /// How long a call without a name may last before it is told.

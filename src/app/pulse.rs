@@ -13,6 +13,7 @@ use crate::host::own;
 use crate::ledger::Queue;
 use crate::meter::{Inputs, Meter, News, Services};
 use crate::model::Nanoseconds;
+use crate::model::snapshot::Snapshot;
 use crate::push;
 
 /// Where a pulse's results go.
@@ -51,7 +52,7 @@ impl Outlets {
         }
     }
 
-    fn send(&mut self, number: u64, snapshot: &Arc<crate::model::snapshot::Snapshot>) {
+    fn send(&mut self, number: u64, snapshot: &Arc<Snapshot>) {
         let Some(push) = &mut self.push else { return };
         if number.is_multiple_of(push.every) {
             let points = push.encoder.encode(snapshot, &mut push.buffer);

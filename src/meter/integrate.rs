@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Gpu;
 use crate::catalogue::{INTEGRALS, PointId, first_point, integral_source, point};
 use crate::holders::Identities;
-use crate::model::{ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading};
+use crate::model::{Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading};
 
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -105,10 +105,10 @@ impl Gpu {
             .map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
         for number in 0..INTEGRALS {
             let ratio = frame.readings.get(integral_source(number)).copied();
-            grow(&mut self.integrals[number], ratio.unwrap_or(Err(crate::model::Absence::NotYet)), span);
+            grow(&mut self.integrals[number], ratio.unwrap_or(Err(Absence::NotYet)), span);
         }
-        let busy = activity(frame).map_or(Err(crate::model::Absence::NotSupported), |(_, ratio)| {
-            i64::try_from(ratio).map_err(|_| crate::model::Absence::Rejected)
+        let busy = activity(frame).map_or(Err(Absence::NotSupported), |(_, ratio)| {
+            i64::try_from(ratio).map_err(|_| Absence::Rejected)
         });
         grow(&mut self.busy, busy, span);
     }

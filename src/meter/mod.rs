@@ -17,11 +17,11 @@ pub use seal::unsupported;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::catalogue::Level;
+use crate::catalogue::{INTEGRALS, Level};
 use crate::holders::{Identities, Selector, Standing};
-use crate::ledger::{Acknowledged, Batch, Recovered, Sight, Timeline};
+use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
-use crate::model::{Frame, GpuId, Holder, HolderId, Nanoseconds, Stamp, Utc, XidEvent};
+use crate::model::{Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, XidEvent};
 use crate::nvml::InFlight;
 
 use account::Account;
@@ -100,8 +100,8 @@ struct Gpu {
     xids: Xids,
     frame: Option<Arc<Frame>>,
     /// Nanoseconds integrated of every ratio that has a counter.
-    integrals: Vec<crate::model::Reading>,
-    busy: crate::model::Reading,
+    integrals: Vec<Reading>,
+    busy: Reading,
     /// Whether the driver has counted it in this life of the agent.
     found: bool,
     lost: bool,
@@ -145,15 +145,19 @@ impl Meter {
             roster: Arc::default(),
             sequence: 0,
         };
-        for (uuid, known) in recovered.into_iter().flat_map(|recovered| {
-            meter.accounts.recover(&recovered);
-            meter.holders.extend(recovered.holders.iter().map(|holder| (holder.id.clone(), holder.clone())));
-            recovered.gpus
-        }) {
-            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
-            meter.gpus.insert(uuid, gpu);
+        if let Some(recovered) = recovered {
+            meter.recover(recovered, begun);
         }
         meter
+    }
+
+    fn recover(&mut self, recovered: Recovered, begun: Utc) {
+        self.accounts.recover(&recovered);
+        self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
+        for (uuid, known) in recovered.gpus {
+            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
+            self.gpus.insert(uuid, gpu);
+        }
     }
 
     /// The agent's own counters.
@@ -241,14 +245,14 @@ impl Meter {
             gpu.account.identify(identities, &gpu.id, &self.policy);
             let closed = gpu.account.settle(at, &gpu.id, &self.policy);
             self.counters.unsettled.inc_by(closed.failed);
-            batch.closed.extend(closed.windows.into_iter().map(|settlement| crate::ledger::Closed {
+            batch.closed.extend(closed.windows.into_iter().map(|settlement| Closed {
                 gpu: Arc::clone(uuid),
                 settlement,
                 coarse: false,
             }));
             let (spans, energy_counter) = gpu.account.unsent();
             if !spans.is_empty() || energy_counter.is_some() {
-                batch.open.push(crate::ledger::Open { gpu: Arc::clone(uuid), spans, energy_counter });
+                batch.open.push(Open { gpu: Arc::clone(uuid), spans, energy_counter });
             }
         }
         self.introduce(identities, batch);
@@ -284,8 +288,8 @@ impl Gpu {
             account,
             xids: Xids::default(),
             frame: None,
-            integrals: vec![Err(crate::model::Absence::NotYet); crate::catalogue::INTEGRALS],
-            busy: Err(crate::model::Absence::NotYet),
+            integrals: vec![Err(Absence::NotYet); INTEGRALS],
+            busy: Err(Absence::NotYet),
             found: false,
             lost: false,
         }

@@ -7,15 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{Level, Rows, device_points};
+use crate::catalogue::{Level, Rows, device_points, families};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{
-    AccountEntry, AgentEntry, AgentNumber, GpuEntry, GpuState, HoldingEntry, HoldingState, InstanceEntry,
-    ProcessEntry, ProcessState, Roster, Snapshot, WorkloadEntry,
+    AccountEntry, AccountState, AgentEntry, AgentNumber, GpuEntry, GpuState, HoldingEntry, HoldingState,
+    InstanceEntry, ProcessEntry, ProcessState, Roster, Snapshot, WorkloadEntry,
 };
-use crate::model::{Absence, Frame, GpuIdentity, Holder, HolderKind, Stamp};
+use crate::model::{
+    Absence, Facts, Frame, GpuIdentity, GpuProcess, Holder, HolderId, HolderKind, Nanoseconds, Stamp,
+};
 use crate::nvml::InFlight;
 use crate::tenants::tenant;
 
@@ -74,7 +76,7 @@ impl Meter {
         let late = in_flight.and_then(|call| {
             let lasting = now.boottime.0.saturating_sub(call.since.0);
             let interval = self.policy.intervals[Tier::Fast as usize];
-            (lasting > interval.0).then_some((call.function, crate::model::Nanoseconds(lasting)))
+            (lasting > interval.0).then_some((call.function, Nanoseconds(lasting)))
         });
         let slot = self.accounts.slots.get(&gpu.id.uuid).map(|total| total.slot.0);
         GpuState {
@@ -121,11 +123,7 @@ impl Meter {
         rows.into_iter().unzip()
     }
 
-    fn accounts(
-        &self,
-        now: Stamp,
-        places: &BTreeMap<&str, usize>,
-    ) -> (Vec<AccountEntry>, Vec<crate::model::snapshot::AccountState>) {
+    fn accounts(&self, now: Stamp, places: &BTreeMap<&str, usize>) -> (Vec<AccountEntry>, Vec<AccountState>) {
         let at = self.timeline.at(now.boottime);
         let tariff = self
             .policy
@@ -234,20 +232,20 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
 
 /// Families of which the GPU can answer no point, ever, and why.
 pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
-    let mut families: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
+    let mut answers: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
     for ((family, _), reading) in device_points().zip(&*frame.readings) {
         let absent = match reading {
             Err(absence) if absence.is_permanent() => Err(*absence),
             _ => Ok(()),
         };
-        match families.last_mut() {
+        match answers.last_mut() {
             Some((name, answer)) if *name == family.name => *answer = answer.or(absent),
-            _ => families.push((family.name, absent)),
+            _ => answers.push((family.name, absent)),
         }
     }
     let mut absent: Vec<_> =
-        families.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect();
-    for family in crate::catalogue::families() {
+        answers.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect();
+    for family in families() {
         let Rows::Integral([integral]) = family.rows else { continue };
         if let Some((_, absence)) = absent.iter().find(|(name, _)| *name == integral.of) {
             absent.push((family.name, *absence));
@@ -258,7 +256,7 @@ pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
 
 fn process_row(
     gpu: usize,
-    process: &crate::model::GpuProcess,
+    process: &GpuProcess,
     frame: &Frame,
     identities: &Identities,
 ) -> (ProcessEntry, ProcessState) {
@@ -297,7 +295,7 @@ fn other_row(gpu: usize, memory: u64) -> (ProcessEntry, ProcessState) {
 }
 
 /// Who a holder is: as it was identified, else as the operator's grant names it.
-fn holder(id: &crate::model::HolderId, identities: &Identities) -> Holder {
+fn holder(id: &HolderId, identities: &Identities) -> Holder {
     identities
         .iter()
         .map(|(_, known)| &known.holder)
@@ -306,9 +304,7 @@ fn holder(id: &crate::model::HolderId, identities: &Identities) -> Holder {
         .unwrap_or_else(|| match id.as_str().split_once(':') {
             Some(("unit", unit)) => Holder::unit(unit, None, None),
             Some(("user", user)) => Holder::user(user, None),
-            _ => {
-                Holder { id: id.clone(), kind: HolderKind::Remainder, facts: crate::model::Facts::default() }
-            }
+            _ => Holder { id: id.clone(), kind: HolderKind::Remainder, facts: Facts::default() },
         })
 }
 
@@ -338,8 +334,7 @@ fn workloads(gpus: &[&Gpu], identities: &Identities, holdings: &[HoldingEntry]) 
         .map(|process| process.pid)
         .collect();
     let users = pids.iter().filter_map(|pid| identities.get(*pid)).map(|known| (*known.holder).clone());
-    let holders =
-        holdings.iter().map(|entry| holder(&crate::model::HolderId(Arc::clone(&entry.workload)), identities));
+    let holders = holdings.iter().map(|entry| holder(&HolderId(Arc::clone(&entry.workload)), identities));
     let all: BTreeMap<_, _> = holders.chain(users).map(|holder| (holder.id.clone(), holder)).collect();
     all.into_values()
         .map(|holder| WorkloadEntry {
