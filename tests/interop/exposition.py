@@ -11,7 +11,7 @@ from harness import OPENMETRICS, TEXT, Demo, Failed, get
 
 
 def exposition(suite):
-    demo = Demo(suite, "--fresh")
+    demo = Demo(suite)
     # Account series are born a minute late; a page without them would prove little.
     harness.wait_for("account series", 180, lambda: "gpu_tenant_held_seconds_total{" in demo.page(), demo.program, 1)
     text, metrics = both_pages(demo)

@@ -21,7 +21,6 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-import yaml
 from simclock import SimClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,9 +73,9 @@ class Suite:
             self.findings.append(finding)
         return bool(holds)
 
-    def start(self, name, *command, env=None):
+    def start(self, name, *command):
         """Starts a program in a process group of its own; its output goes to a log."""
-        program = Program(self.folder / f"{name}.log", command, env)
+        program = Program(self.folder / f"{name}.log", command)
         self._programs.append(program)
         return program
 
@@ -87,13 +86,13 @@ class Suite:
 
 
 class Program:
-    def __init__(self, log, command, env=None):
+    def __init__(self, log, command):
         self.log, self.name = log, Path(command[0]).name
         with open(log, "ab") as out:
             try:
                 self.process = subprocess.Popen(
                     [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                    env={**os.environ, **(env or {})}, start_new_session=True)
+                    start_new_session=True)
             except OSError as error:
                 raise Failed(f"{command[0]} does not start: {error}") from error
 
@@ -159,15 +158,21 @@ def get_json(url, **parameters):
 class Demo:
     """`gpumeter demo`, and the channel to its simulated driver."""
 
-    def __init__(self, suite, *arguments, scenario=None, state=None, env=None, config=None):
-        self.suite, self.env = suite, env
+    # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
+    CONFIG = ROOT / "src/app/demo/config.yaml"
+
+    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, port=None):
+        self.suite = suite
         self.state = state or suite.folder / "demo"
-        self.port = free_port()
+        self.port = port or free_port()
         self.instance = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.instance}"
         self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
         self.command += ["--scenario", scenario] if scenario else []
-        self.command += ["--config", configuration(suite, config)] if config else []
+        if config:
+            path = suite.folder / "demo.yaml"
+            path.write_text(config)
+            self.command += ["--config", path]
         self.command += arguments
         self.clock = None
         self.start()
@@ -176,7 +181,7 @@ class Demo:
         """Starts it, also again after a kill: same port, same state."""
         if not GPUMETER.exists():
             raise Failed(f"{GPUMETER} does not exist; .ci/interop builds it")
-        self.program = self.suite.start("demo", *self.command, env=self.env)
+        self.program = self.suite.start("demo", *self.command)
         wait_for("the demo's first page", 30, lambda: "gpu_up{" in self.page(), self.program)
         self.clock = self.clock or SimClock(self.driver / "clock")
 
@@ -198,17 +203,6 @@ class Demo:
         aside = self.driver / "faults.new"
         aside.write_text(json.dumps(faults))
         aside.rename(self.driver / "faults")
-
-
-def configuration(suite, changes):
-    """The demo's own configuration with other values: a file of it."""
-    merged = yaml.safe_load((ROOT / "src/app/demo/config.yaml").read_text())
-    for section, keys in changes.items():
-        merged.setdefault(section, {}).update(keys)
-    path = suite.folder / "config.yaml"
-    # JSON is YAML.
-    path.write_text(json.dumps(merged, indent=2))
-    return path
 
 
 class Prometheus:
@@ -238,6 +232,11 @@ class Prometheus:
             return get_json(f"{self.url}/api/v1/query", **parameters)["data"]["result"]
         except urllib.error.HTTPError as error:
             raise Failed(f"Prometheus refuses {expression}: {error.read().decode()}") from error
+
+    def alerts(self):
+        """The alerting rules that it has loaded."""
+        groups = get_json(f"{self.url}/api/v1/rules", type="alert")["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
 
     def label_values(self, label, match):
         return get_json(f"{self.url}/api/v1/label/{label}/values", **{"match[]": match})["data"]

@@ -1,7 +1,7 @@
 """What others see through the same driver: nvidia-ml-py and nvitop, against the scenario and our own snapshot.
 
 Scenario `local` simulates processes under pids that exist here, since nvitop asks the kernel about each.
-The clock is held, so that three readers and a file speak of one moment.
+The clock is held at the very moment of a tick, so that three readers and a file speak of one moment.
 """
 
 import json
@@ -14,50 +14,75 @@ import time
 import harness
 from harness import Demo, Failed
 
-# Temperature is otherwise read every 5 s, and would be of another moment than the peers'.
-EVERY_TICK = {"sampling": {"medium": "1s"}}
-
-# Our families, and what nvidia-ml-py calls the same.
-FAMILIES = {
-    "gpu_memory_used_bytes": "memory_used_bytes",
-    "gpu_memory_total_bytes": "memory_total_bytes",
-    "gpu_power_watts": "power_watts",
-    "gpu_temperature_celsius": "temperature_celsius",
+# Every tier at every tick: then all that the snapshot says is of one moment.
+CONFIG = "node: { name: local }\nsampling: { level: full, interval: 1s, medium: 1s, slow: 1s }\nattribution: { presence: true }\n"
+# What nvidia-ml-py is asked below, and the series that says the same of each GPU.
+SAME = {
+    "memory_used_bytes": ("gpu_memory_used_bytes", {}),
+    "memory_total_bytes": ("gpu_memory_total_bytes", {}),
+    "memory_free_bytes": ("gpu_memory_free_bytes", {}),
+    "memory_reserved_bytes": ("gpu_memory_reserved_bytes", {}),
+    "power_watts": ("gpu_power_watts", {}),
+    "temperature_celsius": ("gpu_temperature_celsius", {"sensor": "gpu"}),
+    "sm_clock_hertz": ("gpu_clock_hertz", {"clock": "sm"}),
 }
 
 
 def peers(suite):
-    demo = Demo(suite, "--fresh", scenario="local", config=EVERY_TICK)
-    harness.wait_for("processes in the snapshot", 60, lambda: processes_of_snapshot(demo), demo.program, 1)
-    demo.clock.hold()
-    time.sleep(5)  # a tick that had begun ends, and the page follows
+    demo = Demo(suite, scenario="local", config=CONFIG)
+    harness.wait_for("processes in the snapshot", 60, lambda: processes_of_snapshot(series(demo)), demo.program, 1)
+    for _ in range(5):
+        driver, table, ours = one_moment(demo)
+        moment = demo.clock.utc() / 1e9 - 0.2
+        stamps = [value for _, value in ours["gpumeter_last_sample_timestamp_seconds"]]
+        if stamps and all(abs(stamp - moment) < 1e-3 for stamp in stamps):
+            break
+        demo.clock.release()
+        time.sleep(2)
+    else:
+        raise Failed(f"no tick was read at the held moment {moment}, but at {stamps}")
 
-    driver = json.loads(peer(demo, __file__, "nvml"))
-    snapshot = demo.api("snapshot")
     scenario = processes_of_scenario(demo)
-    suite.expect(scenario, "the scenario has no process at this moment, so nothing was compared")
-
+    suite.expect(len(scenario) == 3, f"the scenario has {len(scenario)} processes at this moment, so little was compared")
     suite.expect(processes_of_driver(driver) == scenario,
                  f"nvidia-ml-py sees the processes {processes_of_driver(driver)}, the scenario has {scenario}")
-    ours = processes_of_snapshot(demo)
-    suite.expect(ours == scenario, f"/api/v1/snapshot has the processes {ours}, the scenario {scenario}")
+    mine = processes_of_snapshot(ours)
+    suite.expect(mine == scenario, f"/api/v1/snapshot has the processes {mine}, the scenario {scenario}")
 
-    for name, theirs in FAMILIES.items():
-        for gpu in driver:
-            mine = value(snapshot, name, uuid=gpu["uuid"], gpu=str(gpu["gpu"]))
-            suite.expect(mine == gpu[theirs], f"GPU {gpu['gpu']}: {name} is {mine} for us, {gpu[theirs]} for nvidia-ml-py")
+    info = sorted((int(labels["gpu"]), labels["uuid"], labels["model"]) for labels, _ in ours["gpu_info"])
+    theirs = [(gpu["gpu"], gpu["uuid"], gpu["name"]) for gpu in driver]
+    suite.expect(info == theirs, f"the GPUs are {info} for us, {theirs} for nvidia-ml-py")
     for gpu in driver:
-        known = [series["labels"]["model"] for series in family(snapshot, "gpu_info") if series["labels"]["uuid"] == gpu["uuid"]]
-        suite.expect(known == [gpu["name"]], f"GPU {gpu['gpu']} is {known} for us, {gpu['name']} for nvidia-ml-py")
+        for name, (family, labels) in SAME.items():
+            wanted = {"gpu": str(gpu["gpu"]), "uuid": gpu["uuid"], **labels}
+            values = [value for labels, value in ours.get(family, ()) if labels == wanted]
+            suite.expect(values == [gpu[name]], f"GPU {gpu['gpu']}: {family} is {values} for us, {gpu[name]} for nvidia-ml-py")
 
+    for gpu in driver:
+        shown = sizes(gpu["memory_used_bytes"])
+        suite.expect(any(size in table for size in shown), f"nvitop shows none of {shown} in use on GPU {gpu['gpu']}:\n{table}")
+    rows = re.findall(r"^\|\s+(\d+)\s+(\d+)\s+[CGX]\s+\S+\s+(\S+)", table, re.M)
+    listed = {(int(gpu), int(pid)): size for gpu, pid, size in rows}
+    expected = {(gpu, pid): sizes(memory) for gpu, pid, memory in scenario}
+    suite.expect(listed.keys() == expected.keys() and all(listed[key] in expected[key] for key in listed),
+                 f"nvitop lists (gpu, pid) and memory {listed}, the scenario has {expected}:\n{table}")
+
+
+def one_moment(demo):
+    """What nvidia-ml-py, nvitop and the agent say of one moment at which the clock is held."""
+    demo.clock.hold_between_ticks()
+    demo.clock.advance(-demo.clock.boot() % 10**9)
+    driver = json.loads(peer(demo, __file__, "nvml"))
     table = peer(demo, "-m", "nvitop", "--once", "--ascii")
-    for gpu in driver:
-        used = gpu["memory_used_bytes"]
-        suite.expect(f"{used / 2**20:.0f}MiB" in table or f"{used / 2**30:.2f}GiB" in table,
-                     f"nvitop does not show the {used} bytes in use on GPU {gpu['gpu']}:\n{table}")
-    shown = {(int(gpu), int(pid)) for gpu, pid in re.findall(r"^\|\s+(\d+)\s+(\d+)\s+[CGX]", table, re.M)}
-    expected = {(gpu, pid) for gpu, pid, _ in scenario}
-    suite.expect(shown == expected, f"nvitop shows (gpu, pid) {shown}, the scenario has {expected}:\n{table}")
+    # The lanes have read long since; the pulse comes a fifth of a tick later.
+    demo.clock.advance(2 * 10**8)
+    time.sleep(2)
+    return driver, table, series(demo)
+
+
+def sizes(size):
+    """Ways in which nvitop writes it."""
+    return f"{size / 2**20:.0f}MiB", f"{size / 2**20:.1f}MiB", f"{size / 2**30:.2f}GiB", f"{size / 2**30:.1f}GiB"
 
 
 def peer(demo, *arguments):
@@ -67,6 +92,12 @@ def peer(demo, *arguments):
     if answer.returncode:
         raise Failed(f"{' '.join(arguments)} ends with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
     return answer.stdout
+
+
+def series(demo):
+    """Of each family in the snapshot, the labels and values of its series."""
+    return {family["name"]: [(one["labels"], one["value"]) for one in family["series"]]
+            for family in demo.api("snapshot")["families"]}
 
 
 def processes_of_scenario(demo):
@@ -81,22 +112,8 @@ def processes_of_driver(driver):
     return {(gpu["gpu"], process["pid"], process["memory_bytes"]) for gpu in driver for process in gpu["processes"]}
 
 
-def processes_of_snapshot(demo):
-    return {(int(series["labels"]["gpu"]), int(series["labels"]["pid"]), series["value"])
-            for series in family(demo.api("snapshot"), "gpu_process_memory_bytes")}
-
-
-def family(snapshot, name):
-    """The series of a family, none if it is not there."""
-    return next((family["series"] for family in snapshot["families"] if family["name"] == name), [])
-
-
-def value(snapshot, name, **labels):
-    """The value of the one series with these labels; a sensor is the GPU's own."""
-    labels |= {"sensor": "gpu"} if name == "gpu_temperature_celsius" else {}
-    found = [series["value"] for series in family(snapshot, name)
-             if all(series["labels"].get(label) == text for label, text in labels.items())]
-    return found[0] if len(found) == 1 else None
+def processes_of_snapshot(ours):
+    return {(int(labels["gpu"]), int(labels["pid"]), value) for labels, value in ours.get("gpu_process_memory_bytes", ())}
 
 
 def nvml():
@@ -114,8 +131,11 @@ def nvml():
             "name": pynvml.nvmlDeviceGetName(gpu),
             "memory_used_bytes": memory.used,
             "memory_total_bytes": memory.total,
+            "memory_free_bytes": memory.free,
+            "memory_reserved_bytes": memory.reserved,
             "power_watts": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
             "temperature_celsius": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+            "sm_clock_hertz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 1_000_000,
             "processes": [{"pid": process.pid, "memory_bytes": process.usedGpuMemory}
                           for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)],
         })

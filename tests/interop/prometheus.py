@@ -16,14 +16,19 @@ XID_AT = 45  # seconds from the demo's start
 XID, XID_ACTION, XID_GPU = 119, "reset_gpu", 1
 HUNG_GPU = 2
 
+ALERTS = {"GpuNotAnswering", "GpuXidError", "GpuHeldIdle"}
+
 # Panels that may be empty although this suite brings an XID and a hung driver, and why.
 MAY_BE_EMPTY = {"Collector errors": "a reason is born with its first error"}
 
 
 def prometheus(suite):
-    demo = Demo(suite, "--fresh", scenario=scenario_with_an_xid(suite))
+    demo = Demo(suite, scenario=scenario_with_an_xid(suite))
     server = Prometheus(suite, scrape=demo.instance, rules=shortened(suite))
     wait_for("the first scrape", 10, lambda: server.query("up == 1"), server.program)
+
+    loaded = {rule["name"]: rule["health"] for rule in server.alerts()}
+    suite.expect(loaded.keys() == ALERTS, f"Prometheus loaded the alerts {sorted(loaded)}")
 
     # The XID first: its time is set.
     wait_for("GpuXidError to fire", XID_AT + 30, lambda: firing(server, "GpuXidError"), demo.program)
@@ -45,13 +50,15 @@ def prometheus(suite):
 
     wait_for("account counters that move", 180, lambda: server.query("sum(increase(gpu_tenant_held_seconds_total[1m])) > 0"), demo.program, 1)
     time.sleep(45)  # three windows more, for every rate over them
+    loaded = {rule["name"]: rule["health"] for rule in server.alerts()}
+    suite.expect(loaded == dict.fromkeys(ALERTS, "ok"), f"the rules' evaluations: {loaded}")
     for path in dashboards.FILES:
         queries(suite, server, demo, path, moments=(None, xid_seen, hang_seen))
 
 
 def scenario_with_an_xid(suite):
     """The demo's own scenario, read from a first short run, with one XID at a time we know."""
-    first = Demo(suite, "--fresh", state=suite.folder / "first")
+    first = Demo(suite, state=suite.folder / "first")
     scenario = first.scenario()
     first.program.stop()
     scenario["xids"] = [{"at": XID_AT, "gpu": XID_GPU, "xid": XID}]

@@ -10,7 +10,7 @@ import mmap
 import time
 from contextlib import contextmanager
 
-SEQUENCE, HELD, ORIGIN, ELAPSED, SPEED, UTC = 1, 2, 3, 4, 5, 6
+SEQUENCE, HELD, ORIGIN, ELAPSED, SPEED, UTC, BOOT = 1, 2, 3, 4, 5, 6, 7
 
 
 def boottime():
@@ -41,6 +41,16 @@ class SimClock:
     def utc(self):
         """Simulated UTC in nanoseconds."""
         return self._words[UTC] + self.elapsed()
+
+    def boot(self):
+        """Simulated boot time in nanoseconds: the agent ticks at its multiples of the interval."""
+        return self._words[BOOT] + self.elapsed()
+
+    def hold_between_ticks(self, interval=10**9):
+        """Stops the clock when the last tick is over: lanes read at its start, the pulse a fifth later."""
+        while not 0.5 < self.boot() % interval / interval < 0.8:
+            time.sleep(interval / 1e9 / 50)
+        self.hold()
 
     def hold(self):
         """Stops the clock where it stands."""
