@@ -51,6 +51,8 @@ fn a_port_in_use_is_named() {
 #[test]
 fn a_second_agent_on_one_ledger_is_refused_and_told_who_owns_it() {
     let demo = Demo::start(&[]);
+    // It listens before it opens its ledger.
+    demo.agent.wait_for("the first page", |page| page.has("gpu_up", &[]));
     let ledger = demo.directory.path().join("ledger.db");
     let library = demo.driver("libnvidia-ml.so.1");
     let directory = tempfile::tempdir().unwrap();
@@ -143,6 +145,7 @@ fn a_scenario_that_the_driver_refuses_ends_the_demo_with_its_name_and_what_is_wr
 #[test]
 fn a_bill_of_a_ledger_that_is_owned_is_refused() {
     let demo = Demo::start(&[]);
+    demo.agent.wait_for("the first page", |page| page.has("gpu_up", &[]));
     let ledger = demo.directory.path().join("ledger.db");
     refused(&["bill", "--ledger", ledger.to_str().unwrap()], &["ledger.db"]);
 }
