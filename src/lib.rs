@@ -14,5 +14,6 @@ pub mod meter;
 pub mod model;
 pub mod nvml;
 pub mod push;
+pub mod record;
 pub mod serve;
 pub mod tenants;

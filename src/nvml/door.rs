@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
 
 use super::Library;
+use super::recording::{Arguments, Function, Recorder};
 use crate::clock::Clock;
 use crate::model::{Absence, CallTime, Nanoseconds};
 
@@ -52,14 +53,12 @@ pub(super) struct Door {
 }
 
 /// Calls a function of the raw table by its name: `ask!(door, nvmlDeviceGetIndex(handle, &mut index))`.
+///
+/// Every argument is a handle of this library, a number, or a pointer to a live value of the type that the
+/// header names; who writes the call promises it.
 macro_rules! ask {
     ($door:expr, $function:ident($($argument:expr),* $(,)?)) => {
-        $door.call(stringify!($function), |table| {
-            let function = table.$function.as_ref().ok()?;
-            // SAFETY: the arguments are handles of this library and pointers to live values of the types
-            // that the header names, for the length of the call.
-            Some(unsafe { function($($argument),*) })
-        })
+        $door.call(stringify!($function), |table| table.$function.as_ref().ok().copied(), ($($argument,)*))
     };
 }
 pub(super) use ask;
@@ -105,6 +104,11 @@ impl Door {
         &self.clock
     }
 
+    /// Who takes down what passes, if anybody does.
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.library.recorder()
+    }
+
     /// Whether the driver said that the GPU is gone, since the last look.
     pub(super) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
@@ -115,18 +119,25 @@ impl Door {
         std::mem::take(&mut self.calls)
     }
 
-    /// One call; `None` from `run` means that the library has no such function.
-    pub(super) fn call(
+    /// One call; `None` from `pick` means that the library has no such function.
+    pub(super) fn call<F: Function<A>, A: Arguments>(
         &mut self,
         function: &'static str,
-        run: impl FnOnce(&NvmlLib) -> Option<nvmlReturn_t>,
+        pick: impl FnOnce(&NvmlLib) -> Option<F>,
+        arguments: A,
     ) -> Result<(), Refusal> {
+        let question = self.library.recorder().map(|recorder| recorder.question(function, &arguments));
         let begun = self.clock.now().boottime;
         self.slot.set(Some(InFlight { function, since: begun }));
-        let answer = run(self.library.table());
+        // SAFETY: `ask!`, the only caller, has the promise of whoever wrote the call.
+        let answer = pick(self.library.table()).map(|function| unsafe { function.invoke(&arguments) });
         self.slot.set(None);
+        let ended = self.clock.now().boottime;
+        if let (Some(recorder), Some(question)) = (self.library.recorder(), question) {
+            recorder.answer(ended, question, answer, &arguments);
+        }
         let Some(code) = answer else { return Err(Refusal::NoSymbol) };
-        let took = Nanoseconds(self.clock.now().boottime.0.saturating_sub(begun.0));
+        let took = Nanoseconds(ended.0.saturating_sub(begun.0));
         self.calls.push(CallTime { function, took });
         match code {
             0 => Ok(()),

@@ -4,6 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, Refusal, ask};
 use crate::model::Absence;
+use crate::record::Value;
 
 /// What to ask: a field id and its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +39,24 @@ impl Batch {
         }
         let count = i32::try_from(self.buffer.len()).unwrap_or(i32::MAX);
         ask!(door, nvmlDeviceGetFieldValues(device, count, self.buffer.as_mut_ptr()))?;
+        self.record(door, Handle(device));
         Ok(())
+    }
+
+    fn record(&self, door: &Door, device: Handle) {
+        let Some(recorder) = door.recorder() else { return };
+        for (answer, asked) in self.buffer.iter().zip(&self.fields) {
+            let question = vec![Value::Number(asked.id.into()), Value::Number(asked.scope.into())];
+            // SAFETY: an integer of 8 bytes in zeroed memory: every bit pattern is one.
+            let bits = unsafe { answer.value.ullVal };
+            let out = vec![Value::Number(answer.valueType.into()), Value::Number(bits)];
+            recorder.value(
+                door.clock().now().boottime,
+                "nvmlFieldValue_t",
+                (device, question),
+                (answer.nvmlReturn, out),
+            );
+        }
     }
 
     /// The answer to the field at that position.

@@ -5,6 +5,7 @@ use nvml_wrapper_sys::bindings as sys;
 use super::door::{Door, Handle, ask};
 use super::fields::whole;
 use crate::model::Absence;
+use crate::record::Value;
 
 /// Two sample buffers of one GPU or one GPU instance, and the metrics that are asked of them.
 pub(super) struct Pair {
@@ -12,6 +13,8 @@ pub(super) struct Pair {
     older: sys::nvmlGpmSample_t,
     /// Samples taken into the buffers, at most 2.
     taken: u8,
+    /// Whose samples they are.
+    of: Option<(Handle, Option<u32>)>,
     metrics: Vec<u32>,
     request: Box<sys::nvmlGpmMetricsGet_t>,
 }
@@ -33,7 +36,7 @@ impl Pair {
         };
         // SAFETY: the request is integers, doubles and pointers, for all of which zero is a value.
         let request = unsafe { Box::<sys::nvmlGpmMetricsGet_t>::new_zeroed().assume_init() };
-        Ok(Self { newer, older, taken: 0, metrics, request })
+        Ok(Self { newer, older, taken: 0, of: None, metrics, request })
     }
 
     /// Whether GPM works on the device at all.
@@ -53,6 +56,7 @@ impl Pair {
         instance: Option<u32>,
     ) -> Result<(), Absence> {
         std::mem::swap(&mut self.newer, &mut self.older);
+        self.of = Some((Handle(device), instance));
         let buffer = self.newer;
         let answer = match instance {
             None => ask!(door, nvmlGpmSampleGet(device, buffer)),
@@ -77,7 +81,20 @@ impl Pair {
             place.value = f64::NAN;
         }
         let request: *mut sys::nvmlGpmMetricsGet_t = &raw mut *self.request;
-        Ok(ask!(door, nvmlGpmMetricsGet(request))?)
+        ask!(door, nvmlGpmMetricsGet(request))?;
+        self.record(door);
+        Ok(())
+    }
+
+    fn record(&self, door: &Door) {
+        let (Some(recorder), Some((device, instance))) = (door.recorder(), self.of) else { return };
+        for (metric, id) in self.request.metrics.iter().zip(&self.metrics) {
+            let instance = instance.map_or(Value::None, |id| Value::Number(id.into()));
+            let question = vec![instance, Value::Number((*id).into())];
+            let out = vec![Value::Number(metric.value.to_bits())];
+            let at = door.clock().now().boottime;
+            recorder.value(at, "nvmlGpmMetric_t", (device, question), (metric.nvmlReturn, out));
+        }
     }
 
     /// A metric of the last computation, times a factor.

@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::NvmlLib;
 use thiserror::Error;
+
+use super::recording::Recorder;
 
 /// Where the library is looked for when no path is given: the loader's own search, by soname.
 const SONAME: &str = "libnvidia-ml.so.1";
@@ -51,6 +53,7 @@ pub enum OpenError {
 pub struct Library {
     nvml: ManuallyDrop<Nvml>,
     simulated: bool,
+    recorder: OnceLock<Arc<Recorder>>,
 }
 
 impl std::fmt::Debug for Library {
@@ -66,12 +69,23 @@ impl Library {
         let nvml = Nvml::builder().lib_path(name).init().map_err(|error| refused(name, error))?;
         // SAFETY: the symbol is only looked up; its address is not read.
         let marker = unsafe { nvml.lib().__library.get::<*const u32>(SIMULATED) }.is_ok();
-        Ok(Arc::new(Self { nvml: ManuallyDrop::new(nvml), simulated: marker }))
+        Ok(Arc::new(Self { nvml: ManuallyDrop::new(nvml), simulated: marker, recorder: OnceLock::new() }))
     }
 
     /// Whether its numbers are made up.
     pub fn is_simulated(&self) -> bool {
         self.simulated
+    }
+
+    /// Takes down from now on what passes the doors of this library; the first to ask for it wins.
+    pub fn record(&self, recorder: Arc<Recorder>) {
+        // A second one would take down half of the answers.
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// Who takes down what passes, if anybody does.
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.get().map(|recorder| &**recorder)
     }
 
     /// The raw function table.

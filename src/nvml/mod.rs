@@ -20,9 +20,11 @@ mod lane;
 mod library;
 mod plan;
 mod processes;
+mod recording;
 
 pub use door::{CallSlot, InFlight};
 pub use events::Events;
 pub use inventory::{Found, count, find};
 pub use lane::Lane;
 pub use library::{Library, OpenError};
+pub use recording::Recorder;

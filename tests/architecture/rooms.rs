@@ -20,9 +20,10 @@ pub(crate) const ROOMS: &[Room] = &[
     room("model", &[], "the nouns: readings, frames, holders, holdings, spans, rows, snapshots, quantities"),
     room("clock", &["model"], "the one source of time; a page in a file for demo and tests"),
     room("catalogue", &["model"], "every metric as a row, and the XID table"),
+    room("record", &["model"], "the file format of what passes the door to the driver"),
     room(
         "nvml",
-        &["model", "clock", "catalogue"],
+        &["model", "clock", "catalogue", "record"],
         "the only code that knows the driver: one door, plans, lanes",
     ),
     room("host", &["model", "clock"], "what Linux says of a pid, rooted at a path"),

@@ -1,0 +1,350 @@
+//! Recording what passes the door: every question to the driver and its answer, as lines of a recording.
+//!
+//! Arguments tell what they are by their types; the few functions that fill arrays, and the arguments that
+//! move from call to call and so are no part of a question, stand in tables here.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char};
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::door::Handle;
+use crate::model::Nanoseconds;
+use crate::record::{Head, Value, Writer};
+
+/// Takes down what passes the doors of one library.
+pub struct Recorder {
+    begun: Nanoseconds,
+    tape: Mutex<Option<Tape>>,
+}
+
+struct Tape {
+    writer: Writer<Box<dyn Write + Send>>,
+    handles: Handles,
+}
+
+/// What a call asks.
+pub(super) struct Question {
+    function: &'static str,
+    arguments: Vec<Value>,
+    array: Option<Array>,
+    /// For how many items there is room: a driver that tells of more has not written them.
+    room: usize,
+}
+
+/// The driver's handles, numbered in the order in which they were first seen.
+#[derive(Default)]
+pub(super) struct Handles(HashMap<usize, u32>);
+
+impl Handles {
+    fn number<T>(&mut self, handle: *mut T) -> Value {
+        let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        Value::Handle(*self.0.entry(handle.addr()).or_insert(next))
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("begun", &self.begun).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Begins a recording at that time of the boot clock.
+    pub fn begin(to: Box<dyn Write + Send>, head: &Head, begun: Nanoseconds) -> io::Result<Self> {
+        let tape = Tape { writer: Writer::begin(to, head)?, handles: Handles::default() };
+        Ok(Self { begun, tape: Mutex::new(Some(tape)) })
+    }
+
+    /// Ends the recording; the error is the first that occurred. What passes later is not taken down.
+    pub fn end(&self) -> io::Result<()> {
+        match self.tape.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(tape) => tape.writer.end().map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// What is asked, taken before the call: the driver may overwrite it.
+    pub(super) fn question<A: Arguments>(&self, function: &'static str, arguments: &A) -> Question {
+        let array = array(function);
+        let room = array.map_or(0, |array| arguments.length(array.count));
+        let mut question = Question { function, arguments: Vec::new(), array, room };
+        self.with(|tape| {
+            question.arguments = arguments.question(&mut tape.handles);
+            for moving in moving(function) {
+                if let Some(place) = question.arguments.get_mut(*moving) {
+                    *place = Value::None;
+                }
+            }
+        });
+        question
+    }
+
+    /// The answer to it; no code: the library has no such function.
+    pub(super) fn answer<A: Arguments>(
+        &self,
+        at: Nanoseconds,
+        question: Question,
+        code: Option<u32>,
+        arguments: &A,
+    ) {
+        let at = at.0.saturating_sub(self.begun.0);
+        let Question { function, arguments: asked, array, room } = question;
+        self.with(|tape| {
+            // What a refused call left in its arguments means nothing.
+            let out = match code {
+                Some(0) => arguments.answer(array, room, &mut tape.handles),
+                _ => Vec::new(),
+            };
+            if function.starts_with("nvmlEventSetWait") {
+                tape.writer.event(at, (function, asked), (code, out));
+            } else {
+                tape.writer.answer(at, (function, asked), (code, out));
+            }
+        });
+    }
+
+    /// One value of a batched call, which is a question of its own: another reader asks for other batches.
+    pub(super) fn value(
+        &self,
+        at: Nanoseconds,
+        structure: &'static str,
+        (Handle(device), asked): (Handle, Vec<Value>),
+        (code, out): (u32, Vec<Value>),
+    ) {
+        let at = at.0.saturating_sub(self.begun.0);
+        self.with(|tape| {
+            let mut question = vec![tape.handles.number(device)];
+            question.extend(asked);
+            tape.writer.answer(at, (structure, question), (Some(code), out));
+        });
+    }
+
+    fn with(&self, run: impl FnOnce(&mut Tape)) {
+        if let Some(tape) = self.tape.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            run(tape);
+        }
+    }
+}
+
+/// Which argument is an array, and which says how long it is.
+#[derive(Clone, Copy)]
+pub(super) struct Array {
+    items: usize,
+    count: usize,
+}
+
+fn array(function: &str) -> Option<Array> {
+    let (items, count) = match function {
+        "nvmlDeviceGetProcessUtilization" => (1, 2),
+        "nvmlDeviceGetSamples" => (5, 4),
+        "nvmlDeviceGetAccountingPids" | "nvmlDeviceGetSupportedMemoryClocks" => (2, 1),
+        name if name.contains("RunningProcesses") => (2, 1),
+        _ => return None,
+    };
+    Some(Array { items, count })
+}
+
+/// Arguments that are another at every call: since when, and how long to wait.
+fn moving(function: &str) -> &'static [usize] {
+    match function {
+        "nvmlDeviceGetProcessUtilization" => &[3],
+        "nvmlDeviceGetSamples" | "nvmlEventSetWait_v2" => &[2],
+        _ => &[],
+    }
+}
+
+/// An argument of a driver function.
+pub(super) trait Argument: Copy {
+    /// What goes in; nothing for what is filled.
+    fn question(self, _handles: &mut Handles) -> Value {
+        Value::None
+    }
+
+    /// What was filled, of that many items.
+    ///
+    /// # Safety
+    ///
+    /// A pointer is one that the driver has just filled with at least that many items.
+    unsafe fn answer(self, _items: usize, _handles: &mut Handles) -> Value {
+        Value::None
+    }
+
+    /// The number, of an argument that can say how long an array is.
+    ///
+    /// # Safety
+    ///
+    /// A pointer is one to a live value.
+    unsafe fn length(self) -> usize {
+        1
+    }
+
+    /// Whether it is a buffer whose length is the next argument.
+    const IS_TEXT: bool = false;
+}
+
+/// What can be taken down byte by byte.
+trait Plain {}
+
+macro_rules! plain {
+    ($($kind:ty),* $(,)?) => { $( impl Plain for $kind {} )* };
+}
+
+plain! {
+    u64, i32,
+    sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlMemory_v2_t, sys::nvmlMarginTemperature_t,
+    sys::nvmlPciInfo_t, sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t,
+    sys::nvmlProcessUtilizationSample_t, sys::nvmlGpmSupport_t, sys::nvmlEventData_t,
+}
+
+impl<T: Plain> Argument for *mut T {
+    unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+        if self.is_null() {
+            return Value::None;
+        }
+        // SAFETY: by the contract of this function that many items are there, and they are plain.
+        Value::bytes(unsafe { std::slice::from_raw_parts(self.cast::<u8>(), items * size_of::<T>()) })
+    }
+}
+
+impl Argument for *mut u32 {
+    unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+        if self.is_null() {
+            return Value::None;
+        }
+        // SAFETY: as above.
+        Value::bytes(unsafe { std::slice::from_raw_parts(self.cast::<u8>(), items * size_of::<u32>()) })
+    }
+
+    unsafe fn length(self) -> usize {
+        // SAFETY: by the contract of this function the driver has filled it.
+        if self.is_null() { 0 } else { unsafe { self.read() as usize } }
+    }
+}
+
+macro_rules! number {
+    ($($kind:ty),*) => { $(
+        impl Argument for $kind {
+            fn question(self, _: &mut Handles) -> Value {
+                Value::Number(self as u64)
+            }
+
+            unsafe fn length(self) -> usize {
+                self as usize
+            }
+        }
+    )* };
+}
+
+number!(u32, u64, i32);
+
+macro_rules! handle {
+    ($($kind:ty),*) => { $(
+        impl Argument for $kind {
+            fn question(self, handles: &mut Handles) -> Value {
+                handles.number(self)
+            }
+        }
+
+        impl Argument for *mut $kind {
+            unsafe fn answer(self, _: usize, handles: &mut Handles) -> Value {
+                // SAFETY: by the contract of this function the driver has filled it.
+                if self.is_null() { Value::None } else { handles.number(unsafe { self.read() }) }
+            }
+        }
+    )* };
+}
+
+handle!(sys::nvmlDevice_t, sys::nvmlGpmSample_t, sys::nvmlEventSet_t);
+
+/// A text that goes in.
+impl Argument for *const c_char {
+    fn question(self, _: &mut Handles) -> Value {
+        if self.is_null() {
+            return Value::None;
+        }
+        // SAFETY: the callers of the door end their texts.
+        Value::Text(unsafe { CStr::from_ptr(self) }.to_string_lossy().into_owned())
+    }
+}
+
+/// A buffer for a text, whose length is the next argument.
+impl Argument for *mut c_char {
+    const IS_TEXT: bool = true;
+
+    unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+        if self.is_null() {
+            return Value::None;
+        }
+        // SAFETY: by the contract of this function that many bytes are there.
+        let bytes = unsafe { std::slice::from_raw_parts(self.cast::<u8>(), items) };
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(items);
+        Value::Text(String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned())
+    }
+}
+
+/// Taken down value by value, since each has a code of its own.
+impl Argument for *mut sys::nvmlFieldValue_t {}
+impl Argument for *mut sys::nvmlGpmMetricsGet_t {}
+
+/// All arguments of a call.
+pub(super) trait Arguments {
+    /// What goes in, one place for each.
+    fn question(&self, handles: &mut Handles) -> Vec<Value>;
+    /// The number that stands at a place.
+    fn length(&self, place: usize) -> usize;
+    /// What came out of a call that succeeded, one place for each.
+    fn answer(&self, array: Option<Array>, room: usize, handles: &mut Handles) -> Vec<Value>;
+}
+
+/// A function of the driver's table with these arguments.
+pub(super) trait Function<A> {
+    /// Calls it.
+    ///
+    /// # Safety
+    ///
+    /// Handles are the library's own, and pointers lead to live values of the types that the header names.
+    unsafe fn invoke(self, arguments: &A) -> sys::nvmlReturn_t;
+}
+
+macro_rules! arity {
+    ($($kind:ident $place:tt),*) => {
+        impl<$($kind: Argument),*> Arguments for ($($kind,)*) {
+            fn question(&self, handles: &mut Handles) -> Vec<Value> {
+                vec![$(self.$place.question(handles)),*]
+            }
+
+            fn length(&self, place: usize) -> usize {
+                // SAFETY: the arguments are those of a call, so pointers lead to live values.
+                let lengths: &[usize] = unsafe { &[$(self.$place.length()),*] };
+                lengths.get(place).copied().unwrap_or(0)
+            }
+
+            fn answer(&self, array: Option<Array>, room: usize, handles: &mut Handles) -> Vec<Value> {
+                let items = |place: usize, is_text: bool| match array {
+                    Some(array) if array.items == place => self.length(array.count).min(room),
+                    _ if is_text => self.length(place + 1),
+                    _ => 1,
+                };
+                // SAFETY: the call succeeded, so every pointer has been filled, and arrays have that room.
+                unsafe { vec![$(self.$place.answer(items($place, $kind::IS_TEXT), handles)),*] }
+            }
+        }
+
+        impl<$($kind: Copy),*> Function<($($kind,)*)> for unsafe extern "C" fn($($kind),*) -> sys::nvmlReturn_t {
+            unsafe fn invoke(self, arguments: &($($kind,)*)) -> sys::nvmlReturn_t {
+                // SAFETY: the caller's promise is this function's.
+                unsafe { self($(arguments.$place),*) }
+            }
+        }
+    };
+}
+
+arity!(A 0);
+arity!(A 0, B 1);
+arity!(A 0, B 1, C 2);
+arity!(A 0, B 1, C 2, D 3);
+arity!(A 0, B 1, C 2, D 3, E 4);
+arity!(A 0, B 1, C 2, D 3, E 4, F 5);

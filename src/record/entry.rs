@@ -1,0 +1,101 @@
+//! A line of a recording.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// The format that this version writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
+
+/// The first line: what was recorded, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// [`FORMAT`].
+    pub gpumeter_recording: u32,
+    /// When the recording began, in nanoseconds since 1970.
+    pub utc_ns: u64,
+    /// How often the GPUs were read, in nanoseconds.
+    pub interval_ns: u64,
+    /// Version of the driver, "" if it does not tell.
+    pub driver_version: String,
+    /// Whether the driver was a simulated one: then nothing here was measured.
+    pub simulated: bool,
+}
+
+/// A question to the driver and its answer.
+///
+/// `arguments` and `out` have one place per argument of the function, so that a reader need not know its
+/// signature: an argument that goes in stands in the first, one that is filled in the second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When the answer came, in nanoseconds since the recording began.
+    pub at: u64,
+    /// The function; of a batched call, the structure whose values stand alone.
+    pub call: Cow<'static, str>,
+    /// What went in.
+    #[serde(rename = "in", default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<Value>,
+    /// The return code; absent where the library has no such function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u32>,
+    /// What came out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub out: Vec<Value>,
+}
+
+/// An argument, on its way in or out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Value {
+    /// Nothing at this place.
+    None,
+    /// A number; negative ones as their 64 bits.
+    Number(u64),
+    /// A text without its end.
+    Text(String),
+    /// A device, event set or sample, numbered in the order in which the driver gave them out.
+    Handle(u32),
+    /// A structure or an array of them, as two hexadecimal digits per byte.
+    Bytes(String),
+}
+
+impl Value {
+    /// Bytes as hexadecimal digits.
+    pub fn bytes(bytes: &[u8]) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |nibble: u8| char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0'));
+        Self::Bytes(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_was_asked_and_what_came() {
+        let entry = Entry {
+            at: 5,
+            call: "nvmlDeviceGetPowerUsage".into(),
+            arguments: vec![Value::Handle(0), Value::None],
+            code: Some(0),
+            out: vec![Value::None, Value::bytes(&[0xa0, 0x86, 1, 0])],
+        };
+        let line = serde_json::to_string(&entry).unwrap();
+        let told = r#"{"at":5,"call":"nvmlDeviceGetPowerUsage","in":[{"handle":0},"none"],"code":0,"out":["none",{"bytes":"a0860100"}]}"#;
+        assert_eq!(line, told);
+        assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);
+    }
+
+    #[test]
+    fn a_function_that_is_missing_has_no_code() {
+        let entry = Entry {
+            at: 0,
+            call: "nvmlDeviceGetFanSpeed".into(),
+            arguments: Vec::new(),
+            code: None,
+            out: Vec::new(),
+        };
+        assert_eq!(serde_json::to_string(&entry).unwrap(), r#"{"at":0,"call":"nvmlDeviceGetFanSpeed"}"#);
+    }
+}
