@@ -19,6 +19,7 @@ mod clock;
 mod meters;
 mod mig;
 mod node;
+mod replay;
 mod schedule;
 mod state;
 

@@ -17,6 +17,7 @@ use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Placement, Process, Scenario, Throttle};
 use crate::clock::{Clock, Now};
 use crate::mig::MigProfile;
+use crate::replay::Replay;
 use crate::schedule::{self, Brake, PowerModel, Script, Span, Timeline, Worker};
 
 /// A MIG instance: a GPU instance with one compute instance, id 0.
@@ -69,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) report: Report,
     pub(crate) samples: Samples,
     pub(crate) event_sets: EventSets,
+    /// Answers in place of everything above.
+    pub(crate) replay: Option<Replay>,
 }
 
 impl Node {
@@ -89,6 +92,10 @@ impl Node {
             });
         }
         mishaps.sort_by_key(|mishap| mishap.at);
+        let replay = match &scenario.recording {
+            Some(name) => Some(Replay::open(&directory.join(name))?),
+            None => None,
+        };
         let names = scenario.processes.iter().map(|process| (process.pid, process.name.clone()));
         Ok(Self {
             names: names.collect(),
@@ -100,6 +107,7 @@ impl Node {
             report: Report::new(directory),
             samples: Samples::default(),
             event_sets: EventSets::default(),
+            replay,
             driver_version: scenario.driver_version,
             cuda_version: scenario.cuda_version,
         })

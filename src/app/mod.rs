@@ -13,6 +13,7 @@ mod ledger;
 mod node_lock;
 mod policy;
 mod pulse;
+mod record;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use crate::{export, serve};
 
 pub use bills::{BillProblem, statement};
 pub use doctor::{Diagnosis, Finding, GpuDiagnosis, diagnose};
+pub use record::{RecordError, Recorded, Recording, record};
 
 /// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
 pub fn clock_of(library: Option<&Path>) -> Clock {

@@ -6,6 +6,7 @@
 mod bill;
 mod doctor;
 mod metrics;
+mod record;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -50,6 +51,10 @@ enum Command {
         /// The file.
         file: PathBuf,
     },
+    /// Record what this node's driver answers, to be played back anywhere.
+    Record(record::Record),
+    /// Play a recording back: the agent, whole, over what another driver answered.
+    Replay(record::Replay),
     /// Say what works on this node, what does not, and why.
     Doctor(doctor::Doctor),
     /// What the processes of the local scenario run.
@@ -143,6 +148,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bill(bill) => bill.run(),
         Command::Metrics(metrics) => metrics.run(),
         Command::CheckConfig { file } => check_config(&file),
+        Command::Record(record) => record.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Child => {
             demo::idle_child();
@@ -168,7 +175,7 @@ fn agent(run: Run) -> Result<(), Failure> {
 
 fn simulated(options: Demo) -> Result<(), Failure> {
     let options = demo::Options {
-        scenario: options.scenario,
+        source: demo::Source::Scenario(options.scenario),
         listen: addresses(&options.listen)?,
         speed: options.speed,
         fresh: options.fresh,

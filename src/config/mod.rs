@@ -33,12 +33,20 @@ pub use problem::{Problem, Problems};
 pub use settings::{Attribution, Config, Ledger, Limits, Node, Nvml, Otlp, Sampling, Web};
 pub use standing::{GpuChoice, Grantee, Standing};
 
+use crate::model::Nanoseconds;
 use check::Draft;
 use problem::Report;
 use tree::Shape;
 
 /// No configuration is as long as this; a wrong file may be.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// A duration of the command line, from a tenth of a second to a day.
+pub fn duration(text: &str) -> Result<Nanoseconds, String> {
+    const LEAST: Nanoseconds = Nanoseconds(100_000_000);
+    const MOST: Nanoseconds = Nanoseconds::from_seconds(86_400);
+    time::duration(text, LEAST, MOST).map_err(|complaint| complaint.0)
+}
 
 impl Config {
     /// Reads and checks a file.

@@ -76,6 +76,8 @@ const NOT_SUPPORTED: c_uint = 3;
 const NO_PERMISSION: c_uint = 4;
 pub(super) const NOT_FOUND: c_uint = 6;
 pub(super) const INSUFFICIENT_SIZE: c_uint = 7;
+/// What a recorded driver without the function answers, since a library cannot hide a symbol.
+const FUNCTION_NOT_FOUND: c_uint = 13;
 const GPU_IS_LOST: c_uint = 15;
 const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
 const DEPRECATED: c_uint = 26;
@@ -85,7 +87,7 @@ const GPU_NOT_FOUND: c_uint = 28;
 impl From<Refusal> for Absence {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::NoSymbol => Self::NoSymbol,
+            Refusal::NoSymbol | Refusal::Code(FUNCTION_NOT_FOUND) => Self::NoSymbol,
             Refusal::Code(NOT_SUPPORTED | ARGUMENT_VERSION_MISMATCH | DEPRECATED) => Self::NotSupported,
             Refusal::Code(NO_PERMISSION) => Self::NoPermission,
             Refusal::Code(GPU_IS_LOST | GPU_NOT_FOUND) => Self::Lost,

@@ -67,6 +67,9 @@ impl Events {
             Err(Refusal::Code(TIMEOUT)) => return Ok(None),
             Err(refusal) => return Err(refusal.into()),
         }
+        if let Some(recorder) = self.door.recorder() {
+            recorder.event(self.door.clock().now().boottime, &data);
+        }
         let Ok(xid) = u32::try_from(data.eventData) else { return Ok(None) };
         if data.eventType & XID_CRITICAL_ERROR == 0 {
             return Ok(None);

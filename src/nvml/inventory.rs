@@ -40,6 +40,15 @@ pub fn find(library: &Arc<Library>, index: u32, slot: &CallSlot, clock: &Clock) 
     Ok(Found { id: GpuId { index, uuid }, bus })
 }
 
+/// What the driver says of its version; "" if nothing.
+pub fn driver_version(library: &Arc<Library>, clock: &Clock) -> Arc<str> {
+    version(&mut Door::new(Arc::clone(library), CallSlot::default(), clock.clone())).unwrap_or_default()
+}
+
+fn version(door: &mut Door) -> Result<Arc<str>, Absence> {
+    text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))
+}
+
 /// A handle for a GPU that was found. By its bus id where possible: by UUID the driver goes through all GPUs
 /// and may answer "lost" when any of them has fallen off the bus (NVML header).
 pub(super) fn handle(door: &mut Door, found: &Found) -> Result<Handle, Absence> {
@@ -86,7 +95,7 @@ pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdenti
         model: said(name(door, device)),
         serial: said(text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)))),
         pci_bus_id: said(pci_bus_id(door, device)),
-        driver_version: said(text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))),
+        driver_version: said(version(door)),
         vbios_version: said(text(|buffer, length| {
             ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length))
         })),

@@ -24,7 +24,7 @@ mod recording;
 
 pub use door::{CallSlot, InFlight};
 pub use events::Events;
-pub use inventory::{Found, count, find};
+pub use inventory::{Found, count, driver_version, find};
 pub use lane::Lane;
 pub use library::{Library, OpenError};
 pub use recording::Recorder;

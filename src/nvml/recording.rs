@@ -98,9 +98,7 @@ impl Recorder {
                 Some(0) => arguments.answer(array, room, &mut tape.handles),
                 _ => Vec::new(),
             };
-            if function.starts_with("nvmlEventSetWait") {
-                tape.writer.event(at, (function, asked), (code, out));
-            } else {
+            if !is_housekeeping(function) {
                 tape.writer.answer(at, (function, asked), (code, out));
             }
         });
@@ -119,6 +117,17 @@ impl Recorder {
             let mut question = vec![tape.handles.number(device)];
             question.extend(asked);
             tape.writer.answer(at, (structure, question), (Some(code), out));
+        });
+    }
+
+    /// An event of a GPU.
+    pub(super) fn event(&self, at: Nanoseconds, event: &sys::nvmlEventData_t) {
+        let at = at.0.saturating_sub(self.begun.0);
+        let instances = [event.gpuInstanceId, event.computeInstanceId].map(u64::from);
+        let told = [event.eventType, event.eventData].into_iter().chain(instances).map(Value::Number);
+        self.with(|tape| {
+            let device = tape.handles.number(event.device);
+            tape.writer.event(at, ("nvmlEventData_t", vec![device]), (None, told.collect()));
         });
     }
 
@@ -147,13 +156,19 @@ fn array(function: &str) -> Option<Array> {
     Some(Array { items, count })
 }
 
-/// Arguments that are another at every call: since when, and how long to wait.
+/// Arguments that are no part of a question: since when, and what the library keeps for its client.
 fn moving(function: &str) -> &'static [usize] {
     match function {
         "nvmlDeviceGetProcessUtilization" => &[3],
-        "nvmlDeviceGetSamples" | "nvmlEventSetWait_v2" => &[2],
+        "nvmlDeviceGetSamples" | "nvmlDeviceRegisterEvents" | "nvmlGpmMigSampleGet" => &[2],
+        "nvmlGpmSampleGet" => &[1],
         _ => &[],
     }
+}
+
+/// Whether a call moves what the library keeps for its client and says nothing of a GPU.
+fn is_housekeeping(function: &str) -> bool {
+    ["nvmlGpmSampleAlloc", "nvmlGpmSampleFree"].contains(&function) || function.starts_with("nvmlEventSet")
 }
 
 /// An argument of a driver function.
@@ -196,7 +211,7 @@ plain! {
     u64, i32,
     sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlMemory_v2_t, sys::nvmlMarginTemperature_t,
     sys::nvmlPciInfo_t, sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t,
-    sys::nvmlProcessUtilizationSample_t, sys::nvmlGpmSupport_t, sys::nvmlEventData_t,
+    sys::nvmlProcessUtilizationSample_t, sys::nvmlGpmSupport_t,
 }
 
 impl<T: Plain> Argument for *mut T {
@@ -288,6 +303,9 @@ impl Argument for *mut c_char {
 /// Taken down value by value, since each has a code of its own.
 impl Argument for *mut sys::nvmlFieldValue_t {}
 impl Argument for *mut sys::nvmlGpmMetricsGet_t {}
+
+/// Taken down as an event.
+impl Argument for *mut sys::nvmlEventData_t {}
 
 /// All arguments of a call.
 pub(super) trait Arguments {

@@ -25,6 +25,7 @@ pub(crate) const INVALID_ARGUMENT: Refused = Refused(2);
 pub(crate) const NOT_SUPPORTED: Refused = Refused(3);
 pub(crate) const NOT_FOUND: Refused = Refused(6);
 pub(crate) const INSUFFICIENT_SIZE: Refused = Refused(7);
+pub(crate) const FUNCTION_NOT_FOUND: Refused = Refused(13);
 pub(crate) const TIMEOUT: Refused = Refused(10);
 pub(crate) const VERSION_MISMATCH: Refused = Refused(25);
 pub(crate) const UNKNOWN: Refused = Refused(999);

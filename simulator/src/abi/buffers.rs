@@ -91,6 +91,10 @@ pub(crate) fn array<const N: usize>(value: &str) -> [c_char; N] {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
+    pub(crate) fn at(pointer: *const c_char) -> Self {
+        Self(pointer)
+    }
+
     pub(crate) fn get(&self) -> Result<&str, Refused> {
         if self.0.is_null() {
             return Err(INVALID_ARGUMENT);

@@ -30,6 +30,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use crate::clock::Now;
 use crate::meters::Meters;
 use crate::node::{Gpu, Instance, Node};
+use crate::replay::Arguments;
 use crate::state;
 use answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 
@@ -74,13 +75,20 @@ fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), 
 }
 
 /// The way into a function that concerns no GPU.
-pub(crate) fn on_node(function: &'static str, body: impl FnOnce(&Node, Now) -> Answer) -> nvmlReturn_t {
+pub(crate) fn on_node(
+    function: &'static str,
+    arguments: Arguments<'_>,
+    body: impl FnOnce(&Node, Now) -> Answer,
+) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         node.report.count(function);
         node.faults.suffer(function, None)?;
         let now = node.clock.now();
         node.report(now);
-        body(&node, now)
+        match &node.replay {
+            Some(replay) => replay.answer(function, arguments, || node.clock.now().elapsed),
+            None => body(&node, now),
+        }
     }))
 }
 
@@ -88,10 +96,15 @@ pub(crate) fn on_node(function: &'static str, body: impl FnOnce(&Node, Now) -> A
 pub(crate) fn on_device(
     function: &'static str,
     device: nvmlDevice_t,
+    arguments: Arguments<'_>,
     body: impl FnOnce(&Device<'_>) -> Answer,
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         node.report.count(function);
+        if let Some(replay) = &node.replay {
+            node.faults.suffer(function, replay.index(device))?;
+            return replay.answer(function, arguments, || node.clock.now().elapsed);
+        }
         let (gpu, instance) = find(&node, device)?;
         node.faults.suffer(function, Some(gpu.index))?;
         let now = node.clock.now();
@@ -105,7 +118,8 @@ macro_rules! node_calls {
     ($(fn $name:ident($node:ident, $now:pat $(, $argument:ident: $kind:ty)*) $body:block)*) => { $(
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $kind),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::abi::on_node(stringify!($name), |$node, $now| $body)
+            let arguments: $crate::replay::Arguments<'_> = &[$(&$argument),*];
+            $crate::abi::on_node(stringify!($name), arguments, |$node, $now| $body)
         }
     )* };
 }
@@ -118,7 +132,8 @@ macro_rules! device_calls {
             device: nvml_wrapper_sys::bindings::nvmlDevice_t,
             $($argument: $kind),*
         ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::abi::on_device(stringify!($name), device, |$at| $body)
+            let arguments: $crate::replay::Arguments<'_> = &[&device, $(&$argument),*];
+            $crate::abi::on_device(stringify!($name), device, arguments, |$at| $body)
         }
     )* };
 }

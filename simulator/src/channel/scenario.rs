@@ -23,6 +23,9 @@ pub(crate) struct Scenario {
     pub(crate) xids: Vec<Xid>,
     #[serde(default)]
     pub(crate) throttles: Vec<Throttle>,
+    /// A file in the same directory to answer from, instead of all this.
+    #[serde(default)]
+    pub(crate) recording: Option<String>,
 }
 
 /// So many GPUs of a board, all with the same MIG layout.

@@ -1,4 +1,5 @@
-//! The demo: the same agent, whole, on a simulated node that lives in a directory.
+//! The demo: the same agent, whole, on a simulated node that lives in a directory; and the replay, which is
+//! a demo whose driver answers from a recording.
 //!
 //! The directory holds the simulated driver library with its channel (`driver/`), the node's Linux as far
 //! as the agent reads it (`host/`), and the ledger. It is kept, so that the account goes on; the driver's
@@ -22,6 +23,7 @@ use super::{Launch, StartError, Thread};
 use crate::clock::{Clock, PageError};
 use crate::config::{Config, Problems};
 use crate::nvml::OpenError;
+use crate::record::{self, ReadError};
 use lock::Lock;
 use time::Time;
 
@@ -37,8 +39,8 @@ const CONFIG: &str = include_str!("config.yaml");
 /// What the command line says of a demo.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of a built-in scenario, or a file.
-    pub scenario: String,
+    /// What the driver answers from.
+    pub source: Source,
     /// Addresses, instead of loopback.
     pub listen: Vec<SocketAddr>,
     /// How many times real time.
@@ -51,6 +53,24 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// Where to push, if anywhere.
     pub otlp_endpoint: Option<String>,
+}
+
+/// What the simulated driver answers from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A built-in scenario by name, or a file.
+    Scenario(String),
+    /// A recording of another driver.
+    Recording(PathBuf),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Scenario(name) => write!(f, "{name}"),
+            Self::Recording(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// The demo cannot start.
@@ -102,6 +122,9 @@ pub enum DemoError {
     /// The scenario cannot be used.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// The recording cannot be played.
+    #[error(transparent)]
+    Recording(#[from] ReadError),
     /// The clock page cannot be used.
     #[error(transparent)]
     Clock(#[from] PageError),
@@ -124,7 +147,10 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let directory = directory(options)?;
     let driver = directory.join("driver");
     // What is wrong with the command is told before anything is changed.
-    let mut scenario = Scenario::load(&options.scenario)?;
+    let (mut scenario, played) = match &options.source {
+        Source::Scenario(name) => (Scenario::load(name)?, None),
+        Source::Recording(path) => (Scenario::of_recording(), Some((path, record::span(path)?))),
+    };
     let speed = time::speed(options.speed)?;
     let config = configure(options, &directory, &scenario)?;
     make(&directory)?;
@@ -137,7 +163,13 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         if scenario.local { Some(local::start(&mut scenario).map_err(DemoError::Child)?) } else { None };
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
     install(&library(&directory))?;
-    let time = Time::start(&driver, speed)?;
+    let time = match &played {
+        None => Time::start(&driver, speed)?,
+        Some((path, span)) => {
+            copy(path, &driver.join(scenario::RECORDING))?;
+            Time::replay(&driver, speed, span)?
+        }
+    };
     let outcome = live(options, &directory, &scenario, config, &time);
     let ended = time.end();
     outcome.and(ended)
@@ -154,7 +186,7 @@ fn live(
     trial::open(options, directory, &library(directory))?;
     let root =
         if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, &time.page)? };
-    tracing::info!(directory = %directory.display(), scenario = options.scenario, "demo on a simulated node: every number is made up");
+    tracing::info!(directory = %directory.display(), source = %options.source, "demo on a simulated node: every number is made up");
     Ok(super::run(Launch { config, clock: Clock::Page(time.page.clone()), root, simulated: true })?)
 }
 
@@ -169,7 +201,10 @@ fn directory(options: &Options) -> Result<PathBuf, DemoError> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("XDG_STATE_HOME")
         .or_else(|| Some(variable("HOME")?.join(".local/state")))
-        .map(|state| state.join("gpumeter/demo"))
+        .map(|state| match options.source {
+            Source::Scenario(_) => state.join("gpumeter/demo"),
+            Source::Recording(_) => state.join("gpumeter/replay"),
+        })
         .ok_or(DemoError::Homeless)
 }
 
@@ -223,6 +258,10 @@ fn configure(options: &Options, directory: &Path, scenario: &Scenario) -> Result
 
 fn make(directory: &Path) -> Result<(), DemoError> {
     fs::create_dir_all(directory).map_err(|source| DemoError::File { path: directory.into(), source })
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), DemoError> {
+    fs::copy(from, to).map(|_| ()).map_err(|source| DemoError::File { path: to.into(), source })
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), DemoError> {

@@ -9,6 +9,9 @@ use thiserror::Error;
 const NODE: &str = include_str!("node.json");
 const LOCAL: &str = include_str!("local.json");
 
+/// The name of a recording beside the driver library.
+pub(super) const RECORDING: &str = "recording";
+
 /// A scenario that cannot be used.
 #[derive(Debug, Error)]
 pub enum ScenarioError {
@@ -66,6 +69,12 @@ impl Scenario {
                 Self::parse(&text, path)
             }
         }
+    }
+
+    /// The scenario of a replay: everything is in the recording, and the host knows none of its processes.
+    pub(super) fn of_recording() -> Self {
+        let document = serde_json::json!({ "gpus": [], "recording": RECORDING });
+        Self { local: false, config: None, document }
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use super::{DemoError, Thread, absent_is_fine};
 use crate::clock::{Moment, Page, PageState, REAL_TIME, Stop, system_now};
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, Utc};
+use crate::record::Span;
 
 const BEAT: Duration = Duration::from_millis(100);
 
@@ -41,14 +42,32 @@ pub(super) fn speed(times: f64) -> Result<u64, DemoError> {
 impl Time {
     /// Lets the page in that directory run; one that is held stays so.
     pub(super) fn start(driver: &Path, speed: u64) -> Result<Self, DemoError> {
-        let reached = driver.join("reached");
-        let page = Arc::new(open(&driver.join("clock"), &reached, speed)?);
+        let page = open(&driver.join("clock"), &driver.join("reached"), speed)?;
+        Self::keep(driver, page, None)
+    }
+
+    /// Lets time pass again as it passed in a recording; at the end of it, time stands still.
+    pub(super) fn replay(driver: &Path, speed: u64, span: &Span) -> Result<Self, DemoError> {
+        let state = PageState {
+            held: false,
+            origin: system_now().boottime,
+            elapsed: Nanoseconds(0),
+            speed,
+            utc: Utc(span.head.utc_ns),
+            boottime: Nanoseconds::from_seconds(1_000),
+        };
+        let page = Page::create(&driver.join("clock"), state)?;
+        Self::keep(driver, page, Some(Nanoseconds(span.length)))
+    }
+
+    fn keep(driver: &Path, page: Page, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
+        let (reached, page) = (driver.join("reached"), Arc::new(page));
         let file = File::options().create(true).truncate(false).write(true).open(&reached);
         let file = file.map_err(|source| DemoError::File { path: reached.clone(), source })?;
         let stop = Stop::default();
         let thread = Thread::start("demo", {
             let (page, stop) = (Arc::clone(&page), stop.clone());
-            move || keep(&page, &file, &stop)
+            move || keep(&page, &file, end, &stop)
         })?;
         Ok(Self { page, reached, stop, thread })
     }
@@ -87,10 +106,15 @@ fn open(path: &Path, reached: &Path, speed: u64) -> Result<Page, DemoError> {
     Ok(page)
 }
 
-fn keep(page: &Page, file: &File, stop: &Stop) {
+fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
     let mut fails = false;
     loop {
         let state = page.state();
+        if let Some(end) = end.filter(|end| !state.held && state.elapsed_at(system_now().boottime) >= *end) {
+            // Numbers that stand still must not look alive, so time stands still with them.
+            let held = page.set(PageState { held: true, elapsed: end, ..state });
+            tracing::info!(stood = held.is_ok(), "the recording is over");
+        }
         let host = system_now().boottime + AHEAD;
         let line = line(&state, Moment { host, elapsed: state.elapsed_at(host) });
         let failed = file.write_all_at(line.as_bytes(), 0).err();

@@ -59,7 +59,7 @@ fn refusal(options: &Options, directory: &Path, library: &Path, error: OpenError
     match told.trim().strip_prefix(&copy) {
         // The user knows the original, not the copy that the library read.
         Some(problem) => Err(DemoError::Scenario(ScenarioError::Broken {
-            path: options.scenario.clone().into(),
+            path: options.source.to_string().into(),
             problem: problem.into(),
         })),
         None => Err(DemoError::Told { error, told: told.trim().into() }),

@@ -1,0 +1,199 @@
+//! Calls that a recording takes apart, since every reader asks for other batches, samples and waits.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper_sys::bindings::{
+    nvmlEventData_t, nvmlFieldValue_t, nvmlGpmMetric_t, nvmlGpmMetricsGet_t, nvmlValue_t,
+};
+
+use super::Arguments;
+use super::argument::{Argument, handle};
+use super::tape::{Asked, Replay, Told, Value};
+use crate::abi::answer::{
+    Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused, TIMEOUT, VERSION_MISMATCH, code,
+};
+use crate::clock::host_boottime;
+use crate::state::lock;
+
+/// What clients hold of the library's own: GPM samples and event sets.
+#[derive(Default)]
+pub(super) struct Shelf {
+    given: usize,
+    samples: BTreeMap<usize, Option<Sample>>,
+    /// How many events each set has delivered or passed over.
+    sets: BTreeMap<usize, usize>,
+}
+
+/// Whose sample it is, and of when.
+#[derive(Clone)]
+struct Sample {
+    device: Value,
+    instance: Value,
+    elapsed: u64,
+}
+
+const MARK: usize = 0x7273_0000_0000;
+
+/// How long a waiting client sleeps between looks, in nanoseconds.
+const STEP: u64 = 10_000_000;
+
+impl Replay {
+    /// The answer of a call that is taken apart; none for others.
+    pub(super) fn apart(&self, function: &str, arguments: Arguments<'_>, elapsed: u64) -> Option<Answer> {
+        Some(match (function, arguments) {
+            ("nvmlDeviceGetFieldValues", [device, count, values]) => {
+                self.fields(*device, *count, *values, elapsed)
+            }
+            ("nvmlGpmSampleAlloc", [sample]) => self.give(*sample, |shelf, number| {
+                shelf.samples.insert(number, None);
+            }),
+            ("nvmlGpmSampleFree", [sample]) => {
+                self.take_back(*sample, |shelf, number| shelf.samples.remove(&number).is_some())
+            }
+            ("nvmlGpmSampleGet", [device, sample]) => self.sample(*device, Ok(Value::None), *sample, elapsed),
+            ("nvmlGpmMigSampleGet", [device, instance, sample]) => {
+                self.sample(*device, instance.question(), *sample, elapsed)
+            }
+            ("nvmlGpmMetricsGet", [request]) => self.metrics(*request),
+            ("nvmlEventSetCreate", [set]) => self.give(*set, |shelf, number| {
+                let behind = self.events.partition_point(|(at, ..)| *at <= elapsed);
+                shelf.sets.insert(number, behind);
+            }),
+            ("nvmlEventSetFree", [set]) => {
+                self.take_back(*set, |shelf, number| shelf.sets.remove(&number).is_some())
+            }
+            ("nvmlDeviceRegisterEvents", [device, _, _]) => device.question().map(|_| ()),
+            _ => return None,
+        })
+    }
+
+    fn fields(
+        &self,
+        device: &dyn Argument,
+        count: &dyn Argument,
+        values: &dyn Argument,
+        elapsed: u64,
+    ) -> Answer {
+        let device = device.question()?;
+        let place = values.place().ok_or(INVALID_ARGUMENT)?.cast::<nvmlFieldValue_t>();
+        for index in 0..count.number().ok_or(INVALID_ARGUMENT)? {
+            // SAFETY: by NVML's contract the caller has an array of that many entries, whose heads are set.
+            let entry = unsafe { &mut *place.add(index) };
+            let question = vec![
+                device.clone(),
+                Value::Number(entry.fieldId.into()),
+                Value::Number(entry.scopeId.into()),
+            ];
+            match self.at("nvmlFieldValue_t", question, elapsed) {
+                Asked::Answered(Told { code, out, .. }) => {
+                    let [kind, bits] = out.as_slice() else { return Err(INVALID_ARGUMENT) };
+                    entry.nvmlReturn = code.unwrap_or(0);
+                    entry.valueType = kind.number().and_then(|kind| u32::try_from(kind).ok()).unwrap_or(0);
+                    entry.value = nvmlValue_t { ullVal: bits.bits() };
+                }
+                Asked::Otherwise | Asked::Never => entry.nvmlReturn = code(Err(NOT_SUPPORTED)),
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&self, to: &dyn Argument, put: impl FnOnce(&mut Shelf, usize)) -> Answer {
+        let place = to.place().ok_or(INVALID_ARGUMENT)?.cast::<usize>();
+        let mut shelf = lock(&self.shelf);
+        shelf.given += 1;
+        let number = MARK | shelf.given;
+        put(&mut shelf, number);
+        // SAFETY: not null, so by NVML's contract the caller's handle to be written.
+        unsafe { place.write(number) };
+        Ok(())
+    }
+
+    fn take_back(&self, from: &dyn Argument, remove: impl FnOnce(&mut Shelf, usize) -> bool) -> Answer {
+        let number = from.number().ok_or(INVALID_ARGUMENT)?;
+        if remove(&mut lock(&self.shelf), number) { Ok(()) } else { Err(INVALID_ARGUMENT) }
+    }
+
+    fn sample(
+        &self,
+        device: &dyn Argument,
+        instance: Result<Value, Refused>,
+        sample: &dyn Argument,
+        elapsed: u64,
+    ) -> Answer {
+        let (device, instance) = (device.question()?, instance?);
+        let number = sample.number().ok_or(INVALID_ARGUMENT)?;
+        let mut shelf = lock(&self.shelf);
+        let place = shelf.samples.get_mut(&number).ok_or(INVALID_ARGUMENT)?;
+        *place = Some(Sample { device, instance, elapsed });
+        Ok(())
+    }
+
+    /// What was computed between the recorded samples at the time of the newer one of these.
+    fn metrics(&self, request: &dyn Argument) -> Answer {
+        let request = request.place().ok_or(INVALID_ARGUMENT)?.cast::<nvmlGpmMetricsGet_t>();
+        // SAFETY: not null, so by NVML's contract the caller's request; its head is set.
+        let (version, count, newer, metrics) = unsafe {
+            ((*request).version, (*request).numMetrics, (*request).sample2, &raw mut (*request).metrics)
+        };
+        if version != 1 {
+            return Err(VERSION_MISMATCH);
+        }
+        let sample =
+            lock(&self.shelf).samples.get(&newer.addr()).cloned().flatten().ok_or(INVALID_ARGUMENT)?;
+        for index in 0..count as usize {
+            // SAFETY: by NVML's contract that many entries are there, and their ids are set.
+            let metric = unsafe { &mut *metrics.cast::<nvmlGpmMetric_t>().add(index) };
+            let id = Value::Number(metric.metricId.into());
+            let question = vec![sample.device.clone(), sample.instance.clone(), id];
+            match self.at("nvmlGpmMetric_t", question, sample.elapsed) {
+                Asked::Answered(Told { code, out, .. }) => {
+                    metric.nvmlReturn = code.unwrap_or(0);
+                    metric.value = out.first().map_or(f64::NAN, |value| f64::from_bits(value.bits()));
+                }
+                Asked::Otherwise | Asked::Never => metric.nvmlReturn = code(Err(NOT_SUPPORTED)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next recorded event; `now` tells the time since the beginning while it waits.
+    pub(crate) fn wait(&self, arguments: Arguments<'_>, now: impl Fn() -> u64) -> Answer {
+        let [set, data, milliseconds] = arguments else { return Err(INVALID_ARGUMENT) };
+        let (set, patience) =
+            (set.number().ok_or(INVALID_ARGUMENT)?, milliseconds.number().unwrap_or(0) as u64);
+        let place = data.place().ok_or(INVALID_ARGUMENT)?.cast::<nvmlEventData_t>();
+        let deadline = host_boottime().saturating_add(patience * 1_000_000);
+        loop {
+            if let Some(event) = self.next(set, now())? {
+                // SAFETY: not null, so by NVML's contract the caller's event to be written.
+                unsafe { place.write(event) };
+                return Ok(());
+            }
+            let host = host_boottime();
+            if host >= deadline {
+                return Err(TIMEOUT);
+            }
+            thread::sleep(Duration::from_nanos(STEP.min(deadline - host)));
+        }
+    }
+
+    fn next(&self, set: usize, elapsed: u64) -> Result<Option<nvmlEventData_t>, Refused> {
+        let mut shelf = lock(&self.shelf);
+        let behind = shelf.sets.get_mut(&set).ok_or(NOT_FOUND)?;
+        let Some((_, device, out)) = self.events.get(*behind).filter(|(at, ..)| *at <= elapsed) else {
+            return Ok(None);
+        };
+        *behind += 1;
+        let Some(Value::Handle(device)) = device.first() else { return Ok(None) };
+        let number = |place: usize| out.get(place).map_or(0, Value::bits);
+        Ok(Some(nvmlEventData_t {
+            device: std::ptr::without_provenance_mut(handle(*device)),
+            eventType: number(0),
+            eventData: number(1),
+            gpuInstanceId: number(2) as u32,
+            computeInstanceId: number(3) as u32,
+        }))
+    }
+}

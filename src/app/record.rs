@@ -1,0 +1,143 @@
+//! Recording: reads every GPU as the agent does at level full, and takes down what passes the door.
+//!
+//! It accounts for nothing and so takes no lock of the node: it may run beside the agent.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::lanes::next_multiple;
+use super::{StartError, Thread, clock_of};
+use crate::catalogue::Level;
+use crate::clock::{Clock, Stop};
+use crate::model::{Absence, Nanoseconds};
+use crate::nvml::{CallSlot, Events, Found, Lane, Library, OpenError, Recorder, count, driver_version, find};
+use crate::record::{FORMAT, Head};
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The driver library, instead of the one that the loader finds.
+    pub library: Option<PathBuf>,
+    /// Where the recording goes; a file that is there is not overwritten.
+    pub file: PathBuf,
+    /// For how long.
+    pub length: Nanoseconds,
+    /// How often every GPU is read.
+    pub interval: Nanoseconds,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// How many GPUs said who they are.
+    pub gpus: usize,
+    /// How many times each was read.
+    pub ticks: u64,
+}
+
+/// Nothing was recorded, or not all.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// The driver cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The driver does not count its GPUs.
+    #[error("the driver does not count its GPUs: {}", .0.reason())]
+    Uncounted(Absence),
+    /// The file cannot be written.
+    #[error("recording {path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The thread that hears events could not be started.
+    #[error(transparent)]
+    Thread(#[from] StartError),
+}
+
+/// Every tick, every fifth tick, every sixtieth tick.
+const EVERY: [u64; 3] = [1, 5, 60];
+
+/// Records until the time is over.
+pub fn record(recording: &Recording) -> Result<Recorded, RecordError> {
+    let Recording { library, file, length, interval } = recording;
+    let clock = clock_of(library.as_deref());
+    let library = Library::open(library.as_deref())?;
+    let recorder = Arc::new(begin(&library, file, *interval, &clock)?);
+    library.record(Arc::clone(&recorder));
+    let outcome = read(&library, (*length, *interval), &clock);
+    let written = recorder.end().map_err(|source| RecordError::File { path: file.clone(), source });
+    outcome.and_then(|recorded| written.map(|()| recorded))
+}
+
+fn begin(
+    library: &Arc<Library>,
+    path: &Path,
+    interval: Nanoseconds,
+    clock: &Clock,
+) -> Result<Recorder, RecordError> {
+    let failed = |source| RecordError::File { path: path.into(), source };
+    let file = File::create_new(path).map_err(failed)?;
+    let now = clock.now();
+    let head = Head {
+        gpumeter_recording: FORMAT,
+        utc_ns: now.utc.0,
+        interval_ns: interval.0,
+        driver_version: driver_version(library, clock).to_string(),
+        simulated: library.is_simulated(),
+    };
+    Recorder::begin(Box::new(BufWriter::new(file)), &head, now.boottime).map_err(failed)
+}
+
+fn read(
+    library: &Arc<Library>,
+    (length, interval): (Nanoseconds, Nanoseconds),
+    clock: &Clock,
+) -> Result<Recorded, RecordError> {
+    let slot = CallSlot::default();
+    let counted = count(library, &slot, clock).map_err(RecordError::Uncounted)?;
+    let found: Vec<Found> =
+        (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
+    let lane = |gpu| Lane::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
+    let mut lanes: Vec<Lane> = found.iter().map(lane).collect();
+    let stop = Stop::default();
+    let events = hear(library, &found, clock, &stop)?;
+    let end = clock.now().boottime + length;
+    let mut ticks = 0;
+    while clock.now().boottime < end {
+        let due = EVERY.map(|every| ticks % every == 0);
+        for lane in &mut lanes {
+            // What a GPU refuses is part of the recording.
+            let _ = lane.tick(due);
+        }
+        ticks += 1;
+        let next = next_multiple(clock.now().boottime, interval);
+        clock.wait_until(next, &stop, || {});
+    }
+    stop.call();
+    events.wait(super::PATIENCE);
+    Ok(Recorded { gpus: lanes.len(), ticks })
+}
+
+/// Events come when they come, so they are waited for beside the reading.
+fn hear(library: &Arc<Library>, gpus: &[Found], clock: &Clock, stop: &Stop) -> Result<Thread, StartError> {
+    let mut events = Events::new(library, CallSlot::default(), clock.clone()).ok();
+    for gpu in gpus {
+        if let Some(events) = &mut events {
+            // What cannot be heard is part of the recording, too.
+            let _ = events.register(gpu);
+        }
+    }
+    let stop = stop.clone();
+    Thread::start("events", move || {
+        let Some(mut events) = events.filter(|events| !events.is_empty()) else { return };
+        while !stop.is_called() && events.wait().is_ok() {}
+        events.free();
+    })
+}
