@@ -1,0 +1,99 @@
+//! A recording shows what the driver showed, on a machine that has none.
+
+use std::path::Path;
+
+use crate::running::{Agent, Demo, output, program};
+use crate::scrape::Scrape;
+
+/// GPUs that stand still but for an XID in every cycle, so that one falls into any recording of a cycle.
+const STILL: &str = r#"{"cycle_seconds": 8,
+    "gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]},
+             {"profile": "l4"}],
+    "processes": [{"pid": 77, "gpu": 1, "phases": [{"from": 0, "to": 8, "memory_bytes": 1073741824}]}],
+    "xids": [{"at": 4, "gpu": 1, "xid": 31}]}"#;
+
+/// What stands still while the GPUs do.
+const STEADY: [&str; 8] = [
+    "gpu_info",
+    "gpu_mig_info",
+    "gpu_memory_used_bytes",
+    "gpu_mig_memory_total_bytes",
+    "gpu_power_limit_watts",
+    "gpu_clock_hertz",
+    "gpu_unsupported",
+    "gpu_process_memory_bytes",
+];
+
+fn steady(page: &Scrape) -> Vec<(String, String)> {
+    STEADY
+        .iter()
+        .flat_map(|family| {
+            let before = page.of(family, &[]).count();
+            assert!(before > 0, "{family} is not on the page");
+            page.of(family, &[]).map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn replay(recording: &Path, directory: &Path) -> Agent {
+    let mut command = program();
+    command.args(["replay", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory);
+    let config = directory.join("config.yaml");
+    std::fs::write(&config, "sampling:\n  level: full\n").unwrap();
+    command.arg("--config").arg(config).arg(recording);
+    Agent::start(command)
+}
+
+#[test]
+fn a_replay_shows_what_the_driver_showed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), STILL).unwrap();
+    let demo = Demo::start(&["--scenario", file.path().to_str().unwrap()]);
+    let recording = demo.directory.path().join("node.jsonl");
+    let library = demo.driver("libnvidia-ml.so.1");
+    let recorded = output(&[
+        "record",
+        "--nvml-library",
+        library.to_str().unwrap(),
+        "--for",
+        "9s",
+        recording.to_str().unwrap(),
+    ]);
+    assert!(recorded.status.success(), "{}", String::from_utf8_lossy(&recorded.stderr));
+    let original = demo.agent.wait_for("the XID", |page| page.has("gpu_xid_errors_total", &["xid=\"31\""]));
+    let original = steady(&original);
+    drop(demo.agent);
+
+    let directory = tempfile::tempdir().unwrap();
+    let agent = replay(&recording, directory.path());
+    let page = agent
+        .wait_for("the recorded XID", |page| page.has("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"31\""]));
+    assert_eq!(steady(&page), original);
+    assert_eq!(page.value("gpumeter_simulated", &[]), Some("1"), "numbers of another day are no measurement");
+}
+
+#[test]
+fn what_is_no_recording_is_not_played() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("notes.txt");
+    std::fs::write(&file, "GPUs: 8\n").unwrap();
+    let path = file.to_str().unwrap();
+    let state = directory.path().join("state");
+    let answer = output(&["replay", "--state-dir", state.to_str().unwrap(), path]);
+    let told = String::from_utf8_lossy(&answer.stderr);
+    assert_eq!(answer.status.code(), Some(2), "{told}");
+    assert!(told.contains(&format!("{path}:1: ")), "{told}");
+    assert!(!state.exists(), "nothing is made for what cannot be played");
+}
+
+#[test]
+fn a_recording_does_not_overwrite_a_file() {
+    let demo = Demo::start(&[]);
+    let recording = demo.directory.path().join("mine");
+    std::fs::write(&recording, "precious").unwrap();
+    let library = demo.driver("libnvidia-ml.so.1");
+    let answer =
+        output(&["record", "--nvml-library", library.to_str().unwrap(), recording.to_str().unwrap()]);
+    assert_eq!(answer.status.code(), Some(1), "{}", String::from_utf8_lossy(&answer.stderr));
+    assert_eq!(std::fs::read_to_string(&recording).unwrap(), "precious");
+}
