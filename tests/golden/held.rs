@@ -1,0 +1,102 @@
+//! A node in held time: the test moves the clock tick by tick, so that every value is the same every time.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gpumeter::catalogue::Level;
+use gpumeter::clock::{Page, PageState, REAL_TIME};
+use gpumeter::model::{Nanoseconds, Utc};
+
+use crate::running::Agent;
+
+/// A node to be shown.
+pub(crate) struct Node<'a> {
+    pub(crate) scenario: &'a Path,
+    pub(crate) level: Level,
+    pub(crate) ticks: u64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// The pulse comes a fifth of a tick after the lanes.
+const PULSE: u64 = SECOND / 5;
+/// 2026-03-01T00:00:00Z, on the grid of the account's windows.
+const BEGIN: Utc = Utc(1_772_323_200 * SECOND);
+const BOOT: u64 = 1_000 * SECOND;
+
+/// The page after so many ticks. A lane that was late for a tick read at another time: then all is done
+/// again, more slowly.
+pub(crate) fn page(node: &Node<'_>) -> String {
+    const TRIES: u32 = 7;
+    let mut told = String::new();
+    for attempt in 0..TRIES {
+        match try_page(node, Duration::from_millis(20 << attempt)) {
+            Ok(page) => return page,
+            Err(problem) => told = problem,
+        }
+    }
+    panic!("{}: {told}, {TRIES} times", node.scenario.display())
+}
+
+fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("driver")).unwrap();
+    let state = PageState {
+        held: true,
+        origin: Nanoseconds(0),
+        elapsed: Nanoseconds(0),
+        speed: REAL_TIME,
+        utc: BEGIN,
+        boottime: Nanoseconds(BOOT),
+    };
+    let clock = Page::create(&directory.path().join("driver/clock"), state).unwrap();
+    let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
+    let agent = start(node, directory.path());
+    let mut page = settled(&agent, 0, patience)?;
+    for tick in 1..=node.ticks {
+        set(tick * SECOND);
+        std::thread::sleep(patience);
+        set(tick * SECOND + PULSE);
+        page = settled(&agent, tick, patience)?;
+    }
+    Ok(page)
+}
+
+fn start(node: &Node<'_>, directory: &Path) -> Agent {
+    let config = directory.join("config.yaml");
+    let level = node.level.name();
+    let text = format!(
+        "sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = crate::running::program();
+    command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory);
+    command.arg("--scenario").arg(node.scenario).arg("--config").arg(config);
+    Agent::start(command)
+}
+
+/// The page once every GPU has been read at that tick; an error if one was read at another time.
+fn settled(agent: &Agent, tick: u64, patience: Duration) -> Result<String, String> {
+    const LOOKS: u32 = 500;
+    let read = (BEGIN.0 / SECOND + tick).to_string();
+    for _ in 0..LOOKS {
+        let (status, page) = agent.get("/metrics");
+        let stamps = values(&page, "gpumeter_last_sample_timestamp_seconds");
+        let up = values(&page, "gpu_up").len();
+        if status == 200 && stamps.len() == up && stamps.iter().all(|stamp| *stamp == read) {
+            return Ok(page);
+        }
+        let late = format!("{read}.2");
+        if stamps.iter().any(|stamp| *stamp == late) {
+            return Err(format!("a lane was late for tick {tick}"));
+        }
+        std::thread::sleep(patience / 10);
+    }
+    Err(format!("there was no page of tick {tick}"))
+}
+
+fn values<'a>(page: &'a str, family: &str) -> Vec<&'a str> {
+    page.lines()
+        .filter(|line| line.strip_prefix(family).is_some_and(|rest| rest.starts_with('{')))
+        .filter_map(|line| line.rsplit_once(' ').map(|(_, value)| value))
+        .collect()
+}
