@@ -161,8 +161,9 @@ class Demo:
     # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
     CONFIG = ROOT / "src/app/demo/config.yaml"
 
-    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, port=None):
+    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, port=None, awaited="gpu_up{"):
         self.suite = suite
+        self.awaited = awaited  # what must be on the first page
         self.state = state or suite.folder / "demo"
         self.port = port or free_port()
         self.instance = f"127.0.0.1:{self.port}"
@@ -182,7 +183,7 @@ class Demo:
         if not GPUMETER.exists():
             raise Failed(f"{GPUMETER} does not exist; .ci/interop builds it")
         self.program = self.suite.start("demo", *self.command)
-        wait_for("the demo's first page", 30, lambda: "gpu_up{" in self.page(), self.program)
+        wait_for("the demo's first page", 30, lambda: self.awaited in self.page(), self.program)
         self.clock = self.clock or SimClock(self.driver / "clock")
 
     @property
