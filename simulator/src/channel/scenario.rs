@@ -3,7 +3,9 @@
 //! In: JSON text. Out: a checked `Scenario`, or what is wrong and where. Unknown keys are ignored: the host
 //! side of the demo keeps its own in the same file.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::persona::Persona;
 
 /// The script; times are seconds within a cycle, and the cycle repeats for ever.
 #[derive(Debug, Deserialize)]
@@ -12,10 +14,16 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     #[serde(default = "ten_minutes")]
     pub(crate) cycle_seconds: f64,
-    #[serde(default = "driver_version")]
-    pub(crate) driver_version: String,
-    #[serde(default = "cuda_version")]
-    pub(crate) cuda_version: i32,
+    /// None: the persona's.
+    #[serde(default)]
+    pub(crate) driver_version: Option<String>,
+    #[serde(default)]
+    pub(crate) cuda_version: Option<i32>,
+    #[serde(default)]
+    pub(crate) persona: Persona,
+    /// How long calls take when no fault says so.
+    #[serde(default)]
+    pub(crate) delays: Delays,
     pub(crate) gpus: Vec<Gpus>,
     #[serde(default)]
     pub(crate) processes: Vec<Process>,
@@ -26,6 +34,15 @@ pub(crate) struct Scenario {
     /// A file in the same directory to answer from, instead of all this.
     #[serde(default)]
     pub(crate) recording: Option<String>,
+}
+
+/// Whether calls take the time of real ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Delays {
+    #[default]
+    None,
+    Realistic,
 }
 
 /// So many GPUs of a board, all with the same MIG layout.
@@ -39,7 +56,7 @@ pub(crate) struct Gpus {
 }
 
 /// A MIG instance and its first memory slot.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Placement {
     pub(crate) profile: String,
     pub(crate) start: u32,
@@ -103,14 +120,6 @@ fn ten_minutes() -> f64 {
     600.0
 }
 
-fn driver_version() -> String {
-    "580.105.08".to_owned()
-}
-
-fn cuda_version() -> i32 {
-    13_000
-}
-
 fn one() -> u32 {
     1
 }
@@ -125,6 +134,11 @@ impl Scenario {
         let scenario: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         scenario.check()?;
         Ok(scenario)
+    }
+
+    /// What the driver calls itself.
+    pub(crate) fn driver_version(&self) -> &str {
+        self.driver_version.as_deref().unwrap_or_else(|| self.persona.driver_version())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -187,7 +201,7 @@ mod tests {
             "processes":[{"pid":1,"gpu":0,"cgroup":"x","phases":[{"from":0,"to":1}]}]}"#;
         let scenario = Scenario::parse(text).unwrap();
         assert_eq!(scenario.gpus.first().unwrap().count, 1);
-        assert_eq!(scenario.driver_version, "580.105.08");
+        assert_eq!(scenario.driver_version(), "580.105.08");
     }
 
     #[test]
