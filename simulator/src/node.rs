@@ -6,6 +6,7 @@
 //! asks for it.
 
 mod identity;
+mod instances;
 mod open;
 mod settle;
 pub(crate) mod xids;
@@ -27,40 +28,34 @@ use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
 use crate::channel::kmsg::Log;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
-use crate::channel::scenario::{Gpus, Placement, Process, Scenario, Throttle};
+use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
 use crate::channel::settled::{Record, Settled, Slot, Version};
 use crate::clock::{Clock, Now};
-use crate::mig::MigProfile;
 use crate::replay::Replay;
 use crate::schedule::{self, Brake, Cycle, NOWHERE, PowerModel, Script, Span, Timeline, Worker, hash};
+use crate::surprise::Surprise;
 
-/// A MIG instance: a GPU instance with one compute instance, id 0.
-#[derive(Clone)]
-pub(crate) struct Instance {
-    /// GPU instance id.
-    pub(crate) id: u32,
-    pub(crate) profile: &'static MigProfile,
-    pub(crate) uuid: String,
-    /// Position in the scenario, and among the timeline's engines.
-    pub(crate) engine: usize,
-}
+pub(crate) use instances::Instance;
 
 /// A physical GPU.
 #[derive(Clone)]
 pub(crate) struct Gpu {
     /// As clients count: GPUs that are away are not counted.
     pub(crate) index: u32,
-    /// The scenario's number, which faults and the state file use, and the minor number.
+    /// The scenario's number, which faults and the state file use.
     pub(crate) slot: u32,
     pub(crate) board: &'static Board,
     pub(crate) uuid: String,
     pub(crate) serial: String,
+    pub(crate) minor: u32,
     pub(crate) domain: u32,
     pub(crate) bus: u32,
     pub(crate) module: u32,
     pub(crate) warmer: u32,
     /// PCIe replays: boards in good health have 0 to 174.
     pub(crate) replays: u32,
+    /// How it misleads its readers, as some real boards do.
+    pub(crate) surprise: Option<Surprise>,
     /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
     pub(crate) instances: Vec<Instance>,
     pub(crate) timeline: Arc<Timeline>,
@@ -200,11 +195,11 @@ impl Node {
             let totals = gpu.timeline.lifetime(now.elapsed);
             truth.gpus.push(GpuTruth { uuid: &gpu.uuid, busy_ns: totals.busy, energy_uj: totals.energy });
             for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
-                let sliced = !gpu.instances.is_empty() && worker.engine != NOWHERE;
+                let instance = gpu.instances.iter().find(|instance| instance.engine == worker.engine);
                 truth.processes.push(ProcessTruth {
                     pid: worker.pid,
                     gpu: gpu.slot,
-                    instance: sliced.then_some(worker.engine),
+                    instance: instance.map(|instance| instance.entry),
                     busy_ns: work.busy,
                 });
             }
@@ -269,25 +264,29 @@ fn gpu(
     let slot = &became.slot;
     let seed = if slot.identity == 0 { scenario.seed } else { hash(scenario.seed ^ hash(slot.identity)) };
     let marks = identity::Marks::new(seed, index).cut(slot.cut);
-    let instances = instances(board, slot.placements.as_ref().unwrap_or(&group.mig), &marks)?;
+    let surprise = group.surprise.as_deref().map(Surprise::named).transpose()?;
+    let instances = instances::instances(board, slot.placements.as_ref().unwrap_or(&group.mig), &marks)?;
     let cycle = match became.former {
         Some(former) => Arc::clone(former.timeline.cycle()),
         None => Arc::new(cycle(scenario, index, board, &instances, (&marks, slot.placements.is_none()))?),
     };
     let timeline = Arc::new(Timeline::going_on(cycle, slot.since.clone()));
     // The driver counts replays from its loading.
-    let replays = if timeline.reloaded() { 0 } else { marks.between(3, (0, 15)) };
+    let many = if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) };
+    let replays = if timeline.reloaded() { 0 } else { marks.between(3, many) };
     Ok(Gpu {
         index,
         slot: index,
         board,
         uuid: marks.uuid("GPU"),
-        serial: marks.serial(),
-        domain: index / 8,
-        bus: identity::bus(index),
+        serial: identity::serial(board, seed, index),
+        minor: identity::minor(board, index),
+        domain: identity::domain(board, index),
+        bus: identity::bus(board, index),
         module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
         warmer: marks.between(2, (0, 6)),
         replays,
+        surprise,
         instances,
         timeline,
         fate: settle::refusal(became.health),
@@ -308,16 +307,11 @@ fn cycle(
 ) -> Result<Cycle, String> {
     let mut engines: Vec<u64> = vec![1_000_000];
     if !instances.is_empty() {
-        let mut shares: Vec<(usize, u64)> = instances
-            .iter()
-            .map(|instance| (instance.engine, u64::from(instance.profile.slices) * 1_000_000 / 7))
-            .collect();
-        shares.sort_unstable();
-        engines = shares.into_iter().map(|(_, share)| share).collect();
+        engines = instances::shares(board, instances);
     }
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        let placed = worker(process, engines.len(), !instances.is_empty());
+        let placed = worker(process, instances);
         workers.push(if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) });
     }
     let mut brakes = Vec::new();
@@ -336,46 +330,21 @@ fn nowhere(process: &Process) -> Worker {
     Worker { pid: process.pid, engine: NOWHERE, spans: process.phases.iter().map(Span::new).collect() }
 }
 
-fn instances(
-    board: &'static Board,
-    placements: &[Placement],
-    marks: &identity::Marks,
-) -> Result<Vec<Instance>, String> {
-    let mut instances: Vec<(u32, Instance)> = Vec::new();
-    for (engine, placement) in placements.iter().enumerate() {
-        let Placement { profile: name, start } = placement;
-        let known = || board.mig.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
-        let profile = board.mig.iter().find(|profile| profile.name == name);
-        let profile = profile
-            .ok_or_else(|| format!("mig[{engine}]: unknown profile {name:?}; there are {}", known()))?;
-        if !profile.starts.contains(start) {
-            return Err(format!(
-                "mig[{engine}]: {name} cannot start at {start}; it can at {:?}",
-                profile.starts
-            ));
-        }
-        if instances.iter().any(|(taken, other)| profile.overlaps(*start, other.profile, *taken)) {
-            return Err(format!("mig[{engine}]: {name} at {start} overlaps an instance before it"));
-        }
-        let id = profile.instance_id(*start);
-        instances.push((*start, Instance { id, profile, uuid: marks.instance_uuid(id), engine }));
-    }
-    let mut instances: Vec<Instance> = instances.into_iter().map(|(_, instance)| instance).collect();
-    instances.sort_by_key(|instance| instance.id);
-    Ok(instances)
-}
-
-fn worker(process: &Process, engines: usize, sliced: bool) -> Result<Worker, String> {
+fn worker(process: &Process, instances: &[Instance]) -> Result<Worker, String> {
     let place = format!("process {} on gpu {}", process.pid, process.gpu);
-    let engine = match (process.instance, sliced) {
-        (None, false) => 0,
-        (None, true) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
-        (Some(_), false) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),
-        (Some(instance), true) => instance as usize,
+    let engine = match (process.instance, instances.is_empty()) {
+        (None, true) => 0,
+        (None, false) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
+        (Some(_), true) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),
+        (Some(entry), false) => {
+            let here = |instance: &&Instance| {
+                instance.entry == entry as usize && instance.compute == process.compute
+            };
+            let missing =
+                || format!("{place}: there is no instance {entry} with compute {}", process.compute);
+            instances.iter().find(here).ok_or_else(missing)?.engine
+        }
     };
-    if engine >= engines {
-        return Err(format!("{place}: there is no instance {engine}"));
-    }
     Ok(Worker { pid: process.pid, engine, spans: process.phases.iter().map(Span::new).collect() })
 }
 

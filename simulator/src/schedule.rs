@@ -32,7 +32,8 @@ pub(crate) struct Span {
     sm: u64,
     tensor: u64,
     dram: u64,
-    encoder: u64,
+    /// Millionths of the phase.
+    pub(crate) encoder: u64,
     decoder: u64,
 }
 

@@ -7,9 +7,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlPageRetirementCause_t, nvmlRowRemapperHistogramValues_t,
 };
 
-use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED};
+use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::Out;
-use super::{device_calls, gpu_calls};
+use super::{Device, device_calls, gpu_calls};
 
 gpu_calls! {
     fn nvmlDeviceGetEccMode(at, current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>) {
@@ -33,6 +33,7 @@ gpu_calls! {
         failed: Out<c_uint>
     ) {
         at.undivided()?;
+        remapped(at)?;
         for value in [corrected, uncorrected, pending, failed] {
             value.put(0)?;
         }
@@ -40,6 +41,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetRowRemapperHistogram(at, values: Out<nvmlRowRemapperHistogramValues_t>) {
+        remapped(at)?;
         values.put(nvmlRowRemapperHistogramValues_t {
             max: at.gpu.board.remap_banks,
             high: 0,
@@ -96,4 +98,9 @@ device_calls! {
             _ => Err(NOT_SUPPORTED),
         }
     }
+}
+
+/// Turing retires pages instead.
+fn remapped(at: &Device<'_>) -> Answer {
+    if at.gpu.board.remap_banks == 0 { Err(NOT_SUPPORTED) } else { Ok(()) }
 }

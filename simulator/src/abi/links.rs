@@ -11,6 +11,7 @@ use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array};
 use super::{Device, gpu_calls};
 use crate::schedule::{Timeline, Work};
+use crate::surprise::Surprise;
 
 /// How long PCIe traffic is counted for a rate: 20 ms, says the header.
 const PCIE_WINDOW: u64 = 20_000_000;
@@ -72,15 +73,15 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetGpuMaxPcieLinkGeneration(at, generation: Out<c_uint>) {
-        generation.put(at.gpu.board.pcie_generation)
+        generation.put(at.gpu.board.pcie_device_generation)
     }
 
     fn nvmlDeviceGetCurrPcieLinkWidth(at, width: Out<c_uint>) {
-        width.put(at.gpu.board.pcie_width)
+        width.put(if at.gpu.surprise == Some(Surprise::NarrowLink) { 1 } else { at.gpu.board.pcie_width })
     }
 
     fn nvmlDeviceGetMaxPcieLinkWidth(at, width: Out<c_uint>) {
-        width.put(at.gpu.board.pcie_width)
+        width.put(at.gpu.board.pcie_max_width)
     }
 
     fn nvmlDeviceGetPcieSpeed(at, speed: Out<c_uint>) {

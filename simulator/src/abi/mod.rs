@@ -11,7 +11,10 @@ pub(crate) mod buffers;
 pub(crate) mod events;
 pub(crate) mod gpm;
 
+mod affinity;
 mod clocks;
+mod compute;
+mod engines;
 mod enumeration;
 mod fields;
 mod health;
@@ -20,9 +23,13 @@ mod instances;
 mod library;
 mod links;
 mod memory;
+mod partitions;
+mod place;
 mod power;
 mod processes;
+mod refusals;
 mod spoil;
+mod system;
 mod temperature;
 mod utilization;
 
@@ -49,8 +56,8 @@ pub(crate) struct Device<'a> {
 
 impl Device<'_> {
     pub(crate) fn meters(&self) -> Meters<'_> {
-        let Gpu { timeline, board, warmer, .. } = self.gpu;
-        Meters { timeline, board, warmer: *warmer, elapsed: self.now.elapsed }
+        let Gpu { timeline, board, warmer, surprise, .. } = self.gpu;
+        Meters { timeline, board, warmer: *warmer, surprise: *surprise, elapsed: self.now.elapsed }
     }
 
     /// Refuses what a GPU does not answer while it is cut into MIG instances.

@@ -111,7 +111,7 @@ fn running(at: &Device<'_>) -> Vec<nvmlProcessInfo_v2_t> {
             pid: worker.pid,
             usedGpuMemory: span.memory,
             gpuInstanceId: instance.map_or(NO_INSTANCE, |instance| instance.id),
-            computeInstanceId: instance.map_or(NO_INSTANCE, |_| 0),
+            computeInstanceId: instance.map_or(NO_INSTANCE, |instance| instance.compute),
         });
     }
     found
