@@ -80,6 +80,14 @@ fn fill_wide<T: Copy + 'static>(items: Out<T>, values: &[T], room: usize) -> Ans
     Ok(())
 }
 
+/// As `fill`, for the lists in which asking with a count of 0 for the number is no error.
+pub(crate) fn listed<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
+    if count.get()? == 0 {
+        return count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX));
+    }
+    fill(count, items, values)
+}
+
 /// Checks the version word with which a caller says which structure it means.
 pub(crate) fn expect_version<T>(given: u32, version: u32) -> Answer {
     let expected = u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24;

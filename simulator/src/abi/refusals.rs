@@ -226,7 +226,6 @@ all_refuse! { NO_PERMISSION:
     nvmlComputeInstanceDestroy
     nvmlDeviceDiscoverGpus
     nvmlDeviceModifyDrainState
-    nvmlDeviceQueryDrainState
     nvmlDeviceRemoveGpu
     nvmlDeviceRemoveGpu_v2
     nvmlGpuInstanceCreateComputeInstance
