@@ -15,6 +15,7 @@ use gpumeter::model::{
 use tempfile::TempDir;
 
 const SECOND: u64 = 1_000_000_000;
+const BUS: &str = "00000000:0F:00.0";
 const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -159,7 +160,11 @@ impl World {
     /// The GPU is found and its plan brings a frame, which covers nothing yet.
     pub(crate) fn first_frame(&mut self) {
         let frame = self.frame(|frame| frame.process(7, 0));
-        self.pulse(vec![News::Found(id()), News::Counted, News::Frame(Box::new(frame))]);
+        self.pulse(vec![
+            News::Found { gpu: id(), bus: BUS.into() },
+            News::Counted,
+            News::Frame(Box::new(frame)),
+        ]);
     }
 
     /// Seconds with a frame each.
