@@ -56,9 +56,23 @@ fn ledger_balances(page: &Scrape) {
     assert_eq!(page.value("gpumeter_ledger_unobserved_seconds_total", &[]), Some("0"));
 }
 
+/// From its first sight to the end of its account, every GPU-second is in the ledger, once.
+fn time_is_complete(demo: &Demo) {
+    let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
+    let gap = "SELECT uuid, settled_until_ns - first_seen_ns - slot_ns FROM gpu";
+    let mut statement = ledger.prepare(gap).unwrap();
+    let gaps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let gaps: Vec<(String, i64)> = gaps.map(Result::unwrap).collect();
+    assert_eq!(gaps.len(), 8);
+    assert!(gaps.iter().all(|(_, gap)| *gap == 0), "{gaps:?}");
+    let unobserved = "SELECT count(*) FROM account JOIN holder ON holder = id WHERE name = '__unobserved__'";
+    let unobserved: i64 = ledger.query_row(unobserved, [], |row| row.get(0)).unwrap();
+    assert_eq!(unobserved, 0, "the agent was there all the time");
+}
+
 #[test]
 fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back() {
-    let demo = started();
+    let mut demo = started();
     assert!(!driver_files(&demo).is_empty());
     let told = succeeded(&tell(&demo, &["quiesce"]));
     assert!(told.contains("let go of"), "{told}");
@@ -81,9 +95,9 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
     let page = demo
         .agent
         .wait_for("windows that close after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > after);
-    let unmeasured = page.nano_sum("gpu_tenant_unmeasured_seconds_total", &[]);
-    assert!(unmeasured >= 0, "{unmeasured}");
     ledger_balances(&page);
+    demo.agent.terminate();
+    time_is_complete(&demo);
 }
 
 #[test]
@@ -119,9 +133,11 @@ fn a_gpu_that_is_stuck_is_named_and_the_others_are_read_on() {
     assert_eq!(told.status.code(), Some(1));
     let problem = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(problem.contains("GPU 3 in nvmlDeviceGetUtilizationRates"), "{problem}");
-    demo.agent.wait_for("the other GPUs", |page| {
+    let page = demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7 && page.value("gpumeter_quiesced", &[]) == Some("0")
     });
+    assert_eq!(page.value("gpu_present", &["gpu=\"3\""]), Some("1"), "stuck is not gone");
+    assert!(!page.has("gpu_absence_info", &[]));
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| up(page) == 8);
     succeeded(&tell(&demo, &["quiesce"]));
@@ -130,7 +146,7 @@ fn a_gpu_that_is_stuck_is_named_and_the_others_are_read_on() {
 
 #[test]
 fn a_driver_that_was_unloaded_is_back_within_seconds_of_its_return() {
-    let demo = started();
+    let mut demo = started();
     demo.faults(UNLOADED);
     let page = demo.agent.wait_for("the fault", |page| {
         up(page) == 0 && page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
@@ -151,6 +167,8 @@ fn a_driver_that_was_unloaded_is_back_within_seconds_of_its_return() {
         demo.agent.wait_for("windows after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > slot);
     assert!(page.nano_sum("gpu_tenant_energy_joules_total", &[]) >= joules);
     ledger_balances(&page);
+    demo.agent.terminate();
+    time_is_complete(&demo);
 }
 
 #[test]

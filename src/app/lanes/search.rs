@@ -18,6 +18,9 @@ const LATE: Duration = Duration::from_secs(10);
 /// The library and the kernel's module are of different versions.
 const MISMATCH: &str = "version_mismatch";
 
+/// So many of them in a row are no upgrade under way, in which the module may come before the library.
+const MISMATCHES: u32 = 3;
+
 /// The driver cannot be used.
 struct Problem {
     reason: &'static str,
@@ -34,6 +37,7 @@ pub(super) fn open(
 ) -> Option<(Arc<Library>, u32)> {
     let longest = if was_open { SOON } else { LATE };
     let mut told = String::new();
+    let mut mismatches = 0;
     for wait in [1, 2, 4, 8].map(Duration::from_secs).into_iter().chain(std::iter::repeat(LATE)) {
         if end.is_called() {
             return None;
@@ -54,7 +58,8 @@ pub(super) fn open(
             Err(Problem { reason, text }) => {
                 count(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
-                if reason == MISMATCH && was_open && shared.host.is_container() {
+                mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
+                if was_open && mismatches >= MISMATCHES && shared.host.is_container() {
                     tracing::error!(reason = text, "the driver was replaced under this container");
                     shared.replaced.store(true, Ordering::Relaxed);
                     shared.stop.call();

@@ -88,11 +88,14 @@ impl Driver {
         (end, slot): (&'a Stop, &'a CallSlot),
         shared: &'a Arc<Shared>,
     ) -> Session<'a> {
-        let epoch = shared.host.module_epoch();
-        let anew = self.was_open && (self.died || epoch != self.epoch);
-        (self.epoch, self.died, self.was_open) = (epoch, false, true);
-        // The pulse ends after the lanes are told to; then nobody listens.
-        let _ = shared.news.send(News::Opened { anew });
+        // A library that was kept has counted once for all, those too whose lanes are stuck.
+        if self.stuck.is_empty() {
+            let epoch = shared.host.module_epoch();
+            let anew = self.was_open && (self.died || epoch != self.epoch);
+            (self.epoch, self.died, self.was_open) = (epoch, false, true);
+            // The pulse ends after the lanes are told to; then nobody listens.
+            let _ = shared.news.send(News::Opened { anew });
+        }
         let mut lanes = lock(shared);
         lanes.search = Search::Found(counted as usize);
         lanes.mute = 0;
