@@ -28,7 +28,7 @@ mod utilization;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
-use crate::channel::faults::Call;
+use crate::channel::faults::{Call, Suffered};
 use crate::clock::Now;
 use crate::meters::Meters;
 use crate::node::{Gpu, Instance, Node};
@@ -96,8 +96,9 @@ fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), 
     Ok((gpu, Some(instance)))
 }
 
-/// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt.
-fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<Temper, Refused> {
+/// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt, and whether it
+/// has waited, so that the state may be another now.
+fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<(Temper, bool), Refused> {
     let number = node.report.count(function);
     let persona = node.scenario.persona;
     if persona.lacks(function) {
@@ -108,24 +109,24 @@ fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<Temp
     }
     let elapsed = || node.clock.now().elapsed;
     let call = Call { function, gpu: slot, seed: node.scenario.seed, number, elapsed: &elapsed };
-    let garbage = node.faults.suffer(call)?;
+    let Suffered { garbage, waited } = node.faults.suffer(call)?;
     if persona.refuses(function) {
         return Err(NOT_SUPPORTED);
     }
-    Ok(Temper {
+    let temper = Temper {
         garbage: garbage.then_some(node.scenario.seed ^ number),
         percent: function.contains("Utilization"),
         wide_processes: persona.widens(function),
         double_temperature: persona == Persona::R545DoubleTag,
-    })
+    };
+    Ok((temper, waited || node.debt(slot).is_some()))
 }
 
 /// The way into a function that concerns no GPU.
 pub(crate) fn on_node(function: &'static str, body: impl FnOnce(&Node, Now) -> Answer) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
-        let temper = suffer(&node, function, None)?;
-        // What the call waited for may have been another state.
-        let node = state::node()?;
+        let (temper, waited) = suffer(&node, function, None)?;
+        let node = if waited { state::node()? } else { node };
         let now = node.clock.now();
         node.report(now);
         spoil::with(temper, || body(&node, now))
@@ -145,8 +146,8 @@ pub(crate) fn on_device(
             node.report.count(function);
             return Err(INVALID_ARGUMENT);
         }
-        let temper = suffer(&node, function, slot.ok())?;
-        let node = state::node()?;
+        let (temper, waited) = suffer(&node, function, slot.ok())?;
+        let node = if waited { state::node()? } else { node };
         let (gpu, instance) = find(&node, device)?;
         let now = node.clock.now();
         node.report(now);
