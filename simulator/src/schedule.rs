@@ -7,9 +7,11 @@
 //! In every slice each present worker wants its engine with the probability of its demand, by a hash, so
 //! the same script gives the same slices everywhere. Workers that want the same slice share it equally.
 
+mod timeline;
 mod work;
 
 use crate::channel::scenario::Phase;
+pub(crate) use timeline::{Since, Timeline};
 pub(crate) use work::{Totals, Work};
 
 /// Nanoseconds of a slice.
@@ -62,6 +64,9 @@ impl Span {
     }
 }
 
+/// The engine of a worker whose place the GPU's layout does not have: it does not run.
+pub(crate) const NOWHERE: usize = usize::MAX;
+
 /// A process on this GPU.
 pub(crate) struct Worker {
     pub(crate) pid: u32,
@@ -101,8 +106,8 @@ pub(crate) struct Script {
     pub(crate) power: PowerModel,
 }
 
-/// One GPU's cycle, summed.
-pub(crate) struct Timeline {
+/// One GPU's script without end, summed from elapsed 0.
+pub(crate) struct Cycle {
     script: Script,
     /// Slices in a cycle.
     cycle: u64,
@@ -112,21 +117,21 @@ pub(crate) struct Timeline {
     whole: Totals,
 }
 
-impl Timeline {
+impl Cycle {
     pub(crate) fn new(script: Script) -> Self {
         let cycle = slices(script.cycle_seconds).max(1);
         let stride = STRIDE.max(cycle / CHECKPOINTS);
         let whole = Totals::nothing(script.engines.len(), script.workers.len());
-        let mut timeline = Self { script, cycle, stride, checkpoints: Vec::new(), whole };
-        let mut sum = timeline.whole.clone();
+        let mut cycles = Self { script, cycle, stride, checkpoints: Vec::new(), whole };
+        let mut sum = cycles.whole.clone();
         for slice in 0..cycle {
             if slice.is_multiple_of(stride) {
-                timeline.checkpoints.push(sum.clone());
+                cycles.checkpoints.push(sum.clone());
             }
-            timeline.accumulate(slice, SLICE, &mut sum);
+            cycles.accumulate(slice, SLICE, &mut sum);
         }
-        timeline.whole = sum;
-        timeline
+        cycles.whole = sum;
+        cycles
     }
 
     pub(crate) fn workers(&self) -> &[Worker] {
@@ -158,7 +163,7 @@ impl Timeline {
     /// The workers that exist at an elapsed time, with what they do.
     pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
         let (_, slice, _) = self.place(elapsed);
-        let workers = self.script.workers.iter().enumerate();
+        let workers = self.script.workers.iter().enumerate().filter(|(_, worker)| worker.engine != NOWHERE);
         workers.filter_map(move |(index, worker)| Some((index, worker, worker.span(slice)?)))
     }
 

@@ -25,7 +25,12 @@ pub(crate) const INVALID_ARGUMENT: Refused = Refused(2);
 pub(crate) const NOT_SUPPORTED: Refused = Refused(3);
 pub(crate) const NOT_FOUND: Refused = Refused(6);
 pub(crate) const INSUFFICIENT_SIZE: Refused = Refused(7);
+pub(crate) const DRIVER_NOT_LOADED: Refused = Refused(9);
 pub(crate) const TIMEOUT: Refused = Refused(10);
+pub(crate) const FUNCTION_NOT_FOUND: Refused = Refused(13);
+pub(crate) const GPU_IS_LOST: Refused = Refused(15);
+pub(crate) const RESET_REQUIRED: Refused = Refused(16);
+pub(crate) const LIB_RM_VERSION_MISMATCH: Refused = Refused(18);
 pub(crate) const VERSION_MISMATCH: Refused = Refused(25);
 pub(crate) const UNKNOWN: Refused = Refused(999);
 

@@ -65,7 +65,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMinorNumber(at, minor: Out<c_uint>) {
-        minor.put(at.gpu.index)
+        minor.put(at.gpu.slot)
     }
 
     fn nvmlDeviceGetSerial(at, serial: Out<c_char>, length: c_uint) {

@@ -27,7 +27,7 @@ pub(super) struct Traffic {
 /// PCIe: input is read while the GPU is busy (1.5 GB/s), results go out (0.3 GB/s).
 pub(super) fn pcie(timeline: &Timeline, elapsed: u64) -> Traffic {
     let busy = timeline.totals(elapsed).busy;
-    let rest = elapsed / 1_000 * PCIE_REST / 1_000;
+    let rest = timeline.counting(elapsed) / 1_000 * PCIE_REST / 1_000;
     Traffic { sent: rest + busy / 10 * 3, received: rest + busy / 10 * 15 }
 }
 

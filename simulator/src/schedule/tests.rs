@@ -39,9 +39,9 @@ fn timeline() -> Timeline {
 fn walk(timeline: &Timeline, elapsed: u64) -> Totals {
     let mut sum = Totals::nothing(2, 4);
     for slice in 0..elapsed / SLICE {
-        timeline.accumulate(slice % timeline.cycle, SLICE, &mut sum);
+        timeline.cycle().accumulate(slice % timeline.cycle().cycle, SLICE, &mut sum);
     }
-    timeline.accumulate(elapsed / SLICE % timeline.cycle, elapsed % SLICE, &mut sum);
+    timeline.cycle().accumulate(elapsed / SLICE % timeline.cycle().cycle, elapsed % SLICE, &mut sum);
     sum
 }
 
