@@ -86,7 +86,7 @@ fn meter() -> (Meter, Stamp, Inputs) {
     };
     let identities = identities();
     let mut meter = Meter::new(Arc::new(policy), stamp(0), None);
-    let found = (0..GPUS).map(|index| News::Found(id(index))).collect();
+    let found = (0..GPUS).map(|index| News::Found { gpu: id(index), bus: "".into() }).collect();
     meter.tick(stamp(0), Inputs { news: found, ..Inputs::default() });
     for seconds in 1..4 {
         meter.tick(stamp(seconds), inputs(seconds, &identities));

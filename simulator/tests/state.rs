@@ -291,6 +291,31 @@ fn who_comes_later_knows_when_it_happened() {
 }
 
 #[test]
+fn two_readers_see_the_same_layouts_and_sums_whoever_looked_first() {
+    let node = Node::new(MIG);
+    fs::copy(node.library(), node.path("second.so")).unwrap();
+    let first = node.nvml();
+    let second = Nvml::builder().lib_path(node.path("second.so").as_os_str()).init().unwrap();
+    let seen = |nvml: &Nvml| {
+        let gpu = nvml.device_by_index(1).unwrap();
+        let uuid = gpu.mig_device_by_index(0).ok().map(|instance| instance.uuid().unwrap());
+        (gpu.total_energy_consumption().unwrap(), uuid)
+    };
+    for step in 1..8_u64 {
+        node.hold(step * 5 * SECOND);
+        let start = if step % 2 == 0 { 0 } else { 4 };
+        node.state(&format!(r#"{{"mig":{{"1":[{{"profile":"3g.40gb","start":{start}}}]}}}}"#));
+        let (one, other) = if step % 3 == 0 { (&first, &second) } else { (&second, &first) };
+        let there = seen(one);
+        node.hold(step * 5 * SECOND + SECOND);
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let later = seen(other);
+        assert!(later.0 > there.0 && later.1 == there.1, "{there:?} {later:?}");
+        assert_eq!(seen(one), later);
+    }
+}
+
+#[test]
 fn many_layouts_later_the_books_still_balance_and_the_record_is_small() {
     let node = Node::new(MIG);
     let nvml = node.nvml();
@@ -326,6 +351,9 @@ fn a_state_that_cannot_be_leaves_the_former_in_force() {
     node.state(r#"{"mig":{"0":[{"profile":"9g.90gb","start":0}]}}"#);
     assert!(gpu.power_usage().is_err());
     assert!(node.read("error").contains("unknown profile \"9g.90gb\""));
+    node.state(r#"{"gpus":{"5":{"state":"lost"}}}"#);
+    assert!(gpu.power_usage().is_err());
+    assert!(node.read("error").contains("gpus: there is no gpu 5"));
     node.state("{}");
     assert!(gpu.power_usage().is_ok());
 }

@@ -1,12 +1,14 @@
-//! The thread that finds out who processes are; the only one that may wait for `/proc`.
+//! The thread that finds out who processes are and what the PCI bus shows; the only one that may wait for
+//! `/proc`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Shared, StartError, Thread};
+use crate::clock::system_now;
 use crate::holders::{Directory, Identities};
-use crate::host::Host;
+use crate::host::{Host, Pci};
 use crate::model::Nanoseconds;
 
 /// What lanes saw, and who that is as far as it is known.
@@ -15,6 +17,7 @@ pub(super) struct Published {
     seen: Mutex<Seen>,
     news: Condvar,
     identities: Mutex<(Arc<Identities>, Option<Nanoseconds>)>,
+    pci: Mutex<Option<Arc<Pci>>>,
 }
 
 #[derive(Default)]
@@ -37,6 +40,16 @@ impl Published {
         self.identities.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The GPUs on the PCI bus, where it can be seen.
+    pub(super) fn pci(&self) -> Option<Arc<Pci>> {
+        self.pci.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn look_at_bus(&self, host: &Host) {
+        let pci = host.pci().map(Arc::new);
+        *self.pci.lock().unwrap_or_else(PoisonError::into_inner) = pci;
+    }
+
     fn take(&self) -> Option<BTreeSet<u32>> {
         const LOOK: Duration = Duration::from_millis(250);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,12 +68,21 @@ impl Published {
     }
 }
 
+/// How often the PCI bus is looked at.
+const BUS: Nanoseconds = Nanoseconds::from_seconds(5);
+
 /// Starts the thread. `agent` is this process, where the host is the one that it runs on.
 pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
     Thread::start("host", move || {
         let mut directory = Directory::new(host, agent);
+        let mut bus = Nanoseconds(0);
         while !shared.stop.is_called() {
+            let now = system_now().boottime;
+            if now >= bus {
+                bus = now + BUS;
+                shared.identities.look_at_bus(&shared.host);
+            }
             if let Some(pids) = shared.identities.take() {
                 let now = shared.clock.now();
                 let identities = directory.refresh(&pids, now);

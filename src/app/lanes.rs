@@ -1,12 +1,15 @@
-//! The lane threads, the thread that counts GPUs and hears their events, and how they end.
+//! The lane threads, the thread that opens the driver, counts GPUs and hears their events, and how they end.
 //!
 //! Every index that the driver counts gets a lane at once, and the lane itself asks who lives there: a GPU
-//! that hangs or fails at that holds up no other, and is asked again.
+//! that hangs or fails at that holds up no other, and is asked again. The library is open for one session
+//! after the other: it is let go of on request, and opened anew when the driver was.
 
 mod events;
+mod orders;
 mod search;
+mod session;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -15,11 +18,14 @@ use std::time::Duration;
 use super::node_lock::NodeLock;
 use super::{Shared, StartError, Thread};
 use crate::catalogue::Level;
-use crate::clock::system_now;
+use crate::clock::{Stop, system_now};
 use crate::config::Config;
 use crate::meter::News;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, XidEvent};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
+
+pub(super) use orders::Orders;
+use session::Driver;
 
 /// What is known of the lanes.
 #[derive(Default)]
@@ -32,17 +38,26 @@ pub(super) struct Lanes {
     mute: usize,
     /// GPUs that the event set does not hold yet.
     unheard: Vec<Found>,
-    threads: Vec<Thread>,
+    /// Indices whose lane says that the driver is gone, and that its GPU is lost.
+    gone: BTreeSet<u32>,
+    lost: BTreeSet<u32>,
+    thread: Option<Thread>,
     xids: Vec<XidEvent>,
     errors: BTreeMap<(Arc<str>, &'static str), u64>,
-    library: Option<Arc<Library>>,
     node: Option<NodeLock>,
+}
+
+/// A lane's thread, as who waits for it sees it.
+struct LaneThread {
+    index: u32,
+    slot: CallSlot,
+    thread: Thread,
 }
 
 /// How far finding GPUs has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Search {
-    /// The driver has not answered yet.
+    /// The driver has not answered yet, or was let go of.
     #[default]
     Pending,
     /// That many GPUs can be expected to speak.
@@ -89,7 +104,7 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
     let thread = Thread::start("enumerate", move || enumerate(path, cadence, &shared_by_thread))?;
-    lock(shared).threads.push(thread);
+    lock(shared).thread = Some(thread);
     Ok(())
 }
 
@@ -146,25 +161,11 @@ pub(super) fn driver_ok(shared: &Shared) -> Option<bool> {
     }
 }
 
-/// Waits for the lanes; the library is closed only if none is stuck in it.
+/// Waits for the thread that closes the library, which waits for the lanes.
 pub(super) fn close(shared: &Shared, patience: Duration) {
-    let threads = std::mem::take(&mut lock(shared).threads);
-    // One limit for all: with every lane stuck the agent still ends in time.
-    let begun = system_now();
-    let ended = threads
-        .iter()
-        .filter(|thread| thread.wait(patience.saturating_sub(system_now().since(begun).duration())))
-        .count();
-    let library = lock(shared).library.take();
-    if ended == threads.len() {
-        drop(library);
-    } else {
-        // A shutdown would wait for the stuck call.
-        tracing::warn!(
-            stuck = threads.len() - ended,
-            "driver calls have not returned; leaving without shutdown"
-        );
-        std::mem::forget(library);
+    let thread = lock(shared).thread.take();
+    if thread.is_some_and(|thread| !thread.wait(patience)) {
+        tracing::warn!("the driver has not returned; leaving without shutdown");
     }
 }
 
@@ -172,21 +173,56 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Lanes> {
     shared.lanes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Opens the driver, session after session.
 fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
     let slot = CallSlot::default();
     watch(shared, "enumerate".into(), &slot);
-    let Some((library, gpus)) = search::open(path.as_deref(), &slot, shared) else { return };
-    tracing::info!(gpus, simulated = library.is_simulated(), "driver library opened");
-    lock(shared).search = Search::Found(gpus as usize);
-    for index in 0..gpus {
-        if let Err(error) = start_lane(&library, index, cadence, shared) {
-            tracing::error!(%error, index, "a GPU is not read");
+    let mut driver = Driver::default();
+    while let Some(end) = shared.orders.may_open(&shared.stop) {
+        let opened = driver.kept(&end).and_then(|kept| {
+            kept.or_else(|| search::open(path.as_deref(), driver.was_open, (&end, &slot), shared))
+        });
+        let Some((library, gpus)) = opened else {
+            lock(shared).search = Search::Pending;
+            driver.tell(shared);
+            continue;
+        };
+        tracing::info!(
+            gpus,
+            library = %library.path().display(),
+            simulated = library.is_simulated(),
+            "driver library opened"
+        );
+        let mut session = driver.begin((Arc::clone(&library), gpus), cadence, (&end, &slot), shared);
+        shared.orders.opened();
+        if let Some(events) = events::event_set(&library, &slot, shared, || session.goes_on(&mut driver)) {
+            drop(library);
+            events::listen(events, shared, || session.goes_on(&mut driver));
+        } else {
+            drop(library);
+            const LOOK: Duration = Duration::from_millis(200);
+            while session.goes_on(&mut driver) {
+                end.wait(LOOK);
+            }
         }
+        driver.end(session);
     }
-    lock(shared).library = Some(Arc::clone(&library));
-    if let Some(events) = events::event_set(&library, &slot, shared) {
-        drop(library);
-        events::listen(events, shared);
+}
+
+impl LaneThread {
+    /// Where it is.
+    fn call(&self) -> String {
+        let call = self.slot.in_flight().map_or("a driver call", |call| call.function);
+        format!("GPU {} in {call}", self.index)
+    }
+}
+
+impl Lanes {
+    /// Forgets a lane that has ended.
+    fn part(&mut self, lane: &LaneThread) {
+        self.slots.retain(|_, slot| !slot.is(&lane.slot));
+        let who = collector(lane.index);
+        self.nameless.retain(|nameless| nameless.who != who);
     }
 }
 
@@ -194,33 +230,38 @@ fn watch(shared: &Shared, who: Arc<str>, slot: &CallSlot) {
     lock(shared).nameless.push(Nameless { who, slot: slot.clone(), seen: None });
 }
 
+fn collector(index: u32) -> Arc<str> {
+    format!("gpu{index}").into()
+}
+
 fn start_lane(
     library: &Arc<Library>,
     index: u32,
     cadence: Cadence,
+    end: &Stop,
     shared: &Arc<Shared>,
-) -> Result<(), StartError> {
-    let library = Arc::clone(library);
-    let shared_by_thread = Arc::clone(shared);
+) -> Result<LaneThread, StartError> {
+    let slot = CallSlot::default();
+    let (library, end) = (Arc::clone(library), end.clone());
+    let (slot_by_thread, shared_by_thread) = (slot.clone(), Arc::clone(shared));
     let thread = Thread::start("lane", move || {
-        let slot = CallSlot::default();
-        if let Some(found) = meet(&library, index, &slot, &shared_by_thread) {
-            let clock = shared_by_thread.clock.clone();
-            let lane = Lane::new(library, &found, slot, clock, cadence.level);
-            sample(lane, cadence, &shared_by_thread);
+        let (slot, shared) = (slot_by_thread, shared_by_thread);
+        if let Some(found) = meet(&library, index, &slot, &end, &shared) {
+            let lane = Lane::new(library, &found, slot, shared.clock.clone(), cadence.level);
+            sample(lane, cadence, &end, &shared);
         }
     })?;
-    lock(shared).threads.push(thread);
-    Ok(())
+    Ok(LaneThread { index, slot, thread })
 }
 
-/// Asks who lives at an index until it says so; none when the agent stops.
-fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, shared: &Shared) -> Option<Found> {
-    let collector: Arc<str> = format!("gpu{index}").into();
+/// Asks who lives at an index until it says so; none when the session ends.
+fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, end: &Stop, shared: &Shared) -> Option<Found> {
+    let collector = collector(index);
     watch(shared, Arc::clone(&collector), slot);
     let mut mute = false;
     loop {
         let answer = find(library, index, slot, &shared.clock);
+        note(shared, index, answer.as_ref().err());
         let reason = match answer {
             Ok(found) if claim(&found, slot, shared) => {
                 let mut lanes = lock(shared);
@@ -228,7 +269,7 @@ fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, shared: &Shared) ->
                 lanes.mute -= usize::from(mute);
                 drop(lanes);
                 // The pulse ends after the lanes are told to; then nobody listens.
-                let _ = shared.news.send(News::Found(found.id.clone()));
+                let _ = shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
                 tell_if_all_are_known(shared);
                 return Some(found);
             }
@@ -241,8 +282,21 @@ fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, shared: &Shared) ->
             lock(shared).mute += 1;
             mute = true;
         }
-        if !search::pause(shared) {
+        if !search::pause(end, shared) {
             return None;
+        }
+    }
+}
+
+/// Notes what a lane says of the driver and of its GPU.
+fn note(shared: &Shared, index: u32, absence: Option<&Absence>) {
+    let mut lanes = lock(shared);
+    let Lanes { gone, lost, .. } = &mut *lanes;
+    for (set, means) in [(gone, Absence::DriverGone), (lost, Absence::Lost)] {
+        if absence == Some(&means) {
+            set.insert(index);
+        } else {
+            set.remove(&index);
         }
     }
 }
@@ -269,12 +323,12 @@ fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
 }
 
 /// The lane thread: reads at every multiple of the interval, from the start on.
-fn sample(mut lane: Lane, cadence: Cadence, shared: &Shared) {
-    let collector: Arc<str> = format!("gpu{}", lane.gpu().index).into();
+fn sample(mut lane: Lane, cadence: Cadence, end: &Stop, shared: &Shared) {
+    let collector = collector(lane.gpu().index);
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
-    while !shared.stop.is_called() {
+    while !end.is_called() {
         let mut earliest = Nanoseconds(0);
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
@@ -294,9 +348,11 @@ fn sample(mut lane: Lane, cadence: Cadence, shared: &Shared) {
         }
         tick += 1;
         let next = next_multiple(shared.clock.now().boottime.max(earliest), cadence.interval);
-        if !shared.clock.wait_until(next, &shared.stop, || {}) {
-            return;
-        }
+        shared.clock.wait_until(next, end, || {});
+    }
+    if !shared.stop.is_called() {
+        // What the driver keeps for the plan is given back, since the driver may outlive the session.
+        lane.forget_plan();
     }
 }
 
@@ -307,6 +363,7 @@ fn deliver(
     cadence: Cadence,
     (collector, shared): (&Arc<str>, &Shared),
 ) {
+    note(shared, gpu.index, answer.as_ref().err());
     let news = match answer {
         // A frame that took two ticks is older than what may be shown, and its span is already closed. The
         // time of compiling the plan is no part of it: a slow board would be compiled for ever.

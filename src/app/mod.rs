@@ -4,6 +4,7 @@
 //! room and does nothing that a room could do.
 
 mod bills;
+pub mod control;
 pub mod demo;
 mod doctor;
 mod host;
@@ -17,9 +18,10 @@ mod record;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -66,6 +68,12 @@ pub enum StartError {
     /// The OTLP destination cannot be used.
     #[error(transparent)]
     Destination(#[from] crate::push::BadDestination),
+    /// It had started, and the driver was replaced under its container: only a new container has the new library.
+    #[error(
+        "the driver was replaced under this container, whose library is still the old one; the ledger is closed in \
+         order, restart the container"
+    )]
+    Replaced,
     /// A thread could not be started.
     #[error("starting the {thread} thread: {source}")]
     Thread {
@@ -74,6 +82,13 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl StartError {
+    /// Whether the agent itself is well, and a new container is all that it needs.
+    pub const fn wants_restart(&self) -> bool {
+        matches!(self, Self::Replaced)
+    }
 }
 
 /// How long the agent takes at most to stop, whatever the driver does.
@@ -89,6 +104,11 @@ struct Shared {
     identities: host::Published,
     pages: Arc<export::Latest>,
     simulated: AtomicBool,
+    /// Whether the driver may be open.
+    orders: lanes::Orders,
+    /// The driver's library was replaced under the container that the agent runs in.
+    replaced: AtomicBool,
+    host: Host,
 }
 
 /// The threads that have something to bring to an end.
@@ -96,6 +116,7 @@ struct Threads {
     io: io::Running,
     pulse: Thread,
     ledger: Option<ledger::Running>,
+    control: Option<control::Control>,
 }
 
 /// Runs the agent until it is told to stop.
@@ -115,6 +136,9 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         identities: host::Published::default(),
         pages: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
+        orders: lanes::Orders::default(),
+        replaced: AtomicBool::new(false),
+        host: Host::at(&launch.root),
     });
     // First, so that the driver answers while the ledger is opened.
     lanes::start(&launch.config, &shared)?;
@@ -132,7 +156,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     tracing::info!("stopping");
     threads.close();
     lanes::close(&shared, PATIENCE / 3);
-    Ok(())
+    if shared.replaced.load(Ordering::Relaxed) { Err(StartError::Replaced) } else { Ok(()) }
 }
 
 fn start(
@@ -151,18 +175,23 @@ fn start(
         }
         None => (None, None),
     };
+    let path = ledger.as_ref().map(|ledger| ledger.path.clone());
+    let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
     let io = io::start(listeners, config, &host, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     host::start(host, agent, shared)?;
     let meter = Meter::new(Arc::new(policy::policy(config)), clock.now(), recovered);
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(config, ledger.as_ref(), &io), shared)?;
-    Ok(Threads { io, pulse, ledger })
+    Ok(Threads { io, pulse, ledger, control })
 }
 
 impl Threads {
     /// Ends them in the order in which the account flows: nothing is offered to a ledger that has closed.
     fn close(self) {
+        if let Some(control) = self.control {
+            control.close();
+        }
         self.io.stop();
         self.pulse.wait(PATIENCE / 3);
         if let Some(ledger) = self.ledger {
@@ -181,13 +210,14 @@ fn tell_systemd(state: NotifyState<'_>) {
 /// A thread whose end can be waited for with a limit: one that is stuck must not hold up the others.
 struct Thread {
     done: mpsc::Receiver<()>,
+    handle: JoinHandle<()>,
 }
 
 impl Thread {
     /// Starts a named thread. A panic ends the thread alone; it is logged by the standard hook.
     fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<Self, StartError> {
         let (finished, done) = mpsc::channel();
-        std::thread::Builder::new()
+        let handle = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
                 body();
@@ -195,7 +225,13 @@ impl Thread {
                 let _ = finished.send(());
             })
             .map_err(|source| StartError::Thread { thread: name, source })?;
-        Ok(Self { done })
+        Ok(Self { done, handle })
+    }
+
+    /// Waits for the very end of a thread whose body has ended: what it ran may then be unmapped.
+    fn join(self) {
+        // A panic was told by the hook.
+        let _ = self.handle.join();
     }
 
     /// Whether it ended in time.

@@ -129,6 +129,7 @@ fn inputs(news: Vec<News>, outlets: &Outlets, shared: &Shared) -> Inputs {
         news,
         xids: lanes::take_xids(shared),
         identities,
+        pci: shared.identities.pci(),
         in_flight: lanes::in_flight(shared),
         acknowledged: outlets.status.as_ref().map(|status| status.take()).unwrap_or_default(),
         services: services(outlets, shared),
@@ -141,6 +142,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     services.add("gpumeter_build_info", vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
     services.add("gpumeter_simulated", Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
+    services.add("gpumeter_quiesced", Vec::new(), shared.orders.are_to_let_go().into());
     if let Some(ok) = lanes::driver_ok(shared) {
         services.add("gpumeter_collector_success", vec![("collector", "driver".into())], ok.into());
     }

@@ -14,6 +14,13 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent(
+        "gpumeter_quiesced",
+        Kind::Gauge,
+        Unit::None,
+        "1 while the agent has let go of the driver on request (gpumeter quiesce), else 0.",
+        &[],
+    ),
+    agent(
         "gpumeter_last_sample_timestamp_seconds",
         Kind::Gauge,
         Unit::Seconds,

@@ -207,6 +207,7 @@ pub struct Integral {
 pub enum IdentityValue {
     Info,
     Present,
+    Absence,
     Up,
     Unsupported,
     MigInfo,

@@ -1,11 +1,13 @@
 //! The command line: parses it, calls what it names, and turns the outcome into an exit status.
 //!
-//! 0 ok, 1 found something, 2 wrong use or bad configuration. What is asked for goes to standard output,
+//! 0 ok, 1 found something, 2 wrong use or bad configuration, 75 restart me. What is asked for goes to standard output,
 //! the log to standard error.
 
 mod bill;
 mod doctor;
+mod inventory;
 mod metrics;
+mod quiesce;
 mod record;
 
 use std::fmt::Display;
@@ -57,6 +59,12 @@ enum Command {
     Replay(record::Replay),
     /// Say what works on this node, what does not, and why.
     Doctor(doctor::Doctor),
+    /// Let go of every driver handle, so that the driver can be reset, upgraded or cut anew.
+    Quiesce(quiesce::Quiesce),
+    /// Take the driver up again.
+    Resume(quiesce::Socket),
+    /// List the GPUs that this node is expected to have, where each is and since when.
+    Inventory(inventory::Inventory),
     /// What the processes of the local scenario run.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
@@ -116,6 +124,11 @@ impl Failure {
         Self { status: 1, message: message.to_string() }
     }
 
+    /// The agent did not start, or is to be started anew: EX_TEMPFAIL of sysexits(3).
+    fn of_agent(message: impl Display, restart: bool) -> Self {
+        Self { status: if restart { 75 } else { 2 }, message: message.to_string() }
+    }
+
     /// It was used wrongly, or its configuration is bad.
     fn wrong(message: impl Display) -> Self {
         Self { status: 2, message: message.to_string() }
@@ -151,6 +164,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Record(record) => record.run(),
         Command::Replay(replay) => replay.run(),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Quiesce(quiesce) => quiesce.run(),
+        Command::Resume(socket) => quiesce::resume(&socket),
+        Command::Inventory(inventory) => inventory.run(),
         Command::Child => {
             demo::idle_child();
             Ok(())
@@ -170,7 +186,8 @@ fn agent(run: Run) -> Result<(), Failure> {
         config.nvml.library = run.nvml_library;
     }
     let clock = app::clock_of(config.nvml.library.as_deref());
-    app::run(Launch { config, clock, root: "/".into(), simulated: false }).map_err(Failure::wrong)
+    app::run(Launch { config, clock, root: "/".into(), simulated: false })
+        .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
 fn simulated(options: Demo) -> Result<(), Failure> {
@@ -183,7 +200,10 @@ fn simulated(options: Demo) -> Result<(), Failure> {
         config: options.config,
         otlp_endpoint: options.otlp_endpoint,
     };
-    demo::run(&options).map_err(Failure::wrong)
+    demo::run(&options).map_err(|error| {
+        let restart = matches!(&error, demo::DemoError::Start(error) if error.wants_restart());
+        Failure::of_agent(&error, restart)
+    })
 }
 
 fn configuration(path: Option<&PathBuf>) -> Result<Config, Failure> {

@@ -1,22 +1,37 @@
 //! The word that ends every thread, and a wait that hears it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Called once, heard by every thread that waits.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<(Mutex<bool>, Condvar)>);
+pub struct Stop {
+    /// Its own word.
+    called: Arc<AtomicBool>,
+    /// The words of those it is a part of.
+    above: Vec<Arc<AtomicBool>>,
+    /// One bell for all of them, so that a wait for a part hears the whole.
+    bell: Arc<(Mutex<()>, Condvar)>,
+}
 
 impl Stop {
+    /// A stop of a part: calling it ends the part alone, calling this one ends both.
+    pub fn part(&self) -> Self {
+        let above = self.above.iter().chain([&self.called]).map(Arc::clone).collect();
+        Self { called: Arc::default(), above, bell: Arc::clone(&self.bell) }
+    }
+
     /// Tells everybody to stop.
     pub fn call(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.0.1.notify_all();
+        let _quiet = self.bell.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.called.store(true, Ordering::SeqCst);
+        self.bell.1.notify_all();
     }
 
     /// Whether it was called.
     pub fn is_called(&self) -> bool {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.called.load(Ordering::SeqCst) || self.above.iter().any(|above| above.load(Ordering::SeqCst))
     }
 
     /// Waits for the call, however long it takes.
@@ -26,12 +41,36 @@ impl Stop {
 
     /// Waits for the call for at most that long; whether it came.
     pub fn wait(&self, longest: Duration) -> bool {
-        let called = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (called, _) = self
-            .0
-            .1
-            .wait_timeout_while(called, longest, |called| !*called)
-            .unwrap_or_else(PoisonError::into_inner);
-        *called
+        let quiet = self.bell.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.bell.1.wait_timeout_while(quiet, longest, |()| !self.is_called());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.is_called()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_ends_with_the_whole_and_not_the_other_way_round() {
+        let whole = Stop::default();
+        let (one, two) = (whole.part(), whole.part());
+        one.call();
+        assert_eq!((one.is_called(), two.is_called(), whole.is_called()), (true, false, false));
+        let within = two.part();
+        whole.call();
+        assert!(two.wait(Duration::ZERO) && within.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn who_waits_for_a_part_hears_the_whole() {
+        let whole = Stop::default();
+        let part = whole.part();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| part.wait(Duration::from_secs(60)));
+            whole.call();
+            assert!(waiter.join().is_ok_and(|heard| heard));
+        });
     }
 }

@@ -7,7 +7,7 @@ use super::address::{endpoint, listen};
 use super::check::Draft;
 use super::key::{Absent, Field, Key, Row};
 use super::problem::Complaint;
-use super::values::{name, path, put};
+use super::values::{name, path, path_or_off, put};
 use super::{prices, standing};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
@@ -109,7 +109,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         },
         absent: Absent::Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
         unit: "",
-        help: "The driver library; without it, the one that the system's loader finds.",
+        help: "The driver library; without it, the loader's, else the one where installers put it.",
     },
     Key {
         path: "attribution.presence",
@@ -219,6 +219,16 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("[::]:9855"),
         unit: "",
         help: "Where to serve; [::] is all interfaces.",
+    },
+    Key {
+        path: "web.control",
+        field: Field::Text {
+            accepts: "an absolute path, or off",
+            set: |draft, text| put(&mut draft.config.web.control, path_or_off(text)),
+        },
+        absent: Absent::Default("/run/gpumeter/control.sock"),
+        unit: "",
+        help: "The local socket of quiesce, resume and inventory, for root and this user; or off.",
     },
     Key {
         path: "web.created",

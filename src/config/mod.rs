@@ -32,6 +32,7 @@ pub use print::default_yaml;
 pub use problem::{Problem, Problems};
 pub use settings::{Attribution, Config, Ledger, Limits, Node, Nvml, Otlp, Sampling, Web};
 pub use standing::{GpuChoice, Grantee, Standing};
+pub use time::span;
 
 use crate::model::Nanoseconds;
 use check::Draft;

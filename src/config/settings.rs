@@ -105,6 +105,8 @@ pub struct Limits {
 pub struct Web {
     /// Addresses to listen on; at least one, no two alike.
     pub listen: Vec<SocketAddr>,
+    /// Absolute path of the local socket, if there is to be one.
+    pub control: Option<PathBuf>,
     /// Whether `/metrics` carries `_created` lines.
     pub created: bool,
 }
@@ -126,7 +128,7 @@ impl Config {
             ledger: Ledger { enabled: false, path: PathBuf::new() },
             otlp: Otlp { endpoint: None, interval: Nanoseconds(0) },
             limits: Limits { birth_delay: Nanoseconds(0), processes: 0 },
-            web: Web { listen: Vec::new(), created: false },
+            web: Web { listen: Vec::new(), control: None, created: false },
         }
     }
 }

@@ -34,6 +34,11 @@ pub(crate) fn duration(text: &str, least: Nanoseconds, most: Nanoseconds) -> Res
     Ok(span)
 }
 
+/// A duration of the command line between two bounds, both included; else what is wrong with it.
+pub fn span(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, String> {
+    duration(text, least, most).map_err(|complaint| complaint.0)
+}
+
 /// A duration as one writes it: `500ms`, `60s`, `10m`.
 pub(crate) fn in_words(span: Nanoseconds) -> String {
     const UNITS: [(u64, &str); 4] =

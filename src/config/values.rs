@@ -74,6 +74,15 @@ pub(crate) fn token(text: &str) -> Result<String, Complaint> {
     Ok(name)
 }
 
+/// An absolute path, or `off` for none.
+pub(crate) fn path_or_off(text: &str) -> Result<Option<PathBuf>, Complaint> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let remedy = "give a path that begins with /, or off";
+    path(text).map(Some).map_err(|_| Complaint::about(text, "is not an absolute path", remedy))
+}
+
 /// An absolute path; a service has no useful current directory.
 pub(crate) fn path(text: &str) -> Result<PathBuf, Complaint> {
     let path = PathBuf::from(text);

@@ -1,14 +1,16 @@
 //! What Linux says of a pid, of a uid and of itself.
 //!
 //! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
-//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name; [`own`] alone always
-//! means the running agent. Everything read is somebody else's text: reads are bounded, parsers are total.
-//! It knows no GPU, no holder and no clock, and keeps nothing but the user names.
+//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name, the GPUs on the PCI bus
+//! ([`Pci`]); [`own`] alone always means the running agent. Everything read is somebody else's text: reads are
+//! bounded, parsers are total. It knows no driver, no holder and no clock, and keeps nothing but the user names.
 
 mod bounded;
 mod cgroup;
+mod container;
 pub mod own;
 mod passwd;
+pub mod pci;
 mod process;
 mod stat;
 mod status;
@@ -16,6 +18,8 @@ mod status;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use container::FIRST_PID_NAMESPACE;
+pub use pci::Pci;
 pub use process::{Gone, Process};
 
 use passwd::Passwd;
@@ -60,6 +64,24 @@ impl Host {
     /// The name of the host: the kernel's, else the configured one.
     pub fn host_name(&self) -> Option<String> {
         self.word("proc/sys/kernel/hostname").or_else(|| self.word("etc/hostname"))
+    }
+
+    /// The NVIDIA GPUs on the PCI bus; none where the kernel shows no bus.
+    pub fn pci(&self) -> Option<Pci> {
+        Pci::read(&self.root)
+    }
+
+    /// Which loading of the kernel's driver module this is: a number that changes when it is loaded anew; none
+    /// without a module.
+    pub fn module_epoch(&self) -> Option<u64> {
+        use std::os::unix::fs::MetadataExt;
+        // The kernel makes the directory anew with the module, under a new number.
+        std::fs::metadata(self.root.join("sys/module/nvidia")).ok().map(|directory| directory.ino())
+    }
+
+    /// Whether the agent runs in a container.
+    pub fn is_container(&self) -> bool {
+        container::is_one(&self.root)
     }
 
     fn directory(&self, pid: u32) -> PathBuf {

@@ -1,11 +1,12 @@
-//! What the agent itself costs.
+//! What the agent itself costs and has open.
 //!
 //! In: `/proc/self` of the real system, whatever root the rest of the room reads. Out: CPU time, resident
-//! memory, open files. It does not know when the agent started.
+//! memory, open files, mapped files. It does not know when the agent started.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io;
-use std::path::Path;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use super::{bounded, stat, status};
 use crate::model::{Bytes, Nanoseconds};
@@ -34,6 +35,26 @@ pub fn usage() -> io::Result<Own> {
     // The one through which they are counted is not there a moment later.
     let open_files = (fs::read_dir(this.join("fd"))?.count() as u64).saturating_sub(1);
     Ok(Own { cpu: Nanoseconds(cpu.saturating_mul(TICK)), resident: Bytes(resident), open_files })
+}
+
+/// The files that are open, each as often as it is.
+pub fn open_files() -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir("/proc/self/fd")?;
+    // One that is closed meanwhile is none.
+    Ok(entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect())
+}
+
+/// The files that are mapped into memory.
+pub fn mapped_files() -> io::Result<BTreeSet<PathBuf>> {
+    let maps = BufReader::new(fs::File::open("/proc/self/maps")?);
+    let mut files = BTreeSet::new();
+    for line in maps.split(b'\n') {
+        let line = line?;
+        // Addresses, rights, offset, device and inode hold no slash but the device's colon.
+        let Some(start) = line.iter().position(|byte| *byte == b'/') else { continue };
+        files.insert(PathBuf::from(String::from_utf8_lossy(&line[start..]).into_owned()));
+    }
+    Ok(files)
 }
 
 fn malformed(file: &str) -> io::Error {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::expected::Expected;
 use super::state::{Counter, CounterKey};
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
@@ -13,6 +14,8 @@ pub struct Batch {
     pub now: Utc,
     /// GPUs seen for the first time by this agent process; known ones keep their account.
     pub sights: Vec<Sight>,
+    /// GPUs that are elsewhere than they were.
+    pub expected: Vec<Expected>,
     /// Holders that are new or whose facts changed; one that a row names and nobody introduced is stored
     /// without facts.
     pub holders: Vec<Holder>,

@@ -16,7 +16,7 @@ use super::cut::pieces;
 use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::{Draft, Gpu};
-use super::{column, settle, write};
+use super::{column, expected, settle, write};
 use crate::model::{
     ActivitySource, Carry, Grade, HolderId, Method, Microjoules, Nanoseconds, Parts, Row, Settlement, Use,
     Utc,
@@ -89,6 +89,9 @@ fn bytes(path: &Path) -> u64 {
 fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) -> Result<(), Cause> {
     for sight in &batch.sights {
         introduce(transaction, draft, sight)?;
+    }
+    for expected in &batch.expected {
+        expected::store(transaction, expected)?;
     }
     for holder in &batch.holders {
         let id = write::holder(transaction, holder, batch.now)?;

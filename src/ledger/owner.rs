@@ -10,7 +10,7 @@ use super::lock::Lock;
 use super::recover::{self, Recovered};
 use super::state::State;
 use super::timeline::{self, Timeline};
-use super::{column, place, reader, schema};
+use super::{column, expected, place, reader, schema};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// A wall clock that moves by no more was slewed, or saw a leap second.
@@ -58,15 +58,18 @@ impl Ledger {
         let lock = Lock::take(&path)?;
         let mut connection = schema::writer(&path)?;
         schema::create(&mut connection, opening.now.utc)?;
+        expected::create(&connection)?;
         let timeline = timeline::resume(&connection, &opening.boot_id, opening.now)?;
         book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (state, gpus) = recover::load(&connection)?;
+        let inventory = expected::list(&connection)?.into_iter().map(|listed| listed.expected).collect();
         let recovered = Recovered {
             created: state.created,
             timeline,
             durable,
             gpus,
+            inventory,
             holders: reader::holders(&connection)?,
             counters: state.counters.clone(),
             imbalance: state.imbalance,

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::batch::{Batch, Closed, Open, Sight};
+use super::expected::Expected;
 use super::merge::{Fit, shorten};
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
@@ -42,6 +43,7 @@ struct Waiting {
     sync: bool,
     any: bool,
     sights: BTreeMap<Arc<str>, Sight>,
+    expected: BTreeMap<Arc<str>, Expected>,
     holders: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, Line>,
     pressure: Pressure,
@@ -114,6 +116,9 @@ impl Waiting {
                 Entry::Occupied(first) => first.into_mut().learn(sight),
             }
         }
+        for expected in batch.expected {
+            self.expected.insert(Arc::clone(&expected.gpu), expected);
+        }
         for holder in batch.holders {
             self.holders.insert(holder.id.clone(), holder);
         }
@@ -144,6 +149,7 @@ impl Waiting {
         let mut batch = Batch {
             now: self.now,
             sights: std::mem::take(&mut self.sights).into_values().collect(),
+            expected: std::mem::take(&mut self.expected).into_values().collect(),
             holders: std::mem::take(&mut self.holders).into_values().collect(),
             sync: std::mem::take(&mut self.sync),
             ..Batch::default()

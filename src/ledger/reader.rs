@@ -10,6 +10,7 @@ use super::bill::Bill;
 use super::billing;
 use super::column::loaded_json;
 use super::error::{Cause, Error};
+use super::expected::{self, Listed};
 use super::schema;
 use crate::model::{Holder, HolderId, HolderKind, Utc};
 
@@ -42,6 +43,14 @@ impl Reader {
             .map_err(Cause::from)
             .and_then(|transaction| billing::bill(&transaction, from, to))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
+    }
+
+    /// All GPUs that the ledger ever saw, by index, and where each is.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn inventory(&self) -> Result<Vec<Listed>, Error> {
+        expected::list(&self.connection).map_err(|cause| cause.at(&self.path, "list its GPUs"))
     }
 
     /// All holders with their facts, by id.

@@ -7,6 +7,7 @@ use rusqlite::Connection;
 
 use super::book::{self, Tariff};
 use super::column::{loaded, loaded_json, loaded_money};
+use super::expected::Expected;
 use super::state::{Cost, Counter, CounterKey, Gpu, State};
 use super::timeline::Timeline;
 use crate::model::{
@@ -25,6 +26,8 @@ pub struct Recovered {
     pub durable: bool,
     /// The GPUs, by UUID.
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
+    /// Where each of them was when it was last told.
+    pub inventory: Vec<Expected>,
     /// All holders with their facts, by which counters of holders that are gone still have a tenant.
     pub holders: Vec<Holder>,
     /// All counters.

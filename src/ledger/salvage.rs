@@ -61,11 +61,14 @@ impl Ledger {
 
 /// The batch of each GPU alone.
 fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch { now, sights, holders, open, closed, sync } = batch;
+    let Batch { now, sights, expected, holders, open, closed, sync } = batch;
     let mut parts = BTreeMap::<Arc<str>, Batch>::new();
     let empty = || Batch { now, sync, holders: holders.clone(), ..Batch::default() };
     for sight in sights {
         parts.entry(Arc::clone(&sight.gpu.uuid)).or_insert_with(empty).sights.push(sight);
+    }
+    for expected in expected {
+        parts.entry(Arc::clone(&expected.gpu)).or_insert_with(empty).expected.push(expected);
     }
     for closed in closed {
         parts.entry(Arc::clone(&closed.gpu)).or_insert_with(empty).closed.push(closed);
@@ -78,9 +81,9 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
 
 /// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
 fn steps(part: Batch) -> Vec<Batch> {
-    let Batch { now, sights, holders, open, closed, sync } = part;
+    let Batch { now, sights, expected, holders, open, closed, sync } = part;
     let empty = || Batch { now, sync, ..Batch::default() };
-    let mut steps = vec![Batch { sights, holders, ..empty() }];
+    let mut steps = vec![Batch { sights, expected, holders, ..empty() }];
     steps.extend(closed.into_iter().map(|closed| Batch { closed: vec![closed], ..empty() }));
     steps.extend(open.into_iter().map(|open| Batch { open: vec![open], ..empty() }));
     steps

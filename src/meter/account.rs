@@ -127,9 +127,25 @@ impl Account {
         self.last = None;
     }
 
-    /// The driver counts the GPU again.
-    pub(super) fn find(&mut self) {
+    /// The driver counts the GPU again, through another lane: until now it was unavailable if it was lost, and
+    /// the next frame only begins.
+    pub(super) fn find(&mut self, at: Utc) {
+        self.last = None;
+        if self.lost && self.cursor < at {
+            let held = Arc::clone(&self.holdings);
+            self.fill(at, &held, None);
+        }
         self.lost = false;
+    }
+
+    /// The driver was loaded anew: its energy counter began at 0.
+    pub(super) fn forget_energy(&mut self) {
+        self.energy = None;
+    }
+
+    /// The end of the last settled window.
+    pub(super) fn settled(&self) -> Utc {
+        self.settled
     }
 
     /// Adds the time up to a frame.

@@ -98,10 +98,11 @@ pub(super) fn add(to: &mut Presence, process: &Presence) {
 impl Gpu {
     /// Adds the frame to the agent's own counters, over the time since the frame before it.
     pub(super) fn integrate(&mut self, frame: &Frame) {
+        let begins = std::mem::take(&mut self.begins);
         let span = self
             .frame
             .as_ref()
-            .filter(|before| before.generation == frame.generation)
+            .filter(|before| !begins && before.generation == frame.generation)
             .map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
         for number in 0..INTEGRALS {
             let ratio = frame.readings.get(integral_source(number)).copied();

@@ -8,6 +8,7 @@ mod accounts;
 mod idle;
 mod integrate;
 mod numbers;
+mod presence;
 mod seal;
 mod xids;
 
@@ -19,13 +20,17 @@ use std::sync::Arc;
 
 use crate::catalogue::{INTEGRALS, Level};
 use crate::holders::{Identities, Selector, Standing};
+use crate::host::Pci;
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
-use crate::model::{Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, XidEvent};
+use crate::model::{
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidEvent,
+};
 use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
+use presence::Place;
 use xids::Xids;
 
 /// What the operator decided, as far as the pulse needs it; read once per pulse.
@@ -59,12 +64,24 @@ impl Policy {
 pub enum News {
     /// A frame.
     Frame(Box<Frame>),
+    /// The driver's library was opened; all that it counts is found again.
+    Opened {
+        /// Whether the driver was loaded anew, so that its counters began anew.
+        anew: bool,
+    },
     /// The driver counts a GPU, which has said nothing yet.
-    Found(GpuId),
+    Found {
+        /// Which, with the driver's index.
+        gpu: GpuId,
+        /// Its PCI bus id as the driver writes it; "" where it does not tell.
+        bus: Arc<str>,
+    },
     /// The driver has told of all that it counts: a GPU with an account that is not among them is gone.
     Counted,
-    /// The driver says that the GPU is gone.
+    /// The driver says that the GPU is lost.
     Lost(GpuId),
+    /// The operator does not expect the GPU of that UUID any more.
+    Forget(Arc<str>),
 }
 
 /// What has come since the last pulse.
@@ -80,6 +97,8 @@ pub struct Inputs {
     pub in_flight: BTreeMap<Arc<str>, InFlight>,
     /// From the ledger thread.
     pub acknowledged: Vec<Acknowledged>,
+    /// The GPUs that the PCI bus shows, where it can be seen.
+    pub pci: Option<Arc<Pci>>,
     /// What the other threads count.
     pub services: Services,
 }
@@ -102,9 +121,9 @@ struct Gpu {
     /// Nanoseconds integrated of every ratio that has a counter.
     integrals: Vec<Reading>,
     busy: Reading,
-    /// Whether the driver has counted it in this life of the agent.
-    found: bool,
-    lost: bool,
+    place: Place,
+    /// Whether its next frame goes on from nothing: its lane is another one.
+    begins: bool,
 }
 
 /// Follows all GPUs from tick to tick.
@@ -155,8 +174,16 @@ impl Meter {
         self.accounts.recover(&recovered);
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for (uuid, known) in recovered.gpus {
-            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
+            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun), begun);
             self.gpus.insert(uuid, gpu);
+        }
+        for expected in recovered.inventory {
+            if let Some(gpu) = self.gpus.get_mut(&expected.gpu) {
+                if expected.whereabouts != Whereabouts::Present {
+                    gpu.account.lose();
+                }
+                gpu.place.recover(expected);
+            }
         }
     }
 
@@ -175,6 +202,7 @@ impl Meter {
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);
         }
+        self.locate(inputs.pci.as_deref(), &mut batch);
         for event in &inputs.xids {
             if let Some(gpu) = self.gpus.get_mut(&event.uuid) {
                 gpu.xids.hear(event);
@@ -188,31 +216,11 @@ impl Meter {
     /// Steps 1 and 2: who was there, and what the tick adds to the GPU's own time.
     fn hear(&mut self, news: News, identities: &Identities, batch: &mut Batch) {
         match news {
-            News::Found(id) => {
-                let at = batch.now;
-                if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
-                    gpu.found = true;
-                    gpu.lost = false;
-                    gpu.account.find();
-                } else {
-                    let id = GpuId { index: self.free_index(id.index), uuid: id.uuid };
-                    batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
-                    let gpu = Gpu { found: true, ..Gpu::new(id.clone(), Account::begin(at)) };
-                    self.gpus.insert(id.uuid, gpu);
-                }
-            }
-            News::Counted => {
-                for gpu in self.gpus.values_mut().filter(|gpu| !gpu.found) {
-                    gpu.lost = true;
-                    gpu.account.lose();
-                }
-            }
-            News::Lost(id) => {
-                if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
-                    gpu.lost = true;
-                    gpu.account.lose();
-                }
-            }
+            News::Opened { anew } => self.opened(anew),
+            News::Found { gpu, bus } => self.found(&gpu, &bus, batch),
+            News::Counted => self.counted(),
+            News::Lost(id) => self.lost(&id),
+            News::Forget(uuid) => self.forget(&uuid),
             News::Frame(frame) => {
                 let frame: Arc<Frame> = Arc::from(frame);
                 self.counters.observe(&frame);
@@ -222,7 +230,7 @@ impl Meter {
                     let model = Arc::clone(&frame.identity.model);
                     batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
                 }
-                gpu.lost = false;
+                gpu.place.bring();
                 gpu.integrate(&frame);
                 gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.frame = Some(frame);
@@ -230,18 +238,13 @@ impl Meter {
         }
     }
 
-    /// An index for a GPU that is new here: the driver's, unless a GPU that is gone still has it.
-    fn free_index(&self, wanted: u32) -> u32 {
-        let taken: BTreeSet<u32> = self.gpus.values().map(|gpu| gpu.id.index).collect();
-        if !taken.contains(&wanted) {
-            return wanted;
-        }
-        (0..).find(|index| !taken.contains(index)).unwrap_or(wanted)
-    }
-
     /// Step 3: windows that closed.
     fn settle(&mut self, at: Utc, identities: &Identities, batch: &mut Batch) {
         for (uuid, gpu) in &mut self.gpus {
+            if gpu.place.whereabouts.rests() && gpu.account.settled() >= gpu.place.since {
+                // The time of its place is another GPU's, or nobody's.
+                continue;
+            }
             gpu.account.identify(identities, &gpu.id, &self.policy);
             let closed = gpu.account.settle(at, &gpu.id, &self.policy);
             self.counters.unsettled.inc_by(closed.failed);
@@ -282,7 +285,7 @@ fn granted(standing: &Standing) -> Holder {
 }
 
 impl Gpu {
-    fn new(id: GpuId, account: Account) -> Self {
+    fn new(id: GpuId, account: Account, at: Utc) -> Self {
         Self {
             id,
             account,
@@ -290,8 +293,8 @@ impl Gpu {
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
             busy: Err(Absence::NotYet),
-            found: false,
-            lost: false,
+            place: Place::new(at),
+            begins: false,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::model::snapshot::{
 };
 use crate::model::{
     Absence, Facts, Frame, GpuIdentity, GpuProcess, Holder, HolderId, HolderKind, Nanoseconds, Stamp,
+    Whereabouts,
 };
 use crate::nvml::InFlight;
 use crate::tenants::tenant;
@@ -29,7 +30,8 @@ impl Meter {
         in_flight: &BTreeMap<Arc<str>, InFlight>,
         services: &Services,
     ) -> Arc<Snapshot> {
-        let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
+        let expected = self.gpus.values().filter(|gpu| gpu.place.whereabouts != Whereabouts::Forgotten);
+        let mut gpus: Vec<&Gpu> = expected.collect();
         gpus.sort_by(|left, right| left.id.cmp(&right.id));
         let places: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
@@ -71,7 +73,7 @@ impl Meter {
         let fresh = Tier::ALL.map(|tier| {
             let interval = self.policy.intervals[tier as usize];
             let read = gpu.frame.as_ref().and_then(|frame| frame.tiers[tier as usize]);
-            !gpu.lost && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
+            !gpu.place.is_missing() && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
         });
         let late = in_flight.and_then(|call| {
             let lasting = now.boottime.0.saturating_sub(call.since.0);
@@ -80,7 +82,7 @@ impl Meter {
         });
         let slot = self.accounts.slots.get(&gpu.id.uuid).map(|total| total.slot.0);
         GpuState {
-            present: gpu.found && !gpu.lost,
+            present: gpu.place.is_there(),
             frame: gpu.frame.clone(),
             fresh,
             integrals: gpu.integrals.clone(),
@@ -214,6 +216,7 @@ fn entry(gpu: &Gpu) -> GpuEntry {
         instances: frame.map(instances).unwrap_or_default(),
         unsupported: frame.map(unsupported).unwrap_or_default(),
         xids: gpu.xids.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
+        absence: gpu.place.absence(),
         activity_source: gpu.account.source().map(|source| source.name()),
     }
 }

@@ -13,6 +13,51 @@ pub struct GpuId {
     pub uuid: Arc<str>,
 }
 
+/// Where a GPU is that this node had once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Whereabouts {
+    /// The driver counts it.
+    Present,
+    /// It is on the PCI bus, and the driver has lost it.
+    Lost,
+    /// Neither the driver nor the PCI bus has it.
+    Gone,
+    /// It is lent to a guest: bound to vfio-pci.
+    Guest,
+    /// Another GPU sits where it sat.
+    Replaced,
+    /// The operator does not expect it any more.
+    Forgotten,
+}
+
+impl Whereabouts {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Present, Self::Lost, Self::Gone, Self::Guest, Self::Replaced, Self::Forgotten];
+
+    /// The word in labels, tables and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Present => "present",
+            Self::Lost => "lost",
+            Self::Gone => "gone",
+            Self::Guest => "guest",
+            Self::Replaced => "replaced",
+            Self::Forgotten => "forgotten",
+        }
+    }
+
+    /// The one of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|whereabouts| whereabouts.name() == name)
+    }
+
+    /// Whether its account rests: the time of its place is another GPU's, or nobody's.
+    pub const fn rests(self) -> bool {
+        matches!(self, Self::Replaced | Self::Forgotten)
+    }
+}
+
 /// What a GPU says of itself; constant within one plan generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuIdentity {

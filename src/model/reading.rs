@@ -14,6 +14,8 @@ pub enum Absence {
     NoPermission,
     /// The GPU is gone or refuses every call.
     Lost,
+    /// The driver itself is gone: unloaded, or loaded anew since the library was initialised.
+    DriverGone,
     /// The driver answered with an error that may pass.
     Failed,
     /// The answer was outside what the quantity can be.
@@ -37,6 +39,7 @@ impl Absence {
             Self::NoSymbol => "no_symbol",
             Self::NoPermission => "no_permission",
             Self::Lost => "lost",
+            Self::DriverGone => "driver_gone",
             Self::Failed => "failed",
             Self::Rejected => "rejected",
             Self::NotYet => "not_yet",

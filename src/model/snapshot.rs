@@ -71,6 +71,8 @@ pub struct GpuEntry {
     pub unsupported: Vec<(&'static str, Absence)>,
     /// XIDs seen since the agent's start, ascending, with the number as a label value.
     pub xids: Vec<(u32, Arc<str>)>,
+    /// Why it is not there, while it is absent ([`super::Whereabouts::name`]).
+    pub absence: Option<&'static str>,
     /// Which meter serves the account's activity, once known.
     pub activity_source: Option<&'static str>,
 }

@@ -38,6 +38,11 @@ impl CallSlot {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it is the same place.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     fn set(&self, call: Option<InFlight>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
@@ -49,7 +54,8 @@ pub(super) struct Door {
     slot: CallSlot,
     clock: Clock,
     calls: Vec<CallTime>,
-    lost: bool,
+    /// That the GPU, or the whole driver, is gone.
+    gone: Option<Absence>,
 }
 
 /// Calls a function of the raw table by its name: `ask!(door, nvmlDeviceGetIndex(handle, &mut index))`.
@@ -72,13 +78,16 @@ pub(super) enum Refusal {
     Code(nvmlReturn_t),
 }
 
+const UNINITIALIZED: c_uint = 1;
 const NOT_SUPPORTED: c_uint = 3;
 const NO_PERMISSION: c_uint = 4;
 pub(super) const NOT_FOUND: c_uint = 6;
 pub(super) const INSUFFICIENT_SIZE: c_uint = 7;
+const DRIVER_NOT_LOADED: c_uint = 9;
 /// What a recorded driver without the function answers, since a library cannot hide a symbol.
 const FUNCTION_NOT_FOUND: c_uint = 13;
 const GPU_IS_LOST: c_uint = 15;
+const LIB_RM_VERSION_MISMATCH: c_uint = 18;
 const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
 const DEPRECATED: c_uint = 26;
 const NOT_READY: c_uint = 27;
@@ -91,6 +100,7 @@ impl From<Refusal> for Absence {
             Refusal::Code(NOT_SUPPORTED | ARGUMENT_VERSION_MISMATCH | DEPRECATED) => Self::NotSupported,
             Refusal::Code(NO_PERMISSION) => Self::NoPermission,
             Refusal::Code(GPU_IS_LOST | GPU_NOT_FOUND) => Self::Lost,
+            Refusal::Code(UNINITIALIZED | DRIVER_NOT_LOADED | LIB_RM_VERSION_MISMATCH) => Self::DriverGone,
             Refusal::Code(NOT_READY) => Self::NotYet,
             Refusal::Code(_) => Self::Failed,
         }
@@ -99,7 +109,7 @@ impl From<Refusal> for Absence {
 
 impl Door {
     pub(super) fn new(library: Arc<Library>, slot: CallSlot, clock: Clock) -> Self {
-        Self { library, slot, clock, calls: Vec::new(), lost: false }
+        Self { library, slot, clock, calls: Vec::new(), gone: None }
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -111,9 +121,9 @@ impl Door {
         self.library.recorder()
     }
 
-    /// Whether the driver said that the GPU is gone, since the last look.
-    pub(super) fn take_lost(&mut self) -> bool {
-        std::mem::take(&mut self.lost)
+    /// Whether the driver said since the last look that the GPU is lost, or that it is gone itself.
+    pub(super) fn take_gone(&mut self) -> Option<Absence> {
+        self.gone.take()
     }
 
     /// The calls since the last look.
@@ -144,7 +154,11 @@ impl Door {
         match code {
             0 => Ok(()),
             code => {
-                self.lost |= matches!(code, GPU_IS_LOST | GPU_NOT_FOUND);
+                let absence = Absence::from(Refusal::Code(code));
+                if matches!(absence, Absence::Lost | Absence::DriverGone) {
+                    // Without a driver nothing is known of the GPU.
+                    self.gone = self.gone.max(Some(absence));
+                }
                 Err(Refusal::Code(code))
             }
         }

@@ -19,6 +19,13 @@ pub struct Found {
     bus: Arc<str>,
 }
 
+impl Found {
+    /// The PCI bus id as the driver writes it; "" where it does not tell.
+    pub fn bus(&self) -> &Arc<str> {
+        &self.bus
+    }
+}
+
 /// No node has more; a count above is garbage.
 const MOST: c_uint = 256;
 

@@ -59,13 +59,14 @@ impl Lane {
         &self.found.id
     }
 
-    /// Reads what is due. A GPU that says it is lost loses its plan; the next tick tries a new one.
+    /// Reads what is due. Where the GPU is lost or the driver gone, the plan is lost; the next tick tries a
+    /// new one.
     pub fn tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         let answer = self.try_tick(due);
         if answer.is_err() {
             // What belongs to a tick that brought nothing is not told of the next one.
             self.door.take_calls();
-            self.door.take_lost();
+            self.door.take_gone();
         }
         answer
     }
@@ -84,9 +85,9 @@ impl Lane {
         let due = if self.tiers == [None; 3] { [true; 3] } else { due };
         let begun = self.door.clock().now();
         self.read(&mut plan, due, begun);
-        if self.door.take_lost() {
+        if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
-            return Err(Absence::Lost);
+            return Err(absence);
         }
         let frame = self.frame(&mut plan, begun);
         self.plan = Some(plan);

@@ -1,6 +1,5 @@
 //! Opening, initialising and closing the driver library.
 
-use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -12,8 +11,32 @@ use thiserror::Error;
 
 use super::recording::Recorder;
 
-/// Where the library is looked for when no path is given: the loader's own search, by soname.
+/// What the loader is asked for first: it knows `LD_LIBRARY_PATH` and its own cache.
 const SONAME: &str = "libnvidia-ml.so.1";
+
+/// Where else installers put it, in the order in which they are tried. Containers without the runtime's hook
+/// have `/usr/local/nvidia` (Google) or a mounted host, where no loader looks.
+const DIRECTORIES: &[&str] = &[
+    MULTIARCH,
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    DRIVER_CONTAINER,
+    "/run/nvidia/driver/usr/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+];
+
+#[cfg(target_arch = "aarch64")]
+const MULTIARCH: &str = "/usr/lib/aarch64-linux-gnu";
+#[cfg(not(target_arch = "aarch64"))]
+const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
+
+#[cfg(target_arch = "aarch64")]
+const DRIVER_CONTAINER: &str = "/run/nvidia/driver/usr/lib/aarch64-linux-gnu";
+#[cfg(not(target_arch = "aarch64"))]
+const DRIVER_CONTAINER: &str = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu";
 
 /// A static that only the simulated library exports.
 const SIMULATED: &[u8] = b"gpumeter_simulated\0";
@@ -21,7 +44,7 @@ const SIMULATED: &[u8] = b"gpumeter_simulated\0";
 /// The driver library cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// There is none.
+    /// There is none at the path that was given.
     #[error(
         "driver library {path}: {reason}; is the NVIDIA driver installed? give its path with --nvml-library"
     )]
@@ -30,6 +53,14 @@ pub enum OpenError {
         path: PathBuf,
         /// The loader's words.
         reason: String,
+    },
+    /// There is none at any place where installers put it.
+    #[error(
+        "no driver library: {tried}; is the NVIDIA driver installed? give the path of libnvidia-ml.so.1 with --nvml-library"
+    )]
+    Nowhere {
+        /// Every place, and the loader's words on those where there is something.
+        tried: String,
     },
     /// The file is a library, but not this one.
     #[error(
@@ -47,11 +78,20 @@ pub enum OpenError {
         /// The driver's words.
         reason: String,
     },
+    /// It is of another version than the kernel's driver.
+    #[error(
+        "driver library {path}: nvmlInit: it is of another version than the kernel's driver; after an upgrade load the new module, or restart a container that still has the old library"
+    )]
+    Mismatch {
+        /// What was opened.
+        path: PathBuf,
+    },
 }
 
 /// An initialised driver library, shared by the lanes; the last reference shuts it down.
 pub struct Library {
     nvml: ManuallyDrop<Nvml>,
+    path: PathBuf,
     simulated: bool,
     recorder: OnceLock<Arc<Recorder>>,
 }
@@ -63,13 +103,30 @@ impl std::fmt::Debug for Library {
 }
 
 impl Library {
-    /// Opens and initialises the library at that path, or the one that the loader finds.
+    /// Opens and initialises the library at that path; without one, the first that can be used among the
+    /// loader's own and those where installers put it.
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
-        let name = path.map_or_else(|| OsStr::new(SONAME), Path::as_os_str);
-        let nvml = Nvml::builder().lib_path(name).init().map_err(|error| refused(name, error))?;
+        match path {
+            Some(path) => Self::at(path),
+            None => first(places(), Self::at),
+        }
+    }
+
+    fn at(path: &Path) -> Result<Arc<Self>, OpenError> {
+        let nvml = Nvml::builder().lib_path(path.as_os_str()).init().map_err(|error| refused(path, error))?;
         // SAFETY: the symbol is only looked up; its address is not read.
         let marker = unsafe { nvml.lib().__library.get::<*const u32>(SIMULATED) }.is_ok();
-        Ok(Arc::new(Self { nvml: ManuallyDrop::new(nvml), simulated: marker, recorder: OnceLock::new() }))
+        Ok(Arc::new(Self {
+            nvml: ManuallyDrop::new(nvml),
+            path: path.into(),
+            simulated: marker,
+            recorder: OnceLock::new(),
+        }))
+    }
+
+    /// By which path it was opened; a bare name is what the loader was asked for.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether its numbers are made up.
@@ -105,11 +162,84 @@ impl Drop for Library {
     }
 }
 
-fn refused(name: &OsStr, error: NvmlError) -> OpenError {
-    let path = PathBuf::from(name);
+/// The loader's own, then those of installers.
+fn places() -> impl Iterator<Item = PathBuf> {
+    let named = DIRECTORIES.iter().map(|directory| Path::new(directory).join(SONAME));
+    std::iter::once(SONAME.into()).chain(named)
+}
+
+/// The first place that opens. Else what a library that is there says; else every place that was tried.
+fn first<T>(
+    places: impl Iterator<Item = PathBuf>,
+    mut open: impl FnMut(&Path) -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    let mut tried = Vec::new();
+    let mut there = None;
+    for place in places {
+        match open(&place) {
+            Ok(library) => return Ok(library),
+            Err(OpenError::Missing { path, reason }) => {
+                let words = if path.exists() { format!(" ({reason})") } else { String::new() };
+                tried.push(format!("{}{words}", path.display()));
+            }
+            Err(OpenError::NotNvml { path }) => tried.push(format!("{} (is no NVML)", path.display())),
+            Err(refusal) => there = there.or(Some(refusal)),
+        }
+    }
+    Err(there.unwrap_or_else(|| OpenError::Nowhere { tried: format!("tried {}", tried.join(", ")) }))
+}
+
+fn refused(path: &Path, error: NvmlError) -> OpenError {
+    let path = PathBuf::from(path);
     match error {
         NvmlError::LibloadingError(reason) => OpenError::Missing { path, reason: reason.to_string() },
         NvmlError::FailedToLoadSymbol(_) => OpenError::NotNvml { path },
+        NvmlError::LibRmVersionMismatch => OpenError::Mismatch { path },
         other => OpenError::Refused { path, reason: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    fn missing(path: &Path) -> Result<PathBuf, OpenError> {
+        Err(OpenError::Missing { path: path.into(), reason: "no such file".into() })
+    }
+
+    #[test]
+    fn the_loaders_own_comes_first_and_then_the_installers_places_in_order() {
+        let mut tried = Vec::new();
+        let taken = first(places(), |path| {
+            tried.push(path.to_owned());
+            if path.starts_with("/usr/lib/wsl") { Ok(path.to_owned()) } else { missing(path) }
+        });
+        assert_eq!(taken.unwrap(), Path::new("/usr/lib/wsl/lib/libnvidia-ml.so.1"));
+        assert_eq!(tried[0], Path::new(SONAME));
+        assert_eq!(tried.len(), 9, "{tried:?}");
+    }
+
+    #[test]
+    fn an_error_says_every_place_that_was_tried() {
+        let Err(error) = first(places(), missing) else { panic!("there is none") };
+        let text = error.to_string();
+        for directory in DIRECTORIES {
+            assert!(text.contains(directory), "{directory} in {text}");
+        }
+        assert!(text.contains("--nvml-library"));
+    }
+
+    #[test]
+    fn a_library_that_is_there_and_refuses_tells_more_than_those_that_are_not() {
+        let Err(error) = first(places(), |path| {
+            if path.starts_with("/usr/lib64") {
+                return Err(OpenError::Refused { path: path.into(), reason: "not loaded".into() });
+            }
+            missing(path)
+        }) else {
+            panic!("there is none")
+        };
+        assert!(matches!(error, OpenError::Refused { path, .. } if path.starts_with("/usr/lib64")));
     }
 }

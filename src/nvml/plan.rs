@@ -214,8 +214,8 @@ impl Probe {
         let margin = calls::margin(door, device);
         let reasons = calls::reasons(door, device);
         let gpm = Pair::supported(door, device);
-        if door.take_lost() {
-            return Err(Absence::Lost);
+        if let Some(absence) = door.take_gone() {
+            return Err(absence);
         }
         Ok(Self { device, fields, answered, functions: BTreeMap::new(), margin, reasons, gpm, whole: true })
     }

@@ -147,9 +147,15 @@ impl Agent {
         let begun = Instant::now();
         let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        (self.wait_for_end(), begun.elapsed())
+    }
+
+    /// Waits until the agent ends by itself.
+    pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
+        let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return (status, begun.elapsed());
+                return status;
             }
             assert!(begun.elapsed() < PATIENCE, "the agent does not end");
             std::thread::sleep(Duration::from_millis(5));

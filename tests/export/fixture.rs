@@ -93,6 +93,7 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
         instances: if mig { vec![instance, second] } else { Vec::new() },
         unsupported: vec![("gpu_power_instant_watts", Absence::NotSupported)],
         xids: vec![(13, "13".into()), (79, "79".into())],
+        absence: (index == 1).then_some("guest"),
         activity_source: Some("gpm"),
     }
 }
@@ -202,7 +203,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         calls: Vec::new(),
     };
     GpuState {
-        present: true,
+        present: gpu.absence.is_none(),
         frame: Some(Arc::new(frame)),
         fresh: [true; Tier::ALL.len()],
         integrals: (0..INTEGRALS as i64).map(|number| Ok(base * (1_500_000_000 + number))).collect(),

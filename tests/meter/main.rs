@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
 
 mod gaps;
+mod presence;
 mod world;
 
 use gpumeter::model::{HolderId, Nanoseconds};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::{Level, PointId, device_points, first_point};
 use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
+use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, Opening, Queue, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::Snapshot;
@@ -15,7 +16,8 @@ use gpumeter::model::{
 use tempfile::TempDir;
 
 const SECOND: u64 = 1_000_000_000;
-const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
+const BUS: &str = "00000000:0F:00.0";
+pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
@@ -90,6 +92,7 @@ pub(crate) struct World {
     counters: BTreeMap<HolderId, Row>,
     slot: u64,
     imbalance: i128,
+    pci: Option<Arc<Pci>>,
 }
 
 impl World {
@@ -135,6 +138,7 @@ impl World {
             counters: BTreeMap::new(),
             slot: 0,
             imbalance: 0,
+            pci: None,
         };
         if let Some(user) = users.first() {
             world.know(7, user);
@@ -159,7 +163,11 @@ impl World {
     /// The GPU is found and its plan brings a frame, which covers nothing yet.
     pub(crate) fn first_frame(&mut self) {
         let frame = self.frame(|frame| frame.process(7, 0));
-        self.pulse(vec![News::Found(id()), News::Counted, News::Frame(Box::new(frame))]);
+        self.pulse(vec![
+            News::Found { gpu: id(), bus: BUS.into() },
+            News::Counted,
+            News::Frame(Box::new(frame)),
+        ]);
     }
 
     /// Seconds with a frame each.
@@ -185,6 +193,37 @@ impl World {
 
     pub(crate) fn counted_without_it(&mut self) {
         self.pulse(vec![News::Counted]);
+    }
+
+    /// The driver's library is opened another time, and counts these GPUs, all of them where ours sits.
+    pub(crate) fn reopen(&mut self, anew: bool, uuids: &[&str]) {
+        let found = uuids
+            .iter()
+            .map(|uuid| News::Found { gpu: GpuId { index: 0, uuid: (*uuid).into() }, bus: BUS.into() });
+        self.pulse([News::Opened { anew }].into_iter().chain(found).chain([News::Counted]).collect());
+    }
+
+    /// The PCI bus, with our GPU bound to a driver, without one, or not there.
+    pub(crate) fn bus(&mut self, ours: Option<Option<&str>>) {
+        let ours = ours.map(|driver| ("0000:0f:00.0".into(), driver.map(Into::into)));
+        self.pci = Some(Arc::new(Pci::of(ours)));
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.pulse(vec![News::Forget(UUID.into())]);
+    }
+
+    /// Whether our GPU has series, whether it is present, and why not.
+    pub(crate) fn presence(&self) -> Option<(bool, Option<&'static str>)> {
+        let snapshot = self.snapshot.as_ref().unwrap();
+        let place = snapshot.roster.gpus.iter().position(|gpu| &*gpu.id.uuid == UUID)?;
+        Some((snapshot.gpus[place].present, snapshot.roster.gpus[place].absence))
+    }
+
+    /// The index of a GPU.
+    pub(crate) fn index(&self, uuid: &str) -> Option<u32> {
+        let gpus = &self.snapshot.as_ref().unwrap().roster.gpus;
+        Some(gpus.iter().find(|gpu| &*gpu.id.uuid == uuid)?.id.index)
     }
 
     pub(crate) fn replan(&mut self) {
@@ -251,6 +290,7 @@ impl World {
         let inputs = Inputs {
             news,
             identities: Arc::clone(&self.identities),
+            pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),
             ..Inputs::default()
         };
@@ -259,14 +299,15 @@ impl World {
         self.queue.offer(pulse.batch);
         let batch = self.queue.take(std::time::Duration::ZERO).unwrap();
         let acknowledged = self.ledger.as_mut().unwrap().commit(&batch).unwrap();
-        for ((_, holder), counter) in &acknowledged.counters {
+        let own = acknowledged.counters.iter().filter(|((uuid, _), _)| **uuid == *UUID);
+        for ((_, holder), counter) in own {
             let row = self.counters.entry(holder.clone()).or_default();
             row.parts = counter.parts;
             row.used = counter.used;
             row.dynamic = counter.energy_dynamic.0;
             row.energy = counter.energy_static.0 + counter.energy_dynamic.0;
         }
-        for total in acknowledged.slots.values() {
+        if let Some(total) = acknowledged.slots.get(UUID) {
             self.slot = total.slot.0;
         }
         self.imbalance = acknowledged.imbalance;

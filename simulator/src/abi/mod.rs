@@ -35,7 +35,7 @@ mod utilization;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
-use crate::channel::faults::Call;
+use crate::channel::faults::{Call, Suffered};
 use crate::clock::Now;
 use crate::meters::Meters;
 use crate::node::{Gpu, Instance, Node};
@@ -104,8 +104,9 @@ fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), 
     Ok((gpu, Some(instance)))
 }
 
-/// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt.
-fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<Temper, Refused> {
+/// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt, and whether it
+/// has waited, so that the state may be another now.
+fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<(Temper, bool), Refused> {
     let number = node.report.count(function);
     let persona = node.scenario.persona;
     if persona.lacks(function) {
@@ -116,16 +117,17 @@ fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<Temp
     }
     let elapsed = || node.clock.now().elapsed;
     let call = Call { function, gpu: slot, seed: node.scenario.seed, number, elapsed: &elapsed };
-    let garbage = node.faults.suffer(call)?;
+    let Suffered { garbage, waited } = node.faults.suffer(call)?;
     if persona.refuses(function) {
         return Err(NOT_SUPPORTED);
     }
-    Ok(Temper {
+    let temper = Temper {
         garbage: garbage.then_some(node.scenario.seed ^ number),
         percent: function.contains("Utilization"),
         wide_processes: persona.widens(function),
         double_temperature: persona == Persona::R545DoubleTag,
-    })
+    };
+    Ok((temper, waited || node.debt(slot).is_some()))
 }
 
 /// The way into a function that concerns no GPU.
@@ -135,9 +137,8 @@ pub(crate) fn on_node(
     body: impl FnOnce(&Node, Now) -> Answer,
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
-        let temper = suffer(&node, function, None)?;
-        // What the call waited for may have been another state.
-        let node = state::node()?;
+        let (temper, waited) = suffer(&node, function, None)?;
+        let node = if waited { state::node()? } else { node };
         let now = node.clock.now();
         node.report(now);
         spoil::with(temper, || match &node.replay {
@@ -156,7 +157,7 @@ pub(crate) fn on_device(
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         if let Some(replay) = &node.replay {
-            let temper = suffer(&node, function, replay.index(device))?;
+            let (temper, _) = suffer(&node, function, replay.index(device))?;
             return spoil::with(temper, || replay.answer(function, arguments, || node.clock.now().elapsed));
         }
         // Faults have the number of the scenario, which the handle has too, whatever became of the GPU.
@@ -165,8 +166,8 @@ pub(crate) fn on_device(
             node.report.count(function);
             return Err(INVALID_ARGUMENT);
         }
-        let temper = suffer(&node, function, slot.ok())?;
-        let node = state::node()?;
+        let (temper, waited) = suffer(&node, function, slot.ok())?;
+        let node = if waited { state::node()? } else { node };
         let (gpu, instance) = find(&node, device)?;
         let now = node.clock.now();
         node.report(now);

@@ -73,6 +73,15 @@ pub(crate) struct Call<'a> {
     pub(crate) elapsed: &'a dyn Fn() -> u64,
 }
 
+/// How a call goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Suffered {
+    /// It may have taken a while.
+    pub(crate) waited: bool,
+    /// Its answer is to be garbage.
+    pub(crate) garbage: bool,
+}
+
 impl Fault {
     fn hits(&self, function: &str, gpu: Option<u32>) -> bool {
         (self.function == "*" || self.function == function) && (self.gpu.is_none() || self.gpu == gpu)
@@ -114,23 +123,26 @@ impl Faults {
         Self { path, seen: Mutex::new(Seen::default()) }
     }
 
-    /// Suffers what the file has for this call; returns when and how the call may go on: the error in place
-    /// of its answer, or whether the answer is to be garbage.
-    pub(crate) fn suffer(&self, call: Call<'_>) -> Result<bool, Refused> {
-        let locks = self.read(|faults| faults.iter().any(|fault| fault.lock));
+    /// Suffers what the file has for this call; returns when and how the call may go on, or the error in
+    /// place of its answer.
+    pub(crate) fn suffer(&self, call: Call<'_>) -> Result<Suffered, Refused> {
+        let (none, locks) = self.read(|faults| (faults.is_empty(), faults.iter().any(|fault| fault.lock)));
+        if none {
+            return Ok(Suffered::default());
+        }
         let hits = self.hits(&call);
         if locks && !hits.iter().any(|fault| fault.lock) {
             // Waits for whoever holds the driver, and lets go at once.
             drop(Alone::beside(&self.driver()));
         }
         if hits.is_empty() {
-            return Ok(false);
+            return Ok(Suffered { waited: locks, garbage: false });
         }
         self.wait(&hits, &call);
         let left: Vec<&Fault> = hits.iter().filter(|fault| self.stands(fault, &call)).collect();
         let code = left.iter().map(|fault| fault.code).find(|code| *code != 0);
         Refused::with(code.unwrap_or(0))?;
-        Ok(left.iter().any(|fault| fault.garbage))
+        Ok(Suffered { waited: true, garbage: left.iter().any(|fault| fault.garbage) })
     }
 
     fn hits(&self, call: &Call<'_>) -> Vec<Fault> {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::persona::Persona;
 
+/// GPUs that handles can tell apart.
+const MOST: u32 = 1_022;
+
 /// The script; times are seconds within a cycle, and the cycle repeats for ever.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Scenario {
@@ -154,6 +157,10 @@ impl Scenario {
         let cycle = self.cycle_seconds;
         if !(0.01..=86_400.0).contains(&cycle) {
             return Err(format!("cycle_seconds: {cycle} is not between 0.01 and 86400"));
+        }
+        let count = self.gpus.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
+        if count > MOST {
+            return Err(format!("gpus: {count} are more than the {MOST} that handles tell apart"));
         }
         let within = |place: String, from: f64, to: f64| {
             if from >= 0.0 && from < to && to <= cycle {

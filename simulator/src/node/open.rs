@@ -121,6 +121,8 @@ impl Node {
 
     /// Settles a condition on top of what others have settled meanwhile; none for one that cannot be.
     fn next(&self, written: Option<Settled>, wanted: Condition, elapsed: u64) -> Option<Settled> {
+        let checked = settle::check(&wanted, self.slots.len());
+        checked.map_err(|reason| self.record.complain(&reason)).ok()?;
         let next = match written {
             None => settle::settle(self, wanted, elapsed),
             Some(written) => {

@@ -28,12 +28,25 @@ pub(super) fn counted(health: Health) -> bool {
     !matches!(health, Health::Gone | Health::Guest)
 }
 
+/// Refuses a condition that speaks of GPUs that are not in the scenario.
+pub(super) fn check(wanted: &Condition, slots: usize) -> Result<(), String> {
+    let gpus = wanted.gpus.keys().map(|gpu| ("gpus", *gpu));
+    let mig = wanted.mig.keys().map(|gpu| ("mig", *gpu));
+    let xids = wanted.xids.iter().map(|storm| ("xids", storm.gpu));
+    match gpus.chain(mig).chain(xids).find(|(_, gpu)| *gpu as usize >= slots) {
+        Some((place, gpu)) => Err(format!("{place}: there is no gpu {gpu}")),
+        None => Ok(()),
+    }
+}
+
 /// The next state; the same condition again changes nothing.
 pub(super) fn settle(node: &Node, wanted: Condition, elapsed: u64) -> Settled {
     let former = &node.settled;
     let mut next = former.clone();
-    let loaded_again = wanted.driver.loaded && !former.condition.driver.loaded;
-    let reloaded = loaded_again || wanted.driver.epoch != former.condition.driver.epoch;
+    let (before, after) = (&former.condition.driver, &wanted.driver);
+    let loaded_again = after.loaded && !before.loaded;
+    // Another version cannot come without a reload.
+    let reloaded = loaded_again || after.epoch != before.epoch || after.version != before.version;
     next.at = elapsed;
     next.loads += u32::from(reloaded);
     next.slots = Vec::new();

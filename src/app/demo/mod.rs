@@ -245,6 +245,7 @@ fn configure(options: &Options, directory: &Path, scenario: &Scenario) -> Result
     .map_err(DemoError::Config)?;
     config.nvml.library = Some(library(directory));
     config.ledger.path = directory.join("ledger.db");
+    config.web.control = Some(directory.join("control.sock"));
     config.web.listen = if options.listen.is_empty() {
         vec![SocketAddr::from(([127, 0, 0, 1], 9855))]
     } else {

@@ -1,13 +1,14 @@
 //! Opens the driver and reads every GPU twice, telling each thing as it is found.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Finding, GpuDiagnosis};
 use crate::catalogue::{Level, ProcessValue, Rows, device_points, families};
 use crate::clock::{Clock, Stop, system_now};
+use crate::host::own;
 use crate::model::{Absence, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, count, find};
 
@@ -79,7 +80,7 @@ pub(super) fn examine(path: Option<&Path>, progress: &Progress, news: &Sender<Ne
             let clock = crate::app::clock_of(path);
             let simulated = library.is_simulated();
             let kind = if simulated { "a simulated library: every number is made up" } else { "opened" };
-            tell("driver", true, kind.into());
+            tell("driver", true, format!("{kind} ({})", place(&library)));
             gpus(&library, &clock, progress, news);
             progress.set(Step::Closing);
             drop(library);
@@ -87,6 +88,16 @@ pub(super) fn examine(path: Option<&Path>, progress: &Progress, news: &Sender<Ne
         Err(error) => tell("driver", false, error.to_string()),
     }
     progress.set(Step::Done);
+}
+
+/// Which file was taken: the loader may have found it under a bare name.
+fn place(library: &Library) -> String {
+    let mapped = own::mapped_files().unwrap_or_default();
+    let is_library = |path: &&PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvidia-ml.so"))
+    };
+    let path = mapped.iter().find(is_library).map_or(library.path(), PathBuf::as_path);
+    path.display().to_string()
 }
 
 fn gpus(library: &Arc<Library>, clock: &Clock, progress: &Progress, news: &Sender<News>) {

@@ -7,7 +7,7 @@ use rustix::fs::{Access, access};
 
 use super::Finding;
 use crate::config::Config;
-use crate::host::Host;
+use crate::host::{FIRST_PID_NAMESPACE, Host};
 use crate::ledger::Cause;
 
 /// Whether processes that the driver names by pid can be told apart.
@@ -20,7 +20,7 @@ pub(super) fn processes(host: &Host) -> Finding {
     }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     match (namespaces(&status), fs::read_link("/proc/self/ns/pid")) {
-        (1, Ok(namespace)) if namespace == Path::new(INITIAL) => {
+        (1, Ok(namespace)) if namespace == Path::new(FIRST_PID_NAMESPACE) => {
             Finding::new("processes", true, "this is the host's pid namespace")
         }
         // Inside a container /proc looks the same as outside.
@@ -35,9 +35,6 @@ pub(super) fn processes(host: &Host) -> Finding {
         }
     }
 }
-
-/// The first pid namespace of a kernel: `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
-const INITIAL: &str = "pid:[4026531836]";
 
 /// How many pid namespaces the process has a number in, from that of `/proc` inwards.
 fn namespaces(status: &str) -> usize {

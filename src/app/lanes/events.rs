@@ -3,19 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::search::pause;
 use super::{LOOK_AGAIN, count, lock};
 use crate::app::Shared;
 use crate::nvml::{CallSlot, Events, Library};
 
-pub(super) fn event_set(library: &Arc<Library>, slot: &CallSlot, shared: &Shared) -> Option<Events> {
+/// How often it is asked whether the session goes on.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// An event set; none where the driver has none, and when the session ends, which is asked a few times a second.
+pub(super) fn event_set(
+    library: &Arc<Library>,
+    slot: &CallSlot,
+    shared: &Shared,
+    mut goes_on: impl FnMut() -> bool,
+) -> Option<Events> {
+    let mut pause = || {
+        let again = shared.clock.now().boottime + LOOK_AGAIN;
+        while shared.clock.now().boottime < again && goes_on() {
+            shared.stop.wait(LOOK);
+        }
+        goes_on()
+    };
     loop {
         match Events::new(library, slot.clone(), shared.clock.clone()) {
             Ok(events) => return Some(events),
             Err(absence) => {
                 count(shared, "events".into(), absence.reason());
                 tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
-                if absence.is_permanent() || !pause(shared) {
+                if absence.is_permanent() || !pause() {
                     return None;
                 }
             }
@@ -23,11 +38,11 @@ pub(super) fn event_set(library: &Arc<Library>, slot: &CallSlot, shared: &Shared
     }
 }
 
-pub(super) fn listen(mut events: Events, shared: &Shared) {
-    const LOOK: Duration = Duration::from_millis(200);
+/// Hears events for as long as the session goes on, which is asked a few times a second.
+pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMut() -> bool) {
     let mut again = shared.clock.now().boottime;
     let mut refused = Vec::new();
-    while !shared.stop.is_called() {
+    while goes_on() {
         let now = shared.clock.now().boottime;
         if now >= again {
             again = now + LOOK_AGAIN;

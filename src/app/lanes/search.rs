@@ -3,11 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::{LOOK_AGAIN, Search, count, lock, tell_if_all_are_known};
 use crate::app::Shared;
 use crate::app::node_lock::{self, Unlocked};
+use crate::clock::Stop;
 use crate::nvml::{CallSlot, Library, OpenError, count as count_gpus};
+
+/// The longest wait between two tries: while a driver is away that was there, and while none was yet.
+const SOON: Duration = Duration::from_secs(3);
+const LATE: Duration = Duration::from_secs(10);
+
+/// The library and the kernel's module are of different versions.
+const MISMATCH: &str = "version_mismatch";
+
+/// So many of them in a row are no upgrade under way, in which the module may come before the library.
+const MISMATCHES: u32 = 3;
 
 /// The driver cannot be used.
 struct Problem {
@@ -15,10 +27,21 @@ struct Problem {
     text: String,
 }
 
-/// Opens the driver, again and again until it counts a GPU; none when the agent stops.
-pub(super) fn open(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Option<(Arc<Library>, u32)> {
+/// Opens the driver, again and again until it counts a GPU; none when the session is to end. A driver that
+/// `was_open` is upgraded or reset: it is looked for more often, to be back within seconds.
+pub(super) fn open(
+    path: Option<&Path>,
+    was_open: bool,
+    (end, slot): (&Stop, &CallSlot),
+    shared: &Shared,
+) -> Option<(Arc<Library>, u32)> {
+    let longest = if was_open { SOON } else { LATE };
     let mut told = String::new();
-    loop {
+    let mut mismatches = 0;
+    for wait in [1, 2, 4, 8].map(Duration::from_secs).into_iter().chain(std::iter::repeat(LATE)) {
+        if end.is_called() {
+            return None;
+        }
         match look(path, slot, shared) {
             Ok((library, 0)) => {
                 // A driver counts what it saw when it was initialised: for a new GPU it is opened anew.
@@ -35,6 +58,12 @@ pub(super) fn open(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Opt
             Err(Problem { reason, text }) => {
                 count(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
+                mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
+                if was_open && mismatches >= MISMATCHES && shared.host.is_container() {
+                    tracing::error!(reason = text, "the driver was replaced under this container");
+                    shared.replaced.store(true, Ordering::Relaxed);
+                    shared.stop.call();
+                }
                 if told != text {
                     tracing::error!(
                         reason = text,
@@ -44,10 +73,10 @@ pub(super) fn open(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Opt
                 }
             }
         }
-        if !pause(shared) {
-            return None;
-        }
+        // In real time: a driver is loaded in that, whatever the demo's clock shows.
+        end.wait(wait.min(longest));
     }
+    None
 }
 
 fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Library>, u32), Problem> {
@@ -55,9 +84,10 @@ fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Li
         // A simulated library says in a file beside it what it could not tell by a return code.
         let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
         let reason = match error {
-            OpenError::Missing { .. } => "missing",
+            OpenError::Missing { .. } | OpenError::Nowhere { .. } => "missing",
             OpenError::NotNvml { .. } => "not_nvml",
             OpenError::Refused { .. } => "refused",
+            OpenError::Mismatch { .. } => MISMATCH,
         };
         let told = told.map(|text| format!(" ({})", text.trim())).unwrap_or_default();
         Problem { reason, text: format!("{error}{told}") }
@@ -94,8 +124,8 @@ fn own_node(shared: &Shared) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Waits until it is time to look again; false when the agent stops.
-pub(super) fn pause(shared: &Shared) -> bool {
+/// Waits until it is time to look again; false when the session ends.
+pub(super) fn pause(end: &Stop, shared: &Shared) -> bool {
     let again = shared.clock.now().boottime + LOOK_AGAIN;
-    shared.clock.wait_until(again, &shared.stop, || {})
+    shared.clock.wait_until(again, end, || {})
 }

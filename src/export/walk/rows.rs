@@ -65,6 +65,7 @@ impl<'a, S: Sink> Walk<'a, S> {
         match value {
             IdentityValue::Info => self.info(),
             IdentityValue::Present => self.per_gpu(|_, state| Some(i128::from(state?.present))),
+            IdentityValue::Absence => self.absence(),
             IdentityValue::Up => self.per_gpu(|_, state| Some(i128::from(state?.is_up()))),
             IdentityValue::Busy => self.per_gpu(|_, state| number(state?.busy)),
             IdentityValue::Unsupported => self.unsupported(),
@@ -87,6 +88,14 @@ impl<'a, S: Sink> Walk<'a, S> {
                 mig,
             ];
             self.visit(&labels, Some(1));
+        }
+    }
+
+    fn absence(&mut self) {
+        for gpu in &self.snapshot.roster.gpus {
+            if let Some(reason) = gpu.absence {
+                self.visit(&[&gpu.index, &gpu.id.uuid, reason], Some(1));
+            }
         }
     }
 

@@ -1,0 +1,306 @@
+//! The local socket: letting go of the driver, taking it up again, and the inventory of expected GPUs.
+//!
+//! One line of JSON asks, one line answers, and the connection is closed; one asker after the other. Only root
+//! and the agent's own user may ask: the socket's mode says so, and so do the peer's credentials. A request
+//! never touches the driver: it gives orders to the thread that does, and waits for it with a limit.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use serde::{Deserialize, Serialize};
+
+use super::{Shared, StartError, Thread};
+use crate::host::own;
+use crate::ledger::{Listed, Reader};
+use crate::meter::News;
+use crate::model::{Nanoseconds, Whereabouts};
+
+/// A question.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Ask {
+    /// Let go of the driver for that many nanoseconds; while it is let go of already, that long from now on.
+    Quiesce {
+        /// How long.
+        nanoseconds: u64,
+    },
+    /// Take the driver up again.
+    Resume,
+    /// List the GPUs that this node ever had.
+    Inventory,
+    /// Do not expect the GPU of that UUID any more.
+    Forget {
+        /// Which.
+        uuid: String,
+    },
+}
+
+/// The answer: an error, or what was asked for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Reply {
+    /// What did not work, and what to do.
+    pub error: Option<String>,
+    /// The inventory, where that was asked for.
+    pub inventory: Option<Vec<InventoryLine>>,
+}
+
+/// A GPU of the inventory.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct InventoryLine {
+    /// The index under which it was last seen.
+    pub index: u32,
+    /// UUID.
+    pub uuid: String,
+    /// Product name, "" if it never said it.
+    pub model: String,
+    /// PCI address, "" if not known.
+    pub bus: String,
+    /// Where it is ([`Whereabouts::name`]).
+    pub state: String,
+    /// Since when, RFC 3339.
+    pub since: String,
+}
+
+impl InventoryLine {
+    fn of(listed: &Listed) -> Self {
+        let since = jiff::Timestamp::from_nanosecond(i128::from(listed.expected.since.0));
+        Self {
+            index: listed.gpu.index,
+            uuid: listed.gpu.uuid.to_string(),
+            model: listed.model.to_string(),
+            bus: listed.expected.bus.to_string(),
+            state: listed.expected.whereabouts.name().to_owned(),
+            since: since.map(|at| format!("{at:.0}")).unwrap_or_default(),
+        }
+    }
+}
+
+/// The GPUs that a ledger knows.
+pub fn inventory(ledger: &Path) -> Result<Vec<InventoryLine>, crate::ledger::Error> {
+    Ok(Reader::open(ledger)?.inventory()?.iter().map(InventoryLine::of).collect())
+}
+
+/// The longest that the driver may be let go of at once.
+pub const LONGEST: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
+
+/// The most bytes of a question.
+const MOST: u64 = 4_096;
+
+/// How long an asker may be silent.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often the thread looks whether the agent stops, while nobody asks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The socket while the agent runs.
+pub(super) struct Control {
+    path: PathBuf,
+}
+
+impl Control {
+    /// Takes the name of the socket away.
+    pub(super) fn close(self) {
+        // Where it is gone already, nothing is left to do.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What the thread answers from.
+struct Desk {
+    shared: Arc<Shared>,
+    ledger: Option<PathBuf>,
+    library: Option<PathBuf>,
+}
+
+/// Opens the socket and starts its thread. An agent without one runs all the same, and says why it has none.
+pub(super) fn start(
+    path: Option<&Path>,
+    ledger: Option<PathBuf>,
+    library: Option<PathBuf>,
+    shared: &Arc<Shared>,
+) -> Result<Option<Control>, StartError> {
+    let Some(path) = path else { return Ok(None) };
+    let listener = match bind(path) {
+        Ok(listener) => listener,
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "no local socket, so no quiesce: see web.control");
+            return Ok(None);
+        }
+    };
+    let desk = Desk { shared: Arc::clone(shared), ledger, library };
+    Thread::start("control", move || {
+        while !desk.shared.stop.is_called() {
+            match listener.accept() {
+                Ok((stream, _)) => desk.serve(&stream),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the local socket");
+                    desk.shared.stop.wait(LOOK);
+                }
+            }
+        }
+    })?;
+    Ok(Some(Control { path: path.into() }))
+}
+
+/// The socket under its name, for its owner alone from the first moment on. One that another agent answers on
+/// is left to it.
+fn bind(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    if UnixStream::connect(path).is_ok() {
+        return Err(std::io::Error::new(ErrorKind::AddrInUse, "another agent answers there"));
+    }
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let listener = UnixListener::bind(&new)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&new, path)?;
+    // accept(2) keeps to the time-out of receiving.
+    set_socket_timeout(&listener, Timeout::Recv, Some(LOOK))?;
+    Ok(listener)
+}
+
+impl Desk {
+    fn serve(&self, stream: &UnixStream) {
+        let reply = match self.hear(stream) {
+            Ok(ask) => self.answer(ask),
+            Err(problem) => Err(problem),
+        };
+        let reply = reply.unwrap_or_else(|error| Reply { error: Some(error), ..Reply::default() });
+        let Ok(mut line) = serde_json::to_vec(&reply) else { return };
+        line.push(b'\n');
+        let mut stream = stream;
+        // Who asked may have gone.
+        let _ = stream.write_all(&line);
+    }
+
+    fn hear(&self, stream: &UnixStream) -> Result<Ask, String> {
+        let asker = socket_peercred(stream).map_err(|error| format!("nobody knows who asks: {error}"))?;
+        if !asker.uid.is_root() && asker.uid != rustix::process::geteuid() {
+            return Err("only root and the agent's own user may ask".to_owned());
+        }
+        let silent = |error: std::io::Error| format!("no question came: {error}");
+        stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
+        let mut line = Vec::new();
+        BufReader::new(stream.take(MOST)).read_until(b'\n', &mut line).map_err(silent)?;
+        serde_json::from_slice(&line).map_err(|error| format!("this is no question: {error}"))
+    }
+
+    fn answer(&self, ask: Ask) -> Result<Reply, String> {
+        match ask {
+            Ask::Quiesce { nanoseconds } => {
+                self.let_go(Nanoseconds(nanoseconds).min(LONGEST)).map(|()| Reply::default())
+            }
+            Ask::Resume => {
+                self.shared.orders.resume();
+                Ok(Reply::default())
+            }
+            Ask::Inventory => {
+                let lines = inventory(self.ledger()?).map_err(|error| error.to_string())?;
+                Ok(Reply { inventory: Some(lines), ..Reply::default() })
+            }
+            Ask::Forget { uuid } => self.forget(&uuid).map(|()| Reply::default()),
+        }
+    }
+
+    fn let_go(&self, span: Nanoseconds) -> Result<(), String> {
+        self.shared.orders.let_go(span)?;
+        let left = self.leftovers().map_err(|error| format!("/proc/self cannot be read: {error}"))?;
+        if left.is_empty() {
+            tracing::info!(seconds = span.0 / Nanoseconds::SECOND.0, "the driver was let go of on request");
+            return Ok(());
+        }
+        self.shared.orders.resume();
+        let left: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
+        Err(format!(
+            "the driver was closed, but these stay open, so it was taken up again: {}",
+            left.join(", ")
+        ))
+    }
+
+    /// What is still open or mapped of the driver.
+    fn leftovers(&self) -> std::io::Result<Vec<PathBuf>> {
+        let simulated = self.library.as_deref().and_then(Path::parent);
+        let is_device = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            path.starts_with("/dev") && path.to_string_lossy().starts_with("/dev/nvidia")
+                || name.starts_with("nvidia") && simulated.is_some() && path.parent() == simulated
+        };
+        let is_library = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.contains("libnvidia-ml") || Some(path) == self.library.as_deref()
+        };
+        let open = own::open_files()?.into_iter().filter(|path| is_device(path));
+        let mapped = own::mapped_files()?.into_iter().filter(|path| is_device(path) || is_library(path));
+        Ok(open.chain(mapped).collect())
+    }
+
+    fn forget(&self, uuid: &str) -> Result<(), String> {
+        let known = inventory(self.ledger()?).map_err(|error| error.to_string())?;
+        let line = known.iter().find(|line| line.uuid == uuid);
+        match line.map(|line| Whereabouts::parse(&line.state)) {
+            None => Err(format!("{uuid}: this node never had it; `gpumeter inventory` lists what it had")),
+            Some(Some(Whereabouts::Present)) => {
+                Err(format!("{uuid}: the driver counts it; only a GPU that is not there can be forgotten"))
+            }
+            Some(_) => {
+                // The pulse ends after this thread is told to; then nobody listens.
+                let _ = self.shared.news.send(News::Forget(uuid.into()));
+                Ok(())
+            }
+        }
+    }
+
+    fn ledger(&self) -> Result<&Path, String> {
+        self.ledger.as_deref().ok_or_else(|| "no ledger is kept: see ledger.enabled".to_owned())
+    }
+}
+
+/// Asks a running agent, and waits for its answer.
+pub fn ask(socket: &Path, ask: &Ask) -> std::io::Result<Reply> {
+    /// Longer than letting go may take.
+    const ANSWER: Duration = Duration::from_secs(30);
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(ask)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut answer)?;
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_one_line_of_json() {
+        let told = |ask: &Ask| serde_json::to_string(ask).unwrap();
+        assert_eq!(told(&Ask::Resume), r#"{"do":"resume"}"#);
+        assert_eq!(told(&Ask::Quiesce { nanoseconds: 7 }), r#"{"do":"quiesce","nanoseconds":7}"#);
+        assert_eq!(serde_json::from_str::<Ask>(r#"{"do":"inventory"}"#).unwrap(), Ask::Inventory);
+        assert!(serde_json::from_str::<Ask>(r#"{"do":"reboot"}"#).is_err());
+    }
+
+    #[test]
+    fn the_socket_is_its_owners_and_a_living_ones_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/control.sock");
+        let first = bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(first);
+        bind(&path).unwrap();
+    }
+}

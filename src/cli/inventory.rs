@@ -1,0 +1,78 @@
+//! `gpumeter inventory`: the GPUs that this node is expected to have, where each is and since when.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::quiesce::Socket;
+use super::{Failure, print};
+use crate::app::control::{self, Ask, InventoryLine};
+use crate::clock::system_now;
+use crate::ledger;
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct Inventory {
+    #[command(flatten)]
+    socket: Socket,
+    /// A ledger that nobody owns, instead of a running agent.
+    #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["socket", "config"])]
+    ledger: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    change: Option<Change>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Change {
+    /// Do not expect a GPU any more that is not there: its series end, its account stays in the ledger.
+    Forget {
+        /// UUID of the GPU.
+        uuid: String,
+    },
+}
+
+impl Inventory {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match &self.change {
+            None => self.list(),
+            Some(Change::Forget { uuid }) => self.forget(uuid),
+        }
+    }
+
+    fn list(&self) -> Result<(), Failure> {
+        let lines = match &self.ledger {
+            Some(path) => {
+                ledger::unowned(path).map_err(Failure::wrong)?;
+                control::inventory(path).map_err(Failure::wrong)?
+            }
+            None => self.socket.ask(&Ask::Inventory)?.inventory.unwrap_or_default(),
+        };
+        if self.json {
+            let text = serde_json::to_string_pretty(&lines).map_err(Failure::found)?;
+            return print(&(text + "\n"));
+        }
+        print(&table(&lines))
+    }
+
+    fn forget(&self, uuid: &str) -> Result<(), Failure> {
+        let Some(path) = &self.ledger else {
+            return self.socket.ask(&Ask::Forget { uuid: uuid.to_owned() }).map(drop);
+        };
+        if ledger::forget(path, uuid, system_now().utc).map_err(Failure::wrong)? {
+            Ok(())
+        } else {
+            Err(Failure::found(format!("{uuid}: this node never had it")))
+        }
+    }
+}
+
+fn table(lines: &[InventoryLine]) -> String {
+    let mut page = format!("{:>3} {:40} {:9} {:20} {:12} model\n", "gpu", "uuid", "state", "since", "bus");
+    for InventoryLine { index, uuid, model, bus, state, since } in lines {
+        page += &format!("{index:>3} {uuid:40} {state:9} {since:20} {bus:12} {model}\n");
+    }
+    page
+}

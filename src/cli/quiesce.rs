@@ -1,0 +1,123 @@
+//! `gpumeter quiesce` and `gpumeter resume`: the running agent lets go of the driver, so that it can be reset,
+//! upgraded or cut anew, and takes it up again.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Failure, configuration, print};
+use crate::app::control::{self, Ask, Reply};
+use crate::clock::system_now;
+use crate::config;
+use crate::model::Nanoseconds;
+
+/// Where the running agent listens.
+#[derive(Args, Debug)]
+pub(super) struct Socket {
+    /// Configuration file of the running agent.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The agent's local socket, instead of the configured one; a demo's is control.sock in its directory.
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// Options of `quiesce`.
+#[derive(Args, Debug)]
+pub(super) struct Quiesce {
+    #[command(flatten)]
+    socket: Socket,
+    /// For how long at most; then the agent takes the driver up again by itself.
+    #[arg(long = "for", default_value = "10m", value_name = "TIME", value_parser = span)]
+    span: Nanoseconds,
+    /// A command to run meanwhile: the driver is let go of until it ends, however long that takes.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+fn span(text: &str) -> Result<Nanoseconds, String> {
+    config::span(text, Nanoseconds::from_seconds(1), control::LONGEST)
+}
+
+impl Socket {
+    /// The path of the socket.
+    pub(super) fn path(&self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.socket {
+            return Ok(path.clone());
+        }
+        configuration(self.config.as_ref())?
+            .web
+            .control
+            .ok_or_else(|| Failure::wrong("web.control is off; set it to a path, or give one with --socket"))
+    }
+
+    pub(super) fn ask(&self, ask: &Ask) -> Result<Reply, Failure> {
+        question(&self.path()?, ask)
+    }
+}
+
+fn question(socket: &Path, ask: &Ask) -> Result<Reply, Failure> {
+    let reply = control::ask(socket, ask).map_err(|error| {
+        Failure::wrong(format!("{}: {error}; is the agent running, and are you root?", socket.display()))
+    })?;
+    match reply.error {
+        Some(error) => Err(Failure::found(error)),
+        None => Ok(reply),
+    }
+}
+
+/// Takes the driver up again.
+pub(super) fn resume(socket: &Socket) -> Result<(), Failure> {
+    socket.ask(&Ask::Resume).map(drop)
+}
+
+impl Quiesce {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let socket = self.socket.path()?;
+        let ask = Ask::Quiesce { nanoseconds: self.span.0 };
+        question(&socket, &ask)?;
+        let Some((program, arguments)) = self.command.split_first() else {
+            let seconds = self.span.0 / Nanoseconds::SECOND.0;
+            return print(&format!(
+                "the driver is let go of: no file of it is open and its library is not mapped\n\
+                 `gpumeter resume` takes it up again; so does the agent, in {seconds} s\n"
+            ));
+        };
+        let name = program.to_string_lossy();
+        let started = std::process::Command::new(program).args(arguments).spawn();
+        let outcome = started.and_then(|mut child| self.wait(&mut child, &socket, &ask));
+        question(&socket, &Ask::Resume)?;
+        status(&name, outcome.map_err(|error| Failure::wrong(format!("{name}: {error}")))?)
+    }
+
+    /// Waits for the command, and asks again in time, so that the driver stays let go of while it runs.
+    fn wait(&self, child: &mut Child, socket: &Path, ask: &Ask) -> std::io::Result<ExitStatus> {
+        const LOOK: Duration = Duration::from_millis(50);
+        let mut asked = system_now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if system_now().since(asked).0 >= self.span.0 / 2 {
+                asked = system_now();
+                if let Err(failure) = question(socket, ask) {
+                    tracing::warn!(problem = failure.message, "the agent may take the driver up again");
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// The command's exit status is ours; a signal's is 128 and its number, as a shell tells it.
+fn status(name: &str, status: ExitStatus) -> Result<(), Failure> {
+    if status.success() {
+        return Ok(());
+    }
+    let number = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Err(Failure { status: u8::try_from(number).unwrap_or(1), message: format!("{name}: {status}") })
+}

@@ -1,0 +1,56 @@
+//! Whether the agent runs in a container, where a driver library that was replaced on the host stays the old
+//! one until the container is made anew.
+//!
+//! In: the files by which runtimes mark a container, and the kernel's own names of namespaces. Out: yes or no.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The first pid namespace of a kernel: `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
+pub const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// The files of Docker and Podman.
+const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
+
+/// Looks at marks, then at the pid namespace, then at whether process 1 lives under another `/`, as it does
+/// beside a pod that shares the host's pids. A service of systemd with a mount namespace of its own has the
+/// host's `/`.
+pub(super) fn is_one(root: &Path) -> bool {
+    MARKS.iter().any(|mark| root.join(mark).exists())
+        || fs::read_link(root.join("proc/self/ns/pid"))
+            .is_ok_and(|namespace| namespace != Path::new(FIRST_PID_NAMESPACE))
+        || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."))
+}
+
+/// Two directories that are not the same; what cannot be read does not differ.
+fn differs(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) != (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtimes_mark_tells() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(!is_one(root.path()));
+        fs::create_dir_all(root.path().join("run")).unwrap();
+        fs::write(root.path().join("run/.containerenv"), "").unwrap();
+        assert!(is_one(root.path()));
+    }
+
+    #[test]
+    fn another_root_than_that_of_process_1_tells() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["1", "self"] {
+            fs::create_dir_all(root.path().join("proc").join(name).join("root")).unwrap();
+        }
+        assert!(is_one(root.path()));
+    }
+}

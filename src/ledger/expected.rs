@@ -1,0 +1,126 @@
+//! Which GPUs this node is expected to have: where each is that it had once, and since when.
+//!
+//! In: what the pulse tells when it changes, and an operator's word that a GPU is not expected any more. Out:
+//! the inventory. Accounts are not touched: who is forgotten keeps what was billed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::column::{loaded, stored};
+use super::error::{Cause, Error};
+use super::lock::Lock;
+use super::schema;
+use crate::model::{GpuId, Utc, Whereabouts};
+
+/// The table, for ledgers that were made without it.
+const TABLE: &str = include_str!("expected.sql");
+
+/// Where a GPU is, from some time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// PCI address at which it sits or sat, "" where it is not known.
+    pub bus: Arc<str>,
+    /// Where it is.
+    pub whereabouts: Whereabouts,
+    /// Since when, in account time.
+    pub since: Utc,
+}
+
+/// A row of the inventory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Which GPU, with the index under which it was last seen.
+    pub gpu: GpuId,
+    /// Product name, "" if it never said it.
+    pub model: Arc<str>,
+    /// Where it is.
+    pub expected: Expected,
+}
+
+pub(super) fn create(connection: &Connection) -> Result<(), Cause> {
+    Ok(connection.execute_batch(TABLE)?)
+}
+
+/// Stores where a GPU is that was introduced; one that was not has no inventory.
+pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), Cause> {
+    connection
+        .prepare_cached(
+            "INSERT INTO expected (gpu, pci_bus_id, whereabouts, since_ns)
+             SELECT id, ?2, ?3, ?4 FROM gpu WHERE uuid = ?1
+             ON CONFLICT (gpu) DO UPDATE SET pci_bus_id = excluded.pci_bus_id,
+                whereabouts = excluded.whereabouts, since_ns = excluded.since_ns",
+        )?
+        .execute(params![
+            expected.gpu,
+            expected.bus,
+            expected.whereabouts.name(),
+            stored(expected.since.0)?
+        ])?;
+    Ok(())
+}
+
+/// All GPUs that the ledger ever saw, by index.
+pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
+    let told: bool = connection.query_row(
+        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'expected'",
+        [],
+        |row| row.get(0),
+    )?;
+    let join = if told {
+        "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, whereabouts, since_ns
+         FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid"
+    } else {
+        "SELECT uuid, gpu_index, model, first_seen_ns, NULL, NULL, NULL FROM gpu ORDER BY gpu_index, uuid"
+    };
+    let mut statement = connection.prepare(join)?;
+    let rows = statement.query_map([], |row| {
+        let uuid: Arc<str> = row.get::<_, String>(0)?.into();
+        let word: Option<String> = row.get(5)?;
+        let since = if word.is_some() { loaded(row, 6)? } else { loaded(row, 3)? };
+        let expected = Expected {
+            gpu: Arc::clone(&uuid),
+            bus: row.get::<_, Option<String>>(4)?.unwrap_or_default().into(),
+            // A word that a newer agent wrote means at least that it is expected.
+            whereabouts: word.and_then(|word| Whereabouts::parse(&word)).unwrap_or(Whereabouts::Present),
+            since: Utc(since),
+        };
+        Ok(Listed {
+            gpu: GpuId { index: row.get(1)?, uuid },
+            model: row.get::<_, String>(2)?.into(),
+            expected,
+        })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Marks a GPU as not expected any more, in a ledger that no agent owns; false where the ledger has no such
+/// GPU.
+///
+/// # Errors
+/// Owned by a running agent, which is to be asked instead; not a ledger; the disk.
+pub fn forget(path: &Path, uuid: &str, now: Utc) -> Result<bool, Error> {
+    forgotten(path, uuid, now).map_err(|cause| cause.at(path, "forget a GPU"))
+}
+
+fn forgotten(path: &Path, uuid: &str, now: Utc) -> Result<bool, Cause> {
+    // A writer makes the file that it does not find.
+    drop(schema::reader(path)?);
+    let _lock = Lock::take(path)?;
+    let connection = schema::writer(path)?;
+    create(&connection)?;
+    let bus: Option<Option<String>> = connection
+        .query_row(
+            "SELECT pci_bus_id FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id WHERE uuid = ?1",
+            [uuid],
+            |row| row.get(0),
+        )
+        .optional()?;
+    let Some(bus) = bus else { return Ok(false) };
+    let bus = bus.unwrap_or_default().into();
+    store(&connection, &Expected { gpu: uuid.into(), bus, whereabouts: Whereabouts::Forgotten, since: now })?;
+    Ok(true)
+}

@@ -1,0 +1,219 @@
+//! Where each GPU is: counted by the driver, lost, gone, lent to a guest, replaced, or not expected any more.
+//!
+//! In: what lanes and the search tell, and what the PCI bus shows. Out: a word of a closed set for each GPU,
+//! and since when, for the page and the ledger. It asks nobody itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Account, Gpu, Meter};
+use crate::host::Pci;
+use crate::host::pci::{address, lends};
+use crate::ledger::{Batch, Expected, Sight};
+use crate::model::{GpuId, Utc, Whereabouts};
+
+/// What is known of a GPU's place.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// PCI address, "" where it is not known.
+    bus: Arc<str>,
+    /// Whether the driver has counted it since its library was last opened.
+    counted: bool,
+    /// Whether the driver has counted it in this life of the agent.
+    seen: bool,
+    /// Whether its lane says that it is lost; a frame says that it is not.
+    lost: bool,
+    /// Whether the driver has counted all and not it.
+    uncounted: bool,
+    replaced: bool,
+    forgotten: bool,
+    pub(super) whereabouts: Whereabouts,
+    pub(super) since: Utc,
+}
+
+impl Place {
+    /// A GPU that nobody has looked for yet.
+    pub(super) fn new(since: Utc) -> Self {
+        Self {
+            bus: "".into(),
+            counted: false,
+            seen: false,
+            lost: false,
+            uncounted: false,
+            replaced: false,
+            forgotten: false,
+            whereabouts: Whereabouts::Present,
+            since,
+        }
+    }
+
+    /// Where the agent's last life left it.
+    pub(super) fn recover(&mut self, known: Expected) {
+        self.bus = known.bus;
+        self.whereabouts = known.whereabouts;
+        self.since = known.since;
+        self.replaced = known.whereabouts == Whereabouts::Replaced;
+        self.forgotten = known.whereabouts == Whereabouts::Forgotten;
+    }
+
+    /// Whether the driver counts it and has not lost it.
+    pub(super) const fn is_there(&self) -> bool {
+        self.seen && matches!(self.whereabouts, Whereabouts::Present)
+    }
+
+    /// Whether there is any hope of readings.
+    pub(super) const fn is_missing(&self) -> bool {
+        self.lost || self.uncounted
+    }
+
+    /// Why the GPU is not there, for those that are expected.
+    pub(super) const fn absence(&self) -> Option<&'static str> {
+        match self.whereabouts {
+            Whereabouts::Present | Whereabouts::Forgotten => None,
+            absent => Some(absent.name()),
+        }
+    }
+
+    fn find(&mut self, bus: Arc<str>) {
+        if !bus.is_empty() {
+            self.bus = bus;
+        }
+        self.counted = true;
+        self.seen = true;
+        self.uncounted = false;
+        self.replaced = false;
+        self.forgotten = false;
+    }
+
+    /// A frame came.
+    pub(super) fn bring(&mut self) {
+        (self.counted, self.seen) = (true, true);
+        (self.lost, self.uncounted) = (false, false);
+    }
+
+    fn locate(&self, pci: Option<&Pci>) -> Whereabouts {
+        match pci.filter(|_| !self.bus.is_empty()).map(|pci| pci.driver(&self.bus)) {
+            _ if self.forgotten => Whereabouts::Forgotten,
+            _ if self.replaced => Whereabouts::Replaced,
+            // The driver has not answered yet.
+            _ if !self.seen && !self.uncounted => self.whereabouts,
+            _ if !self.is_missing() => Whereabouts::Present,
+            Some(None) => Whereabouts::Gone,
+            Some(Some(Some(driver))) if lends(driver) => Whereabouts::Guest,
+            Some(Some(_)) => Whereabouts::Lost,
+            // Without a bus to look at, what the driver still counts is lost and all else is gone.
+            None if self.uncounted => Whereabouts::Gone,
+            None => Whereabouts::Lost,
+        }
+    }
+}
+
+impl Meter {
+    /// The driver's library was opened: it counts anew. What it counted before stays where it was until it
+    /// has told of all.
+    pub(super) fn opened(&mut self, anew: bool) {
+        for gpu in self.gpus.values_mut() {
+            gpu.place.counted = false;
+            gpu.begins = true;
+            if anew {
+                gpu.account.forget_energy();
+            }
+        }
+    }
+
+    /// The driver counts a GPU. Whatever sat in its place before and is not counted is replaced.
+    pub(super) fn found(&mut self, id: &GpuId, bus: &str, batch: &mut Batch) {
+        let at = batch.now;
+        let bus = address(bus).unwrap_or_default();
+        for gpu in self.gpus.values_mut() {
+            let same_place = !bus.is_empty() && gpu.place.bus == bus && gpu.id.uuid != id.uuid;
+            if same_place && !gpu.place.counted {
+                gpu.place.replaced = true;
+                gpu.account.lose();
+            }
+        }
+        let id = GpuId { index: self.free_index(id), uuid: Arc::clone(&id.uuid) };
+        if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
+            gpu.begins = true;
+            gpu.place.find(bus);
+            if !gpu.place.lost {
+                gpu.account.find(at);
+            }
+            if gpu.id != id {
+                gpu.id = id.clone();
+                batch.sights.push(Sight { gpu: id, model: "".into(), at });
+            }
+            return;
+        }
+        batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
+        let mut gpu = Gpu::new(id.clone(), Account::begin(at), at);
+        gpu.place.find(Arc::clone(&bus));
+        let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Whereabouts::Present);
+        batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });
+        self.gpus.insert(id.uuid, gpu);
+    }
+
+    /// The driver has told of all that it counts.
+    pub(super) fn counted(&mut self) {
+        for gpu in self.gpus.values_mut().filter(|gpu| !gpu.place.counted) {
+            gpu.place.uncounted = true;
+            gpu.account.lose();
+        }
+    }
+
+    /// A lane says that its GPU is lost.
+    pub(super) fn lost(&mut self, id: &GpuId) {
+        if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
+            gpu.place.lost = true;
+            gpu.account.lose();
+        }
+    }
+
+    /// The operator does not expect a GPU any more; one that is there is expected all the same.
+    pub(super) fn forget(&mut self, uuid: &str) {
+        if let Some(gpu) = self.gpus.get_mut(uuid).filter(|gpu| !gpu.place.is_there()) {
+            gpu.place.forgotten = true;
+            gpu.account.lose();
+        }
+    }
+
+    /// Says of every GPU where it is, and tells the ledger where that has changed.
+    pub(super) fn locate(&mut self, pci: Option<&Pci>, batch: &mut Batch) {
+        for (uuid, gpu) in &mut self.gpus {
+            let place = &mut gpu.place;
+            let whereabouts = place.locate(pci);
+            if whereabouts == place.whereabouts {
+                continue;
+            }
+            if whereabouts == Whereabouts::Present {
+                tracing::info!(%uuid, was = place.whereabouts.name(), "a GPU is back");
+            } else {
+                tracing::warn!(%uuid, bus = %place.bus, whereabouts = whereabouts.name(), "a GPU is not there");
+            }
+            (place.whereabouts, place.since) = (whereabouts, batch.now);
+            batch.expected.push(Expected {
+                gpu: Arc::clone(uuid),
+                bus: Arc::clone(&place.bus),
+                whereabouts,
+                since: batch.now,
+            });
+        }
+    }
+
+    /// The index of a GPU: that under which it is known, else the driver's, unless another one has it, be it
+    /// gone; only who is forgotten leaves it free.
+    fn free_index(&self, id: &GpuId) -> u32 {
+        let known = self.gpus.get(&id.uuid);
+        let taken: BTreeSet<u32> = self
+            .gpus
+            .values()
+            .filter(|gpu| gpu.id.uuid != id.uuid && !gpu.place.forgotten)
+            .map(|gpu| gpu.id.index)
+            .collect();
+        let wanted = known.map_or(id.index, |gpu| gpu.id.index);
+        if !taken.contains(&wanted) {
+            return wanted;
+        }
+        (0..).find(|index| !taken.contains(index)).unwrap_or(wanted)
+    }
+}

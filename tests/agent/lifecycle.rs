@@ -1,0 +1,334 @@
+//! The driver's life under the agent: let go of, taken up again, gone, back; and the GPUs that come and go.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use crate::running::{Demo, output, program};
+use crate::scrape::{Scrape, nano};
+
+/// Every call of every lane answers that the library is not initialised, and a new initialisation that no
+/// driver is loaded.
+const UNLOADED: &str = r#"[{"function": "nvmlInit_v2", "code": 9}, {"function": "*", "code": 1}]"#;
+
+fn up(page: &Scrape) -> usize {
+    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+}
+
+fn started() -> Demo {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    demo
+}
+
+/// A command to the agent of a demo.
+fn tell(demo: &Demo, arguments: &[&str]) -> Output {
+    let socket = demo.directory.path().join("control.sock");
+    let mut all = vec![arguments[0], "--socket", socket.to_str().unwrap()];
+    all.extend(&arguments[1..]);
+    output(&all)
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What a process has open or mapped of the demo's driver: its library and, if there are any, its devices.
+fn driver_files(demo: &Demo) -> BTreeSet<String> {
+    let process = format!("/proc/{}", demo.agent.id());
+    let open = std::fs::read_dir(format!("{process}/fd")).unwrap();
+    let open = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    let open = open.map(|path| path.to_string_lossy().into_owned());
+    let maps = std::fs::read_to_string(format!("{process}/maps")).unwrap();
+    let mapped = maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_owned()));
+    let is_driver = |path: &String| {
+        let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.contains("libnvidia-ml") || name.starts_with("nvidia")
+    };
+    open.chain(mapped).filter(is_driver).collect()
+}
+
+fn ledger_balances(page: &Scrape) {
+    assert_eq!(page.value("gpumeter_ledger_imbalance", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_account_unsettled_windows_total", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_ledger_unobserved_seconds_total", &[]), Some("0"));
+}
+
+/// From its first sight to the end of its account, every GPU-second is in the ledger, once.
+fn time_is_complete(demo: &Demo) {
+    let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
+    let gap = "SELECT uuid, settled_until_ns - first_seen_ns - slot_ns FROM gpu";
+    let mut statement = ledger.prepare(gap).unwrap();
+    let gaps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let gaps: Vec<(String, i64)> = gaps.map(Result::unwrap).collect();
+    assert_eq!(gaps.len(), 8);
+    assert!(gaps.iter().all(|(_, gap)| *gap == 0), "{gaps:?}");
+    let unobserved = "SELECT count(*) FROM account JOIN holder ON holder = id WHERE name = '__unobserved__'";
+    let unobserved: i64 = ledger.query_row(unobserved, [], |row| row.get(0)).unwrap();
+    assert_eq!(unobserved, 0, "the agent was there all the time");
+}
+
+#[test]
+fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back() {
+    let mut demo = started();
+    assert!(!driver_files(&demo).is_empty());
+    let told = succeeded(&tell(&demo, &["quiesce"]));
+    assert!(told.contains("let go of"), "{told}");
+    assert_eq!(driver_files(&demo), BTreeSet::new());
+    let page = demo.agent.wait_for("the quiesced agent", |page| {
+        page.value("gpumeter_quiesced", &[]) == Some("1") && up(page) == 0
+    });
+    // Nothing is lost: the GPUs are there, and nobody may be woken.
+    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"));
+    assert!(!page.has("gpu_absence_info", &[]));
+    assert!(!page.has("gpu_power_watts", &[]));
+    let before = page.nano_sum("gpu_slot_seconds_total", &[]);
+    // The account goes on meanwhile.
+    demo.agent.wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
+    succeeded(&tell(&demo, &["resume"]));
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    assert_eq!(page.value("gpumeter_quiesced", &[]), Some("0"));
+    assert!(!driver_files(&demo).is_empty());
+    let after = page.nano_sum("gpu_slot_seconds_total", &[]);
+    let page = demo
+        .agent
+        .wait_for("windows that close after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > after);
+    ledger_balances(&page);
+    demo.agent.terminate();
+    time_is_complete(&demo);
+}
+
+#[test]
+fn a_command_runs_while_the_driver_is_let_go_of_and_its_status_is_ours() {
+    let demo = started();
+    let process = demo.agent.id().to_string();
+    // The shell looks for itself: the library must not be mapped while it runs.
+    let look = format!("if grep -q libnvidia-ml /proc/{process}/maps; then exit 7; else exit 3; fi");
+    let told = tell(&demo, &["quiesce", "--for", "1h", "--", "sh", "-c", &look]);
+    assert_eq!(told.status.code(), Some(3), "{}", String::from_utf8_lossy(&told.stderr));
+    demo.agent
+        .wait_for("all GPUs", |page| up(page) == 8 && page.value("gpumeter_quiesced", &[]) == Some("0"));
+    let none = tell(&demo, &["quiesce", "--", "/nowhere/at/all"]);
+    assert_eq!(none.status.code(), Some(2));
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+}
+
+#[test]
+fn the_driver_is_taken_up_again_when_the_time_is_over() {
+    let demo = started();
+    succeeded(&tell(&demo, &["quiesce", "--for", "4s"]));
+    assert_eq!(driver_files(&demo), BTreeSet::new());
+    demo.agent.wait_for("the quiesced agent", |page| page.value("gpumeter_quiesced", &[]) == Some("1"));
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+}
+
+#[test]
+fn a_gpu_that_is_stuck_is_named_and_the_others_are_read_on() {
+    let demo = started();
+    demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
+    demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
+    let told = tell(&demo, &["quiesce"]);
+    assert_eq!(told.status.code(), Some(1));
+    let problem = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(problem.contains("GPU 3 in nvmlDeviceGetUtilizationRates"), "{problem}");
+    let page = demo.agent.wait_for("the other GPUs", |page| {
+        up(page) == 7 && page.value("gpumeter_quiesced", &[]) == Some("0")
+    });
+    assert_eq!(page.value("gpu_present", &["gpu=\"3\""]), Some("1"), "stuck is not gone");
+    assert!(!page.has("gpu_absence_info", &[]));
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+    succeeded(&tell(&demo, &["quiesce"]));
+    assert_eq!(driver_files(&demo), BTreeSet::new());
+}
+
+#[test]
+fn a_driver_that_was_unloaded_is_back_within_seconds_of_its_return() {
+    let mut demo = started();
+    demo.faults(UNLOADED);
+    let page = demo.agent.wait_for("the fault", |page| {
+        up(page) == 0 && page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
+    });
+    // The library is let go of, or the module could never be unloaded; the GPUs are not said to be lost.
+    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"));
+    let files = driver_files(&demo);
+    assert!(files.len() <= 1, "open but for a try in between: {files:?}");
+    let joules = page.nano_sum("gpu_tenant_energy_joules_total", &[]);
+    let begun = Instant::now();
+    demo.faults("[]");
+    let page = demo.agent.wait_for("recovery", |page| up(page) == 8);
+    let took = begun.elapsed();
+    // 5 s is the promise; the test's own machine may be slow.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let slot = page.nano_sum("gpu_slot_seconds_total", &[]);
+    let page =
+        demo.agent.wait_for("windows after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > slot);
+    assert!(page.nano_sum("gpu_tenant_energy_joules_total", &[]) >= joules);
+    ledger_balances(&page);
+    demo.agent.terminate();
+    time_is_complete(&demo);
+}
+
+#[test]
+fn a_container_whose_library_was_replaced_closes_its_ledger_and_asks_to_be_restarted() {
+    let mut demo = started();
+    let marks = demo.directory.path().join("host/run");
+    std::fs::create_dir_all(&marks).unwrap();
+    std::fs::write(marks.join(".containerenv"), "").unwrap();
+    demo.faults(r#"[{"function": "nvmlInit_v2", "code": 18}, {"function": "*", "code": 18}]"#);
+    let status = demo.agent.wait_for_end();
+    assert_eq!(status.code(), Some(75));
+    let log = demo.agent.log();
+    assert!(log.contains("replaced under this container"), "{log}");
+    let ledger = demo.directory.path().join("ledger.db");
+    succeeded(&output(&["bill", "--ledger", ledger.to_str().unwrap()]));
+}
+
+#[test]
+fn on_a_host_another_version_is_waited_for() {
+    let demo = started();
+    demo.faults(r#"[{"function": "nvmlInit_v2", "code": 18}, {"function": "*", "code": 18}]"#);
+    demo.agent.wait_for("the fault", |page| {
+        page.has("gpumeter_collector_errors_total", &["reason=\"version_mismatch\""])
+    });
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+/// The simulated node's PCI bus with its eight GPUs, all bound to the driver, but one as told.
+fn bus(demo: &Demo, page: &Scrape, odd: &str, driver: Option<&str>) {
+    let devices = demo.directory.path().join("host/sys/bus/pci/devices");
+    let _ = std::fs::remove_dir_all(&devices);
+    for (name, _) in page.of("gpu_info", &[]) {
+        let address = name.split("pci_bus_id=\"").nth(1).unwrap().split('"').next().unwrap();
+        let address = address.to_lowercase()[4..].to_owned();
+        let own = if name.contains(odd) { driver } else { Some("nvidia") };
+        let Some(own) = own else { continue };
+        let device = devices.join(address);
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("vendor"), "0x10de\n").unwrap();
+        std::fs::write(device.join("class"), "0x030200\n").unwrap();
+        std::os::unix::fs::symlink(format!("../../drivers/{own}"), device.join("driver")).unwrap();
+    }
+}
+
+fn lost(demo: &Demo) {
+    demo.faults(r#"[{"function": "*", "gpu": 3, "code": 15}]"#);
+}
+
+fn absent(reason: &str) -> impl Fn(&Scrape) -> bool {
+    let label = format!("reason=\"{reason}\"");
+    move |page: &Scrape| {
+        page.has("gpu_absence_info", &["gpu=\"3\"", &label])
+            && page.value("gpu_present", &["gpu=\"3\""]) == Some("0")
+    }
+}
+
+#[test]
+fn lost_lent_to_a_guest_and_gone_are_told_apart_and_a_gpu_that_is_back_goes_on() {
+    let demo = started();
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    lost(&demo);
+    demo.agent.wait_for("a lost GPU", absent("lost"));
+    bus(&demo, &page, "gpu=\"3\"", Some("vfio-pci"));
+    demo.agent.wait_for("a guest's GPU", absent("guest"));
+    bus(&demo, &page, "gpu=\"3\"", None);
+    demo.agent.wait_for("a GPU that is gone", absent("gone"));
+    let listed = succeeded(&tell(&demo, &["inventory"]));
+    let gone: Vec<&str> = listed.lines().filter(|line| line.contains(" gone ")).collect();
+    assert_eq!(gone.len(), 1, "{listed}");
+    assert_eq!(listed.lines().filter(|line| line.contains(" present ")).count(), 7, "{listed}");
+    demo.faults("[]");
+    let page = demo.agent.wait_for("its return", |page| up(page) == 8 && !page.has("gpu_absence_info", &[]));
+    assert_eq!(page.value("gpu_present", &["gpu=\"3\""]), Some("1"));
+}
+
+#[test]
+fn a_gpu_that_is_forgotten_has_no_series_and_its_account_stays_through_a_restart() {
+    let mut demo = started();
+    let page = demo.agent.wait_for("an account", |page| {
+        page.of("gpu_slot_seconds_total", &["gpu=\"3\""]).any(|(_, value)| nano(value) > 0)
+    });
+    let settled = page.nano_sum("gpu_slot_seconds_total", &["gpu=\"3\""]);
+    let (name, _) = page.of("gpu_present", &["gpu=\"3\""]).next().unwrap();
+    let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let refused = tell(&demo, &["inventory", "forget", &uuid]);
+    assert_eq!(refused.status.code(), Some(1), "a GPU that is there");
+    lost(&demo);
+    demo.agent.wait_for("a lost GPU", absent("lost"));
+    let unknown = tell(&demo, &["inventory", "forget", "GPU-of-somebody-else"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    demo.agent
+        .wait_for("the ledger to know", |_| tell(&demo, &["inventory", "forget", &uuid]).status.success());
+    demo.agent.wait_for("its end", |page| !page.has("gpu_present", &["gpu=\"3\""]));
+    demo.kill_and_restart(&[]);
+    let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
+    assert!(!page.series.keys().any(|name| name.contains(&uuid)), "it has series");
+    let listed = succeeded(&tell(&demo, &["inventory", "--json"]));
+    assert!(listed.contains("forgotten"), "{listed}");
+    // It is expected again when it is back, and its account goes on where it stood.
+    demo.faults("[]");
+    let page =
+        demo.agent.wait_for("its return", |page| page.value("gpu_present", &["gpu=\"3\""]) == Some("1"));
+    assert!(page.nano_sum("gpu_slot_seconds_total", &[&uuid]) >= settled);
+    ledger_balances(&page);
+}
+
+#[test]
+fn an_inventory_is_read_and_changed_without_an_agent() {
+    let mut demo = started();
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    let (name, _) = page.of("gpu_present", &["gpu=\"5\""]).next().unwrap();
+    let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let ledger = demo.directory.path().join("ledger.db").to_str().unwrap().to_owned();
+    assert_eq!(output(&["inventory", "--ledger", &ledger]).status.code(), Some(2), "an agent owns it");
+    demo.agent.terminate();
+    let listed = succeeded(&output(&["inventory", "--ledger", &ledger]));
+    assert_eq!(listed.lines().count(), 9, "{listed}");
+    succeeded(&output(&["inventory", "--ledger", &ledger, "forget", &uuid]));
+    let listed = succeeded(&output(&["inventory", "--ledger", &ledger]));
+    assert_eq!(listed.lines().filter(|line| line.contains(" forgotten ")).count(), 1, "{listed}");
+    let none = output(&["inventory", "--ledger", &ledger, "forget", "GPU-of-somebody-else"]);
+    assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver_in_time() {
+    for unloaded in [false, true] {
+        let mut demo = started();
+        if unloaded {
+            demo.faults(UNLOADED);
+            demo.agent.wait_for("the fault", |page| {
+                page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
+            });
+        } else {
+            succeeded(&tell(&demo, &["quiesce"]));
+        }
+        let (status, took) = demo.agent.terminate();
+        assert!(status.success(), "{status}: {}", demo.agent.log());
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        let ledger = demo.directory.path().join("ledger.db");
+        succeeded(&output(&["bill", "--ledger", ledger.to_str().unwrap()]));
+    }
+}
+
+#[test]
+fn nonsense_on_the_local_socket_is_answered_and_forgotten() {
+    use std::io::{Read, Write};
+    let demo = started();
+    let socket = demo.directory.path().join("control.sock");
+    for nonsense in [&b"\n"[..], b"{}\n", b"{\"do\":\"reboot\"}\n", &[0xFF; 10_000], b""] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        // It may be answered, and closed, before all of it is written.
+        let _ = stream.write_all(nonsense);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(!answer.contains("\"error\":null"), "{answer}");
+    }
+    succeeded(&tell(&demo, &["inventory"]));
+    let nobody = program().args(["resume", "--socket", "/nowhere/control.sock"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(2));
+}

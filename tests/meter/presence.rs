@@ -1,0 +1,143 @@
+//! GPUs that are lost, gone, lent, replaced, forgotten or back, and drivers that are opened another time.
+
+use crate::world::{UUID, World};
+use crate::{holder, seconds};
+
+const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000002";
+
+fn busy(world: &mut World, seconds: u64) {
+    world.run(seconds, |frame| frame.process(7, 100).busy(100));
+}
+
+#[test]
+fn lost_lent_and_gone_are_told_apart_by_the_bus() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 3);
+    assert_eq!(world.presence(), Some((true, None)));
+    world.lose();
+    assert_eq!(world.presence(), Some((false, Some("lost"))), "the bus cannot be seen");
+    for (ours, reason) in [
+        (Some(Some("nvidia")), "lost"),
+        (Some(None), "lost"),
+        (Some(Some("vfio-pci")), "guest"),
+        (None, "gone"),
+    ] {
+        world.bus(ours);
+        world.silence(1);
+        assert_eq!(world.presence(), Some((false, Some(reason))));
+    }
+    busy(&mut world, 1);
+    assert_eq!(world.presence(), Some((true, None)), "it answers");
+}
+
+#[test]
+fn a_gpu_that_the_driver_does_not_count_and_nobody_else_knows_of_is_gone() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 3);
+    world.reopen(false, &[]);
+    assert_eq!(world.presence(), Some((false, Some("gone"))));
+    world.restart_silent(5);
+    world.silence(1);
+    assert_eq!(world.presence(), Some((false, Some("gone"))), "until the driver has answered");
+    world.reopen(false, &[UUID]);
+    assert_eq!(world.presence(), Some((true, None)));
+}
+
+#[test]
+fn a_gpu_is_there_while_the_driver_is_opened_another_time() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 3);
+    world.silence(60);
+    assert_eq!(world.presence(), Some((true, None)), "nobody says that it is lost");
+    world.reopen(false, &[UUID]);
+    assert_eq!(world.presence(), Some((true, None)));
+}
+
+#[test]
+fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    assert_eq!(world.presence(), Some((false, Some("replaced"))));
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(1)), "an index is sticky");
+    world.silence(60);
+    let rests = world.settled_seconds();
+    assert!((40..=60).contains(&rests), "what was used of it is settled: {rests}");
+    world.silence(600);
+    assert_eq!(world.settled_seconds(), rests);
+    world.restart_silent(10);
+    world.silence(60);
+    assert_eq!(world.presence(), Some((false, Some("replaced"))), "another life of the agent knows it");
+    assert_eq!(world.settled_seconds(), rests);
+    world.balanced();
+}
+
+#[test]
+fn a_replaced_gpu_that_comes_back_goes_on_and_was_unavailable_meanwhile() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    world.silence(600);
+    world.reopen(false, &[UUID]);
+    assert_eq!(world.presence(), Some((true, None)));
+    world.replan();
+    busy(&mut world, 60);
+    let [held, used, idle, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!(unavailable >= 599, "{unavailable}");
+    assert_eq!(idle, 0);
+    assert!(held.abs_diff(used + unmeasured + unavailable) <= 3);
+    assert!(world.settled_seconds() >= 680, "{}", world.settled_seconds());
+    world.balanced();
+}
+
+#[test]
+fn a_forgotten_gpu_has_no_series_and_keeps_its_account() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.forget();
+    assert_eq!(world.presence(), Some((true, None)), "one that is there is expected");
+    world.lose();
+    world.forget();
+    assert_eq!(world.presence(), None);
+    world.silence(600);
+    let rests = world.settled_seconds();
+    assert!((40..=60).contains(&rests), "{rests}");
+    world.restart_silent(10);
+    world.silence(5);
+    assert_eq!(world.presence(), None, "another life of the agent knows it");
+    world.reopen(false, &[UUID]);
+    busy(&mut world, 60);
+    assert_eq!(world.presence(), Some((true, None)));
+    assert!(world.settled_seconds() > rests);
+    world.balanced();
+}
+
+#[test]
+fn the_first_frame_of_another_opening_measures_nothing_of_the_time_before_it() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 30);
+    world.silence(9);
+    // Its lane counts its plans from the same number on.
+    world.reopen(false, &[UUID]);
+    busy(&mut world, 60);
+    let [_, _, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!((9..=11).contains(&unmeasured), "{unmeasured}");
+    assert_eq!(idle, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_driver_that_was_loaded_anew_counts_its_joules_from_nothing() {
+    let energy = |anew| {
+        let mut world = World::new(&["alice"]);
+        world.run(30, |frame| frame.process(7, 100).busy(100).counter(1_000));
+        world.silence(5);
+        world.reopen(anew, &[UUID]);
+        // The new counter is above the old one, so it cannot be seen to have gone back.
+        world.run(60, |frame| frame.process(7, 100).busy(100).counter(2_000));
+        world.balanced();
+        world.settled().values().map(|row| row.energy).sum::<u64>() / 1_000_000
+    };
+    assert_eq!(energy(false), 1_000, "the same driver's counter tells of the gap");
+    assert_eq!(energy(true), 0);
+}
