@@ -38,8 +38,9 @@ pub(super) struct Lanes {
     mute: usize,
     /// GPUs that the event set does not hold yet.
     unheard: Vec<Found>,
-    /// Indices whose lane says that the driver is gone, and that its GPU is lost.
+    /// Indices whose lane says that the driver is gone, whose GPU answers nothing, and whose GPU is lost.
     gone: BTreeSet<u32>,
+    silent: BTreeSet<u32>,
     lost: BTreeSet<u32>,
     thread: Option<Thread>,
     xids: Vec<XidEvent>,
@@ -179,8 +180,13 @@ fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
     watch(shared, "enumerate".into(), &slot);
     let mut driver = Driver::default();
     while let Some(end) = shared.orders.may_open(&shared.stop) {
+        driver.rest(&end);
         let opened = driver.kept(&end).and_then(|kept| {
-            kept.or_else(|| search::open(path.as_deref(), driver.was_open, (&end, &slot), shared))
+            kept.or_else(|| {
+                let found = search::open(path.as_deref(), driver.was_open, (&end, &slot), shared);
+                driver.away |= found.as_ref().is_some_and(|found| found.was_away);
+                found.map(|found| (found.library, found.gpus))
+            })
         });
         let Some((library, gpus)) = opened else {
             lock(shared).search = Search::Pending;
@@ -291,8 +297,8 @@ fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, end: &Stop, shared:
 /// Notes what a lane says of the driver and of its GPU.
 fn note(shared: &Shared, index: u32, absence: Option<&Absence>) {
     let mut lanes = lock(shared);
-    let Lanes { gone, lost, .. } = &mut *lanes;
-    for (set, means) in [(gone, Absence::DriverGone), (lost, Absence::Lost)] {
+    let Lanes { gone, silent, lost, .. } = &mut *lanes;
+    for (set, means) in [(gone, Absence::DriverGone), (silent, Absence::Failed), (lost, Absence::Lost)] {
         if absence == Some(&means) {
             set.insert(index);
         } else {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,9 +21,18 @@ const DISPLAY: &[u8] = b"0x03";
 /// No node has more PCI functions; what lies beyond is not looked at.
 const MOST: usize = 4_096;
 
-/// The NVIDIA GPUs on the bus by [`address`], each with the name of its driver, where it has one.
+/// The NVIDIA GPUs on the bus by [`address`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pci(BTreeMap<Arc<str>, Option<Arc<str>>>);
+pub struct Pci(BTreeMap<Arc<str>, Function>);
+
+/// A GPU on the bus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Function {
+    /// The name of its driver, where it has one.
+    driver: Option<Arc<str>>,
+    /// Another number when it was taken off the bus and put back, however fast: that of its directory.
+    coming: u64,
+}
 
 impl Pci {
     /// Reads the bus; none where the kernel shows none, as in a fixture or a container without `/sys`.
@@ -35,24 +45,30 @@ impl Pci {
             let begins = |file, start: &[u8]| {
                 bounded::read(&path.join(file), 64).is_ok_and(|text| text.starts_with(start))
             };
-            (begins("vendor", NVIDIA) && begins("class", DISPLAY)).then(|| (address, driver(&path)))
+            (begins("vendor", NVIDIA) && begins("class", DISPLAY)).then(|| {
+                let coming = fs::metadata(&path).map_or(0, |directory| directory.ino());
+                (address, Function { driver: driver(&path), coming })
+            })
         });
         Some(Self(gpus.collect()))
     }
 
     /// A bus with these GPUs: address and driver.
     pub fn of(gpus: impl IntoIterator<Item = (Arc<str>, Option<Arc<str>>)>) -> Self {
-        Self(gpus.into_iter().collect())
+        let function = |driver| Function { driver, coming: 0 };
+        Self(gpus.into_iter().map(|(address, driver)| (address, function(driver))).collect())
     }
 
     /// The driver of the GPU at an address; none where there is no GPU, and none within where it has no driver.
     pub fn driver(&self, address: &str) -> Option<Option<&str>> {
-        self.0.get(address).map(|driver| driver.as_deref())
+        self.0.get(address).map(|function| function.driver.as_deref())
     }
 
-    /// The addresses of the GPUs that are bound to a driver of that name.
-    pub fn bound_to<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arc<str>> {
-        self.0.iter().filter(move |(_, driver)| driver.as_deref() == Some(name)).map(|(address, _)| address)
+    /// The GPUs that are bound to a driver of that name: address, and a number that is another one when the GPU
+    /// was taken off the bus and put back.
+    pub fn bound_to<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Arc<str>, u64)> {
+        let bound = self.0.iter().filter(move |(_, function)| function.driver.as_deref() == Some(name));
+        bound.map(|(address, function)| (address, function.coming))
     }
 }
 
@@ -110,7 +126,10 @@ mod tests {
         assert_eq!(pci.driver("0000:44:00.0"), Some(None));
         assert_eq!(pci.driver("0000:05:00.0"), None);
         assert_eq!(pci.driver("0000:2d:00.1"), None);
-        assert_eq!(pci.bound_to("nvidia").collect::<Vec<_>>(), [&Arc::from("0000:0f:00.0")]);
+        assert_eq!(
+            pci.bound_to("nvidia").map(|(address, _)| &**address).collect::<Vec<_>>(),
+            ["0000:0f:00.0"]
+        );
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub(super) struct Door {
     calls: Vec<CallTime>,
     /// That the GPU, or the whole driver, is gone.
     gone: Option<Absence>,
+    /// That a call was answered, be it by a refusal that says why.
+    heard: bool,
 }
 
 /// Calls a function of the raw table by its name: `ask!(door, nvmlDeviceGetIndex(handle, &mut index))`.
@@ -88,6 +90,7 @@ const DRIVER_NOT_LOADED: c_uint = 9;
 const FUNCTION_NOT_FOUND: c_uint = 13;
 const GPU_IS_LOST: c_uint = 15;
 const LIB_RM_VERSION_MISMATCH: c_uint = 18;
+const UNKNOWN: c_uint = 999;
 const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
 const DEPRECATED: c_uint = 26;
 const NOT_READY: c_uint = 27;
@@ -109,7 +112,7 @@ impl From<Refusal> for Absence {
 
 impl Door {
     pub(super) fn new(library: Arc<Library>, slot: CallSlot, clock: Clock) -> Self {
-        Self { library, slot, clock, calls: Vec::new(), gone: None }
+        Self { library, slot, clock, calls: Vec::new(), gone: None, heard: false }
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -124,6 +127,11 @@ impl Door {
     /// Whether the driver said since the last look that the GPU is lost, or that it is gone itself.
     pub(super) fn take_gone(&mut self) -> Option<Absence> {
         self.gone.take()
+    }
+
+    /// Whether any call since the last look was answered by more than an unknown error.
+    pub(super) fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
     }
 
     /// The calls since the last look.
@@ -151,6 +159,7 @@ impl Door {
         let Some(code) = answer else { return Err(Refusal::NoSymbol) };
         let took = Nanoseconds(ended.0.saturating_sub(begun.0));
         self.calls.push(CallTime { function, took });
+        self.heard |= code != UNKNOWN;
         match code {
             0 => Ok(()),
             code => {

@@ -84,12 +84,18 @@ impl Lane {
         // A new plan has read nothing yet.
         let due = if self.tiers == [None; 3] { [true; 3] } else { due };
         let begun = self.door.clock().now();
+        self.door.take_heard();
         self.read(&mut plan, due, begun);
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
         }
         let frame = self.frame(&mut plan, begun);
+        if !self.door.take_heard() {
+            // Readings of slower tiers would look alive for as long as theirs are not due.
+            plan.free(&mut self.door);
+            return Err(Absence::Failed);
+        }
         self.plan = Some(plan);
         Ok(frame)
     }

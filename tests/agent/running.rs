@@ -59,6 +59,13 @@ impl Demo {
         self.directory.path().join("driver").join(name)
     }
 
+    /// Replaces what has become of the hardware and its driver; the library reads it again by itself.
+    pub(crate) fn state(&self, state: &str) {
+        let new = self.driver("state.new");
+        std::fs::write(&new, state).unwrap();
+        std::fs::rename(new, self.driver("state")).unwrap();
+    }
+
     /// Replaces the script of faults; the library reads it again by itself.
     pub(crate) fn faults(&self, script: &str) {
         let new = self.driver("faults.new");

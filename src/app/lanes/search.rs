@@ -27,6 +27,14 @@ struct Problem {
     text: String,
 }
 
+/// A driver that counts GPUs.
+pub(super) struct Opened {
+    pub(super) library: Arc<Library>,
+    pub(super) gpus: u32,
+    /// Whether it could not be opened at first, so that it may be another one.
+    pub(super) was_away: bool,
+}
+
 /// Opens the driver, again and again until it counts a GPU; none when the session is to end. A driver that
 /// `was_open` is upgraded or reset: it is looked for more often, to be back within seconds.
 pub(super) fn open(
@@ -34,10 +42,11 @@ pub(super) fn open(
     was_open: bool,
     (end, slot): (&Stop, &CallSlot),
     shared: &Shared,
-) -> Option<(Arc<Library>, u32)> {
+) -> Option<Opened> {
     let longest = if was_open { SOON } else { LATE };
     let mut told = String::new();
     let mut mismatches = 0;
+    let mut was_away = false;
     for wait in [1, 2, 4, 8].map(Duration::from_secs).into_iter().chain(std::iter::repeat(LATE)) {
         if end.is_called() {
             return None;
@@ -54,10 +63,11 @@ pub(super) fn open(
                     NONE.clone_into(&mut told);
                 }
             }
-            Ok(seen) => return Some(seen),
+            Ok((library, gpus)) => return Some(Opened { library, gpus, was_away }),
             Err(Problem { reason, text }) => {
                 count(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
+                was_away = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
                 if was_open && mismatches >= MISMATCHES && shared.host.is_container() {
                     tracing::error!(reason = text, "the driver was replaced under this container");

@@ -11,12 +11,22 @@ use std::time::Duration;
 use super::{Cadence, LaneThread, Search, lock, start_lane};
 use crate::app::Shared;
 use crate::clock::{Stop, system_now};
+use crate::host::Pci;
 use crate::meter::News;
 use crate::model::Nanoseconds;
 use crate::nvml::{CallSlot, Library, count, find};
 
 /// How often it is looked whether there are other GPUs.
 const RECOUNT: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// How long a driver may answer nothing but errors; one that is unloaded under its clients says so no clearer.
+const SILENCE: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// The kernel's driver, by its name on the bus.
+const DRIVER: &str = "nvidia";
+
+/// What ends earlier did not work.
+const YOUNG: Nanoseconds = Nanoseconds::from_seconds(30);
 
 /// How long lanes may take to end; a GSP that does not answer takes 45 s for each call.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,8 +42,13 @@ pub(super) struct Driver {
     epoch: Option<u64>,
     /// Whether there was a session.
     pub(super) was_open: bool,
-    /// Whether the last one ended because the driver was gone.
+    /// Whether the last one ended because the driver answered nothing.
     died: bool,
+    /// Whether the driver was away since: what it counts, it counts anew.
+    pub(super) away: bool,
+    /// When the last one began, by the system's boot clock, and how many died young before it.
+    begun: Nanoseconds,
+    young: u32,
 }
 
 /// A library that is open.
@@ -47,11 +62,26 @@ pub(super) struct Session<'a> {
     shared: &'a Arc<Shared>,
     /// When to look for other GPUs, by the system's boot clock.
     recount: Nanoseconds,
-    /// The PCI addresses that were bound to the driver at the last look.
-    bound: Option<BTreeSet<Arc<str>>>,
+    /// Since when no lane has had an answer.
+    silent: Option<Nanoseconds>,
+    /// What the bus showed at the last look.
+    bus: Option<Arc<Pci>>,
 }
 
 impl Driver {
+    /// A driver that opens and then answers nothing is not opened again and again at once.
+    pub(super) fn rest(&self, end: &Stop) {
+        if self.young > 0 {
+            end.wait(Duration::from_secs(1 << self.young.min(3)));
+        }
+    }
+
+    fn die(&mut self) {
+        self.died = true;
+        let lived = system_now().boottime.0.saturating_sub(self.begun.0);
+        self.young = if lived < YOUNG.0 { self.young + 1 } else { 0 };
+    }
+
     /// The library that could not be closed, if it may be gone on with; a dead one is closed first, which
     /// waits for the lanes that are stuck in it. None within when `end` was called.
     pub(super) fn kept(&mut self, end: &Stop) -> Option<Option<(Arc<Library>, u32)>> {
@@ -91,8 +121,9 @@ impl Driver {
         // A library that was kept has counted once for all, those too whose lanes are stuck.
         if self.stuck.is_empty() {
             let epoch = shared.host.module_epoch();
-            let anew = self.was_open && (self.died || epoch != self.epoch);
-            (self.epoch, self.died, self.was_open) = (epoch, false, true);
+            let anew = self.was_open && (self.away || epoch != self.epoch);
+            (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
+            self.begun = system_now().boottime;
             // The pulse ends after the lanes are told to; then nobody listens.
             let _ = shared.news.send(News::Opened { anew });
         }
@@ -100,12 +131,23 @@ impl Driver {
         lanes.search = Search::Found(counted as usize);
         lanes.mute = 0;
         lanes.gone.clear();
+        lanes.silent.clear();
         lanes.lost.clear();
         lanes.unheard.clear();
         drop(lanes);
         let recount = system_now().boottime + RECOUNT;
-        let mut session =
-            Session { library, counted, lanes: Vec::new(), cadence, end, slot, shared, recount, bound: None };
+        let mut session = Session {
+            library,
+            counted,
+            lanes: Vec::new(),
+            cadence,
+            end,
+            slot,
+            shared,
+            recount,
+            silent: None,
+            bus: None,
+        };
         let stuck: BTreeSet<u32> = self.stuck.iter().map(|lane| lane.index).collect();
         for index in (0..counted).filter(|index| !stuck.contains(index)) {
             session.start(index);
@@ -160,9 +202,11 @@ impl Session<'_> {
         if self.end.is_called() {
             return false;
         }
-        if !self.lanes.is_empty() && lock(self.shared).gone.len() >= self.lanes.len() {
-            tracing::warn!("the driver is gone: no GPU can be read until it is loaded again");
-            driver.died = true;
+        if self.is_dead(driver) {
+            tracing::warn!(
+                "the driver answers nothing for any GPU; it is closed, and opened when it is back"
+            );
+            driver.die();
             return false;
         }
         self.revive(driver);
@@ -171,6 +215,19 @@ impl Session<'_> {
             return false;
         }
         true
+    }
+
+    /// Whether every lane says that the driver is gone, or none has had an answer for a while, not even that
+    /// its GPU is lost.
+    fn is_dead(&mut self, driver: &mut Driver) -> bool {
+        let now = system_now().boottime;
+        let lanes = lock(self.shared);
+        let (all, gone) = (self.lanes.len(), lanes.gone.len());
+        let silent = gone + lanes.silent.len();
+        drop(lanes);
+        driver.away |= gone > 0 && gone >= all;
+        self.silent = self.silent.or(Some(now)).filter(|_| silent > 0 && silent >= all);
+        driver.away || self.silent.is_some_and(|since| now.0 - since.0 >= SILENCE.0)
     }
 
     /// A lane that was stuck when the library should have been closed has come back: another takes its place.
@@ -191,6 +248,9 @@ impl Session<'_> {
     /// its initialisation, so a GPU that comes to the bus is only counted when it is opened anew; that costs
     /// every GPU about a tick without readings.
     fn is_changed(&mut self) -> bool {
+        if self.has_arrived() {
+            return true;
+        }
         let now = system_now().boottime;
         if now < self.recount {
             return false;
@@ -202,18 +262,21 @@ impl Session<'_> {
             return true;
         }
         let lost: Vec<u32> = lock(self.shared).lost.iter().copied().collect();
-        let replaced = lost.into_iter().any(|index| {
+        lost.into_iter().any(|index| {
             find(&self.library, index, self.slot, clock)
                 .is_ok_and(|found| !lock(self.shared).slots.contains_key(&found.id.uuid))
-        });
-        replaced || self.has_arrived()
+        })
     }
 
+    /// Whether the bus has a GPU for the driver that it did not have at the last look.
     fn has_arrived(&mut self) -> bool {
-        let Some(pci) = self.shared.identities.pci() else { return false };
-        let bound: BTreeSet<Arc<str>> = pci.bound_to("nvidia").map(Arc::clone).collect();
-        let arrived = self.bound.as_ref().is_some_and(|before| bound.difference(before).next().is_some());
-        self.bound = Some(bound);
-        arrived
+        let now = self.shared.identities.pci();
+        let before = std::mem::replace(&mut self.bus, now.clone());
+        let (Some(before), Some(now)) = (before, now) else { return false };
+        if Arc::ptr_eq(&before, &now) {
+            return false;
+        }
+        let known: BTreeSet<_> = before.bound_to(DRIVER).collect();
+        now.bound_to(DRIVER).any(|gpu| !known.contains(&gpu))
     }
 }
