@@ -1,7 +1,10 @@
-"""What others see through the same driver: nvidia-ml-py and nvitop, against the scenario and our own snapshot.
+"""What others see through the same driver: nvidia-ml-py, nvitop, nvitop-exporter and all-smi, against the
+scenario and our own snapshot.
 
 Scenario `local` simulates processes under pids that exist here, since nvitop asks the kernel about each.
-The clock is held at the very moment of a tick, so that three readers and a file speak of one moment.
+The clock is held at the very moment of a tick, so that all readers and a file speak of one moment. The two
+exporters ask again and again; while the clock is held they get the same answers, so nothing is off by time, and
+what is tolerated below is how they round.
 """
 
 import json
@@ -25,6 +28,24 @@ SAME = {
     "power_watts": ("gpu_power_watts", {}),
     "temperature_celsius": ("gpu_temperature_celsius", {"sensor": "gpu"}),
     "sm_clock_hertz": ("gpu_clock_hertz", {"clock": "sm"}),
+}
+MIB = 2**20
+# Of each exporter: family, our unit's size in its own, and how far off it may be in ours. nvitop-exporter tells
+# a tenth of a MiB.
+NVITOP = {
+    "utilization_percent": ("gpu_utilization_Percentage", 1, 0),
+    "memory_used_bytes": ("gpu_memory_used_MiB", MIB, MIB),
+    "memory_total_bytes": ("gpu_memory_total_MiB", MIB, MIB),
+    "power_watts": ("gpu_power_usage_W", 1, 0.001),
+    "temperature_celsius": ("gpu_temperature_C", 1, 0),
+    "sm_clock_hertz": ("gpu_clock_sm_MHz", 1_000_000, 0),
+}
+ALL_SMI = {
+    "utilization_percent": ("all_smi_gpu_utilization", 1, 0),
+    "memory_used_bytes": ("all_smi_gpu_memory_used_bytes", 1, 0),
+    "memory_total_bytes": ("all_smi_gpu_memory_total_bytes", 1, 0),
+    "power_watts": ("all_smi_gpu_power_consumption_watts", 1, 0.001),
+    "temperature_celsius": ("all_smi_gpu_temperature_celsius", 1, 0),
 }
 
 
@@ -66,6 +87,79 @@ def peers(suite):
     expected = {(gpu, pid): sizes(memory) for gpu, pid, memory in scenario}
     suite.expect(listed.keys() == expected.keys() and all(listed[key] in expected[key] for key in listed),
                  f"nvitop lists (gpu, pid) and memory {listed}, the scenario has {expected}:\n{table}")
+
+    exporters(suite, demo, scenario)
+
+
+def exporters(suite, demo, scenario):
+    """nvitop-exporter and all-smi, at the moment at which the clock is held."""
+    driver = json.loads(peer(demo, __file__, "nvml"))
+    suite.expect(any(gpu["utilization_percent"] for gpu in driver), "no GPU is busy at this moment, so little is compared")
+    pages = {
+        "nvitop-exporter": start_nvitop_exporter(suite, demo, len(driver)),
+        "all-smi": start_all_smi(suite, demo, len(driver)),
+    }
+    for name, table, gpu_label in (("nvitop-exporter", NVITOP, "uuid"), ("all-smi", ALL_SMI, "gpu_uuid")):
+        for gpu in driver:
+            for ours, (family, unit, tolerance) in table.items():
+                values = [value * unit for labels, value in pages[name].get(family, ()) if labels.get(gpu_label) == gpu["uuid"]]
+                suite.expect(len(values) == 1 and abs(values[0] - gpu[ours]) <= tolerance,
+                             f"GPU {gpu['gpu']}: {family} of {name} is {values}, the driver says {gpu[ours]}")
+    wanted = {(gpu, pid): memory for gpu, pid, memory in scenario}
+    listed = {(int(labels["index"]), int(labels["pid"])): value * MIB
+              for labels, value in pages["nvitop-exporter"].get("process_gpu_memory_MiB", ())}
+    suite.expect(listed.keys() == wanted.keys() and all(abs(listed[key] - wanted[key]) <= MIB for key in listed),
+                 f"nvitop-exporter has (gpu, pid) and memory {listed}, the scenario {wanted}")
+    # It lists every process of the host; those off the GPUs hold nothing.
+    listed = {(int(labels["gpu_index"]), int(labels["pid"])): value
+              for labels, value in pages["all-smi"].get("all_smi_process_memory_used_bytes", ()) if value}
+    suite.expect(listed == wanted, f"all-smi has (gpu, pid) and memory {listed}, the scenario {wanted}")
+
+
+def start_nvitop_exporter(suite, demo, gpus):
+    """Its page, as soon as it has all GPUs and processes."""
+    port = harness.free_port()
+    program = suite.start("nvitop-exporter", "env", f"LD_LIBRARY_PATH={demo.driver}", sys.executable, "-m", "nvitop_exporter",
+                          "--bind-address", "127.0.0.1", "--port", str(port), "--interval", "0.5")
+    return settled(f"http://127.0.0.1:{port}/metrics", "process_gpu_memory_MiB", "gpu_power_usage_W", gpus, program)
+
+
+def start_all_smi(suite, demo, gpus):
+    """Its page; it looks for GPUs only where `nvidia-smi -L` lists some, under the name without a version."""
+    tools = suite.folder / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text('#!/bin/sh\necho "GPU 0: NVIDIA H100 (simulated) (UUID: GPU-0)"\n')
+    (tools / "nvidia-smi").chmod(0o755)
+    link = demo.driver / "libnvidia-ml.so"
+    if not link.is_symlink():
+        link.symlink_to("libnvidia-ml.so.1")
+    port = harness.free_port()
+    program = suite.start("all-smi", "env", f"LD_LIBRARY_PATH={demo.driver}", f"PATH={tools}:{os.environ['PATH']}",
+                          "all-smi", "api", "--port", str(port), "--interval", "1", "--processes")
+    return settled(f"http://127.0.0.1:{port}/metrics", "all_smi_process_memory_used_bytes", "all_smi_gpu_power_consumption_watts", gpus, program)
+
+
+def settled(url, processes, power, gpus, program):
+    """A page's series by family, when it shows processes and all GPUs, twice the same: it reads one by one."""
+    former = []
+
+    def look():
+        page = families(harness.get(url)[0])
+        shown = [sorted(map(repr, page.get(family, ()))) for family in (processes, power)]
+        whole = shown[0] and len(shown[1]) == gpus and shown == former
+        former[:] = shown
+        return page if whole else None
+
+    return harness.wait_for(f"all GPUs and processes on {url}", 60, look, program, 1)
+
+
+def families(page):
+    """Of each family, the labels and values of its series; written by hand, so that no parser's taste matters."""
+    found = {}
+    for name, labels, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$", page, re.M):
+        pairs = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+        found.setdefault(name, []).append((pairs, float(value)))
+    return found
 
 
 def one_moment(demo):
@@ -133,6 +227,7 @@ def nvml():
             "memory_total_bytes": memory.total,
             "memory_free_bytes": memory.free,
             "memory_reserved_bytes": memory.reserved,
+            "utilization_percent": pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
             "power_watts": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
             "temperature_celsius": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
             "sm_clock_hertz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 1_000_000,
