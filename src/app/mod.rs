@@ -6,8 +6,10 @@
 mod bills;
 pub mod demo;
 mod doctor;
+mod heard;
 mod host;
 mod io;
+mod kernel_log;
 mod lanes;
 mod ledger;
 mod node_lock;
@@ -84,6 +86,7 @@ struct Shared {
     /// Lanes and events to the pulse.
     news: mpsc::Sender<News>,
     lanes: Mutex<lanes::Lanes>,
+    heard: heard::Heard,
     identities: host::Published,
     pages: Arc<export::Latest>,
     simulated: AtomicBool,
@@ -110,6 +113,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         stop: Stop::default(),
         news,
         lanes: Mutex::default(),
+        heard: heard::Heard::default(),
         identities: host::Published::default(),
         pages: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
@@ -153,6 +157,7 @@ fn start(
     let io = io::start(listeners, config, &host, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     host::start(host, agent, shared)?;
+    kernel_log::start(Host::at(root), shared)?;
     let meter = Meter::new(Arc::new(policy::policy(config)), clock.now(), recovered);
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(config, ledger.as_ref(), &io), shared)?;
     Ok(Threads { io, pulse, ledger })

@@ -211,6 +211,7 @@ pub enum IdentityValue {
     Unsupported,
     MigInfo,
     Busy,
+    Health,
 }
 
 /// What is known of a GPU's XIDs.

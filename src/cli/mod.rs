@@ -5,6 +5,7 @@
 
 mod bill;
 mod doctor;
+mod health;
 mod metrics;
 
 use std::fmt::Display;
@@ -52,6 +53,8 @@ enum Command {
     },
     /// Say what works on this node, what does not, and why.
     Doctor(doctor::Doctor),
+    /// Say how each GPU is and what to do about it.
+    Health(health::Health),
     /// What the processes of the local scenario run.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
@@ -144,6 +147,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Metrics(metrics) => metrics.run(),
         Command::CheckConfig { file } => check_config(&file),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Health(health) => health.run(),
         Command::Child => {
             demo::idle_child();
             Ok(())

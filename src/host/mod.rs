@@ -7,6 +7,7 @@
 
 mod bounded;
 mod cgroup;
+mod kernel_log;
 pub mod own;
 mod passwd;
 mod process;
@@ -16,6 +17,7 @@ mod status;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use kernel_log::KernelLog;
 pub use process::{Gone, Process};
 
 use passwd::Passwd;
@@ -60,6 +62,12 @@ impl Host {
     /// The name of the host: the kernel's, else the configured one.
     pub fn host_name(&self) -> Option<String> {
         self.word("proc/sys/kernel/hostname").or_else(|| self.word("etc/hostname"))
+    }
+
+    /// The kernel's log, from now on; or, if it `came` while it was waited for, from its beginning.
+    pub fn kernel_log(&self, came: bool) -> std::io::Result<KernelLog> {
+        let path = self.root.join("dev/kmsg");
+        if came { KernelLog::open_whole(&path) } else { KernelLog::open(&path) }
     }
 
     fn directory(&self, pid: u32) -> PathBuf {

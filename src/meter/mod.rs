@@ -7,10 +7,12 @@ mod account;
 mod accounts;
 mod idle;
 mod integrate;
+mod judge;
 mod numbers;
 mod seal;
 mod xids;
 
+pub use judge::NoticeCount;
 pub use numbers::{Counters, Services};
 pub use seal::unsupported;
 
@@ -21,11 +23,12 @@ use crate::catalogue::{INTEGRALS, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
-use crate::model::{Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, XidEvent};
+use crate::model::{Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, XidCount};
 use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
+use judge::Bench;
 use xids::Xids;
 
 /// What the operator decided, as far as the pulse needs it; read once per pulse.
@@ -72,8 +75,10 @@ pub enum News {
 pub struct Inputs {
     /// From the lanes, in order of time for each GPU.
     pub news: Vec<News>,
+    /// From the event set and the kernel's log.
+    pub xids: Vec<XidCount>,
     /// From the event set.
-    pub xids: Vec<XidEvent>,
+    pub notices: Vec<NoticeCount>,
     /// Who the processes are.
     pub identities: Arc<Identities>,
     /// The driver calls that lanes are in, by UUID.
@@ -98,6 +103,7 @@ struct Gpu {
     id: GpuId,
     account: Account,
     xids: Xids,
+    bench: Bench,
     frame: Option<Arc<Frame>>,
     /// Nanoseconds integrated of every ratio that has a counter.
     integrals: Vec<Reading>,
@@ -119,6 +125,8 @@ pub struct Meter {
     holders: BTreeMap<HolderId, Holder>,
     /// Whom this process has introduced to the ledger.
     introduced: BTreeSet<HolderId>,
+    /// XIDs of GPUs that have not said where they sit.
+    unplaced: Vec<XidCount>,
     counters: Counters,
     roster: Arc<Roster>,
     sequence: u64,
@@ -141,6 +149,7 @@ impl Meter {
             accounts: Accounts::default(),
             holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
+            unplaced: Vec::new(),
             counters: Counters::default(),
             roster: Arc::default(),
             sequence: 0,
@@ -175,12 +184,9 @@ impl Meter {
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);
         }
-        for event in &inputs.xids {
-            if let Some(gpu) = self.gpus.get_mut(&event.uuid) {
-                gpu.xids.hear(event);
-            }
-        }
+        self.listen(now, inputs.xids, inputs.notices);
         self.settle(at, &inputs.identities, &mut batch);
+        self.judge(now);
         let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
         Pulse { snapshot, batch }
     }
@@ -287,6 +293,7 @@ impl Gpu {
             id,
             account,
             xids: Xids::default(),
+            bench: Bench::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
             busy: Err(Absence::NotYet),

@@ -22,7 +22,7 @@ mod plan;
 mod processes;
 
 pub use door::{CallSlot, InFlight};
-pub use events::Events;
+pub use events::{Event, Events, Told, Waited};
 pub use inventory::{Found, count, find};
 pub use lane::Lane;
 pub use library::{Library, OpenError};
