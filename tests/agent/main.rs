@@ -6,5 +6,6 @@ mod account;
 mod bad_input;
 mod doctor;
 mod faults;
+mod health;
 mod running;
 mod scrape;
