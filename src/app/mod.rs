@@ -33,7 +33,7 @@ use crate::meter::{Meter, News};
 use crate::{export, serve};
 
 pub use bills::{BillProblem, statement};
-pub use doctor::{Diagnosis, Finding, GpuDiagnosis, diagnose};
+pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, diagnose};
 
 /// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
 pub fn clock_of(library: Option<&Path>) -> Clock {
