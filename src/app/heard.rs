@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::catalogue::xid;
+use crate::clock::system_now;
 use crate::meter::NoticeCount;
-use crate::model::{GpuName, Notice, Stamp, XidCount, XidSource};
+use crate::model::{GpuName, Nanoseconds, Notice, Stamp, XidCount, XidSource};
 use crate::nvml::{Event, Told};
 
 /// Kinds of XID that are kept apart between two pulses; a node of 16 GPUs in MIG has fewer.
@@ -20,7 +21,7 @@ pub(super) struct Heard(Mutex<Shelf>);
 
 #[derive(Default)]
 struct Shelf {
-    xids: BTreeMap<Kind, (u64, Stamp)>,
+    xids: BTreeMap<Kind, (u64, Stamp, Nanoseconds)>,
     notices: BTreeMap<(Arc<str>, Notice), u64>,
     hints: BTreeMap<Arc<str>, Hint>,
     kernel_log: Option<bool>,
@@ -80,6 +81,7 @@ impl Batch {
 impl Heard {
     /// Adds what came until `now`.
     pub(super) fn add(&self, batch: Batch, now: Stamp) {
+        let heard = system_now().boottime;
         let mut shelf = self.lock();
         for (kind, count) in batch.xids {
             if let GpuName::Uuid(uuid) = &kind.gpu
@@ -91,8 +93,8 @@ impl Heard {
                 shelf.refused = shelf.refused.saturating_add(count);
                 continue;
             }
-            let seen = shelf.xids.entry(kind).or_insert((0, now));
-            *seen = (seen.0.saturating_add(count), now);
+            let seen = shelf.xids.entry(kind).or_insert((0, now, heard));
+            *seen = (seen.0.saturating_add(count), now, heard);
         }
         for ((uuid, notice), count) in batch.notices {
             let hint = shelf.hints.entry(Arc::clone(&uuid)).or_default();
@@ -116,9 +118,9 @@ impl Heard {
         let mut shelf = self.lock();
         let (xids, notices) = (std::mem::take(&mut shelf.xids), std::mem::take(&mut shelf.notices));
         drop(shelf);
-        let xids = xids.into_iter().map(|(kind, (count, last))| {
+        let xids = xids.into_iter().map(|(kind, (count, last, heard))| {
             let Kind { source, gpu, xid, gpu_instance, compute_instance } = kind;
-            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last }
+            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
         });
         let notices = notices.into_iter().map(|((uuid, notice), count)| NoticeCount { uuid, notice, count });
         (xids.collect(), notices.collect())

@@ -60,7 +60,7 @@ impl Xids {
 
 impl Code {
     fn hear(&mut self, told: &XidCount) -> u64 {
-        let now = told.last.boottime;
+        let now = told.heard;
         if now.0.saturating_sub(self.heard.0) > QUIET.0 {
             (self.events, self.lines) = (0, 0);
         }
@@ -88,8 +88,9 @@ mod tests {
     fn told(source: XidSource, xid: u32, count: u64, second: u64) -> XidCount {
         let (gpu_instance, compute_instance) = (None, None);
         let gpu = GpuName::Uuid("GPU-1".into());
-        let last = Stamp { boottime: Nanoseconds::from_seconds(second), utc: Utc(second) };
-        XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last }
+        let last = Stamp { utc: Utc(second), ..Stamp::default() };
+        let heard = Nanoseconds::from_seconds(second);
+        XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
     }
 
     #[test]

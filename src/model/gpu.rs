@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, Stamp};
+use super::{Bytes, Nanoseconds, Stamp};
 
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,6 +114,8 @@ pub struct XidCount {
     pub count: u64,
     /// When the last one was heard.
     pub last: Stamp,
+    /// The same on the system's boot clock: sources lag in real time, whatever the node's clock is.
+    pub heard: Nanoseconds,
 }
 
 /// What the driver tells of a GPU beside XIDs.

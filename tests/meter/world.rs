@@ -199,7 +199,8 @@ impl World {
 
     fn tell(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
         let (gpu_instance, compute_instance) = (None, None);
-        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last: self.now };
+        let (last, heard) = (self.now, self.now.boottime);
+        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, heard };
         self.pulse_with(Vec::new(), vec![told]);
     }
 
