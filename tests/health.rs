@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use gpumeter::catalogue::xid::{self, Action, Class};
-use gpumeter::health::{Clears, Heard, Judge, Presence, RULES, Rule, Sign, Signs, When};
+use gpumeter::health::{Clears, Heard, Judge, Presence, RULES, Rule, Sign, Signs, When, kernel_line};
 use gpumeter::model::{HealthState, Nanoseconds, Remedy, Stamp, Utc, Verdict};
+use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -242,5 +243,35 @@ fn every_fault_that_is_no_information_has_exactly_one_rule() {
             || (class == Class::Application && action == Action::ContactSupport);
         let rules = RULES.iter().filter(|rule| matches!(rule.when, When::Xid(which) if which(class, action)));
         assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_record_of_the_kernel_stops_its_reader(record in any::<String>(), tail in any::<String>()) {
+        kernel_line::parse(&record);
+        kernel_line::parse(&format!("NVRM: Xid ({record}"));
+        kernel_line::parse(&format!("NVRM: Xid (PCI:0000:0f:00 {record}): {tail}"));
+        let line = format!("NVRM: Xid (PCI:0000:0f:00): 13, {record}");
+        prop_assert_eq!(kernel_line::parse(&line).map(|read| read.xid), Some(13), "{}", line);
+    }
+
+    #[test]
+    fn whatever_the_signs_say_the_verdict_is_that_of_its_worst_reason(
+        looks in prop::collection::vec((0..15_usize, prop::option::of(any::<i64>()), 0..176_u32, any::<u64>(), 0..2_u64), 1..60),
+    ) {
+        let (mut judge, mut signs, mut now) = (Judge::default(), Signs::new(Presence::Answers, 0), Stamp::default());
+        for (sign, value, xid, count, life) in looks {
+            signs.set(gpumeter::health::SIGNS[sign].sign, value);
+            signs.life = signs.life.wrapping_add(life);
+            now.boottime.0 += 7 * SECOND;
+            let mut heard = Heard::default();
+            heard.xids.insert(xid, (count, None));
+            let verdict = judge.judge(now, &signs, &heard);
+            let worst = verdict.reasons.iter().map(|reason| (reason.state, reason.remedy)).max();
+            prop_assert_eq!(worst.unwrap_or((HealthState::Ok, Remedy::None)), (verdict.state, verdict.remedy));
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Memory {
             self.anchor = Some((now, value));
             return None;
         };
-        let grown = value - stood;
+        let grown = value.saturating_sub(stood);
         if grown >= by {
             let before = if self.open.is_some() { self.seen.0 } else { 0 };
             self.seen = (before.saturating_add(grown), value);

@@ -1,7 +1,7 @@
-//! What Linux says of a pid, of a uid and of itself.
+//! What Linux says of a pid, of a uid, of itself, and in its log.
 //!
 //! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
-//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name; [`own`] alone always
+//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name, [`KernelLog`]; [`own`] alone always
 //! means the running agent. Everything read is somebody else's text: reads are bounded, parsers are total.
 //! It knows no GPU, no holder and no clock, and keeps nothing but the user names.
 

@@ -13,8 +13,9 @@ use crate::model::{Nanoseconds, Utc, XidCount, XidSource};
 /// No GPU has more kinds of XID than this; a driver that sends more sends garbage.
 const MOST_CODES: usize = 64;
 
-/// How long both sources are quiet about a code before what comes is new to both.
-const QUIET: Nanoseconds = Nanoseconds::from_seconds(10);
+/// How long both sources are quiet about a code before what comes is new to both: far more than the fraction of a
+/// second by which either lags, since a starved agent reads late.
+const QUIET: Nanoseconds = Nanoseconds::from_seconds(30);
 
 /// Counts by code and by action.
 #[derive(Clone, Debug)]

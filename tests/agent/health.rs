@@ -85,28 +85,35 @@ fn a_gpu_that_does_not_answer_is_unknown_and_so_is_an_agent_that_is_not_there() 
     assert_eq!(health(&demo, &["--fail-on", "sometimes"]).0, Some(2));
 }
 
+/// Where a GPU sits, as the kernel prints it: a short domain, small letters, no function.
+fn place(page: &Scrape, gpu: &str) -> String {
+    let labels = [gpu];
+    let (info, _) = page.of("gpu_info", &labels).next().unwrap();
+    let place = info.split_once("pci_bus_id=\"").and_then(|(_, rest)| rest.split('.').next()).unwrap();
+    place[4..].to_lowercase()
+}
+
 #[test]
-fn an_xid_that_only_the_kernel_logs_is_counted_and_judged() {
-    let demo = node("");
+fn an_xid_that_only_the_kernel_logs_is_counted_and_one_that_both_tell_once() {
+    let demo = node(r#"{"at": 8, "gpu": 1, "xid": 13}"#);
     let readable = ["collector=\"kernel_log\""];
-    let page = demo.agent.wait_for("verdicts", |page| {
-        page.of("gpu_health", &["state=\"ok\""]).count() == 2
+    let page = demo.agent.wait_for("the event", |page| {
+        page.has("gpu_xid_errors_total", &["xid=\"13\""])
             && page.value("gpumeter_collector_success", &readable).is_some()
     });
-    let (info, _) = page.of("gpu_info", &["gpu=\"1\""]).next().unwrap();
-    let place = info.split_once("pci_bus_id=\"").and_then(|(_, rest)| rest.split('"').next()).unwrap();
-    // As the kernel prints it: a short domain, small letters, no function.
-    let (domain, rest) = place.split_once(':').unwrap();
-    let rest = rest.split_once('.').unwrap().0;
-    let at = format!("{}:{rest}", &domain[4..]).to_lowercase();
-    let log = demo.driver("kmsg");
-    let garbage =
-        "6,1,1,-;usb 1-1: new device\n SUBSYSTEM=usb\n12,2,2,-;NVRM: Xid (PCI:0000:00:00): 48, forged\n";
-    let line = format!("{garbage}4,3,3,-;NVRM: Xid (PCI:{at}): 62, 0cb5(2d50) 8503d428\n");
-    std::fs::write(&log, line).unwrap();
-    let page = demo.agent.wait_for("the line", is("gpu=\"1\"", "state=\"failed\""));
+    let at = place(&page, "gpu=\"1\"");
+    let lines = [
+        "6,1,1,-;usb 1-1: new device\n SUBSYSTEM=usb\n".to_owned(),
+        format!("4,2,2,-;NVRM: Xid (PCI:{at}): 13, pid=7, name=python3, Graphics Exception\n"),
+        format!("12,3,2,-;NVRM: Xid (PCI:{at}): 48, written by a process\n"),
+        "4,4,2,-;NVRM: Xid (PCI:0042:42:00): 48, of a GPU that is not here\n".to_owned(),
+        format!("4,5,3,-;NVRM: Xid (PCI:{at}): 62, 0cb5(2d50) 8503d428\n"),
+    ];
+    std::fs::write(demo.driver("kmsg"), lines.concat()).unwrap();
+    let page = demo.agent.wait_for("the lines", is("gpu=\"1\"", "state=\"failed\""));
+    // The line of the event came before that of the other.
+    assert_eq!(page.of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(), ["1", "1"]);
     assert_eq!(page.value("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]), Some("1"));
-    assert_eq!(page.of("gpu_xid_errors_total", &[]).count(), 1);
     assert_eq!(page.value("gpumeter_collector_success", &readable), Some("1"));
 }
 

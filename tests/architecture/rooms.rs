@@ -25,7 +25,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &["model", "clock", "catalogue"],
         "the only code that knows the driver: one door, plans, lanes",
     ),
-    room("host", &["model", "clock"], "what Linux says of a pid, rooted at a path"),
+    room("host", &["model", "clock"], "what Linux says of a pid and in its log, rooted at a path"),
     room("holders", &["model", "clock", "host"], "who a process is, and who holds what"),
     room("tenants", &["model"], "from a holder's facts to a tenant"),
     room("attribution", &["model"], "pure: a window's raw integrals to rows; the laws"),
