@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod export;
+pub mod health;
 pub mod holders;
 pub mod host;
 pub mod ledger;

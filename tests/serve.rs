@@ -197,7 +197,7 @@ fn what_is_not_here_or_cannot_be_done_says_so() {
 #[test]
 fn only_this_host_by_its_own_name_reads_more_than_metrics() {
     let agent = Agent::start(Limits::default());
-    for path in ["/", "/api/v1/snapshot", "/api/v1/bill"] {
+    for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"] {
         for host in ["node7:9855", "rebind.evil.example"] {
             let answer =
                 agent.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
@@ -213,7 +213,7 @@ fn only_this_host_by_its_own_name_reads_more_than_metrics() {
 fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
     let agent = Agent::start(Limits::default());
     agent.sealed.store(false, Ordering::Relaxed);
-    for path in ["/metrics", "/-/ready", "/api/v1/snapshot"] {
+    for path in ["/metrics", "/-/ready", "/api/v1/snapshot", "/api/v1/health"] {
         let answer = agent.get(path);
         assert_eq!(status(&answer), 503, "{path}");
         assert!(answer.contains("retry-after: 1\r\n"), "{answer}");

@@ -4,7 +4,9 @@
 //! ended: what was found until then is told, and the call is named.
 
 mod examination;
+mod families;
 mod place;
+mod variant;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -15,6 +17,9 @@ use crate::config::Config;
 use crate::host::Host;
 use crate::model::Nanoseconds;
 use examination::{News, Progress, Step};
+use families::Wanted;
+
+pub use families::{FamilyDiagnosis, Standing};
 
 /// What works and what does not.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +28,8 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// What each GPU answers.
     pub gpus: Vec<GpuDiagnosis>,
+    /// Which deployment it amounts to.
+    pub variant: &'static str,
 }
 
 /// One finding.
@@ -51,10 +58,8 @@ pub struct GpuDiagnosis {
     pub uuid: String,
     /// Product name.
     pub model: String,
-    /// Families that it answers.
-    pub answered: usize,
-    /// Families that it does not, and why.
-    pub absent: Vec<(&'static str, &'static str)>,
+    /// Every family of the catalogue that is not the agent's own.
+    pub families: Vec<FamilyDiagnosis>,
 }
 
 /// How long one driver call may take.
@@ -65,15 +70,18 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     driver(config, &mut diagnosis);
     diagnosis.findings.push(place::processes(&Host::at("/")));
+    diagnosis.findings.push(place::kernel_log(&Host::at("/")));
     diagnosis.findings.push(place::ledger(config));
+    diagnosis.variant = variant::of(&diagnosis.findings);
     diagnosis
 }
 
 fn driver(config: &Config, diagnosis: &mut Diagnosis) {
     let (sender, news) = channel();
     let progress = Progress::default();
-    let (path, theirs) = (config.nvml.library.clone(), progress.clone());
-    let thread = Thread::start("doctor", move || examination::examine(path.as_deref(), &theirs, &sender));
+    let (path, theirs, wanted) = (config.nvml.library.clone(), progress.clone(), Wanted::by(config));
+    let thread =
+        Thread::start("doctor", move || examination::examine(path.as_deref(), wanted, &theirs, &sender));
     match thread {
         Ok(_) => listen(&news, &progress, diagnosis),
         Err(error) => diagnosis.findings.push(Finding::new("driver", false, error.to_string())),

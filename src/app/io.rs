@@ -122,7 +122,7 @@ fn destination(config: &Config, host: &Host) -> Result<Option<(push::Destination
 
 /// The pages of the latest snapshot, without a copy.
 fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
-    let (metrics, snapshot, sealed) = (Arc::clone(latest), Arc::clone(latest), Arc::clone(latest));
+    let [metrics, snapshot, verdicts, sealed] = [(); 4].map(|()| Arc::clone(latest));
     serve::Pages::new(
         move |wanted| {
             let variant = Variant::negotiate(wanted.accept);
@@ -141,6 +141,7 @@ fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
         },
         move || sealed.get().is_some(),
     )
+    .with_health(move || Some(export::health(&verdicts.get()?.snapshot).into()))
 }
 
 /// A page as bytes that many connections share.

@@ -21,7 +21,7 @@ use crate::catalogue::Level;
 use crate::clock::{Stop, system_now};
 use crate::config::Config;
 use crate::meter::News;
-use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, XidEvent};
+use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
 
 pub(super) use orders::Orders;
@@ -43,7 +43,6 @@ pub(super) struct Lanes {
     silent: BTreeSet<u32>,
     lost: BTreeSet<u32>,
     thread: Option<Thread>,
-    xids: Vec<XidEvent>,
     errors: BTreeMap<(Arc<str>, &'static str), u64>,
     node: Option<NodeLock>,
 }
@@ -132,11 +131,6 @@ impl Nameless {
             _ => (call, now, false),
         });
     }
-}
-
-/// XIDs heard since the last look.
-pub(super) fn take_xids(shared: &Shared) -> Vec<XidEvent> {
-    std::mem::take(&mut lock(shared).xids)
 }
 
 /// Ticks that brought nothing, by collector and reason.
@@ -336,7 +330,11 @@ fn sample(mut lane: Lane, cadence: Cadence, end: &Stop, shared: &Shared) {
     let mut generation = 0;
     while !end.is_called() {
         let mut earliest = Nanoseconds(0);
-        let due = cadence.every.map(|every| tick.is_multiple_of(every));
+        let hint = shared.heard.take_hint(&gpu.uuid);
+        if hint.recut {
+            lane.forget_plan();
+        }
+        let due = cadence.every.map(|every| hint.ask_all || tick.is_multiple_of(every));
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
         match catch_unwind(AssertUnwindSafe(|| lane.tick(due))) {
             Ok(answer) => {

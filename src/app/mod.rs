@@ -7,8 +7,10 @@ mod bills;
 pub mod control;
 pub mod demo;
 mod doctor;
+mod heard;
 mod host;
 mod io;
+mod kernel_log;
 mod lanes;
 mod ledger;
 mod node_lock;
@@ -34,7 +36,7 @@ use crate::meter::{Meter, News};
 use crate::{export, serve};
 
 pub use bills::{BillProblem, statement};
-pub use doctor::{Diagnosis, Finding, GpuDiagnosis, diagnose};
+pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, diagnose};
 pub use record::{RecordError, Recorded, Recording, record};
 
 /// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
@@ -101,6 +103,7 @@ struct Shared {
     /// Lanes and events to the pulse.
     news: mpsc::Sender<News>,
     lanes: Mutex<lanes::Lanes>,
+    heard: heard::Heard,
     identities: host::Published,
     pages: Arc<export::Latest>,
     simulated: AtomicBool,
@@ -133,6 +136,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         stop: Stop::default(),
         news,
         lanes: Mutex::default(),
+        heard: heard::Heard::default(),
         identities: host::Published::default(),
         pages: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
@@ -181,6 +185,7 @@ fn start(
     let io = io::start(listeners, config, &host, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     host::start(host, agent, shared)?;
+    kernel_log::start(Host::at(root), shared)?;
     let meter = Meter::new(Arc::new(policy::policy(config)), clock.now(), recovered);
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(config, ledger.as_ref(), &io), shared)?;
     Ok(Threads { io, pulse, ledger, control })

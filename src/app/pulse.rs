@@ -125,14 +125,32 @@ fn first_frames(inbox: &Receiver<News>, shared: &Shared) -> Vec<News> {
 
 fn inputs(news: Vec<News>, outlets: &Outlets, shared: &Shared) -> Inputs {
     let (identities, _) = shared.identities.get();
+    let (xids, notices) = shared.heard.take();
     Inputs {
         news,
-        xids: lanes::take_xids(shared),
+        xids,
+        notices,
         identities,
         pci: shared.identities.pci(),
         in_flight: lanes::in_flight(shared),
         acknowledged: outlets.status.as_ref().map(|status| status.take()).unwrap_or_default(),
         services: services(outlets, shared),
+    }
+}
+
+/// What those who hear of GPUs say of themselves.
+fn hearing(services: &mut Services, shared: &Shared) {
+    let (kernel_log, overrun, refused) = shared.heard.losses();
+    if let Some(ok) = kernel_log {
+        services.add("gpumeter_collector_success", vec![("collector", "kernel_log".into())], ok.into());
+    }
+    for (collector, reason, count) in
+        [("kernel_log", "overrun", overrun), ("events", "too_many_kinds", refused)]
+    {
+        if count > 0 {
+            let labels = vec![("collector", collector.into()), ("reason", reason.into())];
+            services.add("gpumeter_collector_errors_total", labels, i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 }
 
@@ -150,6 +168,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
         let labels = vec![("collector", collector), ("reason", reason.into())];
         services.add("gpumeter_collector_errors_total", labels, whole(count));
     }
+    hearing(&mut services, shared);
     if let (_, Some(at)) = shared.identities.get() {
         let age = shared.clock.now().boottime.0.saturating_sub(at.0);
         services.add("gpumeter_resolver_success", vec![("resolver", "host".into())], 1);

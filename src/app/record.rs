@@ -125,6 +125,9 @@ fn read(
     Ok(Recorded { gpus: lanes.len(), ticks })
 }
 
+/// Short, since whoever waits hears no stop meanwhile.
+const WAIT_MILLISECONDS: u32 = 200;
+
 /// Events come when they come, so they are waited for beside the reading.
 fn hear(library: &Arc<Library>, gpus: &[Found], clock: &Clock, stop: &Stop) -> Result<Thread, StartError> {
     let mut events = Events::new(library, CallSlot::default(), clock.clone()).ok();
@@ -137,7 +140,7 @@ fn hear(library: &Arc<Library>, gpus: &[Found], clock: &Clock, stop: &Stop) -> R
     let stop = stop.clone();
     Thread::start("events", move || {
         let Some(mut events) = events.filter(|events| !events.is_empty()) else { return };
-        while !stop.is_called() && events.wait().is_ok() {}
+        while !stop.is_called() && events.wait(WAIT_MILLISECONDS).is_ok() {}
         events.free();
     })
 }

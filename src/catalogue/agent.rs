@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_collector_success",
         Kind::Gauge,
         Unit::None,
-        "1 when the driver can be used, or the GPU's lane brings frames, else 0.",
+        "1 when the driver can be used, the GPU's lane brings frames, or the kernel's log can be read, else 0.",
         &["collector"],
     ),
     agent(

@@ -212,6 +212,7 @@ pub enum IdentityValue {
     Unsupported,
     MigInfo,
     Busy,
+    Health,
 }
 
 /// What is known of a GPU's XIDs.

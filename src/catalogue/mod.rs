@@ -9,6 +9,7 @@ mod agent;
 mod clocks;
 mod errors;
 mod family;
+mod health;
 mod identity;
 mod instances;
 mod laws;
@@ -32,6 +33,7 @@ pub const SUBJECTS: &[&[Family]] = &[
     clocks::ROWS,
     links::ROWS,
     errors::ROWS,
+    health::ROWS,
     instances::ROWS,
     processes::ROWS,
     account::ROWS,

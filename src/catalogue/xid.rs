@@ -1,8 +1,28 @@
-//! What an XID means: its class and the action that it calls for, from NVIDIA's XID catalogue.
+//! What an XID means: its class, the action that it calls for, and what happened, from NVIDIA's XID catalogue.
 //!
-//! The rows below are those that nodes really meet; a code without a row is `unknown` and calls for support.
+//! A code that is not in the table is `unknown` and calls for support.
+
+mod table;
+
+use table::TABLE;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xid {
+    /// The code.
+    pub code: u32,
+    /// What kind of fault it tells of.
+    pub class: Class,
+    /// The first thing to do.
+    pub action: Action,
+    /// What happened, in a few words.
+    pub text: &'static str,
+}
 
 /// The action that an XID calls for; the values of the `action` label.
+///
+/// Each is a series per GPU from the start, so there are few: a virtual machine that must be restarted is the
+/// agent's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Restart the application.
@@ -13,16 +33,25 @@ pub enum Action {
     ResetGpu,
     /// Drain and reboot the node.
     RebootNode,
-    /// Check cabling, cooling or seating.
-    Check,
+    /// Update driver or firmware.
+    UpdateSoftware,
+    /// Check power cables and seating.
+    CheckMechanicals,
     /// Ask the vendor.
     ContactSupport,
 }
 
 impl Action {
     /// All actions, in the order in which they are counted.
-    pub const ALL: [Self; 6] =
-        [Self::RestartApp, Self::Ignore, Self::ResetGpu, Self::RebootNode, Self::Check, Self::ContactSupport];
+    pub const ALL: [Self; 7] = [
+        Self::RestartApp,
+        Self::Ignore,
+        Self::ResetGpu,
+        Self::RebootNode,
+        Self::UpdateSoftware,
+        Self::CheckMechanicals,
+        Self::ContactSupport,
+    ];
 
     /// The value of the `action` label.
     pub const fn name(self) -> &'static str {
@@ -31,7 +60,8 @@ impl Action {
             Self::Ignore => "ignore",
             Self::ResetGpu => "reset_gpu",
             Self::RebootNode => "reboot_node",
-            Self::Check => "check",
+            Self::UpdateSoftware => "update_software",
+            Self::CheckMechanicals => "check_mechanicals",
             Self::ContactSupport => "contact_support",
         }
     }
@@ -40,17 +70,17 @@ impl Action {
 /// What kind of fault an XID tells of; the values of the `class` label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The application's own doing.
+    /// The application's own doing, or a fault that ends with it.
     Application,
-    /// The GPU or its memory.
+    /// The GPU, its memory or its place in the node.
     Hardware,
     /// Driver or firmware.
     Driver,
-    /// NVLink.
+    /// NVLink, or the link to the CPU.
     Link,
     /// No fault.
     Information,
-    /// Not in the table.
+    /// Not in use, or not in the table.
     Unknown,
 }
 
@@ -68,16 +98,87 @@ impl Class {
     }
 }
 
-/// Class and action of an XID.
-pub const fn meaning(xid: u32) -> (Class, Action) {
-    match xid {
-        8 | 13 | 31 | 32 | 68 | 69 | 94 => (Class::Application, Action::RestartApp),
-        43 | 45 | 63 | 92 | 137 | 154 => (Class::Information, Action::Ignore),
-        46 | 62 | 109 | 119 | 120 | 136 => (Class::Driver, Action::ResetGpu),
-        48 | 64 | 95 | 140 | 143 | 171 | 172 => (Class::Hardware, Action::ResetGpu),
-        54 => (Class::Hardware, Action::Check),
-        74 | 144..=150 => (Class::Link, Action::ResetGpu),
-        79 => (Class::Hardware, Action::RebootNode),
-        _ => (Class::Unknown, Action::ContactSupport),
+/// The row of a code, if the table has one.
+pub const fn row(code: u32) -> Option<&'static Xid> {
+    if code == 0 || code as usize > TABLE.len() { None } else { Some(&TABLE[code as usize - 1]) }
+}
+
+/// Class and action of a code.
+pub const fn meaning(code: u32) -> (Class, Action) {
+    match row(code) {
+        Some(row) => (row.class, row.action),
+        None => (Class::Unknown, Action::ContactSupport),
+    }
+}
+
+/// What happened, in a few words.
+pub const fn text(code: u32) -> &'static str {
+    match row(code) {
+        Some(row) => row.text,
+        None => "newer than this table",
+    }
+}
+
+/// Whether the fault takes the GPU from whoever holds it: broken hardware, until a reset or reboot.
+pub const fn fails_slot(code: u32) -> bool {
+    matches!(meaning(code), (Class::Hardware, Action::ResetGpu | Action::RebootNode))
+}
+
+const _: () = {
+    let mut place = 0;
+    while place < TABLE.len() {
+        assert!(TABLE[place].code as usize == place + 1, "the table is without a gap, from 1 on");
+        assert!(!TABLE[place].text.is_empty(), "every code says what happened");
+        place += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(action: Action) -> Vec<u32> {
+        TABLE.iter().filter(|row| row.action == action).map(|row| row.code).collect()
+    }
+
+    #[test]
+    fn codes_stand_in_the_bucket_of_nvidias_catalogue() {
+        // 151 asks for the virtual machine to be restarted, which is the agent's node.
+        assert_eq!(with(Action::RebootNode), [79, 151]);
+        assert_eq!(with(Action::UpdateSoftware), [78]);
+        assert_eq!(with(Action::CheckMechanicals), [54]);
+        let reset: Vec<u32> = [46, 48, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143]
+            .into_iter()
+            .chain(144..=150)
+            .collect();
+        assert_eq!(with(Action::ResetGpu), [&*reset, &[155, 156, 158]].concat());
+        let restart = [8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80];
+        let restart: Vec<u32> =
+            restart.into_iter().chain(82..=86).chain([88, 89, 94]).chain(96..=105).chain(126..=135).collect();
+        assert_eq!(with(Action::RestartApp), [&*restart, &[139]].concat());
+        assert_eq!(
+            with(Action::Ignore),
+            [
+                37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 154, 157,
+                160, 161, 162, 163
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_application_did_takes_no_gpu_from_its_holder() {
+        let failing: Vec<u32> = TABLE.iter().map(|row| row.code).filter(|code| fails_slot(*code)).collect();
+        assert_eq!(failing, [48, 64, 79, 95, 110, 140, 143, 156]);
+        assert!(
+            TABLE.iter().all(|row| (row.action == Action::RestartApp) <= (row.class == Class::Application))
+        );
+    }
+
+    #[test]
+    fn a_code_beyond_the_table_is_unknown() {
+        for code in [0, 177, u32::MAX] {
+            assert_eq!(meaning(code), (Class::Unknown, Action::ContactSupport), "{code}");
+        }
+        assert_eq!(text(79), "GPU has fallen off the bus");
     }
 }

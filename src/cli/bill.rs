@@ -65,7 +65,7 @@ impl Bill {
 }
 
 /// One request on loopback, closed by the server: a client library would be the larger half of the command.
-fn get(url: &str, path: &str) -> Result<String, Failure> {
+pub(super) fn get(url: &str, path: &str) -> Result<String, Failure> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let wrong =
         |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));

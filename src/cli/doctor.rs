@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::json;
 
 use super::{Failure, configuration, print};
-use crate::app::{self, Diagnosis};
+use crate::app::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, Standing};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -16,6 +17,9 @@ pub(super) struct Doctor {
     /// The driver library, instead of the one that the loader finds.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
+    /// Print JSON: every family of every GPU, with why it is not there.
+    #[arg(long)]
+    json: bool,
 }
 
 impl Doctor {
@@ -25,7 +29,7 @@ impl Doctor {
             config.nvml.library.clone_from(&self.nvml_library);
         }
         let diagnosis = app::diagnose(&config);
-        print(&page(&diagnosis))?;
+        print(&if self.json { document(&diagnosis) } else { page(&diagnosis) })?;
         let missing = diagnosis.findings.iter().filter(|finding| !finding.works).count();
         match missing {
             0 => Ok(()),
@@ -35,18 +39,94 @@ impl Doctor {
     }
 }
 
+fn document(diagnosis: &Diagnosis) -> String {
+    let findings: Vec<_> = diagnosis
+        .findings
+        .iter()
+        .map(|finding| json!({"what": finding.what, "works": finding.works, "why": finding.why}))
+        .collect();
+    let family = |family: &FamilyDiagnosis| {
+        json!({
+            "family": family.family,
+            "standing": family.standing.name(),
+            "reason": family.reason,
+            "why": family.why,
+        })
+    };
+    let gpus: Vec<_> = diagnosis
+        .gpus
+        .iter()
+        .map(|gpu| {
+            let families: Vec<_> = gpu.families.iter().map(family).collect();
+            json!({"gpu": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "families": families})
+        })
+        .collect();
+    format!("{:#}\n", json!({"variant": diagnosis.variant, "findings": findings, "gpus": gpus}))
+}
+
 fn page(diagnosis: &Diagnosis) -> String {
     let mut page = String::new();
     for finding in &diagnosis.findings {
         let mark = if finding.works { "ok     " } else { "missing" };
         page += &format!("{mark} {}: {}\n", finding.what, finding.why);
     }
-    for gpu in &diagnosis.gpus {
-        page += &format!("\nGPU {} {} {}\n", gpu.index, gpu.uuid, gpu.model);
-        page += &format!("  {} families answered\n", gpu.answered);
-        for (family, reason) in &gpu.absent {
-            page += &format!("  absent {family}: {reason}\n");
+    page += &format!("\nThis amounts to {}.\n", diagnosis.variant);
+    // GPUs that answer alike are told of together.
+    for alike in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)
+    {
+        page += "\n";
+        for gpu in alike {
+            page += &format!("GPU {} {} {}\n", gpu.index, gpu.uuid, gpu.model);
+        }
+        page += &alike.first().map(families).unwrap_or_default();
+    }
+    page
+}
+
+/// The families of a GPU by how they stand and why, most of a kind first.
+fn families(gpu: &GpuDiagnosis) -> String {
+    let answered = gpu.families.iter().filter(|family| family.standing == Standing::Answered).count();
+    let mut page = format!("  {answered} families answered\n");
+    for standing in [Standing::Failed, Standing::Absent, Standing::Off] {
+        let mut left: Vec<&FamilyDiagnosis> =
+            gpu.families.iter().filter(|family| family.standing == standing).collect();
+        left.sort_by_key(|family| (family.reason, &family.why));
+        for group in left.chunk_by(|one, next| one.reason == next.reason && one.why == next.why) {
+            let names: Vec<&str> = group.iter().map(|family| family.family).collect();
+            let Some(first) = group.first() else { continue };
+            let known = ["", standing.name()].contains(&first.reason);
+            let reason = if known { String::new() } else { format!(" {}", first.reason) };
+            page += &format!("  {}{reason}, {}:\n{}", standing.name(), first.why, wrapped(&names));
         }
     }
     page
+}
+
+/// Names in lines that a terminal shows whole.
+fn wrapped(names: &[&str]) -> String {
+    const WIDTH: usize = 96;
+    let mut page = String::new();
+    let mut line = String::new();
+    for name in names {
+        if !line.is_empty() && line.len() + name.len() + 1 > WIDTH {
+            page += &format!("   {line}\n");
+            line.clear();
+        }
+        line += " ";
+        line += name;
+    }
+    page + &format!("   {line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_wrapped_and_no_name_is_lost() {
+        let names = vec!["gpu_a_name_of_some_length_total"; 9];
+        let page = wrapped(&names);
+        assert!(page.lines().all(|line| line.len() <= 100), "{page}");
+        assert_eq!(page.split_whitespace().count(), 9);
+    }
 }

@@ -5,6 +5,7 @@
 
 mod bill;
 mod doctor;
+mod health;
 mod inventory;
 mod metrics;
 mod quiesce;
@@ -59,6 +60,8 @@ enum Command {
     Replay(record::Replay),
     /// Say what works on this node, what does not, and why.
     Doctor(doctor::Doctor),
+    /// Say how each GPU is and what to do about it.
+    Health(health::Health),
     /// Let go of every driver handle, so that the driver can be reset, upgraded or cut anew.
     Quiesce(quiesce::Quiesce),
     /// Take the driver up again.
@@ -164,6 +167,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Record(record) => record.run(),
         Command::Replay(replay) => replay.run(),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Health(health) => health.run(),
         Command::Quiesce(quiesce) => quiesce.run(),
         Command::Resume(socket) => quiesce::resume(&socket),
         Command::Inventory(inventory) => inventory.run(),

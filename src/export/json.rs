@@ -31,12 +31,12 @@ pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
 }
 
 /// RFC 3339, as far as the calendar of that goes.
-fn moment(at: Utc) -> Option<String> {
+pub(super) fn moment(at: Utc) -> Option<String> {
     jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.to_string())
 }
 
 /// Whether the numbers are made up, as the agent says of itself.
-fn simulated(snapshot: &Snapshot) -> bool {
+pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     let position = snapshot.roster.agent.iter().position(|entry| entry.family == "gpumeter_simulated");
     let number = position.and_then(|position| snapshot.agent.get(position));
     matches!(number, Some(AgentNumber::Integer(1)))

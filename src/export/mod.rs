@@ -9,6 +9,7 @@
 mod decimal;
 mod escape;
 mod float;
+mod health;
 mod json;
 mod layout;
 mod openmetrics;
@@ -23,6 +24,7 @@ mod text;
 mod variant;
 mod walk;
 
+pub use health::health;
 pub use json::json;
 pub use otlp::{Otlp, native_name, native_unit};
 pub use page::Page;

@@ -1,13 +1,14 @@
-//! What Linux says of a pid, of a uid and of itself.
+//! What Linux says of a pid, of a uid, of itself, and in its log.
 //!
 //! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
-//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name, the GPUs on the PCI bus
-//! ([`Pci`]); [`own`] alone always means the running agent. Everything read is somebody else's text: reads are
+//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name, [`KernelLog`], the GPUs on the PCI
+//! bus ([`Pci`]); [`own`] alone always means the running agent. Everything read is somebody else's text: reads are
 //! bounded, parsers are total. It knows no driver, no holder and no clock, and keeps nothing but the user names.
 
 mod bounded;
 mod cgroup;
 mod container;
+mod kernel_log;
 pub mod own;
 mod passwd;
 pub mod pci;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use container::FIRST_PID_NAMESPACE;
+pub use kernel_log::KernelLog;
 pub use pci::Pci;
 pub use process::{Gone, Process};
 
@@ -82,6 +84,12 @@ impl Host {
     /// Whether the agent runs in a container.
     pub fn is_container(&self) -> bool {
         container::is_one(&self.root)
+    }
+
+    /// The kernel's log, from now on; or, if it `came` while it was waited for, from its beginning.
+    pub fn kernel_log(&self, came: bool) -> std::io::Result<KernelLog> {
+        let path = self.root.join("dev/kmsg");
+        if came { KernelLog::open_whole(&path) } else { KernelLog::open(&path) }
     }
 
     fn directory(&self, pid: u32) -> PathBuf {

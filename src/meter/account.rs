@@ -43,6 +43,8 @@ pub(super) struct Account {
     /// Whether the GPU last said that its slots are MIG instances.
     mig: bool,
     lost: bool,
+    /// Whether broken hardware has taken the GPU from its holders.
+    failed: bool,
 }
 
 /// What the next frame may go on from.
@@ -101,6 +103,7 @@ impl Account {
             covered_by: BTreeMap::new(),
             mig: false,
             lost: false,
+            failed: false,
         }
     }
 
@@ -148,6 +151,11 @@ impl Account {
         self.settled
     }
 
+    /// Says whether the hardware has failed: until it has not, the GPU's time is unavailable, whatever it does.
+    pub(super) fn fail(&mut self, failed: bool) {
+        self.failed = failed;
+    }
+
     /// Adds the time up to a frame.
     pub(super) fn advance(
         &mut self,
@@ -163,12 +171,15 @@ impl Account {
         self.hold(gpu, &present.who, policy);
         let empty = frame.processes.as_ref().is_ok_and(|list| list.is_empty());
         let drawn = self.energy(at, frame, empty && last.as_ref().is_some_and(|last| last.empty));
-        if last.is_some() {
+        if last.is_some() && !self.failed {
             self.add(at, frame, &present, drawn, policy);
         } else {
-            // What the first frame of a plan says of activity covers nothing: it only begins.
-            let both: Arc<[Holding]> =
-                self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
+            // What the first frame of a plan says of activity covers nothing: it only begins. What broken
+            // hardware computes is charged to nobody.
+            let both = match last {
+                Some(_) => Arc::clone(&self.holdings),
+                None => self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect(),
+            };
             self.fill(at, &both, drawn);
         }
         self.lost = false;
@@ -260,7 +271,7 @@ impl Account {
             self.push(end, both, state, first);
         }
         if self.cursor < to {
-            let state = if self.lost {
+            let state = if self.lost || self.failed {
                 SlotState::Unavailable
             } else if self.mig {
                 SlotState::Unobserved

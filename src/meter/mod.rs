@@ -7,11 +7,13 @@ mod account;
 mod accounts;
 mod idle;
 mod integrate;
+mod judge;
 mod numbers;
 mod presence;
 mod seal;
 mod xids;
 
+pub use judge::NoticeCount;
 pub use numbers::{Counters, Services};
 pub use seal::unsupported;
 
@@ -24,12 +26,13 @@ use crate::host::Pci;
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidEvent,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
 };
 use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
+use judge::Bench;
 use presence::Place;
 use xids::Xids;
 
@@ -89,8 +92,10 @@ pub enum News {
 pub struct Inputs {
     /// From the lanes, in order of time for each GPU.
     pub news: Vec<News>,
+    /// From the event set and the kernel's log.
+    pub xids: Vec<XidCount>,
     /// From the event set.
-    pub xids: Vec<XidEvent>,
+    pub notices: Vec<NoticeCount>,
     /// Who the processes are.
     pub identities: Arc<Identities>,
     /// The driver calls that lanes are in, by UUID.
@@ -117,6 +122,7 @@ struct Gpu {
     id: GpuId,
     account: Account,
     xids: Xids,
+    bench: Bench,
     frame: Option<Arc<Frame>>,
     /// Nanoseconds integrated of every ratio that has a counter.
     integrals: Vec<Reading>,
@@ -138,6 +144,8 @@ pub struct Meter {
     holders: BTreeMap<HolderId, Holder>,
     /// Whom this process has introduced to the ledger.
     introduced: BTreeSet<HolderId>,
+    /// XIDs of GPUs that have not said where they sit.
+    unplaced: Vec<XidCount>,
     counters: Counters,
     roster: Arc<Roster>,
     sequence: u64,
@@ -160,6 +168,7 @@ impl Meter {
             accounts: Accounts::default(),
             holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
+            unplaced: Vec::new(),
             counters: Counters::default(),
             roster: Arc::default(),
             sequence: 0,
@@ -203,12 +212,9 @@ impl Meter {
             self.hear(news, &inputs.identities, &mut batch);
         }
         self.locate(inputs.pci.as_deref(), &mut batch);
-        for event in &inputs.xids {
-            if let Some(gpu) = self.gpus.get_mut(&event.uuid) {
-                gpu.xids.hear(event);
-            }
-        }
+        self.listen(now, inputs.xids, inputs.notices);
         self.settle(at, &inputs.identities, &mut batch);
+        self.judge(now);
         let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
         Pulse { snapshot, batch }
     }
@@ -290,6 +296,7 @@ impl Gpu {
             id,
             account,
             xids: Xids::default(),
+            bench: Bench::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
             busy: Err(Absence::NotYet),

@@ -70,11 +70,6 @@ impl Meter {
     }
 
     fn state(&self, gpu: &Gpu, now: Stamp, in_flight: Option<&InFlight>) -> GpuState {
-        let fresh = Tier::ALL.map(|tier| {
-            let interval = self.policy.intervals[tier as usize];
-            let read = gpu.frame.as_ref().and_then(|frame| frame.tiers[tier as usize]);
-            !gpu.place.is_missing() && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
-        });
         let late = in_flight.and_then(|call| {
             let lasting = now.boottime.0.saturating_sub(call.since.0);
             let interval = self.policy.intervals[Tier::Fast as usize];
@@ -84,14 +79,15 @@ impl Meter {
         GpuState {
             present: gpu.place.is_there(),
             frame: gpu.frame.clone(),
-            fresh,
+            fresh: gpu.fresh(now, &self.policy),
             integrals: gpu.integrals.clone(),
             busy: gpu.busy,
             slot: slot
                 .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
             in_flight: late,
-            xids: gpu.xids.codes.values().copied().collect(),
+            xids: gpu.xids.codes.values().map(|code| (code.count, code.last)).collect(),
             xid_actions: gpu.xids.actions.clone(),
+            health: Arc::clone(&gpu.bench.verdict),
         }
     }
 

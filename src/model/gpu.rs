@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, Stamp};
+use super::{Bytes, Nanoseconds, Stamp};
 
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,13 +97,109 @@ pub struct InstanceIdentity {
     pub memory: Bytes,
 }
 
-/// An XID as the driver told it.
+/// Where a GPU sits on the PCI bus; its function is always 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device on the bus.
+    pub device: u8,
+}
+
+impl PciAddress {
+    /// Reads `domain:bus:device`, with or without a function, as drivers and kernels print it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let (domain, bus, rest) = (parts.next()?, parts.next()?, parts.next()?);
+        let device = rest.split_once('.').map_or(rest, |(device, _)| device);
+        let hex = |part: &str, most: usize| {
+            let digits = !part.is_empty() && part.len() <= most && !part.starts_with('+');
+            digits.then(|| u32::from_str_radix(part, 16).ok()).flatten()
+        };
+        let byte = |part| u8::try_from(hex(part, 2)?).ok();
+        let address = Self { domain: hex(domain, 8)?, bus: byte(bus)?, device: byte(device)? };
+        parts.next().is_none().then_some(address)
+    }
+}
+
+/// Which GPU an event speaks of, as its source names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GpuName {
+    /// By UUID: the driver.
+    Uuid(Arc<str>),
+    /// By its place: the kernel's log.
+    Pci(PciAddress),
+}
+
+/// Who told of an XID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum XidSource {
+    /// The driver's event set, which tells of every one that it tells of at all.
+    Events,
+    /// The kernel's log, which knows codes that never become events, but is rate-limited.
+    KernelLog,
+}
+
+/// XIDs of one code on one GPU, from one source, since the source was last asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XidEvent {
-    /// UUID of the GPU.
-    pub uuid: Arc<str>,
+pub struct XidCount {
+    /// The GPU.
+    pub gpu: GpuName,
     /// The code.
     pub xid: u32,
-    /// When it was heard.
-    pub at: Stamp,
+    /// Who told.
+    pub source: XidSource,
+    /// The GPU instance that it happened in, on a MIG GPU that says so.
+    pub gpu_instance: Option<u32>,
+    /// The compute instance.
+    pub compute_instance: Option<u32>,
+    /// How many.
+    pub count: u64,
+    /// When the last one was heard.
+    pub last: Stamp,
+    /// The same on the system's boot clock: sources lag in real time, whatever the node's clock is.
+    pub heard: Nanoseconds,
+}
+
+/// What the driver tells of a GPU beside XIDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Notice {
+    /// An uncorrectable memory error.
+    EccUncorrectable,
+    /// Its instances were cut anew.
+    MigChanged,
+    /// Correctable memory errors come in a storm.
+    EccStorm,
+    /// A part of its memory was marked for replacement.
+    MemoryRetired,
+    /// A part of its memory could not be marked for replacement.
+    MemoryRetirementFailed,
+    /// Bad data was used, and contained.
+    PoisonContained,
+    /// Bad data was used, and not contained.
+    PoisonFatal,
+    /// It cannot be used any more.
+    Unavailable,
+    /// What it needs to recover has changed.
+    RecoveryChanged,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_same_however_it_is_printed() {
+        let address = PciAddress { domain: 0, bus: 0x0f, device: 0 };
+        for text in ["00000000:0F:00.0", "0000:0f:00", "0:f:0"] {
+            assert_eq!(PciAddress::parse(text), Some(address), "{text}");
+        }
+        assert_eq!(PciAddress::parse("0009:01:00.0").map(|address| address.domain), Some(9));
+        for text in ["", "0000:0f", "0000:0f:00:1", "0000:+f:00", "0000:100:00", "x:0f:00", "123456789:0f:00"]
+        {
+            assert_eq!(PciAddress::parse(text), None, "{text}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 pub mod account;
 pub mod frame;
 pub mod gpu;
+pub mod health;
 pub mod holder;
 pub mod holding;
 pub mod quantity;
@@ -16,7 +17,11 @@ pub mod stamp;
 
 pub use account::{Grade, Method, Parts, Use};
 pub use frame::{CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample};
-pub use gpu::{GpuId, GpuIdentity, InstanceId, InstanceIdentity, Whereabouts, XidEvent};
+pub use gpu::{
+    GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Whereabouts, XidCount,
+    XidSource,
+};
+pub use health::{HealthState, Reason, Remedy, Verdict};
 pub use holder::{Facts, Holder, HolderId, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};

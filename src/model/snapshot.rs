@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::frame::Tier;
 use super::{
     Absence, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds, Reading,
-    Stamp, Utc,
+    Stamp, Utc, Verdict,
 };
 
 /// Everything known at the end of one tick.
@@ -183,6 +183,8 @@ pub struct GpuState {
     pub xids: Vec<(u64, Utc)>,
     /// XIDs since the agent's start by action, in the catalogue's order of actions.
     pub xid_actions: Vec<u64>,
+    /// What is judged of it.
+    pub health: Arc<Verdict>,
 }
 
 impl GpuState {

@@ -23,7 +23,7 @@ mod processes;
 mod recording;
 
 pub use door::{CallSlot, InFlight};
-pub use events::Events;
+pub use events::{Event, Events, Told, Waited};
 pub use inventory::{Found, count, driver_version, find};
 pub use lane::Lane;
 pub use library::{Library, OpenError};

@@ -13,6 +13,7 @@ const PAGE: &str = concat!(
     "</h1>\n<ul>\n",
     "<li><a href=\"/metrics\">/metrics</a> Prometheus text or OpenMetrics\n",
     "<li><a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> the latest snapshot as JSON\n",
+    "<li><a href=\"/api/v1/health\">/api/v1/health</a> how each GPU is, and what to do\n",
     "<li><a href=\"/api/v1/bill\">/api/v1/bill?from=&amp;to=</a> the bill of a time\n",
     "<li><a href=\"/-/healthy\">/-/healthy</a> whether the agent is alive\n",
     "<li><a href=\"/-/ready\">/-/ready</a> whether there is a first snapshot\n",

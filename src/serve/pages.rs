@@ -1,7 +1,7 @@
 //! Where the server finds the pages of the latest snapshot.
 //!
-//! Two questions, answered by whoever wires the server: the page that a scraper's `Accept` header prefers,
-//! and the snapshot as JSON. Bytes are shared, never copied: a page lives for as long as a scraper reads it.
+//! Questions that whoever wires the server answers: the page that a scraper's `Accept` header prefers, the
+//! snapshot and the verdicts as JSON. Bytes are shared, never copied: a page lives for as long as a scraper reads it.
 
 use hyper::body::Bytes;
 
@@ -33,6 +33,7 @@ type Sealed = dyn Fn() -> bool + Send + Sync;
 pub struct Pages {
     metrics: Box<Metrics>,
     snapshot: Box<Snapshot>,
+    health: Box<Snapshot>,
     sealed: Box<Sealed>,
 }
 
@@ -43,7 +44,17 @@ impl Pages {
         snapshot: impl Fn() -> Option<Bytes> + Send + Sync + 'static,
         sealed: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { metrics: Box::new(metrics), snapshot: Box::new(snapshot), sealed: Box::new(sealed) }
+        Self {
+            metrics: Box::new(metrics),
+            snapshot: Box::new(snapshot),
+            health: Box::new(|| None),
+            sealed: Box::new(sealed),
+        }
+    }
+
+    /// The same pages with verdicts as JSON, which without this are never there.
+    pub fn with_health(self, health: impl Fn() -> Option<Bytes> + Send + Sync + 'static) -> Self {
+        Self { health: Box::new(health), ..self }
     }
 
     /// The page of metrics, as the scraper prefers it.
@@ -54,6 +65,11 @@ impl Pages {
     /// The snapshot as JSON.
     pub(super) fn snapshot(&self) -> Option<Bytes> {
         (self.snapshot)()
+    }
+
+    /// The verdicts as JSON.
+    pub(super) fn health(&self) -> Option<Bytes> {
+        (self.health)()
     }
 
     /// Whether a first snapshot was sealed.

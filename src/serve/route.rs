@@ -23,6 +23,7 @@ enum Place {
     Landing,
     Snapshot,
     Bill,
+    Health,
 }
 
 impl Place {
@@ -34,13 +35,14 @@ impl Place {
             "/" => Some(Self::Landing),
             "/api/v1/snapshot" => Some(Self::Snapshot),
             "/api/v1/bill" => Some(Self::Bill),
+            "/api/v1/health" => Some(Self::Health),
             _ => None,
         }
     }
 
     /// Whether only this host may ask.
     fn is_local(self) -> bool {
-        matches!(self, Self::Landing | Self::Snapshot | Self::Bill)
+        matches!(self, Self::Landing | Self::Snapshot | Self::Bill | Self::Health)
     }
 }
 
@@ -68,7 +70,8 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
         Place::Healthy => healthy(&site.heartbeat),
         Place::Ready => ready(&site.pages),
         Place::Landing => landing(),
-        Place::Snapshot => snapshot(path, &site.pages),
+        Place::Snapshot => json(path, site.pages.snapshot()),
+        Place::Health => json(path, site.pages.health()),
         Place::Bill => bill(request, site).await,
     }
 }
@@ -94,8 +97,8 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn snapshot(path: &str, pages: &Pages) -> Answer {
-    match pages.snapshot() {
+fn json(path: &str, body: Option<Bytes>) -> Answer {
+    match body {
         Some(body) => answer(StatusCode::OK, JSON, body),
         None => too_early(path),
     }

@@ -31,9 +31,17 @@ fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
     let owner = format!("ledger.db: a running agent writes it, process {}\n", demo.agent.id());
     assert!(page.lines().any(|line| line.starts_with("ok      ledger: ")), "{page}");
     assert!(page.contains(&owner), "{page}");
-    assert_eq!(page.matches(" families answered").count(), 8, "{page}");
+    assert!(page.contains("ok      xids: the driver tells of them"), "{page}");
+    assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 8, "{page}");
+    assert_eq!(page.matches(" families answered").count(), 1, "they answer alike: {page}");
+    assert!(page.contains("\nThis amounts to "), "{page}");
+    assert!(
+        page.contains("  off, needs sampling.level: full, which is standard:\n    gpu_process_"),
+        "{page}"
+    );
+    assert!(page.contains("  off, MIG mode is off:\n    gpu_mig_"), "{page}");
     // GPM values need a pair of samples, and the simulated H100 has them all.
-    assert!(!page.contains("absent"), "{page}");
+    assert!(!page.contains("gpu_sm_active_ratio"), "{page}");
 }
 
 #[test]
@@ -48,8 +56,11 @@ fn a_family_that_fails_is_a_finding_and_one_that_the_board_lacks_is_none() {
     assert_eq!(status, Some(1), "{page}");
     let finding = page.lines().find(|line| line.starts_with("missing gpu: 1 GPU-")).unwrap_or_default();
     assert!(finding.contains("gpu_utilization_ratio failed"), "{page}");
-    let absent: Vec<&str> = page.lines().filter(|line| line.contains("absent")).collect();
-    assert_eq!(absent, ["  absent gpu_process_utilization_ratio: not_supported"], "{page}");
+    assert!(page.contains("  failed, the driver failed at it:\n    gpu_utilization_ratio "), "{page}");
+    let absent = "  absent not_supported, this board cannot tell it:\n";
+    let names = page.split_once(absent).and_then(|(_, rest)| rest.lines().next()).unwrap_or_default();
+    assert!(names.contains("gpu_process_utilization_ratio"), "{page}");
+    assert_eq!(page.matches(" families answered").count(), 4, "GPU 1, GPU 2 and their neighbours: {page}");
 }
 
 #[test]
@@ -61,6 +72,25 @@ fn a_call_that_hangs_is_named_and_what_was_found_before_is_told() {
     assert_eq!(status, Some(1), "{page}");
     let call = "missing driver: the call nvmlDeviceGetUtilizationRates on GPU 3 has not returned for 10 s";
     assert!(page.contains(call), "{page}");
-    assert_eq!(page.matches(" families answered").count(), 3, "{page}");
+    assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 3, "{page}");
     demo.faults("[]");
+}
+
+#[test]
+fn programs_are_told_of_every_family_of_every_gpu() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let library = demo.driver("libnvidia-ml.so.1");
+    let output = program().args(["doctor", "--json", "--nvml-library"]).arg(library).output().unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(told["variant"].is_string() && told["findings"].as_array().unwrap().len() >= 6, "{told}");
+    let gpus = told["gpus"].as_array().unwrap();
+    assert_eq!(gpus.len(), 8);
+    for gpu in gpus {
+        let families = gpu["families"].as_array().unwrap();
+        let standing =
+            |name: &str| families.iter().find(|family| family["family"] == name).unwrap()["standing"].clone();
+        assert_eq!(standing("gpu_power_watts"), "answered");
+        assert_eq!(standing("gpu_process_memory_bytes"), "off");
+    }
 }

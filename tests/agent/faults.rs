@@ -175,7 +175,7 @@ fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
 }
 
 /// A demo over a scenario of the test's own.
-fn over(scenario: &str) -> Demo {
+pub(crate) fn over(scenario: &str) -> Demo {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), scenario).unwrap();
     Demo::start(&["--scenario", file.path().to_str().unwrap()])

@@ -6,6 +6,7 @@ mod account;
 mod bad_input;
 mod doctor;
 mod faults;
+mod health;
 mod lifecycle;
 mod replay;
 mod running;

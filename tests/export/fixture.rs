@@ -211,6 +211,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         slot: Ok(base * 15_000_000_000),
         in_flight: None,
         xids: gpu.xids.iter().map(|(code, _)| (u64::from(*code), Utc(AT.0 - u64::from(*code)))).collect(),
+        health: Arc::new(Verdict { state: HealthState::Degraded, ..Verdict::default() }),
         xid_actions: (0..catalogue::xid::Action::ALL.len() as u64).collect(),
     }
 }

@@ -7,7 +7,7 @@ mod gaps;
 mod presence;
 mod world;
 
-use gpumeter::model::{HolderId, Nanoseconds};
+use gpumeter::model::{HealthState, HolderId, Nanoseconds, Remedy};
 use world::{Row, World};
 
 const SECOND: u64 = 1_000_000_000;
@@ -163,4 +163,68 @@ fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
     world.silence(2);
     assert!(!world.is_up());
     assert_eq!(Nanoseconds::SECOND.0, SECOND);
+}
+
+#[test]
+fn what_the_hardware_failed_at_is_unavailable_until_a_reset_and_what_an_application_did_is_charged() {
+    for (xid, charged) in [(48, false), (13, true), (119, true)] {
+        let mut world = World::new(&["alice"]);
+        world.run(30, |frame| frame.process(7, 100).busy(100));
+        world.xid(xid);
+        world.run(60, |frame| frame.process(7, 100).busy(100));
+        let [held, used, _, _, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+        if charged {
+            assert_eq!((used, unavailable), (held, 0), "XID {xid}");
+        } else {
+            assert_eq!(held, used + unavailable, "XID {xid}");
+            assert!((40..=60).contains(&unavailable), "XID {xid}: {unavailable}");
+        }
+        world.balanced();
+        let before = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
+        // The driver's counter begins anew: the GPU was reset.
+        world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
+        world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
+        let after = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
+        assert!(after <= before + 26, "XID {xid}: from {before} to {after}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn a_verdict_of_the_hardware_lasts_until_the_gpu_comes_back_from_a_reset() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
+    world.xid(79);
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
+    world.run(300, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
+    world.lose();
+    world.silence(3);
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
+}
+
+#[test]
+fn a_row_that_waits_for_a_reset_degrades_and_a_silent_gpu_is_unknown() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame.pending_row());
+    assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu));
+    world.silence(3);
+    assert_eq!(world.verdict().0, HealthState::Unknown);
+    world.run(1, |frame| frame);
+    assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu), "nobody has said that it is over");
+}
+
+#[test]
+fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_when_it_does() {
+    let mut world = World::new(&["alice"]);
+    world.logged_xid(62);
+    assert_eq!(world.verdict().0, HealthState::Failed);
+    world.restart_silent(5);
+    world.logged_xid(62);
+    assert_eq!(world.verdict().0, HealthState::Unknown);
+    world.first_frame();
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
 }

@@ -10,8 +10,8 @@ use gpumeter::ledger::{Ledger, Opening, Queue, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{
-    Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, Holder, HolderId, Nanoseconds, Parts,
-    ProcessSample, Stamp, Use, Utc,
+    Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuName, GpuProcess, HealthState, Holder, HolderId,
+    Nanoseconds, Parts, PciAddress, ProcessSample, Remedy, Stamp, Use, Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 
@@ -20,6 +20,7 @@ const BUS: &str = "00000000:0F:00.0";
 pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
+const PENDING: PointId = first_point("gpu_row_remap_pending");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
 /// What the ledger says of one holder.
@@ -68,6 +69,12 @@ impl Making {
 
     pub(crate) fn busy(mut self, percent: i64) -> Self {
         self.readings[GR_ENGINE] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// A memory row waits for a reset.
+    pub(crate) fn pending_row(mut self) -> Self {
+        self.readings[PENDING] = Ok(1);
         self
     }
 
@@ -187,6 +194,28 @@ impl World {
         }
     }
 
+    /// The driver tells of an XID.
+    pub(crate) fn xid(&mut self, xid: u32) {
+        self.tell(xid, GpuName::Uuid(UUID.into()), XidSource::Events);
+    }
+
+    /// The kernel's log tells of an XID.
+    pub(crate) fn logged_xid(&mut self, xid: u32) {
+        self.tell(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog);
+    }
+
+    fn tell(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
+        let (gpu_instance, compute_instance) = (None, None);
+        let (last, heard) = (self.now, self.now.boottime);
+        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, heard };
+        self.pulse_with(Vec::new(), vec![told]);
+    }
+
+    pub(crate) fn verdict(&self) -> (HealthState, Remedy) {
+        let health = &self.snapshot.as_ref().unwrap().gpus[0].health;
+        (health.state, health.remedy)
+    }
+
     pub(crate) fn lose(&mut self) {
         self.pulse(vec![News::Lost(id())]);
     }
@@ -273,7 +302,12 @@ impl World {
         });
         Frame {
             gpu: id(),
-            identity: Arc::new(GpuIdentity { model: "test".into(), mig: made.mig, ..GpuIdentity::default() }),
+            identity: Arc::new(GpuIdentity {
+                model: "test".into(),
+                pci_bus_id: BUS.into(),
+                mig: made.mig,
+                ..GpuIdentity::default()
+            }),
             generation: self.generation,
             begun: self.now,
             ended: self.now,
@@ -287,8 +321,13 @@ impl World {
     }
 
     fn pulse(&mut self, news: Vec<News>) {
+        self.pulse_with(news, Vec::new());
+    }
+
+    fn pulse_with(&mut self, news: Vec<News>, xids: Vec<XidCount>) {
         let inputs = Inputs {
             news,
+            xids,
             identities: Arc::clone(&self.identities),
             pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),

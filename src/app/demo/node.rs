@@ -1,6 +1,7 @@
 //! The simulated node's Linux, as far as the agent reads it: a tree written from the scenario.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::scenario::HostProcess;
@@ -23,6 +24,10 @@ pub(super) fn write(directory: &Path, scenario: &Scenario, page: &Page) -> Resul
     let boot = page.state().utc.0;
     super::write(&random.join("boot_id"), format!("demo-{boot:016x}\n").as_bytes())?;
     super::write(&root.join("proc/sys/kernel/hostname"), b"demo-node\n")?;
+    // The simulated driver writes its kernel log beside the library, once it has something to say.
+    let log = root.join("dev/kmsg");
+    make(&root.join("dev"))?;
+    symlink("../../driver/kmsg", &log).map_err(|source| DemoError::File { path: log, source })?;
     for process in scenario.processes() {
         write_process(&root.join("proc").join(process.pid.to_string()), &process)?;
     }

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::families::{self, Standing, Wanted};
 use super::{Finding, GpuDiagnosis};
-use crate::catalogue::{Level, ProcessValue, Rows, device_points, families};
+use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
 use crate::host::own;
 use crate::model::{Absence, Frame, Nanoseconds};
-use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, count, find};
+use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find};
 
 /// What was found.
 pub(super) enum News {
@@ -72,7 +73,7 @@ impl Progress {
 }
 
 /// Examines driver and GPUs; the last step is set when all has been told.
-pub(super) fn examine(path: Option<&Path>, progress: &Progress, news: &Sender<News>) {
+pub(super) fn examine(path: Option<&Path>, wanted: Wanted, progress: &Progress, news: &Sender<News>) {
     // Nobody listens any more after a call that took too long.
     let tell = |what, works, why: String| drop(news.send(News::Finding(Finding::new(what, works, why))));
     match Library::open(path) {
@@ -81,7 +82,7 @@ pub(super) fn examine(path: Option<&Path>, progress: &Progress, news: &Sender<Ne
             let simulated = library.is_simulated();
             let kind = if simulated { "a simulated library: every number is made up" } else { "opened" };
             tell("driver", true, format!("{kind} ({})", place(&library)));
-            gpus(&library, &clock, progress, news);
+            Examination { library: &library, clock: &clock, wanted, progress, news }.gpus();
             progress.set(Step::Closing);
             drop(library);
         }
@@ -100,47 +101,103 @@ fn place(library: &Library) -> String {
     path.display().to_string()
 }
 
-fn gpus(library: &Arc<Library>, clock: &Clock, progress: &Progress, news: &Sender<News>) {
-    let tell = |what, works, why: String| drop(news.send(News::Finding(Finding::new(what, works, why))));
-    progress.set(Step::Asking { gpu: None, call: None });
-    let counted = match count(library, &progress.slot, clock) {
-        Ok(0) => return tell("gpus", false, "the driver counts none".into()),
-        Ok(counted) => counted,
-        Err(absence) => return tell("gpus", false, format!("cannot be counted: {}", absence.reason())),
-    };
-    tell("gpus", true, format!("{counted} counted"));
-    for index in 0..counted {
-        progress.set(Step::Asking { gpu: Some(index), call: None });
-        let gpu = match find(library, index, &progress.slot, clock) {
-            Ok(gpu) => gpu,
-            Err(absence) => {
-                tell("gpu", false, format!("{index}: does not say who it is: {}", absence.reason()));
-                continue;
-            }
-        };
-        let name = format!("{} {}", gpu.id.index, gpu.id.uuid);
-        match read(library, &gpu, clock, progress) {
-            Ok(frame) => {
-                let answers = Answers::of(&frame);
-                if !answers.faults.is_empty() {
-                    tell("gpu", false, format!("{name}: {}", list(&answers.faults)));
-                }
-                drop(news.send(News::Gpu(answers.diagnosis(&frame))));
-            }
-            Err(absence) => tell("gpu", false, format!("{name}: answers nothing: {}", absence.reason())),
-        }
-    }
+/// A driver that is open.
+struct Examination<'a> {
+    library: &'a Arc<Library>,
+    clock: &'a Clock,
+    wanted: Wanted,
+    progress: &'a Progress,
+    news: &'a Sender<News>,
 }
 
-/// The second of two ticks: GPM values come from pairs of samples.
-fn read(library: &Arc<Library>, gpu: &Found, clock: &Clock, progress: &Progress) -> Result<Frame, Absence> {
-    let slot = progress.slot.clone();
-    let mut lane = Lane::new(Arc::clone(library), gpu, slot, clock.clone(), Level::Full);
-    let first = lane.tick([true; 3])?;
-    wait(clock, first.ended.boottime + APART);
-    let frame = lane.tick([true; 3]);
-    lane.forget_plan();
-    frame
+impl Examination<'_> {
+    fn tell(&self, what: &'static str, works: bool, why: String) {
+        drop(self.news.send(News::Finding(Finding::new(what, works, why))));
+    }
+
+    fn gpus(&self) {
+        self.progress.set(Step::Asking { gpu: None, call: None });
+        let counted = match count(self.library, &self.progress.slot, self.clock) {
+            Ok(0) => return self.tell("gpus", false, "the driver counts none".into()),
+            Ok(counted) => counted,
+            Err(absence) => {
+                return self.tell("gpus", false, format!("cannot be counted: {}", absence.reason()));
+            }
+        };
+        self.tell("gpus", true, format!("{counted} counted"));
+        let mut found = Vec::new();
+        for index in 0..counted {
+            self.progress.set(Step::Asking { gpu: Some(index), call: None });
+            match find(self.library, index, &self.progress.slot, self.clock) {
+                Ok(gpu) => {
+                    self.gpu(&gpu);
+                    found.push(gpu);
+                }
+                Err(absence) => {
+                    self.tell("gpu", false, format!("{index}: does not say who it is: {}", absence.reason()));
+                }
+            }
+        }
+        self.xids(&found);
+    }
+
+    fn gpu(&self, gpu: &Found) {
+        let name = format!("{} {}", gpu.id.index, gpu.id.uuid);
+        let frame = match self.read(gpu) {
+            Ok(frame) => frame,
+            Err(absence) => {
+                return self.tell("gpu", false, format!("{name}: answers nothing: {}", absence.reason()));
+            }
+        };
+        let families = families::of(&frame, self.wanted);
+        let faults: Vec<String> = families
+            .iter()
+            .filter(|family| family.standing == Standing::Failed)
+            .map(|family| format!("{} {}", family.family, family.reason))
+            .collect();
+        if !faults.is_empty() {
+            self.tell("gpu", false, format!("{name}: {}", faults.join(", ")));
+        }
+        let diagnosis = GpuDiagnosis {
+            index: frame.gpu.index,
+            uuid: frame.gpu.uuid.to_string(),
+            model: frame.identity.model.to_string(),
+            families,
+        };
+        drop(self.news.send(News::Gpu(diagnosis)));
+    }
+
+    /// The second of two ticks: GPM values come from pairs of samples.
+    fn read(&self, gpu: &Found) -> Result<Frame, Absence> {
+        let slot = self.progress.slot.clone();
+        let mut lane = Lane::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
+        let first = lane.tick([true; 3])?;
+        wait(self.clock, first.ended.boottime + APART);
+        let frame = lane.tick([true; 3]);
+        lane.forget_plan();
+        frame
+    }
+
+    /// Whether the driver tells of XIDs.
+    fn xids(&self, gpus: &[Found]) {
+        const ALSO: &str = "XIDs come from the kernel's log alone, if that can be read";
+        self.progress.set(Step::Asking { gpu: None, call: None });
+        let mut events = match Events::new(self.library, self.progress.slot.clone(), self.clock.clone()) {
+            Ok(events) => events,
+            Err(absence) => {
+                return self.tell("xids", false, format!("no event set: {}; {ALSO}", absence.reason()));
+            }
+        };
+        let deaf: Vec<String> = gpus
+            .iter()
+            .filter_map(|gpu| Some(format!("GPU {} {}", gpu.id.index, events.register(gpu).err()?.reason())))
+            .collect();
+        events.free();
+        match deaf.is_empty() {
+            true => self.tell("xids", true, "the driver tells of them".into()),
+            false => self.tell("xids", false, format!("{}; {ALSO}", deaf.join(", "))),
+        }
+    }
 }
 
 /// The driver wants 100 ms between the samples of a pair.
@@ -155,68 +212,4 @@ fn wait(clock: &Clock, moment: Nanoseconds) {
             stop.call();
         }
     });
-}
-
-/// Every family that is read from a GPU, by how it was answered.
-#[derive(Default)]
-struct Answers {
-    answered: usize,
-    /// The board or the library cannot, or nothing has come yet.
-    absent: Vec<(&'static str, &'static str)>,
-    /// The driver should have answered.
-    faults: Vec<(&'static str, &'static str)>,
-}
-
-impl Answers {
-    fn of(frame: &Frame) -> Self {
-        let mut families: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
-        for ((family, _), reading) in device_points().zip(&*frame.readings) {
-            let answer = reading.map(|_| ());
-            match families.last_mut() {
-                Some((name, former)) if *name == family.name => *former = former.or(answer),
-                _ => families.push((family.name, answer)),
-            }
-        }
-        families.extend(processes(frame));
-        let mut answers = Self::default();
-        for (family, answer) in families {
-            match answer {
-                Ok(()) => answers.answered += 1,
-                Err(absence) if passes(absence) => answers.faults.push((family, absence.reason())),
-                Err(absence) => answers.absent.push((family, absence.reason())),
-            }
-        }
-        answers
-    }
-
-    fn diagnosis(self, frame: &Frame) -> GpuDiagnosis {
-        GpuDiagnosis {
-            index: frame.gpu.index,
-            uuid: frame.gpu.uuid.to_string(),
-            model: frame.identity.model.to_string(),
-            answered: self.answered,
-            absent: self.absent,
-        }
-    }
-}
-
-/// Whether it is no property of the board, so that something is wrong.
-fn passes(absence: Absence) -> bool {
-    matches!(absence, Absence::Failed | Absence::Rejected | Absence::Lost)
-}
-
-fn processes(frame: &Frame) -> impl Iterator<Item = (&'static str, Result<(), Absence>)> {
-    families()
-        .filter_map(|family| match family.rows {
-            Rows::Process(ProcessValue::Memory) => Some((family.name, frame.processes.as_ref().map(|_| ()))),
-            Rows::Process(ProcessValue::SmUtilization) => {
-                Some((family.name, frame.samples.as_ref().map(|_| ())))
-            }
-            _ => None,
-        })
-        .map(|(name, answer)| (name, answer.map_err(|absence| *absence)))
-}
-
-fn list(faults: &[(&str, &str)]) -> String {
-    faults.iter().map(|(family, reason)| format!("{family} {reason}")).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,7 @@
 //! What the agent needs of the machine it runs on: the host's processes, and a place for its ledger.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
@@ -34,6 +35,25 @@ pub(super) fn processes(host: &Host) -> Finding {
             Finding::new("processes", false, format!("this is not the pid namespace of /proc; {REMEDY}"))
         }
     }
+}
+
+/// Whether the kernel's log can be read, where some XIDs stand alone.
+pub(super) fn kernel_log(host: &Host) -> Finding {
+    let why = match host.kernel_log(false) {
+        Ok(_) => return Finding::new("kernel log", true, "/dev/kmsg can be read"),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => {
+                "there is no /dev/kmsg; in a container give it that device, read-only".into()
+            }
+            ErrorKind::PermissionDenied => {
+                "/dev/kmsg is refused: give CAP_SYSLOG (kernel.dmesg_restrict is 1), and in a container the \
+                 device, read-only"
+                    .to_owned()
+            }
+            _ => format!("/dev/kmsg: {error}"),
+        },
+    };
+    Finding::new("kernel log", false, why)
 }
 
 /// How many pid namespaces the process has a number in, from that of `/proc` inwards.

@@ -9,7 +9,7 @@ use crate::catalogue::{
     AccountPoint, Family, HoldingValue, IdentityValue, InstanceValue, Point, ProcessValue, Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, PriceEntry, Snapshot};
-use crate::model::{Fraction, Reading, Unit};
+use crate::model::{Fraction, HealthState, Reading, Unit};
 
 /// One family of one snapshot on its way into a sink.
 pub(super) struct Walk<'a, S> {
@@ -70,6 +70,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             IdentityValue::Busy => self.per_gpu(|_, state| number(state?.busy)),
             IdentityValue::Unsupported => self.unsupported(),
             IdentityValue::MigInfo => self.mig_info(),
+            IdentityValue::Health => self.health(),
         }
     }
 
@@ -103,6 +104,16 @@ impl<'a, S: Sink> Walk<'a, S> {
         for gpu in &self.snapshot.roster.gpus {
             for (family, absence) in &gpu.unsupported {
                 self.visit(&[&gpu.index, &gpu.id.uuid, family, absence.reason()], Some(1));
+            }
+        }
+    }
+
+    /// Every state is visited; all but the one that the GPU is in have no value.
+    fn health(&mut self) {
+        for (gpu, state) in gpus(self.snapshot) {
+            for possible in HealthState::ALL {
+                let is_so = state.is_some_and(|state| state.health.state == possible);
+                self.visit(&[&gpu.index, &gpu.id.uuid, possible.name()], is_so.then_some(1));
             }
         }
     }

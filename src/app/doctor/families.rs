@@ -1,0 +1,252 @@
+//! Every family of the catalogue, as one GPU answers it: there, absent and why, or switched off and by what.
+//!
+//! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
+
+use crate::catalogue::{Family, HoldingValue, Level, ProcessValue, Rows, device_points, families};
+use crate::config::Config;
+use crate::model::{Absence, Frame, Unit};
+
+/// How a family stands on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is exported.
+    Answered,
+    /// It could be, and the configuration or the GPU's mode leaves it out.
+    Off,
+    /// The board, its driver or a missing right leaves it out.
+    Absent,
+    /// The driver should have answered it, and did not.
+    Failed,
+}
+
+impl Standing {
+    /// The word in JSON and on the page.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Off => "off",
+            Self::Absent => "absent",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// One family on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FamilyDiagnosis {
+    /// Its full name.
+    pub family: &'static str,
+    /// How it stands.
+    pub standing: Standing,
+    /// Why it is absent, as in `gpu_unsupported`; "" where it is not.
+    pub reason: &'static str,
+    /// Why it is not there, and what would change that; "" where it is.
+    pub why: String,
+}
+
+/// What the configuration leaves out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    level: Level,
+    ledger: bool,
+    prices: bool,
+}
+
+impl Wanted {
+    pub(super) fn by(config: &Config) -> Self {
+        Self { level: config.sampling.level, ledger: config.ledger.enabled, prices: config.prices.is_some() }
+    }
+}
+
+/// All families but those that the agent tells of itself.
+pub(super) fn of(frame: &Frame, wanted: Wanted) -> Vec<FamilyDiagnosis> {
+    let read = readings(frame);
+    families()
+        .filter(|family| !matches!(family.rows, Rows::Agent))
+        .map(|family| diagnose(family, frame, &read, wanted))
+        .collect()
+}
+
+/// The device families by how they were answered: one value is enough.
+fn readings(frame: &Frame) -> Vec<(&'static str, Result<(), Absence>)> {
+    let mut read: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
+    for ((family, _), reading) in device_points().zip(&*frame.readings) {
+        let answer = reading.map(|_| ());
+        match read.last_mut() {
+            Some((name, former)) if *name == family.name => *former = former.or(answer),
+            _ => read.push((family.name, answer)),
+        }
+    }
+    read
+}
+
+fn diagnose(
+    family: &'static Family,
+    frame: &Frame,
+    read: &[(&'static str, Result<(), Absence>)],
+    wanted: Wanted,
+) -> FamilyDiagnosis {
+    let answer =
+        |name: &str| read.iter().find(|(other, _)| *other == name).map_or(Ok(()), |(_, answer)| *answer);
+    let absence = match &family.rows {
+        Rows::Device(_) => answer(family.name).err(),
+        Rows::Integral(integrals) => integrals.iter().find_map(|integral| answer(integral.of).err()),
+        Rows::Process(ProcessValue::Memory) => frame.processes.as_ref().err().copied(),
+        Rows::Process(ProcessValue::SmUtilization) => frame.samples.as_ref().err().copied(),
+        _ => None,
+    };
+    let (standing, why) = match (absence, off(family, frame, wanted)) {
+        (Some(absence), _) if is_fault(absence) => (Standing::Failed, "the driver failed at it".into()),
+        (Some(absence), _) => (Standing::Absent, why(absence, family, frame)),
+        (None, Some(off)) => (Standing::Off, off),
+        (None, None) => (Standing::Answered, String::new()),
+    };
+    FamilyDiagnosis { family: family.name, standing, reason: absence.map_or("", Absence::reason), why }
+}
+
+/// Whether it is no property of the board, so that something is wrong.
+const fn is_fault(absence: Absence) -> bool {
+    matches!(absence, Absence::Failed | Absence::Rejected | Absence::Lost)
+}
+
+/// What leaves a family out that could be there.
+fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
+    let of_account = matches!(family.rows, Rows::Account(_) | Rows::Slot);
+    let of_money =
+        family.unit == Unit::Money || matches!(family.rows, Rows::Holding(HoldingValue::CostPerHour));
+    if family.level > wanted.level {
+        let (needs, is) = (family.level.name(), wanted.level.name());
+        return Some(format!("needs sampling.level: {needs}, which is {is}"));
+    }
+    if matches!(family.rows, Rows::Instance(_)) && !frame.identity.mig {
+        return Some("MIG mode is off".into());
+    }
+    if of_account && !wanted.ledger {
+        return Some("needs ledger.enabled: true".into());
+    }
+    (of_money && !wanted.prices).then(|| "needs prices".into())
+}
+
+/// A typed absence as a sentence.
+fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
+    let counters = match &family.rows {
+        Rows::Device(points) => points.iter().flat_map(|point| point.sources).all(|source| source.is_gpm()),
+        Rows::Integral(_) => true,
+        _ => false,
+    };
+    match absence {
+        Absence::NotSupported if counters => {
+            "this board has no GPU performance monitoring; Hopper and later have".into()
+        }
+        Absence::NotSupported if frame.identity.mig => {
+            "this board cannot tell it, or not while MIG mode is on".into()
+        }
+        Absence::NotSupported => "this board cannot tell it".into(),
+        Absence::NoSymbol => {
+            format!("driver {} has no function for it; a newer one may", frame.identity.driver_version)
+        }
+        Absence::NoPermission if counters => {
+            "the driver keeps performance counters for administrators: run as root, give CAP_SYS_ADMIN, or load \
+             the module with NVreg_RestrictProfilingToAdminUsers=0"
+                .into()
+        }
+        Absence::NoPermission => "the driver refuses this user: run as root, or give CAP_SYS_ADMIN".into(),
+        Absence::NotYet => "nothing came within two readings".into(),
+        other => other.reason().into(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::catalogue::{first_point, point};
+    use crate::model::{GpuId, GpuIdentity, Stamp};
+
+    fn frame(mig: bool, change: impl Fn(&mut Vec<Result<i64, Absence>>)) -> Frame {
+        let mut readings = vec![Ok(1); device_points().count()];
+        change(&mut readings);
+        Frame {
+            gpu: GpuId { index: 0, uuid: "GPU-1".into() },
+            identity: Arc::new(GpuIdentity { mig, driver_version: "470.1".into(), ..GpuIdentity::default() }),
+            generation: 1,
+            begun: Stamp::default(),
+            ended: Stamp::default(),
+            tiers: [None; 3],
+            readings: readings.into(),
+            instances: Arc::default(),
+            processes: Ok(Arc::default()),
+            samples: Ok(Vec::new()),
+            calls: Vec::new(),
+        }
+    }
+
+    fn wanted() -> Wanted {
+        Wanted { level: Level::Full, ledger: true, prices: true }
+    }
+
+    fn find<'a>(all: &'a [FamilyDiagnosis], family: &str) -> &'a FamilyDiagnosis {
+        all.iter().find(|one| one.family == family).unwrap()
+    }
+
+    #[test]
+    fn every_family_of_the_node_is_told_of_and_a_whole_board_answers_all_but_instances() {
+        let all = of(&frame(false, |_| {}), wanted());
+        let left: Vec<_> = all.iter().filter(|one| one.standing != Standing::Answered).collect();
+        assert!(
+            left.iter().all(|one| one.family.starts_with("gpu_mig_") && one.why == "MIG mode is off"),
+            "{left:?}"
+        );
+        let expected = families().filter(|family| !matches!(family.rows, Rows::Agent)).count();
+        assert_eq!(all.len(), expected);
+    }
+
+    #[test]
+    fn each_absence_is_a_sentence_that_says_what_would_help() {
+        const FAMILY: &str = "gpu_row_remap_pending";
+        const GPM: &str = "gpu_sm_active_ratio";
+        for (family, mig, absence, standing, words) in [
+            (FAMILY, false, Absence::NotSupported, Standing::Absent, "this board cannot tell it"),
+            (FAMILY, true, Absence::NotSupported, Standing::Absent, "not while MIG mode is on"),
+            (FAMILY, false, Absence::NoSymbol, Standing::Absent, "driver 470.1 has no function for it"),
+            (FAMILY, false, Absence::NoPermission, Standing::Absent, "run as root"),
+            (FAMILY, false, Absence::Failed, Standing::Failed, "the driver failed"),
+            (GPM, false, Absence::NotSupported, Standing::Absent, "Hopper and later"),
+            (GPM, false, Absence::NoPermission, Standing::Absent, "NVreg_RestrictProfilingToAdminUsers=0"),
+        ] {
+            let number = device_points().position(|(other, _)| other.name == family).unwrap();
+            let all = of(&frame(mig, |readings| readings[number] = Err(absence)), wanted());
+            let one = find(&all, family);
+            assert_eq!((one.standing, one.reason), (standing, absence.reason()), "{one:?}");
+            assert!(one.why.contains(words), "{one:?}");
+        }
+    }
+
+    #[test]
+    fn one_answered_point_is_enough_and_a_counter_goes_with_its_ratio() {
+        let number = point("gpu_throttle_active", "hw_power_brake");
+        let ratio = first_point("gpu_sm_active_ratio");
+        let all = of(
+            &frame(false, |readings| {
+                readings[number] = Err(Absence::NotSupported);
+                readings[ratio] = Err(Absence::NotSupported);
+            }),
+            wanted(),
+        );
+        assert_eq!(find(&all, "gpu_throttle_active").standing, Standing::Answered);
+        assert_eq!(find(&all, "gpu_sm_active_seconds_total").standing, Standing::Absent);
+    }
+
+    #[test]
+    fn what_the_configuration_leaves_out_is_off_and_says_by_what() {
+        let lean = Wanted { level: Level::Lean, ledger: false, prices: false };
+        let all = of(&frame(false, |_| {}), lean);
+        let why = |family| (find(&all, family).standing, &*find(&all, family).why);
+        assert_eq!(why("gpu_clock_hertz"), (Standing::Off, "needs sampling.level: standard, which is lean"));
+        assert_eq!(why("gpu_tenant_held_seconds_total"), (Standing::Off, "needs ledger.enabled: true"));
+        let full = of(&frame(false, |_| {}), Wanted { prices: false, ..wanted() });
+        assert_eq!(find(&full, "gpu_cost_per_hour").why, "needs prices");
+    }
+}

@@ -1,0 +1,82 @@
+//! The thread that reads the kernel's log for XIDs: some never become events of the driver, and the last words
+//! of a driver that hangs stand only there.
+//!
+//! Records from before the agent's start are not told. A log that cannot be read is tried again.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::heard::{Batch, Kind};
+use super::{Shared, StartError, Thread};
+use crate::health::kernel_line;
+use crate::host::{Host, KernelLog};
+use crate::model::{GpuName, XidSource};
+
+/// How often the log is looked at: soon enough for a tick.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How often a log that cannot be read is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Reads at one look: more than a log holds would be somebody writing as fast as we read.
+const MOST_READS: usize = 4_096;
+
+/// Starts the thread.
+pub(super) fn start(host: Host, shared: &Arc<Shared>) -> Result<(), StartError> {
+    let shared = Arc::clone(shared);
+    Thread::start("kernel_log", move || {
+        // A log that comes to be while we look is new as a whole.
+        let (mut came, mut told) = (false, false);
+        while !shared.stop.is_called() {
+            match host.kernel_log(came) {
+                Ok(log) => {
+                    told = false;
+                    if let Err(error) = follow(log, &shared) {
+                        tracing::warn!(%error, "the kernel's log cannot be read any more; it is opened again");
+                    }
+                    came = false;
+                }
+                Err(error) => {
+                    came = error.kind() == ErrorKind::NotFound;
+                    if !told {
+                        tracing::info!(%error, "the kernel's log cannot be read; XIDs come from the driver alone");
+                        told = true;
+                    }
+                }
+            }
+            shared.heard.kernel_log(false, 0);
+            shared.stop.wait(AGAIN);
+        }
+    })?;
+    Ok(())
+}
+
+/// Reads until the agent stops or the log fails.
+fn follow(mut log: KernelLog, shared: &Shared) -> std::io::Result<()> {
+    while !shared.stop.is_called() {
+        let mut batch = Batch::default();
+        for _ in 0..MOST_READS {
+            if !log.read(|record| hear(record, &mut batch))? {
+                break;
+            }
+        }
+        shared.heard.kernel_log(true, log.take_lost());
+        if !batch.is_empty() {
+            shared.heard.add(batch, shared.clock.now());
+        }
+        shared.stop.wait(LOOK);
+    }
+    Ok(())
+}
+
+fn hear(record: &str, batch: &mut Batch) {
+    let Some(line) = kernel_line::parse(record) else { return };
+    batch.xid(Kind {
+        source: XidSource::KernelLog,
+        gpu: GpuName::Pci(line.pci),
+        xid: line.xid,
+        gpu_instance: line.gpu_instance,
+        compute_instance: line.compute_instance,
+    });
+}

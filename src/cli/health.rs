@@ -1,0 +1,136 @@
+//! `gpumeter health`: asks the running agent for its verdicts, and says by its exit status whether all is well.
+//!
+//! 0 ok, 1 a GPU is as bad as `--fail-on` says or worse, 2 wrong use, no agent, or a GPU of which nobody knows.
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use super::bill::get;
+use super::{Failure, print};
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct Health {
+    /// The running agent.
+    #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
+    url: String,
+    /// Print the agent's JSON: every reason with its evidence.
+    #[arg(long)]
+    json: bool,
+    /// From which state on a GPU is not ok.
+    #[arg(long, value_enum, default_value_t = FailOn::Degraded, value_name = "STATE")]
+    fail_on: FailOn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    Degraded,
+    Failed,
+}
+
+/// What the agent answers.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    simulated: bool,
+    gpus: Vec<Gpu>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Gpu {
+    gpu: u32,
+    uuid: String,
+    model: String,
+    state: String,
+    action: String,
+    reasons: Vec<Reason>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reason {
+    state: String,
+    action: String,
+    what: String,
+    evidence: String,
+    since: Option<String>,
+    clears: String,
+}
+
+impl Health {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        const PATH: &str = "/api/v1/health";
+        let body = get(&self.url, PATH)?;
+        let answer: Answer = serde_json::from_str(&body).map_err(|error| {
+            Failure::wrong(format!("{}{PATH}: answers what is no verdict: {error}", self.url))
+        })?;
+        print(&if self.json { body } else { page(&answer) })?;
+        judge(&answer, self.fail_on)
+    }
+}
+
+fn judge(answer: &Answer, fail_on: FailOn) -> Result<(), Failure> {
+    let bad: &[&str] = if fail_on == FailOn::Failed { &["failed"] } else { &["degraded", "failed"] };
+    let count = |states: &[&str]| answer.gpus.iter().filter(|gpu| states.contains(&&*gpu.state)).count();
+    match (count(bad), answer.gpus.len() - count(&["ok", "degraded", "failed"])) {
+        (0, 0) if answer.gpus.is_empty() => {
+            Err(Failure::wrong("the agent knows no GPU; try gpumeter doctor"))
+        }
+        (0, 0) => Ok(()),
+        (0, 1) => Err(Failure::wrong("nobody knows how 1 GPU is")),
+        (0, unknown) => Err(Failure::wrong(format!("nobody knows how {unknown} GPUs are"))),
+        (1, _) => Err(Failure::found("1 GPU is not ok")),
+        (bad, _) => Err(Failure::found(format!("{bad} GPUs are not ok"))),
+    }
+}
+
+fn page(answer: &Answer) -> String {
+    let head = if answer.simulated { "a simulated node: every verdict is made up\n" } else { "" };
+    answer.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines())
+}
+
+impl Gpu {
+    fn lines(&self) -> String {
+        let Self { gpu, uuid, model, state, action, reasons } = self;
+        let action = if action == "none" { String::new() } else { format!(", action {action}") };
+        let head = format!("GPU {gpu} {uuid} {model}: {state}{action}\n");
+        reasons.iter().fold(head, |lines, reason| lines + &reason.line())
+    }
+}
+
+impl Reason {
+    fn line(&self) -> String {
+        let Self { state, action, what, evidence, since, clears } = self;
+        let evidence = if evidence.is_empty() { String::new() } else { format!(": {evidence}") };
+        let since = since.as_deref().map(|since| format!(", since {since}")).unwrap_or_default();
+        format!("  {state}, {action}: {what}{evidence}{since}; ends with {clears}\n")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    fn answer(states: &[&str]) -> Answer {
+        let gpu = |state: &&str| serde_json::json!({"gpu": 0, "uuid": "GPU-1", "model": "H100", "state": state, "action": "none", "reasons": []});
+        let gpus: Vec<_> = states.iter().map(gpu).collect();
+        serde_json::from_value(serde_json::json!({"simulated": false, "gpus": gpus})).unwrap()
+    }
+
+    #[test]
+    fn the_exit_status_tells_ok_from_bad_and_bad_from_unknown() {
+        use FailOn::{Degraded, Failed};
+        for (states, fail_on, status) in [
+            (&["ok", "ok"][..], Degraded, 0),
+            (&["ok", "degraded"], Degraded, 1),
+            (&["ok", "degraded"], Failed, 0),
+            (&["failed", "unknown"], Failed, 1),
+            (&["unknown", "degraded"], Failed, 2),
+            (&["ok", "unknown"], Degraded, 2),
+            (&["ok", "of a later version"], Degraded, 2),
+            (&[], Degraded, 2),
+        ] {
+            let judged = judge(&answer(states), fail_on).map_or_else(|failure| failure.status, |()| 0);
+            assert_eq!(judged, status, "{states:?} {fail_on:?}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The judge of one GPU: applies every rule at every tick, and remembers what it must.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::rules::{Clears, RULES, Rule, When};
+use super::signs::{Sign, Signs};
+use crate::catalogue::xid;
+use crate::model::{HealthState, Nanoseconds, Notice, Reason, Remedy, Stamp, Utc, Verdict};
+
+/// What was heard of a GPU since it was last judged.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    /// XIDs by code: how many, and the GPU instance of the last one that named one.
+    pub xids: BTreeMap<u32, (u64, Option<u32>)>,
+    /// Notices of the driver, and how many.
+    pub notices: BTreeMap<Notice, u64>,
+}
+
+/// No reason names more codes than this; a driver that sends more sends garbage.
+const MOST_CODES: usize = 16;
+
+/// Judges one GPU.
+#[derive(Debug)]
+pub struct Judge {
+    memory: Vec<Memory>,
+    life: u64,
+    verdict: Arc<Verdict>,
+}
+
+/// What is remembered for one rule.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    /// Since when it counts, if it does.
+    open: Option<Utc>,
+    /// Since when it is so, on both clocks.
+    begun: Option<Stamp>,
+    /// When it was last so.
+    last: Nanoseconds,
+    /// Where a growing counter stood, and when.
+    anchor: Option<(Nanoseconds, i64)>,
+    /// XIDs by code: how many, and the last instance.
+    codes: BTreeMap<u32, (u64, Option<u32>)>,
+    /// What is told of it: two numbers, whose meaning is the rule's.
+    seen: (i64, i64),
+    evidence: Arc<str>,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        Self { memory: vec![Memory::default(); RULES.len()], life: 0, verdict: Arc::default() }
+    }
+}
+
+impl Judge {
+    /// Judges by what is known now. A sign that is not known changes nothing.
+    pub fn judge(&mut self, now: Stamp, signs: &Signs, heard: &Heard) -> Arc<Verdict> {
+        let reborn = signs.life != self.life;
+        self.life = signs.life;
+        let mut changed = self.verdict.reasons.is_empty();
+        for (rule, memory) in RULES.iter().zip(&mut self.memory) {
+            if reborn && rule.clears == Clears::Reset {
+                changed |= memory.open.is_some();
+                *memory = Memory::default();
+            }
+            changed |= memory.apply(rule, now, signs, heard);
+        }
+        if changed {
+            let verdict = self.sum_up();
+            if verdict != *self.verdict {
+                self.verdict = Arc::new(verdict);
+            }
+        }
+        Arc::clone(&self.verdict)
+    }
+
+    fn sum_up(&self) -> Verdict {
+        let mut reasons: Vec<Reason> = RULES
+            .iter()
+            .zip(&self.memory)
+            .filter_map(|(rule, memory)| {
+                Some(Reason {
+                    rule: rule.name,
+                    state: rule.state,
+                    remedy: rule.remedy,
+                    what: rule.what,
+                    evidence: Arc::clone(&memory.evidence),
+                    since: memory.open?,
+                    clears: rule.clears.words(),
+                })
+            })
+            .collect();
+        reasons.sort_by_key(|reason| std::cmp::Reverse((reason.state, reason.remedy)));
+        let worst = reasons.first();
+        Verdict {
+            state: worst.map_or(HealthState::Ok, |reason| reason.state),
+            remedy: worst.map_or(Remedy::None, |reason| reason.remedy),
+            reasons,
+        }
+    }
+}
+
+impl Memory {
+    /// Applies a rule; whether what is told of it has changed.
+    fn apply(&mut self, rule: &Rule, now: Stamp, signs: &Signs, heard: &Heard) -> bool {
+        let Some(so) = self.is_so(&rule.when, now, signs, heard) else { return false };
+        if so {
+            let begun = *self.begun.get_or_insert(now);
+            self.last = now.boottime;
+            let opens = self.open.is_none() && now.since(begun) >= rule.after;
+            if opens {
+                self.open = Some(begun.utc);
+            }
+            let retold = self.open.is_some() && self.tell(&rule.when);
+            return opens || retold;
+        }
+        let quiet = Nanoseconds(now.boottime.0.saturating_sub(self.last.0));
+        let over = match rule.clears {
+            Clears::AtOnce => true,
+            Clears::Quiet(long) => self.open.is_none() || quiet >= long,
+            Clears::Reset => self.open.is_none(),
+        };
+        if !over {
+            return false;
+        }
+        self.begun = None;
+        self.codes.clear();
+        self.open.take().is_some()
+    }
+
+    /// Whether it is so now; absent when that is not known.
+    fn is_so(&mut self, when: &When, now: Stamp, signs: &Signs, heard: &Heard) -> Option<bool> {
+        match *when {
+            When::Is(presence) => Some(signs.presence == presence),
+            When::Positive(sign) => {
+                let value = signs.get(sign)?;
+                self.seen = (value, 0);
+                Some(value > 0)
+            }
+            When::Below(less, more) => {
+                self.seen = (signs.get(less)?, signs.get(more)?);
+                Some(self.seen.0 < self.seen.1)
+            }
+            When::Grows(sign, by, within) => self.grows(now.boottime, signs.get(sign)?, by, within),
+            When::Xid(which) => Some(self.hear(which, heard)),
+            When::Noticed(notice) => {
+                let count = heard.notices.get(&notice).copied().unwrap_or(0);
+                let before = if self.open.is_some() { self.seen.0 } else { 0 };
+                self.seen = (before.saturating_add(i64::try_from(count).unwrap_or(i64::MAX)), 0);
+                Some(count > 0)
+            }
+        }
+    }
+
+    /// A counter that went back begins anew.
+    fn grows(&mut self, now: Nanoseconds, value: i64, by: i64, within: Nanoseconds) -> Option<bool> {
+        let Some((at, stood)) = self.anchor.filter(|(_, stood)| *stood <= value) else {
+            self.anchor = Some((now, value));
+            return None;
+        };
+        let grown = value.saturating_sub(stood);
+        if grown >= by {
+            let before = if self.open.is_some() { self.seen.0 } else { 0 };
+            self.seen = (before.saturating_add(grown), value);
+            self.anchor = Some((now, value));
+        } else if now.0.saturating_sub(at.0) >= within.0 {
+            self.anchor = Some((now, value));
+        }
+        Some(grown >= by)
+    }
+
+    fn hear(&mut self, which: fn(xid::Class, xid::Action) -> bool, heard: &Heard) -> bool {
+        let mut any = false;
+        for (code, (count, instance)) in &heard.xids {
+            let (class, action) = xid::meaning(*code);
+            if *count == 0 || !which(class, action) {
+                continue;
+            }
+            any = true;
+            if self.codes.len() < MOST_CODES || self.codes.contains_key(code) {
+                let seen = self.codes.entry(*code).or_default();
+                seen.0 = seen.0.saturating_add(*count);
+                seen.1 = instance.or(seen.1);
+            }
+        }
+        any
+    }
+
+    /// Puts into words what was seen; whether the words are new.
+    fn tell(&mut self, when: &When) -> bool {
+        let (first, second) = self.seen;
+        let words = match *when {
+            When::Is(_) => String::new(),
+            When::Positive(sign) => positive(sign, first),
+            When::Below(..) => format!("{first} of {second}"),
+            When::Grows(..) => format!("{first} more, {second} in all"),
+            When::Xid(_) => self.xids(),
+            When::Noticed(_) => times(u64::try_from(first).unwrap_or(0)),
+        };
+        let new = *words != *self.evidence;
+        if new {
+            self.evidence = words.into();
+        }
+        new
+    }
+
+    fn xids(&self) -> String {
+        self.codes.iter().fold(String::new(), |mut words, (code, (count, instance))| {
+            let comma = if words.is_empty() { "" } else { "; " };
+            // Writing to a string does not fail.
+            let _ = write!(words, "{comma}XID {code} ({}) {}", xid::text(*code), times(*count));
+            if let Some(instance) = instance {
+                let _ = write!(words, ", last on GPU instance {instance}");
+            }
+            words
+        })
+    }
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}
+
+fn positive(sign: Sign, value: i64) -> String {
+    match sign {
+        Sign::EccUncorrectable => format!("{value} errors"),
+        _ => String::new(),
+    }
+}

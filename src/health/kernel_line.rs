@@ -1,0 +1,128 @@
+//! The lines in which NVIDIA's driver tells the kernel's log of an XID.
+//!
+//! In goes the text of one record, which anybody's process name may be part of; out comes what it says, or
+//! nothing. The shapes are those of kernel_rc.c in NVIDIA's open kernel modules and of older drivers:
+//! `NVRM: Xid (PCI:0000:0f:00 GPU-I:02 GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception: ...`, with
+//! or without `PCI:`, instances, process id and process name.
+
+use crate::model::PciAddress;
+
+/// What a line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XidLine<'a> {
+    /// Where the GPU sits.
+    pub pci: PciAddress,
+    /// The GPU instance, on a MIG GPU.
+    pub gpu_instance: Option<u32>,
+    /// The compute instance.
+    pub compute_instance: Option<u32>,
+    /// The code.
+    pub xid: u32,
+    /// The process, where one is named by number.
+    pub pid: Option<u32>,
+    /// The rest: what happened.
+    pub text: &'a str,
+}
+
+/// Reads a record's text; nothing when it tells of no XID.
+pub fn parse(record: &str) -> Option<XidLine<'_>> {
+    let rest = record.trim_start().strip_prefix("NVRM: Xid (")?;
+    let (place, rest) = rest.split_once("):")?;
+    let mut words = place.split_ascii_whitespace();
+    let address = words.next()?;
+    let pci = PciAddress::parse(address.strip_prefix("PCI:").unwrap_or(address))?;
+    let (mut gpu_instance, mut compute_instance) = (None, None);
+    for word in words {
+        if let Some(id) = word.strip_prefix("GPU-I:") {
+            gpu_instance = Some(number(id)?);
+        } else if let Some(id) = word.strip_prefix("GPU-CI:") {
+            compute_instance = Some(number(id)?);
+        }
+    }
+    let (code, rest) = rest.split_once(',').unwrap_or((rest, ""));
+    let (pid, text) = process(rest.trim_start());
+    Some(XidLine { pci, gpu_instance, compute_instance, xid: number(code.trim())?, pid, text })
+}
+
+/// The process that a line names, and what follows it. A name may hold a comma, which then is text.
+fn process(rest: &str) -> (Option<u32>, &str) {
+    let Some(rest) = rest.strip_prefix("pid=") else { return (None, rest) };
+    let (pid, rest) = rest.split_once(',').unwrap_or((rest, ""));
+    let rest = rest.trim_start();
+    let text =
+        rest.strip_prefix("name=").map_or(rest, |name| name.split_once(',').map_or("", |(_, text)| text));
+    (number(pid.trim()), text.trim_start())
+}
+
+fn number(digits: &str) -> Option<u32> {
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    const AT: PciAddress = PciAddress { domain: 0, bus: 0x0f, device: 0 };
+
+    #[test]
+    fn every_shape_of_every_driver_is_read() {
+        let text = "Graphics Exception: ESR 0x515648=0x1";
+        for (line, pid, instances) in [
+            ("NVRM: Xid (PCI:0000:0f:00): 13, pid=4711, name=python3, ", Some(4711), (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00): 13, pid='<unknown>', name=<unknown>, ", None, (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00): 13, pid=4711, ", Some(4711), (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00): 13, ", None, (None, None)),
+            ("NVRM: Xid (0000:0f:00): 13, ", None, (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00 GPU-I:02): 13, pid=1, name=a, ", Some(1), (Some(2), None)),
+            ("NVRM: Xid (PCI:0000:0f:00 GPU-I:02 GPU-CI:01): 13, ", None, (Some(2), Some(1))),
+        ] {
+            let whole = format!("{line}{text}");
+            let read = parse(&whole).unwrap();
+            assert_eq!((read.pci, read.xid, read.pid), (AT, 13, pid), "{whole}");
+            assert_eq!((read.gpu_instance, read.compute_instance), instances, "{whole}");
+            assert_eq!(read.text, text, "{whole}");
+        }
+    }
+
+    #[test]
+    fn what_drivers_really_wrote_is_read() {
+        for (line, xid) in [
+            ("NVRM: Xid (PCI:0000:3b:00): 62, 0cb5(2d50) 8503d428 ffffff80", 62),
+            ("NVRM: Xid (PCI:0009:01:00): 79, GPU has fallen off the bus.", 79),
+            ("NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=a, b, Timeout after 45s of waiting", 119),
+            ("NVRM: Xid (PCI:0018:01:00): 145, RLW Nonfatal XC0 i0 Link 12 (0x0 0x0 0x0 0x0)", 145),
+            ("NVRM: Xid (PCI:0000:3b:00): 43", 43),
+        ] {
+            assert_eq!(parse(line).map(|read| read.xid), Some(xid), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_process_name_cannot_make_up_a_code_or_a_place() {
+        let line =
+            "NVRM: Xid (PCI:0000:0f:00): 31, pid=1, name=): 79, NVRM: Xid (PCI:0000:10:00): 48, MMU Fault";
+        let read = parse(line).unwrap();
+        assert_eq!((read.xid, read.pci, read.pid), (31, AT, Some(1)));
+    }
+
+    #[test]
+    fn other_lines_say_nothing() {
+        for line in [
+            "",
+            "NVRM: Xid",
+            "NVRM: Xid (",
+            "NVRM: Xid (PCI:0000:0f:00): ",
+            "NVRM: Xid (PCI:0000:0f:00): -1, x",
+            "NVRM: Xid (PCI:0000:0f:00): 99999999999, x",
+            "NVRM: Xid (PCI:garbage): 13, x",
+            "NVRM: Xid (PCI:0000:0f:00 GPU-I:x): 13, x",
+            "NVRM: GPU at PCI:0000:0f:00: GPU-0123",
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30",
+            "usb 1-1: NVRM: Xid (PCI:0000:0f:00): 13, x",
+        ] {
+            assert_eq!(parse(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The rules, as data: what must be so, for how long, what it makes of the GPU, what to do, and what ends it.
+//!
+//! Each says where it comes from. A threshold on time keeps short events from being verdicts; a quiet time
+//! keeps a verdict from flickering; a fault of the hardware ends with a reset and with nothing else.
+
+use super::signs::{Presence, Sign};
+use crate::catalogue::xid::{Action, Class};
+use crate::model::{HealthState, Nanoseconds, Notice, Remedy};
+
+/// One rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its name, for programs.
+    pub name: &'static str,
+    /// What must be so.
+    pub when: When,
+    /// For how long without a break before it counts.
+    pub after: Nanoseconds,
+    /// What ends it.
+    pub clears: Clears,
+    /// What it makes of the GPU.
+    pub state: HealthState,
+    /// What it asks for.
+    pub remedy: Remedy,
+    /// What is wrong, for people.
+    pub what: &'static str,
+    /// Where the rule comes from.
+    pub source: &'static str,
+}
+
+/// What must be so.
+#[derive(Debug)]
+pub enum When {
+    /// The GPU is there, or not.
+    Is(Presence),
+    /// The sign is above 0.
+    Positive(Sign),
+    /// The first sign is below the second.
+    Below(Sign, Sign),
+    /// The counter grows by so much within that time.
+    Grows(Sign, i64, Nanoseconds),
+    /// An XID of such a class and action is heard.
+    Xid(fn(Class, Action) -> bool),
+    /// The driver gives that notice.
+    Noticed(Notice),
+}
+
+/// What ends a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clears {
+    /// That it is no longer so.
+    AtOnce,
+    /// That it was not so for that long.
+    Quiet(Nanoseconds),
+    /// A reset of the GPU.
+    Reset,
+}
+
+impl Clears {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::AtOnce => "the condition's end",
+            Self::Quiet(_) => "a quiet time",
+            Self::Reset => "a reset of the GPU, or a reboot",
+        }
+    }
+}
+
+const NOW: Nanoseconds = Nanoseconds(0);
+const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+const FIVE_MINUTES: Nanoseconds = Nanoseconds::from_seconds(300);
+const QUARTER: Nanoseconds = Nanoseconds::from_seconds(900);
+const HOUR: Nanoseconds = Nanoseconds::from_seconds(3_600);
+
+const MEMORY: &str = "NVIDIA GPU memory error management guide";
+const XIDS: &str = "NVIDIA XID catalogue, immediate resolution bucket";
+const HEADER: &str = "nvml.h";
+
+use HealthState::{Degraded, Failed, Ok, Unknown};
+
+/// All rules.
+pub const RULES: &[Rule] = &[
+    Rule {
+        name: "lost",
+        when: When::Is(Presence::Lost),
+        after: NOW,
+        clears: Clears::AtOnce,
+        state: Failed,
+        remedy: Remedy::RebootNode,
+        what: "the driver says that the GPU is gone",
+        source: "nvml.h: NVML_ERROR_GPU_IS_LOST lasts until a reset",
+    },
+    Rule {
+        name: "silent",
+        when: When::Is(Presence::Silent),
+        after: NOW,
+        clears: Clears::AtOnce,
+        state: Unknown,
+        remedy: Remedy::None,
+        what: "the GPU does not answer in time; the log and gpumeter_driver_call_in_flight_seconds name the call",
+        source: "two ticks without a frame",
+    },
+    Rule {
+        name: "unread",
+        when: When::Is(Presence::Unread),
+        after: NOW,
+        clears: Clears::AtOnce,
+        state: Unknown,
+        remedy: Remedy::None,
+        what: "the GPU has not been read yet",
+        source: "no frame",
+    },
+    reading(
+        "recovery_reset",
+        Sign::RecoveryReset,
+        Failed,
+        Remedy::ResetGpu,
+        "the driver asks for a GPU reset",
+        HEADER,
+    ),
+    reading(
+        "recovery_reboot",
+        Sign::RecoveryReboot,
+        Failed,
+        Remedy::RebootNode,
+        "the driver asks for a reboot",
+        HEADER,
+    ),
+    reading(
+        "recovery_drain",
+        Sign::RecoveryDrain,
+        Degraded,
+        Remedy::Drain,
+        "the driver asks to drain peers first",
+        HEADER,
+    ),
+    reading(
+        "recovery_drain_and_reset",
+        Sign::RecoveryDrainAndReset,
+        Degraded,
+        Remedy::ResetGpu,
+        "the driver asks to drain the GPU and to reset it",
+        HEADER,
+    ),
+    reading(
+        "row_remap_pending",
+        Sign::RowRemapPending,
+        Degraded,
+        Remedy::ResetGpu,
+        "a memory row waits for a reset to be replaced; work may go on until then",
+        MEMORY,
+    ),
+    reading(
+        "row_remap_failure",
+        Sign::RowRemapFailed,
+        Failed,
+        Remedy::Replace,
+        "a memory row could not be replaced, which is a criterion for replacement",
+        MEMORY,
+    ),
+    reading(
+        "sram_threshold",
+        Sign::SramThreshold,
+        Failed,
+        Remedy::Replace,
+        "on-chip memory had too many errors, which is a criterion for replacement",
+        MEMORY,
+    ),
+    reading(
+        "pages_pending",
+        Sign::PagesPending,
+        Degraded,
+        Remedy::RebootNode,
+        "a memory page waits for the driver to be loaded anew to be retired",
+        MEMORY,
+    ),
+    reading(
+        "ecc_uncorrectable",
+        Sign::EccUncorrectable,
+        Degraded,
+        Remedy::ResetGpu,
+        "memory had uncorrectable errors since the driver was loaded",
+        MEMORY,
+    ),
+    Rule {
+        name: "nvlink_down",
+        when: When::Below(Sign::LinksUp, Sign::LinksExpected),
+        after: MINUTE,
+        clears: Clears::AtOnce,
+        state: Degraded,
+        remedy: Remedy::ResetGpu,
+        what: "NVLinks are down; reset both ends and look at the fabric manager",
+        source: "NVIDIA GPU debug guidelines, NVLink",
+    },
+    Rule {
+        name: "nvlink_errors",
+        when: When::Grows(Sign::LinkErrors, 1, QUARTER),
+        after: NOW,
+        clears: Clears::Quiet(QUARTER),
+        state: Degraded,
+        remedy: Remedy::CheckMechanicals,
+        what: "NVLink errors grow",
+        source: "NVIDIA GPU debug guidelines, NVLink",
+    },
+    Rule {
+        name: "pcie_replays",
+        when: When::Grows(Sign::PcieReplays, 15, QUARTER),
+        after: NOW,
+        clears: Clears::Quiet(QUARTER),
+        state: Degraded,
+        remedy: Remedy::CheckMechanicals,
+        what: "PCIe transfers are repeated, more than one a minute; seating or riser",
+        source: "healthy H100 boards show totals above 100, and no growth",
+    },
+    Rule {
+        name: "hw_thermal",
+        when: When::Positive(Sign::HwThermal),
+        after: MINUTE,
+        clears: Clears::Quiet(FIVE_MINUTES),
+        state: Degraded,
+        remedy: Remedy::CheckMechanicals,
+        what: "the board slows itself down for heat; fans, airflow, inlet temperature",
+        source: "nvml.h: clock event reason hardware thermal slowdown",
+    },
+    Rule {
+        name: "hw_power_brake",
+        when: When::Positive(Sign::PowerBrake),
+        after: MINUTE,
+        clears: Clears::Quiet(FIVE_MINUTES),
+        state: Degraded,
+        remedy: Remedy::CheckMechanicals,
+        what: "the node's power supply slows the board down; supplies, feeds, cables",
+        source: "nvml.h: clock event reason hardware power brake",
+    },
+    xid(
+        "xid_hardware",
+        |class, action| class == Class::Hardware && action == Action::ResetGpu,
+        (Failed, Remedy::ResetGpu),
+        "a fault of the hardware",
+    ),
+    xid(
+        "xid_reboot",
+        |_, action| action == Action::RebootNode,
+        (Failed, Remedy::RebootNode),
+        "a fault that only a reboot clears",
+    ),
+    xid(
+        "xid_driver",
+        |class, action| class == Class::Driver && action == Action::ResetGpu,
+        (Failed, Remedy::ResetGpu),
+        "driver or firmware stopped; take a bug report before the reset",
+    ),
+    xid(
+        "xid_link",
+        |class, action| class == Class::Link && action == Action::ResetGpu,
+        (Degraded, Remedy::ResetGpu),
+        "an NVLink fault, here or at the other end",
+    ),
+    xid(
+        "xid_mechanicals",
+        |_, action| action == Action::CheckMechanicals,
+        (Failed, Remedy::CheckMechanicals),
+        "a fault of power or seating",
+    ),
+    xid(
+        "xid_support",
+        |class, action| {
+            matches!(class, Class::Hardware | Class::Driver | Class::Link) && action == Action::ContactSupport
+        },
+        (Degraded, Remedy::ContactSupport),
+        "a fault that the vendor must look at",
+    ),
+    Rule {
+        clears: Clears::Quiet(HOUR),
+        ..xid(
+            "xid_software",
+            |_, action| action == Action::UpdateSoftware,
+            (Degraded, Remedy::UpdateSoftware),
+            "versions do not fit together",
+        )
+    },
+    Rule {
+        clears: Clears::Quiet(QUARTER),
+        ..xid(
+            "xid_application",
+            |_, action| action == Action::RestartApp,
+            (Ok, Remedy::InvestigateApp),
+            "an application failed; the GPU did not",
+        )
+    },
+    notice("unavailable", Notice::Unavailable, Failed, Remedy::ResetGpu, "the GPU cannot be used any more"),
+    notice(
+        "poison_fatal",
+        Notice::PoisonFatal,
+        Failed,
+        Remedy::ResetGpu,
+        "bad data was used and not contained",
+    ),
+    notice(
+        "memory_retirement_failed",
+        Notice::MemoryRetirementFailed,
+        Failed,
+        Remedy::ResetGpu,
+        "bad memory could not be marked for replacement",
+    ),
+    notice(
+        "ecc_event",
+        Notice::EccUncorrectable,
+        Degraded,
+        Remedy::ResetGpu,
+        "an uncorrectable memory error",
+    ),
+    Rule {
+        clears: Clears::Quiet(HOUR),
+        ..notice(
+            "ecc_storm",
+            Notice::EccStorm,
+            Degraded,
+            Remedy::Drain,
+            "correctable memory errors come in a storm",
+        )
+    },
+];
+
+const fn reading(
+    name: &'static str,
+    sign: Sign,
+    state: HealthState,
+    remedy: Remedy,
+    what: &'static str,
+    source: &'static str,
+) -> Rule {
+    Rule { name, when: When::Positive(sign), after: NOW, clears: Clears::AtOnce, state, remedy, what, source }
+}
+
+const fn xid(
+    name: &'static str,
+    which: fn(Class, Action) -> bool,
+    (state, remedy): (HealthState, Remedy),
+    what: &'static str,
+) -> Rule {
+    Rule {
+        name,
+        when: When::Xid(which),
+        after: NOW,
+        clears: Clears::Reset,
+        state,
+        remedy,
+        what,
+        source: XIDS,
+    }
+}
+
+const fn notice(
+    name: &'static str,
+    notice: Notice,
+    state: HealthState,
+    remedy: Remedy,
+    what: &'static str,
+) -> Rule {
+    let when = When::Noticed(notice);
+    Rule { name, when, after: NOW, clears: Clears::Reset, state, remedy, what, source: HEADER }
+}

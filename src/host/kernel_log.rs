@@ -1,0 +1,196 @@
+//! The kernel's log as records, from the moment at which it is opened.
+//!
+//! In: `dev/kmsg` under the root, or a file in its format. Out: the texts of the kernel's own records, one by
+//! one, and how many were overwritten before they could be read. Lines are bounded, bytes are anybody's. It
+//! does not know what the records say.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat, openat, seek};
+use rustix::io::{Errno, read};
+
+/// The kernel's own records fit (`PRINTKRB_RECORD_MAX` is 1 KiB, with escapes four times that); `/dev/kmsg`
+/// refuses a smaller buffer.
+const LONGEST: usize = 8 * 1024;
+
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// An open kernel log.
+#[derive(Debug)]
+pub struct KernelLog {
+    file: OwnedFd,
+    buffer: Box<[u8; LONGEST]>,
+    /// Bytes in the buffer that no line has ended yet.
+    kept: usize,
+    /// Whether the line at hand is too long and is skipped to its end.
+    skipping: bool,
+    /// The number that the next record should have.
+    next: Option<u64>,
+    lost: u64,
+}
+
+impl KernelLog {
+    /// Opens the log at its end: what is older than the reader is not told.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let mut log = Self::open_whole(path)?;
+        seek(&log.file, SeekFrom::End(0))?;
+        log.next = None;
+        Ok(log)
+    }
+
+    /// Opens the log at its beginning: one that came to be while it was waited for.
+    pub(super) fn open_whole(path: &Path) -> io::Result<Self> {
+        let file = openat(CWD, path, FLAGS, Mode::empty())?;
+        Ok(Self { file, buffer: Box::new([0; LONGEST]), kept: 0, skipping: false, next: None, lost: 0 })
+    }
+
+    /// Tells the texts of the records that have come, at most as many as fit one buffer, and whether there may
+    /// be more.
+    pub fn read(&mut self, mut tell: impl FnMut(&str)) -> io::Result<bool> {
+        match read(&self.file, &mut self.buffer[self.kept..]) {
+            Ok(0) => self.begin_anew_if_cut(),
+            Ok(count) => {
+                self.kept += count;
+                self.lines(&mut tell);
+                Ok(true)
+            }
+            // Records were overwritten; the next read goes on at the oldest one left.
+            Err(Errno::PIPE) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            // A record that does not fit is skipped by the kernel itself.
+            Err(Errno::INVAL) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How many records were overwritten unread since the last look.
+    pub fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// A file in the place of the kernel's log may be written anew.
+    fn begin_anew_if_cut(&mut self) -> io::Result<bool> {
+        let (length, place) = (fstat(&self.file)?.st_size, seek(&self.file, SeekFrom::Current(0))?);
+        let cut = u64::try_from(length).is_ok_and(|length| length < place);
+        if cut {
+            seek(&self.file, SeekFrom::Start(0))?;
+            (self.kept, self.skipping, self.next) = (0, false, None);
+        }
+        Ok(cut)
+    }
+
+    fn lines(&mut self, tell: &mut impl FnMut(&str)) {
+        let Self { buffer, kept, skipping, next, lost, .. } = self;
+        let mut begun = 0;
+        while let Some(length) = buffer[begun..*kept].iter().position(|byte| *byte == b'\n') {
+            let line = &buffer[begun..begun + length];
+            begun += length + 1;
+            if std::mem::take(skipping) {
+                continue;
+            }
+            let Some((number, text)) = record(line) else { continue };
+            *lost += next.map_or(0, |expected| number.saturating_sub(expected));
+            *next = number.checked_add(1);
+            if let Some(text) = text {
+                tell(&String::from_utf8_lossy(text));
+            }
+        }
+        buffer.copy_within(begun..*kept, 0);
+        *kept -= begun;
+        if *kept == LONGEST {
+            (*kept, *skipping) = (0, true);
+        }
+    }
+}
+
+/// Number of a record, and its text if the kernel itself wrote it: `priority,number,time,flags;text`. Lines that
+/// begin with a blank belong to the record before; what processes write bears another facility than 0.
+fn record(line: &[u8]) -> Option<(u64, Option<&[u8]>)> {
+    let semicolon = line.iter().position(|byte| *byte == b';')?;
+    let head = std::str::from_utf8(&line[..semicolon]).ok()?;
+    let mut fields = head.split(',');
+    let priority: u64 = fields.next()?.parse().ok()?;
+    let number: u64 = fields.next()?.parse().ok()?;
+    Some((number, (priority >> 3 == 0).then_some(&line[semicolon + 1..])))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Place {
+        directory: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let place = Self { directory: tempfile::tempdir().unwrap() };
+            place.append(b"6,1,10,-;before\n");
+            place
+        }
+
+        fn path(&self) -> PathBuf {
+            self.directory.path().join("kmsg")
+        }
+
+        fn append(&self, bytes: &[u8]) {
+            let mut file = OpenOptions::new().append(true).create(true).open(self.path()).unwrap();
+            file.write_all(bytes).unwrap();
+        }
+    }
+
+    fn all(log: &mut KernelLog) -> Vec<String> {
+        let mut texts = Vec::new();
+        while log.read(|text| texts.push(text.to_owned())).unwrap() {}
+        texts
+    }
+
+    #[test]
+    fn only_what_comes_after_the_opening_is_told_and_only_of_the_kernel() {
+        let place = Place::new();
+        let mut log = KernelLog::open(&place.path()).unwrap();
+        assert_eq!(all(&mut log), [""; 0]);
+        place.append(b"4,2,20,-;one\n SUBSYSTEM=pci\n12,3,20,-;written by a process\n3,4,21,c,x=1;tw");
+        assert_eq!(all(&mut log), ["one"]);
+        place.append(b"o\nnot a record\n;\n,,;x\n");
+        assert_eq!(all(&mut log), ["two"]);
+        assert_eq!(log.take_lost(), 0);
+    }
+
+    #[test]
+    fn a_log_that_came_later_is_told_whole_and_one_that_was_cut_again() {
+        let place = Place::new();
+        let mut log = KernelLog::open_whole(&place.path()).unwrap();
+        assert_eq!(all(&mut log), ["before"]);
+        std::fs::write(place.path(), b"6,1,1,-;new\n").unwrap();
+        assert_eq!(all(&mut log), ["new"]);
+    }
+
+    #[test]
+    fn overwritten_records_are_counted_by_the_gap_in_their_numbers() {
+        let place = Place::new();
+        let mut log = KernelLog::open(&place.path()).unwrap();
+        place.append(b"4,7,20,-;one\n4,18,20,-;two\n4,17,20,-;older\n");
+        assert_eq!(all(&mut log).len(), 3);
+        assert_eq!(log.take_lost(), 10);
+        assert_eq!(log.take_lost(), 0);
+    }
+
+    #[test]
+    fn a_line_without_end_and_any_bytes_are_passed_over() {
+        let place = Place::new();
+        let mut log = KernelLog::open(&place.path()).unwrap();
+        place.append(&[b'x'; 3 * LONGEST]);
+        place.append(b" 4,1,1,-;hidden\n4,2,1,-;\xff\xfe\x00\n4,3,1,-;seen\n");
+        let texts = all(&mut log);
+        assert_eq!(texts.len(), 2, "{texts:?}");
+        assert_eq!(texts[1], "seen");
+    }
+}

@@ -1,0 +1,227 @@
+//! Step 4: what was heard and read of each GPU goes before its judge.
+//!
+//! Here readings become signs, by the places that the health room names; a sign whose family this catalogue
+//! does not have is simply not known. The account hears of it when the hardware takes the GPU from its holder.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use super::{Gpu, Meter, Policy};
+use crate::catalogue::{PointId, device_points, xid};
+use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
+use crate::model::frame::Tier;
+use crate::model::{
+    Absence, GpuName, Nanoseconds, Notice, PciAddress, Stamp, Verdict, Whereabouts, XidCount,
+};
+
+/// A notice of the driver on a GPU, and how often it came.
+#[derive(Clone, Debug)]
+pub struct NoticeCount {
+    /// UUID of the GPU.
+    pub uuid: Arc<str>,
+    /// What the driver told.
+    pub notice: Notice,
+    /// How often.
+    pub count: u64,
+}
+
+/// What the judge of one GPU is told, and what it says.
+#[derive(Default)]
+pub(super) struct Bench {
+    judge: Judge,
+    heard: Heard,
+    pub(super) verdict: Arc<Verdict>,
+    life: u64,
+    /// Whether the driver said that the GPU is gone, and no frame came since.
+    gone: bool,
+    /// Where the driver's energy counter stood: when it goes back, the GPU was reset or the driver loaded anew.
+    energy: Option<i64>,
+    /// When the hardware failed, until a reset or the driver's word that nothing is needed.
+    failed: Option<Stamp>,
+}
+
+/// XIDs of GPUs that have not said where they sit wait for it; more than these, or for longer, are given up.
+const MOST_WAITING: usize = 256;
+const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(600);
+
+/// After a fault the driver takes a moment to decide what is needed; before, its word is an old one.
+const DECIDES: Nanoseconds = Nanoseconds::from_seconds(5);
+
+/// The points that tell a sign, with their tier.
+type Points = Vec<(PointId, Tier)>;
+
+/// Every sign with its points.
+static PLACES: LazyLock<Vec<(Sign, Points)>> = LazyLock::new(|| {
+    SIGNS
+        .iter()
+        .map(|place| {
+            let points = device_points().enumerate().filter(|(_, (family, point))| {
+                family.name == place.family && place.label.is_none_or(|label| point.labels.contains(&label))
+            });
+            (place.sign, points.map(|(number, (family, _))| (number, family.tier)).collect())
+        })
+        .collect()
+});
+
+impl Meter {
+    /// Counts XIDs and takes in notices.
+    pub(super) fn listen(&mut self, now: Stamp, xids: Vec<XidCount>, notices: Vec<NoticeCount>) {
+        let told = std::mem::take(&mut self.unplaced).into_iter().chain(xids);
+        let places: BTreeMap<PciAddress, Arc<str>> =
+            self.gpus.values().filter_map(|gpu| Some((gpu.place()?, Arc::clone(&gpu.id.uuid)))).collect();
+        let mut unplaced = Vec::new();
+        for told in told {
+            let uuid = match &told.gpu {
+                GpuName::Uuid(uuid) => Some(uuid),
+                GpuName::Pci(place) => places.get(place),
+            };
+            match uuid.and_then(|uuid| self.gpus.get_mut(uuid)) {
+                Some(gpu) => gpu.hear(&told),
+                None if unplaced.len() < MOST_WAITING && now.since(told.last) < PATIENCE => {
+                    unplaced.push(told)
+                }
+                None => {}
+            }
+        }
+        self.unplaced = unplaced;
+        for told in notices {
+            if let Some(gpu) = self.gpus.get_mut(&told.uuid) {
+                let count = gpu.bench.heard.notices.entry(told.notice).or_default();
+                *count = count.saturating_add(told.count);
+            }
+        }
+    }
+
+    /// Judges every GPU.
+    pub(super) fn judge(&mut self, now: Stamp) {
+        for gpu in self.gpus.values_mut() {
+            gpu.judge(now, &self.policy);
+        }
+    }
+}
+
+impl Gpu {
+    fn place(&self) -> Option<PciAddress> {
+        PciAddress::parse(&self.frame.as_ref()?.identity.pci_bus_id)
+    }
+
+    fn hear(&mut self, told: &XidCount) {
+        let new = self.xids.hear(told);
+        if new == 0 {
+            return;
+        }
+        let heard = self.bench.heard.xids.entry(told.xid).or_default();
+        heard.0 = heard.0.saturating_add(new);
+        heard.1 = told.gpu_instance.or(heard.1);
+        if xid::fails_slot(told.xid) {
+            self.bench.failed = Some(told.last);
+        }
+    }
+
+    fn judge(&mut self, now: Stamp, policy: &Policy) {
+        let signs = self.signs(now, policy);
+        let heard = std::mem::take(&mut self.bench.heard);
+        self.bench.verdict = self.bench.judge.judge(now, &signs, &heard);
+        let content = signs.driver_is_content() == Some(true);
+        let slow = self.frame.as_ref().and_then(|frame| frame.tiers[Tier::Slow as usize]);
+        self.bench.failed = self
+            .bench
+            .failed
+            .filter(|failed| !(content && slow.is_some_and(|read| read.since(*failed) >= DECIDES)));
+        self.account.fail(self.bench.failed.is_some());
+    }
+
+    /// What is known now. A new life of the GPU ends what only a reset ends.
+    fn signs(&mut self, now: Stamp, policy: &Policy) -> Signs {
+        let fresh = self.fresh(now, policy);
+        let presence = match (self.place.whereabouts, &self.frame) {
+            // Where it is now, somebody else looks after it.
+            (Whereabouts::Guest | Whereabouts::Replaced | Whereabouts::Forgotten, _) => Presence::Unread,
+            _ if self.place.is_missing() => Presence::Lost,
+            (_, None) => Presence::Unread,
+            (_, Some(_)) if fresh[Tier::Fast as usize] => Presence::Answers,
+            (_, Some(_)) => Presence::Silent,
+        };
+        self.bench.follow(presence, self.frame.as_ref().map(|frame| energy(&frame.readings)));
+        let mut signs = Signs::new(presence, self.bench.life);
+        let Some(frame) = self.frame.as_deref().filter(|_| presence == Presence::Answers) else {
+            return signs;
+        };
+        for (sign, points) in PLACES.iter() {
+            let values = points.iter().filter(|(_, tier)| fresh[*tier as usize]);
+            let values = values.filter_map(|(point, _)| frame.readings.get(*point).copied()?.ok());
+            signs.set(
+                *sign,
+                values.fold(None, |sum: Option<i64>, value| Some(sum.unwrap_or(0).saturating_add(value))),
+            );
+        }
+        signs
+    }
+
+    /// Whether each tier of the last frame is young enough to be shown.
+    pub(super) fn fresh(&self, now: Stamp, policy: &Policy) -> [bool; 3] {
+        Tier::ALL.map(|tier| {
+            let interval = policy.intervals[tier as usize];
+            let read = self.frame.as_ref().and_then(|frame| frame.tiers[tier as usize]);
+            !self.place.is_missing() && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
+        })
+    }
+}
+
+impl Bench {
+    /// Sees whether the GPU was reset since the last look.
+    fn follow(&mut self, presence: Presence, energy: Option<Option<i64>>) {
+        let returned = self.gone && presence == Presence::Answers;
+        self.gone = presence == Presence::Lost || (self.gone && !returned);
+        let energy = energy.flatten();
+        let fell = energy.zip(self.energy).is_some_and(|(now, before)| now < before);
+        self.energy = energy.or(self.energy);
+        if returned || fell {
+            self.life += 1;
+            self.failed = None;
+        }
+    }
+}
+
+fn energy(readings: &[Result<i64, Absence>]) -> Option<i64> {
+    const ENERGY: PointId = crate::catalogue::first_point("gpu_energy_joules_total");
+    readings.get(ENERGY).copied()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_of_families_that_this_catalogue_has_are_read() {
+        for (sign, points) in PLACES.iter() {
+            let family = SIGNS[*sign as usize].family;
+            let known = crate::catalogue::family(family).is_some();
+            assert_eq!(!points.is_empty(), known, "{sign:?}: {family} has no point with that label");
+        }
+        assert!(PLACES.iter().filter(|(_, points)| !points.is_empty()).count() >= 4);
+    }
+
+    #[test]
+    fn a_gpu_that_comes_back_or_counts_anew_has_a_new_life() {
+        let mut bench = Bench::default();
+        let lives: Vec<u64> = [
+            (Presence::Answers, Some(100)),
+            (Presence::Answers, None),
+            (Presence::Answers, Some(101)),
+            (Presence::Silent, Some(101)),
+            (Presence::Answers, Some(102)),
+            (Presence::Lost, Some(102)),
+            (Presence::Unread, Some(102)),
+            (Presence::Answers, Some(103)),
+            (Presence::Answers, Some(2)),
+        ]
+        .into_iter()
+        .map(|(presence, energy)| {
+            bench.follow(presence, Some(energy));
+            bench.life
+        })
+        .collect();
+        assert_eq!(lives, [0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    }
+}

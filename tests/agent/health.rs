@@ -1,0 +1,145 @@
+//! What a running agent says of the health of its GPUs: on the page, in the API, to the command, in the log.
+
+use std::process::Output;
+
+use crate::faults::over;
+use crate::running::{Demo, program};
+use crate::scrape::Scrape;
+
+/// The command's answer about a demo's agent.
+fn health(demo: &Demo, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = program();
+    command.args(["health", "--url", &format!("http://{}", demo.agent.address)]).args(arguments);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+fn is(gpu: &'static str, state: &'static str) -> impl Fn(&Scrape) -> bool {
+    move |page| {
+        let states = page.of("gpu_health", &[gpu]).count();
+        page.value("gpu_health", &[gpu, state]) == Some("1") && states == 1
+    }
+}
+
+/// Two GPUs, and these XIDs in a cycle that is longer than any test.
+fn node(xids: &str) -> Demo {
+    over(&format!(
+        r#"{{"cycle_seconds": 3600, "gpus": [{{"profile": "h100", "count": 2}}], "xids": [{xids}]}}"#
+    ))
+}
+
+#[test]
+fn a_gpu_whose_hardware_failed_is_told_everywhere_with_what_to_do() {
+    let demo = node(r#"{"at": 8, "gpu": 1, "xid": 79}, {"at": 8, "gpu": 0, "xid": 13}"#);
+    demo.agent.wait_for("verdicts", |page| is("gpu=\"0\"", "state=\"ok\"")(page));
+    let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
+    assert!(is("gpu=\"0\"", "state=\"ok\"")(&page), "an application's fault is none of the GPU");
+    assert!(
+        page.has(
+            "gpu_xid_info",
+            &["gpu=\"1\"", "xid=\"79\"", "class=\"hardware\"", "action=\"reboot_node\""]
+        )
+    );
+
+    let (status, body) = demo.agent.get("/api/v1/health");
+    assert_eq!(status, 200);
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&body["state"], &body["simulated"]), (&"failed".into(), &true.into()));
+    let sick = &body["gpus"][1];
+    assert_eq!((&sick["state"], &sick["action"]), (&"failed".into(), &"reboot_node".into()));
+    let reason = &sick["reasons"][0];
+    assert_eq!(reason["rule"], "xid_reboot");
+    assert!(
+        reason["evidence"].as_str().unwrap().starts_with("XID 79 (GPU has fallen off the bus) once"),
+        "{reason}"
+    );
+    assert!(reason["since"].is_string(), "{reason}");
+    let well = &body["gpus"][0];
+    assert_eq!((&well["state"], &well["action"]), (&"ok".into(), &"investigate_app".into()));
+
+    let (status, page, _) = health(&demo, &[]);
+    assert_eq!(status, Some(1), "{page}");
+    let line = page.lines().find(|line| line.starts_with("GPU 1 ")).unwrap_or_default();
+    assert!(line.ends_with(": failed, action reboot_node"), "{page}");
+    let (status, json, _) = health(&demo, &["--json", "--fail-on", "failed"]);
+    assert_eq!(status, Some(1));
+    assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_is_unknown_and_so_is_an_agent_that_is_not_there() {
+    let mut demo = node("");
+    demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    assert_eq!(health(&demo, &[]).0, Some(0));
+    demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": true}]"#);
+    demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"unknown\""));
+    let (status, page, message) = health(&demo, &[]);
+    assert_eq!(status, Some(2), "{page}");
+    assert!(message.contains("nobody knows how 1 GPU is"), "{message}");
+    demo.faults("[]");
+    demo.agent.wait_for("recovery", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    demo.agent.kill();
+    let (status, _, message) = health(&demo, &[]);
+    assert_eq!(status, Some(2));
+    assert!(message.contains("is the agent running?"), "{message}");
+    assert_eq!(health(&demo, &["--fail-on", "sometimes"]).0, Some(2));
+}
+
+/// Where a GPU sits, as the kernel prints it: a short domain, small letters, no function.
+fn place(page: &Scrape, gpu: &str) -> String {
+    let labels = [gpu];
+    let (info, _) = page.of("gpu_info", &labels).next().unwrap();
+    let place = info.split_once("pci_bus_id=\"").and_then(|(_, rest)| rest.split('.').next()).unwrap();
+    place[4..].to_lowercase()
+}
+
+#[test]
+fn an_xid_that_only_the_kernel_logs_is_counted_and_one_that_both_tell_once() {
+    let demo = node(r#"{"at": 8, "gpu": 1, "xid": 13}"#);
+    let readable = ["collector=\"kernel_log\""];
+    let page = demo.agent.wait_for("the event", |page| {
+        page.has("gpu_xid_errors_total", &["xid=\"13\""])
+            && page.value("gpumeter_collector_success", &readable).is_some()
+    });
+    let at = place(&page, "gpu=\"1\"");
+    let lines = [
+        "6,1,1,-;usb 1-1: new device\n SUBSYSTEM=usb\n".to_owned(),
+        format!("4,2,2,-;NVRM: Xid (PCI:{at}): 13, pid=7, name=python3, Graphics Exception\n"),
+        format!("12,3,2,-;NVRM: Xid (PCI:{at}): 48, written by a process\n"),
+        "4,4,2,-;NVRM: Xid (PCI:0042:42:00): 48, of a GPU that is not here\n".to_owned(),
+        format!("4,5,3,-;NVRM: Xid (PCI:{at}): 62, 0cb5(2d50) 8503d428\n"),
+    ];
+    std::fs::write(demo.driver("kmsg"), lines.concat()).unwrap();
+    let page = demo.agent.wait_for("the lines", is("gpu=\"1\"", "state=\"failed\""));
+    // The line of the event came before that of the other.
+    assert_eq!(page.of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(), ["1", "1"]);
+    assert_eq!(page.value("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]), Some("1"));
+    assert_eq!(page.value("gpumeter_collector_success", &readable), Some("1"));
+}
+
+#[test]
+fn a_storm_of_xids_is_counted_exactly_and_told_in_a_few_lines() {
+    const EACH: usize = 10_000;
+    let storm: Vec<String> = (0..2 * EACH)
+        .map(|number| {
+            let (at, xid) = (8.0 + number as f64 / EACH as f64, if number % 2 == 0 { 13 } else { 31 });
+            format!(r#"{{"at": {at}, "gpu": {}, "xid": {xid}}}"#, number % 2)
+        })
+        .collect();
+    let demo = node(&storm.join(","));
+    let counted = |page: &Scrape, gpu, xid| -> usize {
+        page.value("gpu_xid_errors_total", &[gpu, xid]).and_then(|count| count.parse().ok()).unwrap_or(0)
+    };
+    let page = demo.agent.wait_for("the storm's end", |page| {
+        counted(page, "gpu=\"0\"", "xid=\"13\"") >= EACH && counted(page, "gpu=\"1\"", "xid=\"31\"") >= EACH
+    });
+    assert_eq!(counted(&page, "gpu=\"0\"", "xid=\"13\""), EACH);
+    assert_eq!(counted(&page, "gpu=\"1\"", "xid=\"31\""), EACH);
+    for gpu in ["gpu=\"0\"", "gpu=\"1\""] {
+        let action = ["action=\"restart_app\"", gpu];
+        assert_eq!(page.value("gpu_xid_action_errors_total", &action), Some("10000"));
+    }
+    let log = demo.agent.log();
+    let lines = log.lines().filter(|line| line.contains("XID ")).count();
+    assert!((1..100).contains(&lines), "{lines} lines for {} XIDs", 2 * EACH);
+}
