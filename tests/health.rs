@@ -167,6 +167,20 @@ fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
 }
 
 #[test]
+fn the_driver_is_content_only_where_it_says_so() {
+    let mut signs = Signs::new(Presence::Answers, 0);
+    assert_eq!(signs.driver_is_content(), None);
+    for sign in [Sign::RecoveryReset, Sign::RecoveryReboot, Sign::RecoveryDrain] {
+        signs.set(sign, Some(0));
+    }
+    assert_eq!(signs.driver_is_content(), None);
+    signs.set(Sign::RecoveryDrainAndReset, Some(0));
+    assert_eq!(signs.driver_is_content(), Some(true));
+    signs.set(Sign::RecoveryReset, Some(1));
+    assert_eq!(signs.driver_is_content(), Some(false));
+}
+
+#[test]
 fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
     let mut court = Court::new();
     court.signs.presence = Presence::Silent;
