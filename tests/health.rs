@@ -70,10 +70,7 @@ impl Court {
             }
             When::Grows(sign, by, _) => self.set(sign, by),
             When::Xid(which) => {
-                let code = (1..=176).find(|code| {
-                    let (class, action) = xid::meaning(*code);
-                    which(class, action)
-                });
+                let code = (1..=176).find(|code| xid::row(*code).is_some_and(which));
                 return self.xid(code.unwrap());
             }
             When::Noticed(notice) => {
@@ -170,6 +167,20 @@ fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
 }
 
 #[test]
+fn the_driver_is_content_only_where_it_says_so() {
+    let mut signs = Signs::new(Presence::Answers, 0);
+    assert_eq!(signs.driver_is_content(), None);
+    for sign in [Sign::RecoveryReset, Sign::RecoveryReboot, Sign::RecoveryDrain] {
+        signs.set(sign, Some(0));
+    }
+    assert_eq!(signs.driver_is_content(), None);
+    signs.set(Sign::RecoveryDrainAndReset, Some(0));
+    assert_eq!(signs.driver_is_content(), Some(true));
+    signs.set(Sign::RecoveryReset, Some(1));
+    assert_eq!(signs.driver_is_content(), Some(false));
+}
+
+#[test]
 fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
     let mut court = Court::new();
     court.signs.presence = Presence::Silent;
@@ -241,7 +252,9 @@ fn every_fault_that_is_no_information_has_exactly_one_rule() {
         let (class, action) = xid::meaning(code);
         let silent = matches!(class, Class::Information | Class::Unknown)
             || (class == Class::Application && action == Action::ContactSupport);
-        let rules = RULES.iter().filter(|rule| matches!(rule.when, When::Xid(which) if which(class, action)));
+        let rules = RULES
+            .iter()
+            .filter(|rule| matches!(rule.when, When::Xid(which) if xid::row(code).is_some_and(which)));
         assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
     }
 }

@@ -170,11 +170,10 @@ impl Memory {
         Some(grown >= by)
     }
 
-    fn hear(&mut self, which: fn(xid::Class, xid::Action) -> bool, heard: &Heard) -> bool {
+    fn hear(&mut self, which: fn(&xid::Xid) -> bool, heard: &Heard) -> bool {
         let mut any = false;
         for (code, (count, instance)) in &heard.xids {
-            let (class, action) = xid::meaning(*code);
-            if *count == 0 || !which(class, action) {
+            if *count == 0 || !xid::row(*code).is_some_and(which) {
                 continue;
             }
             any = true;

@@ -4,7 +4,7 @@
 //! keeps a verdict from flickering; a fault of the hardware ends with a reset and with nothing else.
 
 use super::signs::{Presence, Sign};
-use crate::catalogue::xid::{Action, Class};
+use crate::catalogue::xid::{Action, Class, Xid};
 use crate::model::{HealthState, Nanoseconds, Notice, Remedy};
 
 /// One rule.
@@ -39,8 +39,8 @@ pub enum When {
     Below(Sign, Sign),
     /// The counter grows by so much within that time.
     Grows(Sign, i64, Nanoseconds),
-    /// An XID of such a class and action is heard.
-    Xid(fn(Class, Action) -> bool),
+    /// Such an XID is heard.
+    Xid(fn(&Xid) -> bool),
     /// The driver gives that notice.
     Noticed(Notice),
 }
@@ -235,38 +235,48 @@ pub const RULES: &[Rule] = &[
     },
     xid(
         "xid_hardware",
-        |class, action| class == Class::Hardware && action == Action::ResetGpu,
+        |xid| xid.class == Class::Hardware && xid.action == Action::ResetGpu,
         (Failed, Remedy::ResetGpu),
         "a fault of the hardware",
     ),
     xid(
         "xid_reboot",
-        |_, action| action == Action::RebootNode,
+        |xid| xid.action == Action::RebootNode,
         (Failed, Remedy::RebootNode),
         "a fault that only a reboot clears",
     ),
     xid(
         "xid_driver",
-        |class, action| class == Class::Driver && action == Action::ResetGpu,
+        |xid| xid.class == Class::Driver && xid.action == Action::ResetGpu,
         (Failed, Remedy::ResetGpu),
         "driver or firmware stopped; take a bug report before the reset",
     ),
     xid(
         "xid_link",
-        |class, action| class == Class::Link && action == Action::ResetGpu,
+        |xid| xid.class == Class::Link && xid.action == Action::ResetGpu && !is_nvlink5(xid),
         (Degraded, Remedy::ResetGpu),
         "an NVLink fault, here or at the other end",
     ),
+    Rule {
+        clears: Clears::Quiet(HOUR),
+        ..xid(
+            "xid_nvlink5",
+            is_nvlink5,
+            (Degraded, Remedy::None),
+            "an NVLink 5 error; gpu_recovery_action says whether it takes a reset",
+        )
+    },
     xid(
         "xid_mechanicals",
-        |_, action| action == Action::CheckMechanicals,
+        |xid| xid.action == Action::CheckMechanicals,
         (Failed, Remedy::CheckMechanicals),
         "a fault of power or seating",
     ),
     xid(
         "xid_support",
-        |class, action| {
-            matches!(class, Class::Hardware | Class::Driver | Class::Link) && action == Action::ContactSupport
+        |xid| {
+            matches!(xid.class, Class::Hardware | Class::Driver | Class::Link)
+                && xid.action == Action::ContactSupport
         },
         (Degraded, Remedy::ContactSupport),
         "a fault that the vendor must look at",
@@ -275,7 +285,7 @@ pub const RULES: &[Rule] = &[
         clears: Clears::Quiet(HOUR),
         ..xid(
             "xid_software",
-            |_, action| action == Action::UpdateSoftware,
+            |xid| xid.action == Action::UpdateSoftware,
             (Degraded, Remedy::UpdateSoftware),
             "versions do not fit together",
         )
@@ -284,7 +294,7 @@ pub const RULES: &[Rule] = &[
         clears: Clears::Quiet(QUARTER),
         ..xid(
             "xid_application",
-            |_, action| action == Action::RestartApp,
+            |xid| xid.action == Action::RestartApp,
             (Ok, Remedy::InvestigateApp),
             "an application failed; the GPU did not",
         )
@@ -323,6 +333,12 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
+/// Of these the error's status decides, and most need nothing; every board that knows them also tells the
+/// recovery action.
+fn is_nvlink5(xid: &Xid) -> bool {
+    (144..=150).contains(&xid.code)
+}
+
 const fn reading(
     name: &'static str,
     sign: Sign,
@@ -336,7 +352,7 @@ const fn reading(
 
 const fn xid(
     name: &'static str,
-    which: fn(Class, Action) -> bool,
+    which: fn(&Xid) -> bool,
     (state, remedy): (HealthState, Remedy),
     what: &'static str,
 ) -> Rule {
