@@ -12,12 +12,14 @@ use std::path::Path;
 use crate::abi::events::EventSets;
 use crate::abi::gpm::Samples;
 use crate::board::{self, Board};
+use crate::channel::conditions::{ProcessKind, UseOf};
 use crate::channel::faults::Faults;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Placement, Process, Scenario, Throttle};
 use crate::clock::{Clock, Now};
+use crate::condition::Condition;
 use crate::mig::MigProfile;
-use crate::schedule::{self, Brake, PowerModel, Script, Span, Timeline, Worker};
+use crate::schedule::{self, Brake, Face, Kind, PowerModel, Script, Span, Timeline, Worker};
 
 /// A MIG instance: a GPU instance with one compute instance, id 0.
 pub(crate) struct Instance {
@@ -44,6 +46,7 @@ pub(crate) struct Gpu {
     /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
     pub(crate) instances: Vec<Instance>,
     pub(crate) timeline: Timeline,
+    pub(crate) condition: Condition,
 }
 
 /// Something critical at a time within the cycle.
@@ -127,7 +130,12 @@ impl Node {
         let mut truth = Truth { elapsed_ns: now.elapsed, gpus: Vec::new(), processes: Vec::new() };
         for gpu in &self.gpus {
             let totals = gpu.timeline.totals(now.elapsed);
-            truth.gpus.push(GpuTruth { uuid: &gpu.uuid, busy_ns: totals.busy, energy_uj: totals.energy });
+            truth.gpus.push(GpuTruth {
+                uuid: &gpu.uuid,
+                busy_ns: totals.busy,
+                energy_uj: totals.energy,
+                engines: totals.engines,
+            });
             for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
                 let instance = (!gpu.instances.is_empty()).then_some(worker.engine);
                 truth.processes.push(ProcessTruth {
@@ -135,6 +143,7 @@ impl Node {
                     gpu: gpu.index,
                     instance,
                     busy_ns: work.busy,
+                    used: *work,
                 });
             }
         }
@@ -161,7 +170,7 @@ fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
     }
     let xids = scenario.xids.iter().map(|xid| ("xids", xid.gpu));
     let throttles = scenario.throttles.iter().map(|throttle| ("throttles", throttle.gpu));
-    match xids.chain(throttles).find(|(_, gpu)| !exists(*gpu)) {
+    match xids.chain(throttles).chain(scenario.conditions.gpus()).find(|(_, gpu)| !exists(*gpu)) {
         Some((place, gpu)) => Err(format!("{place}: there is no gpu {gpu}")),
         None => Ok(gpus),
     }
@@ -181,7 +190,7 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
     }
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        workers.push(worker(process, engines.len(), !instances.is_empty())?);
+        workers.push(worker(process, group.use_of, engines.len(), !instances.is_empty())?);
     }
     let mut brakes = Vec::new();
     for throttle in scenario.throttles.iter().filter(|throttle| throttle.gpu == index) {
@@ -190,8 +199,15 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
     let idle = u64::from(marks.between(1, board.power.idle)) * 1_000;
     let dynamic = u64::from(board.power.limit_default) * 1_000 - idle;
     let power = PowerModel { idle, dynamic };
-    let script =
-        Script { seed: marks.seed(), cycle_seconds: scenario.cycle_seconds, engines, workers, brakes, power };
+    let timeline = Timeline::new(Script {
+        seed: marks.seed(),
+        cycle_seconds: scenario.cycle_seconds,
+        engines,
+        workers,
+        brakes,
+        power,
+        together: group.use_of.mps,
+    });
     Ok(Gpu {
         index,
         board,
@@ -203,7 +219,8 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
         warmer: marks.between(2, (0, 6)),
         replays: marks.between(3, (0, 15)),
         instances,
-        timeline: Timeline::new(script),
+        condition: Condition::new(scenario, (index, marks.seed()), group.use_of, board, &timeline),
+        timeline,
     })
 }
 
@@ -236,7 +253,7 @@ fn instances(
     Ok(instances)
 }
 
-fn worker(process: &Process, engines: usize, sliced: bool) -> Result<Worker, String> {
+fn worker(process: &Process, use_of: UseOf, engines: usize, sliced: bool) -> Result<Worker, String> {
     let place = format!("process {} on gpu {}", process.pid, process.gpu);
     let engine = match (process.instance, sliced) {
         (None, false) => 0,
@@ -247,7 +264,24 @@ fn worker(process: &Process, engines: usize, sliced: bool) -> Result<Worker, Str
     if engine >= engines {
         return Err(format!("{place}: there is no instance {engine}"));
     }
-    Ok(Worker { pid: process.pid, engine, spans: process.phases.iter().map(Span::new).collect() })
+    let spans = process.phases.iter().map(Span::new).collect();
+    Ok(Worker { pid: process.pid, engine, spans, face: face(process, use_of) })
+}
+
+fn face(process: &Process, use_of: UseOf) -> Face {
+    let listing = &process.listing;
+    let kind = match listing.kind {
+        ProcessKind::C if use_of.mps && !listing.server => Kind::Client,
+        ProcessKind::C => Kind::Compute,
+        ProcessKind::G => Kind::Graphics,
+        ProcessKind::Both => Kind::Both,
+    };
+    Face {
+        kind,
+        memory_unknown: listing.memory_unknown,
+        linger: listing.zombie_ms.saturating_mul(1_000_000),
+        garbage: listing.garbage_sm,
+    }
 }
 
 fn brake(throttle: &Throttle) -> Result<Brake, String> {

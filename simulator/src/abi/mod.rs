@@ -11,6 +11,7 @@ pub(crate) mod buffers;
 pub(crate) mod events;
 pub(crate) mod gpm;
 
+mod accounting;
 mod clocks;
 mod enumeration;
 mod fields;
@@ -20,10 +21,13 @@ mod instances;
 mod library;
 mod links;
 mod memory;
+mod pcie;
 mod power;
 mod processes;
+mod samples;
 mod temperature;
 mod utilization;
+mod violations;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 

@@ -3,9 +3,11 @@
 //! In: `scenario`, `faults` (and `clock`, see the module of that name). Out: `truth`, `calls`, `error`.
 //! The directory is the one this library was loaded from, so that two copies are two nodes.
 
+pub(crate) mod conditions;
 pub(crate) mod faults;
 pub(crate) mod report;
 pub(crate) mod scenario;
+mod sharing;
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

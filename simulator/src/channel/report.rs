@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use serde::Serialize;
 
 use crate::clock::Now;
+use crate::schedule::Work;
 use crate::state::lock;
 
 const EVERY: u64 = 1_000_000_000;
@@ -28,6 +29,8 @@ pub(crate) struct GpuTruth<'a> {
     pub(crate) uuid: &'a str,
     pub(crate) busy_ns: u64,
     pub(crate) energy_uj: u64,
+    /// By position in the scenario's `mig` list; one without MIG.
+    pub(crate) engines: Vec<Work>,
 }
 
 /// `instance` is the position in the scenario's `mig` list; null without MIG.
@@ -37,6 +40,13 @@ pub(crate) struct ProcessTruth {
     pub(crate) gpu: u32,
     pub(crate) instance: Option<usize>,
     pub(crate) busy_ns: u64,
+    /// Left out while all of it is 0.
+    #[serde(skip_serializing_if = "nothing")]
+    pub(crate) used: Work,
+}
+
+fn nothing(work: &Work) -> bool {
+    *work == Work::default()
 }
 
 /// Counts calls and remembers when the files were last written.

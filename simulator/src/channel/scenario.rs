@@ -5,6 +5,8 @@
 
 use serde::Deserialize;
 
+use super::conditions::{Conditions, Listing, Pipes, UseOf};
+
 /// The script; times are seconds within a cycle, and the cycle repeats for ever.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Scenario {
@@ -23,6 +25,8 @@ pub(crate) struct Scenario {
     pub(crate) xids: Vec<Xid>,
     #[serde(default)]
     pub(crate) throttles: Vec<Throttle>,
+    #[serde(flatten)]
+    pub(crate) conditions: Conditions,
 }
 
 /// So many GPUs of a board, all with the same MIG layout.
@@ -33,6 +37,8 @@ pub(crate) struct Gpus {
     pub(crate) count: u32,
     #[serde(default)]
     pub(crate) mig: Vec<Placement>,
+    #[serde(flatten)]
+    pub(crate) use_of: UseOf,
 }
 
 /// A MIG instance and its first memory slot.
@@ -53,6 +59,8 @@ pub(crate) struct Process {
     #[serde(default)]
     pub(crate) instance: Option<u32>,
     pub(crate) phases: Vec<Phase>,
+    #[serde(flatten)]
+    pub(crate) listing: Listing,
 }
 
 /// What a process does between two times; outside of its phases it does not exist.
@@ -77,6 +85,8 @@ pub(crate) struct Phase {
     pub(crate) encoder: f64,
     #[serde(default)]
     pub(crate) decoder: f64,
+    #[serde(flatten)]
+    pub(crate) pipes: Pipes,
 }
 
 /// A critical error, once in every cycle.
@@ -119,8 +129,10 @@ fn whole() -> f64 {
 impl Scenario {
     /// Reads and checks the text of a scenario file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let scenario: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut scenario: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         scenario.check()?;
+        scenario.conditions.check(scenario.cycle_seconds)?;
+        scenario.share_gpus()?;
         Ok(scenario)
     }
 
@@ -169,7 +181,7 @@ impl Phase {
                 return Err(format!("{place}: {name} {share} is not between 0 and 1"));
             }
         }
-        Ok(())
+        self.pipes.check(place)
     }
 }
 

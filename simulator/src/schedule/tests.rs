@@ -1,6 +1,8 @@
 //! The sums against a walk over every slice, and the laws of sharing.
 
 use super::*;
+use crate::channel::conditions::Pipes;
+use crate::channel::scenario::Phase;
 
 fn phase(from: f64, to: f64, demand: f64) -> Phase {
     Phase {
@@ -13,11 +15,12 @@ fn phase(from: f64, to: f64, demand: f64) -> Phase {
         dram: 0.125,
         encoder: 0.1,
         decoder: 0.0,
+        pipes: Pipes::default(),
     }
 }
 
 fn worker(pid: u32, engine: usize, phases: &[Phase]) -> Worker {
-    Worker { pid, engine, spans: phases.iter().map(Span::new).collect() }
+    Worker { pid, engine, spans: phases.iter().map(Span::new).collect(), face: Face::default() }
 }
 
 fn timeline() -> Timeline {
@@ -33,16 +36,14 @@ fn timeline() -> Timeline {
         ],
         brakes: vec![Brake { from: 100, to: 150, reason: 4 }],
         power: PowerModel { idle: 70_000, dynamic: 630_000 },
+        together: false,
     })
 }
 
 fn walk(timeline: &Timeline, elapsed: u64) -> Totals {
-    let mut sum = Totals::nothing(2, 4);
-    for slice in 0..elapsed / SLICE {
-        timeline.accumulate(slice % timeline.cycle, SLICE, &mut sum);
-    }
-    timeline.accumulate(elapsed / SLICE % timeline.cycle, elapsed % SLICE, &mut sum);
-    sum
+    let mut walk = timeline.walk(0);
+    walk.advance(elapsed);
+    walk.totals()
 }
 
 #[test]
@@ -96,6 +97,7 @@ fn demand_is_the_share_of_slices() {
         workers: vec![worker(9, 0, &[phase(0.0, 600.0, 0.85)])],
         brakes: Vec::new(),
         power: PowerModel { idle: 0, dynamic: 1 },
+        together: false,
     });
     let share = lone.totals(600_000_000_000).busy as f64 / 600e9;
     assert!((share - 0.85).abs() < 0.01, "{share}");
