@@ -12,7 +12,7 @@ pub(crate) use links::{Links, Traffic, part};
 use crate::board::Board;
 use crate::channel::conditions::{Conditions, UseOf};
 use crate::channel::scenario::Scenario;
-use crate::schedule::{self, SLICE, Timeline};
+use crate::schedule::{self, Cycle, SLICE};
 
 /// One GPU's condition.
 pub(crate) struct Condition {
@@ -82,17 +82,17 @@ impl Condition {
         (index, seed): (u32, u64),
         use_of: UseOf,
         board: &Board,
-        timeline: &Timeline,
+        work: &Cycle,
     ) -> Self {
         let Conditions { replays, pcie, driver_loads, .. } = &scenario.conditions;
-        let cycle = timeline.cycle();
+        let cycle = work.length();
         let mut loads: Vec<u64> = driver_loads.iter().map(|at| nanoseconds(*at)).collect();
         loads.sort_unstable();
         let replays = replays.iter().filter(|entry| entry.gpu == index);
         let pcie = pcie.iter().filter(|entry| entry.gpu == index);
         Self {
             health: Health::new(&scenario.conditions, index, seed, board.remap_banks, cycle),
-            links: Links::new(&scenario.conditions, index, board.nvlinks, timeline),
+            links: Links::new(&scenario.conditions, index, board.nvlinks, work),
             use_of,
             replays: replays.map(|entry| Event::new(entry.at, entry.count, ())).collect(),
             downgrades: pcie

@@ -64,3 +64,21 @@ pub(crate) fn power_sample(board: &Board) -> u64 {
 pub(crate) fn c2c_links(board: &Board) -> u32 {
     if board.profile.starts_with("gb") || board.profile.starts_with("gh") { 10 } else { 0 }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::board::board;
+
+    #[test]
+    fn server_boards_since_ampere_count_errors_and_remap_rows() {
+        for profile in ["h100", "h200", "a100", "l40s", "l4"] {
+            let board = board(profile).unwrap();
+            assert_eq!(ecc(board), Ecc::On, "{profile}");
+            assert!(remaps_rows(board) && splits_sram(board) && !retires_pages(board), "{profile}");
+            assert!((20_000_000..=100_000_000).contains(&power_sample(board)), "{profile}");
+            assert_eq!(c2c_links(board), 0, "{profile}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ mod identity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::abi::events::EventSets;
 use crate::abi::gpm::Samples;
@@ -19,7 +20,7 @@ use crate::channel::scenario::{Gpus, Placement, Process, Scenario, Throttle};
 use crate::clock::{Clock, Now};
 use crate::condition::Condition;
 use crate::mig::MigProfile;
-use crate::schedule::{self, Brake, Face, Kind, PowerModel, Script, Span, Timeline, Worker};
+use crate::schedule::{self, Brake, Cycle, Face, Kind, PowerModel, Script, Span, Timeline, Worker};
 
 /// A MIG instance: a GPU instance with one compute instance, id 0.
 pub(crate) struct Instance {
@@ -199,7 +200,7 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
     let idle = u64::from(marks.between(1, board.power.idle)) * 1_000;
     let dynamic = u64::from(board.power.limit_default) * 1_000 - idle;
     let power = PowerModel { idle, dynamic };
-    let timeline = Timeline::new(Script {
+    let cycle = Arc::new(Cycle::new(Script {
         seed: marks.seed(),
         cycle_seconds: scenario.cycle_seconds,
         engines,
@@ -207,7 +208,7 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
         brakes,
         power,
         together: group.use_of.mps,
-    });
+    }));
     Ok(Gpu {
         index,
         board,
@@ -219,8 +220,8 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
         warmer: marks.between(2, (0, 6)),
         replays: marks.between(3, (0, 15)),
         instances,
-        condition: Condition::new(scenario, (index, marks.seed()), group.use_of, board, &timeline),
-        timeline,
+        condition: Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle),
+        timeline: Timeline::going_on(cycle),
     })
 }
 

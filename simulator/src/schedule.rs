@@ -14,11 +14,13 @@ use crate::state::lock;
 
 mod presence;
 mod span;
+mod timeline;
 mod walk;
 mod work;
 
 pub(crate) use presence::{Face, Kind, Stay};
 pub(crate) use span::Span;
+pub(crate) use timeline::Timeline;
 use walk::Sums;
 pub(crate) use walk::Walk;
 pub(crate) use work::{Totals, Work};
@@ -73,8 +75,8 @@ pub(crate) struct Script {
     pub(crate) together: bool,
 }
 
-/// One GPU's cycle, summed.
-pub(crate) struct Timeline {
+/// One GPU's script without end, summed from elapsed 0.
+pub(crate) struct Cycle {
     script: Script,
     /// Slices in a cycle.
     cycle: u64,
@@ -88,7 +90,7 @@ pub(crate) struct Timeline {
     known: Mutex<[Option<(u64, Totals)>; 2]>,
 }
 
-impl Timeline {
+impl Cycle {
     pub(crate) fn new(script: Script) -> Self {
         let cycle = slices(script.cycle_seconds).max(1);
         let stride = STRIDE.max(cycle / CHECKPOINTS);
@@ -99,25 +101,25 @@ impl Timeline {
             spans += worker.spans.len();
         }
         let whole = Sums::nothing(script.engines.len(), spans);
-        let mut timeline =
+        let mut cycles =
             Self { script, cycle, stride, offsets, checkpoints: Vec::new(), whole, known: Mutex::default() };
-        let mut sum = timeline.whole.clone();
+        let mut sum = cycles.whole.clone();
         for slice in 0..cycle {
             if slice.is_multiple_of(stride) {
-                timeline.checkpoints.push(sum.clone());
+                cycles.checkpoints.push(sum.clone());
             }
-            timeline.accumulate(slice, SLICE, &mut sum);
+            cycles.accumulate(slice, SLICE, &mut sum);
         }
-        timeline.whole = sum;
-        timeline
+        cycles.whole = sum;
+        cycles
     }
 
     pub(crate) fn workers(&self) -> &[Worker] {
         &self.script.workers
     }
 
-    /// Nanoseconds of a cycle.
-    pub(crate) fn cycle(&self) -> u64 {
+    /// Nanoseconds until the script repeats.
+    pub(crate) fn length(&self) -> u64 {
         self.cycle * SLICE
     }
 
@@ -148,7 +150,7 @@ impl Timeline {
             self.accumulate(full, SLICE, &mut sums);
         }
         sums.add(&self.whole, cycles);
-        Walk { timeline: self, slices: elapsed / SLICE, part, sums }
+        Walk { cycle: self, slices: elapsed / SLICE, part, sums }
     }
 
     /// The workers that exist at an elapsed time, with what they do.

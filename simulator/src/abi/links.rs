@@ -22,8 +22,8 @@ const SWITCH: nvmlIntNvLinkDeviceType_t = 2;
 pub(super) fn traffic(at: &Device<'_>) -> Vec<Traffic> {
     let (loaded, now) = at.since_load();
     let links = &at.gpu.condition.links;
-    let before = links.traffic(&at.gpu.timeline, loaded);
-    let mut carried = links.traffic(&at.gpu.timeline, now);
+    let before = links.traffic(at.gpu.timeline.cycle(), loaded);
+    let mut carried = links.traffic(at.gpu.timeline.cycle(), now);
     for (now, before) in carried.iter_mut().zip(before) {
         *now = now.since(before);
     }

@@ -146,3 +146,51 @@ impl Health {
         pages
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn health(script: &str) -> Health {
+        Health::new(&serde_json::from_str(script).unwrap(), 0, 7, 640, 60 * SECOND)
+    }
+
+    #[test]
+    fn pages_have_an_address_and_the_time_of_their_end() {
+        let health = health(
+            r#"{"memory_errors":[{"at":5,"gpu":0,"kind":"page_retired_corrected","count":2},
+                {"at":9,"gpu":0,"kind":"page_retired_uncorrected"},
+                {"at":9,"gpu":1,"kind":"page_retired_uncorrected"}]}"#,
+        );
+        let corrected = |elapsed| health.pages(ErrorKind::PageRetiredCorrected, elapsed * SECOND);
+        assert!(corrected(4).is_empty());
+        let pages = corrected(66);
+        let mut addresses: Vec<u64> = pages.iter().map(|(address, _)| *address).collect();
+        assert!(addresses.iter().all(|address| address.is_multiple_of(4096)));
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 4);
+        assert_eq!(pages.iter().map(|(_, at)| at / SECOND).collect::<Vec<_>>(), [5, 5, 65, 65]);
+        assert_eq!(health.pages(ErrorKind::PageRetiredUncorrected, 9 * SECOND).len(), 1);
+        // The driver keeps 64, however often the cycle turns.
+        assert_eq!(corrected(60 * 100).len(), 64);
+    }
+
+    #[test]
+    fn what_happens_at_the_beginning_has_happened_since() {
+        let health = health(r#"{"memory_errors":[{"at":0,"gpu":0,"kind":"dram_corrected","count":5}]}"#);
+        let errors = |span| health.errors(&[ErrorKind::DramCorrected], None, span);
+        assert_eq!((errors((0, 0)), errors((0, 59 * SECOND)), errors((0, 60 * SECOND))), (5, 5, 10));
+        assert_eq!(errors((60 * SECOND, 61 * SECOND)), 0);
+    }
+
+    #[test]
+    fn a_bank_follows_from_the_seed_and_stays() {
+        let health = health(r#"{"remaps":[{"at":1,"gpu":0,"cause":"correctable"}]}"#);
+        assert_eq!(health.histogram(2 * SECOND), Histogram { max: 639, high: 1, ..Histogram::default() });
+        assert_eq!(health.histogram(62 * SECOND), Histogram { max: 639, partial: 1, ..Histogram::default() });
+    }
+}

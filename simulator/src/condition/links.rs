@@ -5,7 +5,7 @@
 
 use super::{Event, Lasting};
 use crate::channel::conditions::{Conditions, LinkErrorKind};
-use crate::schedule::{Timeline, Totals};
+use crate::schedule::{Cycle, Totals};
 
 /// Bytes in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,10 +56,10 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(script: &Conditions, gpu: u32, count: u32, timeline: &Timeline) -> Self {
+    pub(super) fn new(script: &Conditions, gpu: u32, count: u32, work: &Cycle) -> Self {
         let errors = script.link_errors.iter().filter(|entry| entry.gpu == gpu);
         let down = script.links_down.iter().filter(|entry| entry.gpu == gpu);
-        let cycle = timeline.cycle();
+        let cycle = work.length();
         let mut links = Self {
             count,
             errors: errors.map(|entry| Event::new(entry.at, entry.count, (entry.kind, entry.link))).collect(),
@@ -74,7 +74,7 @@ impl Links {
         cuts.dedup();
         let mut carried = vec![Traffic::default(); count as usize];
         for cut in cuts.iter().take_while(|cut| **cut <= cycle) {
-            let total = Traffic::of(&timeline.totals(*cut));
+            let total = Traffic::of(&work.totals(*cut));
             if let Some(former) = links.segments.last() {
                 carried = links.carried(former, total);
             }
@@ -100,9 +100,9 @@ impl Links {
     }
 
     /// What each link has carried since elapsed 0.
-    pub(crate) fn traffic(&self, timeline: &Timeline, elapsed: u64) -> Vec<Traffic> {
+    pub(crate) fn traffic(&self, cycle: &Cycle, elapsed: u64) -> Vec<Traffic> {
         let (cycles, rest) = (elapsed / self.cycle, elapsed % self.cycle);
-        let total = Traffic::of(&timeline.totals(rest));
+        let total = Traffic::of(&cycle.totals(rest));
         let segment = self.segments.iter().rev().find(|segment| segment.from <= rest);
         let carried = segment.map(|segment| self.carried(segment, total)).unwrap_or_default();
         carried.iter().zip(&self.whole).map(|(here, whole)| here.plus(*whole, cycles)).collect()

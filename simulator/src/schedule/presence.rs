@@ -3,7 +3,7 @@
 //! In: the workers' spans. Out: stays (spans without a gap between them, over the end of a cycle too) and
 //! the list of an elapsed time with those that have ended but are not yet gone from it.
 
-use super::{SLICE, Span, Timeline, Worker};
+use super::{Cycle, SLICE, Span, Worker};
 
 /// As what a process is listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Worker {
     }
 }
 
-impl Timeline {
+impl Cycle {
     /// The stay of a worker that lasts at an elapsed time, or the last one before it.
     pub(crate) fn stay(&self, worker: &Worker, elapsed: u64) -> Option<Stay> {
         let runs = worker.runs();

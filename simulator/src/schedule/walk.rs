@@ -3,7 +3,7 @@
 //! In: slices done. Out: `Totals`. It knows how to go on from one time to a later one, and no meter.
 
 use super::span::Use;
-use super::{SLICE, Timeline, Totals, Work};
+use super::{Cycle, SLICE, Totals, Work};
 
 /// What is counted slice by slice: for every span of every worker no more than two times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Sums {
 
 /// A place in the endless script with everything done up to it; it only goes forward.
 pub(crate) struct Walk<'a> {
-    pub(super) timeline: &'a Timeline,
+    pub(super) cycle: &'a Cycle,
     /// Slices done, and nanoseconds into the next.
     pub(super) slices: u64,
     pub(super) part: u64,
@@ -59,8 +59,8 @@ impl Walk<'_> {
     pub(crate) fn advance(&mut self, elapsed: u64) {
         let (slices, part) = (elapsed / SLICE, elapsed % SLICE);
         while self.slices < slices {
-            let slice = self.slices % self.timeline.cycle;
-            self.timeline.accumulate(slice, SLICE, &mut self.sums);
+            let slice = self.slices % self.cycle.cycle;
+            self.cycle.accumulate(slice, SLICE, &mut self.sums);
             self.slices += 1;
             self.part = 0;
         }
@@ -71,18 +71,18 @@ impl Walk<'_> {
 
     /// Everything done so far.
     pub(crate) fn totals(&self) -> Totals {
-        let timeline = self.timeline;
+        let cycle = self.cycle;
         let mut begun;
         let mut sums = &self.sums;
         if self.part > 0 {
             begun = self.sums.clone();
-            timeline.accumulate(self.slices % timeline.cycle, self.part, &mut begun);
+            cycle.accumulate(self.slices % cycle.cycle, self.part, &mut begun);
             sums = &begun;
         }
         let mut engines = vec![Work::default(); sums.engines.len()];
-        let mut workers = Vec::with_capacity(timeline.script.workers.len());
+        let mut workers = Vec::with_capacity(cycle.script.workers.len());
         let mut used = sums.spans.iter();
-        for worker in &timeline.script.workers {
+        for worker in &cycle.script.workers {
             let mut work = Work::default();
             for (span, used) in worker.spans.iter().zip(used.by_ref()) {
                 work += span.work(*used);

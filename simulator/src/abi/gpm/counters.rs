@@ -57,7 +57,8 @@ fn link(between: &Between<'_>, link: u32, loaded: u64) -> Result<Traffic, Refuse
     if !gpu.instances.is_empty() {
         return Err(NOT_SUPPORTED);
     }
-    let carried = |elapsed| gpu.condition.links.traffic(&gpu.timeline, elapsed).get(link as usize).copied();
+    let carried =
+        |elapsed| gpu.condition.links.traffic(gpu.timeline.cycle(), elapsed).get(link as usize).copied();
     let (before, after) = (carried(loaded), carried(between.sample.elapsed));
     Ok(after.ok_or(NOT_SUPPORTED)?.since(before.unwrap_or_default()))
 }

@@ -178,7 +178,7 @@ impl<'a> Between<'a> {
 
     fn carried(&self) -> &[Traffic] {
         self.links.get_or_init(|| {
-            let by = |elapsed| self.gpu.condition.links.traffic(&self.gpu.timeline, elapsed);
+            let by = |elapsed| self.gpu.condition.links.traffic(self.gpu.timeline.cycle(), elapsed);
             let pairs = by(self.first).into_iter().zip(by(self.second));
             pairs.map(|(before, after)| after.since(before)).collect()
         })
