@@ -1,8 +1,15 @@
 //! What a board of a model answers: one row per model, numbers from real captures.
 //!
-//! In: a profile's name from the scenario. Out: its row. It knows nothing of time or load.
+//! In: a profile's name from the scenario. Out: its row. It knows nothing of time or load. The rows lie by
+//! architecture in `board/`; README.md says which numbers come from data sheets and not from captures.
 
-use crate::mig::{self, MigProfile};
+mod ada;
+mod ampere;
+mod blackwell;
+mod hopper;
+mod turing;
+
+use crate::mig::MigProfile;
 
 /// Watts: idle range over boards of the model, and the limits.
 pub(crate) struct Power {
@@ -17,6 +24,19 @@ pub(crate) struct Clocks {
     pub(crate) sm: (u32, u32),
     pub(crate) memory: (u32, u32),
     pub(crate) video: (u32, u32),
+    /// The default application clocks: SM and memory.
+    pub(crate) application: (u32, u32),
+    /// By memory clock, the highest first.
+    pub(crate) supported: &'static [Supported],
+}
+
+/// The graphics clocks that go with one memory clock: so many, downwards from the highest.
+pub(crate) struct Supported {
+    pub(crate) memory: u32,
+    pub(crate) count: u32,
+    /// Twice the highest clock and twice the step, in MHz: Blackwell's steps are of 7.5 MHz.
+    pub(crate) highest: u32,
+    pub(crate) step: u32,
 }
 
 /// How hot, and when too hot. Degrees.
@@ -36,16 +56,54 @@ pub(crate) enum Limits {
     Margins { zero: u32, tlimit: [i32; 4] },
 }
 
+/// How the memory's power follows from the GPU's, in milliwatts: at rest, and per thousand of the GPU's.
+#[derive(Clone, Copy)]
+pub(crate) struct MemoryPower {
+    pub(crate) rest: u64,
+    pub(crate) share: u64,
+}
+
+/// Two GPUs and a processor on one module, in watts: what it draws beside the GPUs, and its limits.
+#[derive(Clone, Copy)]
+pub(crate) struct ModulePower {
+    pub(crate) rest: u32,
+    pub(crate) limit_min: u32,
+    pub(crate) limit_max: u32,
+}
+
+/// Registration with the NVLink fabric.
+#[derive(Clone, Copy)]
+pub(crate) struct Fabric {
+    pub(crate) clique: u32,
+    /// A cluster has a UUID; an HGX baseboard answers zeros.
+    pub(crate) cluster: bool,
+    /// NVML's mask: 0 where the health is not told.
+    pub(crate) health: u32,
+}
+
+/// Where in a rack the board is: slot, tray, host. Empty chassis serials are real.
+#[derive(Clone, Copy)]
+pub(crate) struct Platform {
+    pub(crate) chassis: &'static str,
+    pub(crate) slot: u8,
+    pub(crate) tray: u8,
+    pub(crate) host: u8,
+    pub(crate) switch: bool,
+}
+
 /// A model. Sizes are bytes, PCI ids as NVML packs them (device in the upper half).
 pub(crate) struct Board {
     pub(crate) profile: &'static str,
     pub(crate) name: &'static str,
+    /// NVML_BRAND_*.
+    pub(crate) brand: u32,
     pub(crate) architecture: u32,
     pub(crate) compute_capability: (i32, i32),
     pub(crate) pci_device: u32,
     pub(crate) pci_subsystem: u32,
     pub(crate) vbios: &'static str,
-    pub(crate) part: &'static str,
+    /// None on GeForce, as the serial.
+    pub(crate) part: Option<&'static str>,
     pub(crate) memory_total: u64,
     pub(crate) memory_reserved: u64,
     pub(crate) memory_bus_bits: u32,
@@ -54,221 +112,111 @@ pub(crate) struct Board {
     pub(crate) power: Power,
     pub(crate) clocks: Clocks,
     pub(crate) thermal: Thermal,
+    /// Percent at rest; passive boards mostly have none.
+    pub(crate) fan: Option<u32>,
     pub(crate) pcie_generation: u32,
+    /// What the GPU could do in a better place.
+    pub(crate) pcie_device_generation: u32,
     pub(crate) pcie_width: u32,
+    pub(crate) pcie_max_width: u32,
     pub(crate) nvlinks: u32,
     /// MB/s of one link.
     pub(crate) nvlink_speed: u32,
     /// NVML_NVLINK_VERSION_*.
     pub(crate) nvlink_version: u32,
+    /// 0 where rows are not remapped.
     pub(crate) remap_banks: u32,
     pub(crate) gpm: bool,
-    /// Whether the power fields (average, instant) are answered, and whether for the memory too.
+    /// Whether the power fields (average, instant) are answered, and of the memory and module too.
     pub(crate) power_fields: bool,
-    pub(crate) memory_power: bool,
+    pub(crate) memory_power: Option<MemoryPower>,
+    pub(crate) module_power: Option<ModulePower>,
     /// GA100 shows the instant power where others show the mean of a second.
     pub(crate) power_is_mean: bool,
     /// The performance state at rest.
     pub(crate) pstate_rest: u32,
     pub(crate) mig: &'static [MigProfile],
+    /// Compute slices of the whole GPU in MIG mode.
+    pub(crate) mig_slices: u32,
     /// Order of module ids in an eight-GPU baseboard.
     pub(crate) modules: [u32; 8],
+    /// Minor numbers of eight GPUs: the driver's order is not NVML's everywhere.
+    pub(crate) minors: [u32; 8],
+    /// Whether the GPU has a chip-to-chip link, and whether it is on.
+    pub(crate) c2c: Option<bool>,
+    pub(crate) fabric: Option<Fabric>,
+    pub(crate) platform: Option<Platform>,
+    /// A rack's tray: four GPUs, two on each module, each module with two PCI domains.
+    pub(crate) rack: bool,
+    /// Whether there is an encoder.
+    pub(crate) encoder: bool,
+    /// Whether the driver runs on the board's own processor.
+    pub(crate) gsp: bool,
     /// How long utilization is averaged; the header says 1/6 s to 1 s by product; which
     /// product has which was not found, so the rows differ within that.
     pub(crate) utilization_window: u64,
 }
 
 const MIB: u64 = 1 << 20;
+/// NVML_BRAND_TESLA, NVIDIA_RTX, NVIDIA, GEFORCE.
+const TESLA: u32 = 2;
+const RTX: u32 = 13;
+const NVIDIA: u32 = 14;
+const GEFORCE: u32 = 5;
 
-static BOARDS: [Board; 5] = [
-    Board {
-        profile: "h100",
-        name: "NVIDIA H100 80GB HBM3 (simulated)",
-        architecture: 9,
-        compute_capability: (9, 0),
-        pci_device: 0x2330_10DE,
-        pci_subsystem: 0x16C1_10DE,
-        vbios: "96.00.A5.00.01",
-        part: "692-2G520-0200-000",
-        memory_total: 85_520_809_984,
-        memory_reserved: 501_481_472,
-        memory_bus_bits: 5120,
-        bar1_total: 131_072 * MIB,
-        cores: 16_896,
-        power: Power { idle: (67, 101), limit_min: 200, limit_default: 700, limit_max: 700 },
-        clocks: Clocks { sm: (345, 1980), memory: (2619, 2619), video: (765, 1545) },
-        thermal: Thermal {
-            gpu: (28, 65),
-            memory: Some((37, 61)),
-            limits: Limits::Margins { zero: 87, tlimit: [-8, -2, 0, 0] },
-        },
-        pcie_generation: 5,
-        pcie_width: 16,
-        nvlinks: 18,
-        nvlink_speed: 26_562,
-        nvlink_version: 6,
-        remap_banks: 2560,
-        gpm: true,
-        power_fields: true,
-        memory_power: true,
-        power_is_mean: true,
-        pstate_rest: 0,
-        mig: &mig::H100,
-        modules: [2, 4, 1, 3, 6, 8, 5, 7],
-        utilization_window: 200_000_000,
-    },
-    Board {
-        profile: "h200",
-        name: "NVIDIA H200 (simulated)",
-        architecture: 9,
-        compute_capability: (9, 0),
-        pci_device: 0x2335_10DE,
-        pci_subsystem: 0x18BE_10DE,
-        vbios: "96.00.A5.00.03",
-        part: "695-2G520-0280-001",
-        memory_total: 150_754_820_096,
-        memory_reserved: 614 * MIB,
-        memory_bus_bits: 6144,
-        bar1_total: 262_144 * MIB,
-        cores: 16_896,
-        power: Power { idle: (70, 86), limit_min: 200, limit_default: 700, limit_max: 700 },
-        clocks: Clocks { sm: (345, 1980), memory: (3201, 3201), video: (765, 1545) },
-        thermal: Thermal {
-            gpu: (28, 56),
-            memory: Some((32, 42)),
-            limits: Limits::Margins { zero: 87, tlimit: [-8, -2, 0, 0] },
-        },
-        pcie_generation: 5,
-        pcie_width: 16,
-        nvlinks: 18,
-        nvlink_speed: 26_562,
-        nvlink_version: 6,
-        remap_banks: 3072,
-        gpm: true,
-        power_fields: true,
-        memory_power: true,
-        power_is_mean: true,
-        pstate_rest: 0,
-        mig: &mig::H200,
-        modules: [2, 4, 1, 3, 6, 8, 5, 7],
-        utilization_window: 200_000_000,
-    },
-    Board {
-        profile: "a100",
-        name: "NVIDIA A100-SXM4-80GB (simulated)",
-        architecture: 7,
-        compute_capability: (8, 0),
-        pci_device: 0x20B2_10DE,
-        pci_subsystem: 0x147F_10DE,
-        vbios: "92.00.9E.00.02",
-        part: "692-2G506-0212-005",
-        memory_total: 81_920 * MIB,
-        memory_reserved: 763 * MIB,
-        memory_bus_bits: 5120,
-        bar1_total: 131_072 * MIB,
-        cores: 6_912,
-        power: Power { idle: (59, 62), limit_min: 100, limit_default: 500, limit_max: 500 },
-        clocks: Clocks { sm: (210, 1410), memory: (1593, 1593), video: (585, 1290) },
-        thermal: Thermal {
-            gpu: (22, 62),
-            memory: Some((39, 70)),
-            limits: Limits::Absolute([92, 89, 95, 85]),
-        },
-        pcie_generation: 4,
-        pcie_width: 16,
-        nvlinks: 12,
-        nvlink_speed: 25_000,
-        nvlink_version: 4,
-        remap_banks: 640,
-        gpm: false,
-        power_fields: false,
-        memory_power: false,
-        power_is_mean: false,
-        pstate_rest: 0,
-        mig: &mig::A100,
-        modules: [3, 7, 5, 6, 1, 2, 4, 8],
-        utilization_window: 1_000_000_000,
-    },
-    Board {
-        profile: "l40s",
-        name: "NVIDIA L40S (simulated)",
-        architecture: 8,
-        compute_capability: (8, 9),
-        pci_device: 0x26B9_10DE,
-        pci_subsystem: 0x1851_10DE,
-        vbios: "95.02.66.00.02",
-        part: "900-2G133-0080-000",
-        memory_total: 48_305_799_168,
-        memory_reserved: 609 * MIB,
-        memory_bus_bits: 384,
-        bar1_total: 65_536 * MIB,
-        cores: 18_176,
-        power: Power { idle: (33, 40), limit_min: 100, limit_default: 350, limit_max: 350 },
-        clocks: Clocks { sm: (210, 2520), memory: (405, 9001), video: (1185, 1965) },
-        thermal: Thermal {
-            gpu: (29, 68),
-            memory: None,
-            limits: Limits::Margins { zero: 88, tlimit: [-5, -2, 0, 0] },
-        },
-        pcie_generation: 4,
-        pcie_width: 16,
-        nvlinks: 0,
-        nvlink_speed: 0,
-        nvlink_version: 0,
-        remap_banks: 192,
-        gpm: false,
-        power_fields: true,
-        memory_power: false,
-        power_is_mean: true,
-        pstate_rest: 8,
-        mig: &[],
-        modules: [1; 8],
-        utilization_window: 166_666_000,
-    },
-    Board {
-        profile: "l4",
-        name: "NVIDIA L4 (simulated)",
-        architecture: 8,
-        compute_capability: (8, 9),
-        pci_device: 0x27B8_10DE,
-        pci_subsystem: 0x16CA_10DE,
-        vbios: "95.04.29.00.06",
-        part: "900-2G193-0000-000",
-        memory_total: 23_034 * MIB,
-        memory_reserved: 434 * MIB,
-        memory_bus_bits: 192,
-        bar1_total: 32_768 * MIB,
-        cores: 7_424,
-        power: Power { idle: (11, 19), limit_min: 40, limit_default: 72, limit_max: 72 },
-        clocks: Clocks { sm: (210, 2040), memory: (405, 6251), video: (765, 1770) },
-        thermal: Thermal {
-            gpu: (33, 70),
-            memory: None,
-            limits: Limits::Margins { zero: 85, tlimit: [-5, -2, 0, 0] },
-        },
-        pcie_generation: 4,
-        pcie_width: 16,
-        nvlinks: 0,
-        nvlink_speed: 0,
-        nvlink_version: 0,
-        remap_banks: 96,
-        gpm: false,
-        power_fields: true,
-        memory_power: false,
-        power_is_mean: true,
-        pstate_rest: 8,
-        mig: &[],
-        modules: [1; 8],
-        utilization_window: 166_666_000,
-    },
-];
+const IN_ORDER: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+const HGX: [u32; 8] = [2, 4, 1, 3, 6, 8, 5, 7];
+
+/// Graphics clocks in steps of 15 MHz from `highest` downwards.
+const fn clocks(memory: u32, count: u32, highest: u32) -> Supported {
+    Supported { memory, count, highest: highest * 2, step: 30 }
+}
+
+impl Supported {
+    /// The graphics clocks in MHz, the highest first; halves are cut off.
+    pub(crate) fn graphics(&self) -> impl Iterator<Item = u32> {
+        (0..self.count).map(|down| self.highest.saturating_sub(down * self.step) / 2)
+    }
+}
+
+/// All rows, in the order in which an error lists them.
+fn rows() -> impl Iterator<Item = &'static Board> {
+    let servers = hopper::ROWS.iter().chain(&blackwell::ROWS).chain(&ampere::ROWS);
+    servers.chain(&ada::ROWS).chain(&turing::ROWS)
+}
 
 /// The row of a profile, by its name in lower case.
 pub(crate) fn board(profile: &str) -> Option<&'static Board> {
-    BOARDS.iter().find(|board| board.profile == profile)
+    rows().find(|board| board.profile == profile)
 }
 
 /// The names of all profiles, for the error message.
 pub(crate) fn profiles() -> String {
-    BOARDS.iter().map(|board| board.profile).collect::<Vec<_>>().join(", ")
+    rows().map(|board| board.profile).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn supported_clocks_end_at_the_clock_of_rest() {
+        for board in rows() {
+            for set in board.clocks.supported {
+                let clocks: Vec<u32> = set.graphics().collect();
+                assert_eq!(clocks.len() as u32, set.count, "{}", board.profile);
+                assert!(clocks.windows(2).all(|pair| matches!(pair, [a, b] if a > b)), "{}", board.profile);
+                assert!(clocks.last().is_some_and(|least| *least >= 120), "{}: {clocks:?}", board.profile);
+            }
+        }
+    }
+
+    #[test]
+    fn minor_numbers_and_modules_are_told_apart() {
+        for board in rows() {
+            let distinct = |numbers: &[u32]| numbers.iter().collect::<std::collections::BTreeSet<_>>().len();
+            assert_eq!(distinct(&board.minors), 8, "{}", board.profile);
+            assert!(matches!(distinct(&board.modules), 1 | 4 | 8), "{}", board.profile);
+        }
+    }
 }

@@ -23,6 +23,7 @@ mod mig;
 mod node;
 mod schedule;
 mod state;
+mod surprise;
 
 /// Tells a client that the GPUs behind this library are simulated; the real library has no such symbol.
 #[unsafe(no_mangle)]

@@ -7,6 +7,7 @@ mod samples;
 
 use crate::board::{Board, Limits};
 use crate::schedule::{Timeline, Work};
+use crate::surprise::Surprise;
 pub(crate) use samples::{ProcessSample, RING, Ring};
 
 /// The power sensor's period, and how much of it is seen: 25 ms of every 100 ms on A100 and H100
@@ -46,11 +47,25 @@ pub(crate) struct Meters<'a> {
     pub(crate) board: &'a Board,
     /// Degrees by which this GPU's place in the chassis is warmer.
     pub(crate) warmer: u32,
+    pub(crate) surprise: Option<Surprise>,
     pub(crate) elapsed: u64,
 }
 
 impl Meters<'_> {
     pub(crate) fn utilization(&self) -> Utilization {
+        let truth = self.utilization_of_work();
+        match self.surprised().and_then(|surprise| surprise.without_processes(self.elapsed)) {
+            Some((gpu, memory)) => Utilization { gpu, memory, ..truth },
+            None => truth,
+        }
+    }
+
+    /// What is odd about this GPU, while nobody is on it.
+    fn surprised(&self) -> Option<Surprise> {
+        self.surprise.filter(|_| self.timeline.present(self.elapsed).next().is_none())
+    }
+
+    fn utilization_of_work(&self) -> Utilization {
         let window = self.board.utilization_window;
         let end = self.elapsed / window * window;
         let Some(begin) = end.checked_sub(window) else { return Utilization::default() };
@@ -63,12 +78,23 @@ impl Meters<'_> {
 
     /// Milliwatts, mean of one second.
     pub(crate) fn power_average(&self) -> u64 {
-        (0..POWER_MEAN).map(|back| self.power_seen(back)).sum::<u64>() / POWER_MEAN
+        self.power_shown((0..POWER_MEAN).map(|back| self.power_seen(back)).sum::<u64>() / POWER_MEAN, true)
     }
 
     /// Milliwatts as last seen by the sensor.
     pub(crate) fn power_instant(&self) -> u64 {
-        self.power_seen(0)
+        self.power_shown(self.power_seen(0), false)
+    }
+
+    fn power_shown(&self, truth: u64, mean: bool) -> u64 {
+        let limit = u64::from(self.board.power.limit_default) * 1_000;
+        let shown = |surprise: Surprise| surprise.power(truth, limit, mean, self.elapsed);
+        self.surprised().map_or(truth, shown)
+    }
+
+    /// Milliwatts of the memory, where the board shows them.
+    pub(crate) fn memory_power(&self, of_gpu: u64) -> Option<u64> {
+        self.board.memory_power.map(|memory| memory.rest + of_gpu * memory.share / 1_000)
     }
 
     fn power_seen(&self, back: u64) -> u64 {
@@ -89,7 +115,10 @@ impl Meters<'_> {
     /// Degrees left until the GPU slows itself, where the board counts in margins.
     pub(crate) fn margin(&self) -> Option<i32> {
         match self.board.thermal.limits {
-            Limits::Margins { zero, .. } => Some(zero.cast_signed() - self.temperature().cast_signed()),
+            Limits::Margins { zero, .. } => {
+                let truth = zero.cast_signed() - self.temperature().cast_signed();
+                self.surprise.map_or(Some(truth), |surprise| surprise.margin(truth, self.elapsed))
+            }
             Limits::Absolute(_) => None,
         }
     }
@@ -123,7 +152,11 @@ impl Meters<'_> {
 
     /// Whether the clocks are those of rest.
     pub(crate) fn resting(&self) -> bool {
-        let Utilization { gpu, encoder, decoder, jpeg, ofa, .. } = self.utilization();
+        let woken = self.surprised().filter(|surprise| surprise.wakes());
+        if woken.is_some_and(|surprise| surprise.without_processes(self.elapsed).is_some()) {
+            return false;
+        }
+        let Utilization { gpu, encoder, decoder, jpeg, ofa, .. } = self.utilization_of_work();
         gpu == 0 && encoder == 0 && decoder == 0 && jpeg == 0 && ofa == 0
     }
 }

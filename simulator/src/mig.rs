@@ -1,14 +1,18 @@
 //! MIG: the profiles of a board, and where instances may lie.
 //!
 //! In: names and starts from the scenario. Out: GPU instance ids as the driver gives them (by size and
-//! place). It knows nothing of load.
+//! place), and the numbers by which NVML knows profiles. It knows nothing of load.
 
-/// A GPU instance profile with its only compute instance spanning it.
+/// A GPU instance profile.
 pub(crate) struct MigProfile {
     pub(crate) name: &'static str,
-    /// Compute slices of seven.
+    /// What the driver calls it: the id in `nvidia-smi mig -lgip`.
+    pub(crate) id: u32,
+    /// NVML_GPU_INSTANCE_PROFILE_*: what the profile is asked by.
+    pub(crate) enumerator: u32,
+    /// Compute slices.
     pub(crate) slices: u32,
-    /// Memory slots of eight.
+    /// Memory slots.
     pub(crate) size: u32,
     pub(crate) memory_mib: u64,
     /// What an instance without processes uses.
@@ -34,53 +38,152 @@ impl MigProfile {
     pub(crate) fn overlaps(&self, start: u32, other: &Self, other_start: u32) -> bool {
         start < other_start + other.size && other_start < start + self.size
     }
+
+    /// NVML's numbers of the compute instance profiles that fit: one for each count of slices, and one of
+    /// its own for a single slice with twice the memory.
+    pub(crate) fn compute_profiles(&self) -> impl Iterator<Item = (u32, u32)> {
+        let counts = [1, 2, 3, 4, 7].into_iter().filter(|count| *count <= self.slices);
+        counts.map(|count| (self.compute_profile(count), count))
+    }
+
+    /// The number of the compute instance profile with so many slices.
+    pub(crate) fn compute_profile(&self, slices: u32) -> u32 {
+        match slices {
+            1 if self.slices == 1 && self.size > 1 && self.id == 15 => 7,
+            7 => 4,
+            slices => slices.saturating_sub(1),
+        }
+    }
 }
 
 const ALL: &[u32] = &[0, 1, 2, 3, 4, 5, 6];
 
+/// The eight-slot boards differ in sizes and engines only: ids, enumerators, places are these.
+const ONE: Shape = Shape { id: 19, enumerator: 0, slices: 1, size: 1, starts: ALL, first_id: 7 };
+const ONE_ME: Shape = Shape { id: 20, enumerator: 7, ..ONE };
+const ONE_WIDE: Shape =
+    Shape { id: 15, enumerator: 9, slices: 1, size: 2, starts: &[0, 2, 4, 6], first_id: 3 };
+const TWO: Shape = Shape { id: 14, enumerator: 1, slices: 2, size: 2, starts: &[0, 2, 4], first_id: 3 };
+const THREE: Shape = Shape { id: 9, enumerator: 2, slices: 3, size: 4, starts: &[0, 4], first_id: 1 };
+const FOUR: Shape = Shape { id: 5, enumerator: 3, slices: 4, size: 4, starts: &[0], first_id: 1 };
+const SEVEN: Shape = Shape { id: 0, enumerator: 4, slices: 7, size: 8, starts: &[0], first_id: 0 };
+
+/// The A30 has four slots.
+const QUARTER: Shape =
+    Shape { id: 14, enumerator: 0, slices: 1, size: 1, starts: &[0, 1, 2, 3], first_id: 3 };
+const QUARTER_ME: Shape = Shape { id: 21, enumerator: 7, ..QUARTER };
+const HALF: Shape = Shape { id: 5, enumerator: 1, slices: 2, size: 2, starts: &[0, 2], first_id: 1 };
+const HALF_ME: Shape = Shape { id: 6, enumerator: 8, ..HALF };
+const WHOLE: Shape = Shape { id: 0, enumerator: 3, slices: 4, size: 4, starts: &[0], first_id: 0 };
+
 /// H100 SXM at driver 590: `nvidia-smi mig -lgip` and the captures of an idle MIG node.
 pub(crate) static H100: [MigProfile; 7] = [
-    profile("1g.10gb", (1, 1), (9984, 9, 6184), (16, 1, 1, 0), ALL, 7),
-    profile("1g.10gb+me", (1, 1), (9984, 9, 6184), (16, 1, 1, 1), ALL, 7),
-    profile("1g.20gb", (1, 2), (20096, 17, 12369), (26, 1, 1, 0), &[0, 2, 4, 6], 3),
-    profile("2g.20gb", (2, 2), (20096, 17, 12369), (32, 2, 2, 0), &[0, 2, 4], 3),
-    profile("3g.40gb", (3, 4), (40448, 26, 24739), (60, 3, 3, 0), &[0, 4], 1),
-    profile("4g.40gb", (4, 4), (40448, 26, 24739), (64, 4, 4, 0), &[0], 1),
-    profile("7g.80gb", (7, 8), (81152, 59, 49478), (132, 8, 7, 1), &[0], 0),
+    profile("1g.10gb", ONE, (9984, 9, 6184), (16, 1, 1, 0)),
+    profile("1g.10gb+me", ONE_ME, (9984, 9, 6184), (16, 1, 1, 1)),
+    profile("1g.20gb", ONE_WIDE, (20_096, 17, 12_369), (26, 1, 1, 0)),
+    profile("2g.20gb", TWO, (20_096, 17, 12_369), (32, 2, 2, 0)),
+    profile("3g.40gb", THREE, (40_448, 26, 24_739), (60, 3, 3, 0)),
+    profile("4g.40gb", FOUR, (40_448, 26, 24_739), (64, 4, 4, 0)),
+    profile("7g.80gb", SEVEN, (81_152, 59, 49_478), (132, 8, 7, 1)),
+];
+
+/// H100 NVL: names and BAR1 of listings at driver 560; sizes scaled from the SXM board by the memory.
+pub(crate) static H100_NVL: [MigProfile; 7] = [
+    profile("1g.12gb", ONE, (11_712, 9, 16_383), (16, 1, 1, 0)),
+    profile("1g.12gb+me", ONE_ME, (11_712, 9, 16_383), (16, 1, 1, 1)),
+    profile("1g.24gb", ONE_WIDE, (23_552, 17, 32_767), (26, 1, 1, 0)),
+    profile("2g.24gb", TWO, (23_552, 17, 32_767), (32, 2, 2, 0)),
+    profile("3g.47gb", THREE, (47_488, 26, 65_535), (60, 3, 3, 0)),
+    profile("4g.47gb", FOUR, (47_488, 26, 65_535), (64, 4, 4, 0)),
+    profile("7g.94gb", SEVEN, (95_232, 59, 131_071), (132, 8, 7, 1)),
 ];
 
 /// H200 at driver 590; what empty instances other than 3g use is scaled from the 55 MiB of all.
 pub(crate) static H200: [MigProfile; 7] = [
-    profile("1g.18gb", (1, 1), (16_384, 8, 14_809), (16, 1, 1, 0), ALL, 7),
-    profile("1g.18gb+me", (1, 1), (16_384, 8, 14_809), (16, 1, 1, 1), ALL, 7),
-    profile("1g.35gb", (1, 2), (33_280, 15, 29_618), (26, 1, 1, 0), &[0, 2, 4, 6], 3),
-    profile("2g.35gb", (2, 2), (33_280, 15, 29_618), (32, 2, 2, 0), &[0, 2, 4], 3),
-    profile("3g.71gb", (3, 4), (71_424, 22, 59_237), (60, 3, 3, 0), &[0, 4], 1),
-    profile("4g.71gb", (4, 4), (71_424, 22, 59_237), (64, 4, 4, 0), &[0], 1),
-    profile("7g.141gb", (7, 8), (143_104, 55, 118_474), (132, 8, 7, 1), &[0], 0),
+    profile("1g.18gb", ONE, (16_384, 8, 14_809), (16, 1, 1, 0)),
+    profile("1g.18gb+me", ONE_ME, (16_384, 8, 14_809), (16, 1, 1, 1)),
+    profile("1g.35gb", ONE_WIDE, (33_280, 15, 29_618), (26, 1, 1, 0)),
+    profile("2g.35gb", TWO, (33_280, 15, 29_618), (32, 2, 2, 0)),
+    profile("3g.71gb", THREE, (71_424, 22, 59_237), (60, 3, 3, 0)),
+    profile("4g.71gb", FOUR, (71_424, 22, 59_237), (64, 4, 4, 0)),
+    profile("7g.141gb", SEVEN, (143_104, 55, 118_474), (132, 8, 7, 1)),
+];
+
+/// B200: sizes of the listing with 20.50 GiB for 1g; BAR1 and idle use scaled from H200.
+pub(crate) static B200: [MigProfile; 7] = [
+    profile("1g.23gb", ONE, (20_992, 8, 18_919), (18, 2, 1, 0)),
+    profile("1g.23gb+me", ONE_ME, (20_992, 8, 18_919), (18, 2, 1, 1)),
+    profile("1g.45gb", ONE_WIDE, (45_312, 15, 37_838), (30, 2, 1, 0)),
+    profile("2g.45gb", TWO, (45_312, 15, 37_838), (36, 4, 2, 0)),
+    profile("3g.90gb", THREE, (91_136, 22, 75_676), (70, 6, 3, 0)),
+    profile("4g.90gb", FOUR, (91_136, 22, 75_676), (72, 8, 4, 0)),
+    profile("7g.180gb", SEVEN, (182_784, 55, 151_352), (148, 16, 7, 1)),
+];
+
+/// GB200: 1g and 2g of listings; the larger ones scaled from B200 by memory and SMs.
+pub(crate) static GB200: [MigProfile; 7] = [
+    profile("1g.23gb", ONE, (22_528, 8, 19_549), (18, 2, 1, 0)),
+    profile("1g.23gb+me", ONE_ME, (22_528, 8, 19_549), (18, 2, 1, 1)),
+    profile("1g.47gb", ONE_WIDE, (46_592, 15, 39_098), (32, 2, 1, 0)),
+    profile("2g.47gb", TWO, (46_592, 15, 39_098), (38, 4, 2, 0)),
+    profile("3g.95gb", THREE, (94_208, 22, 78_196), (72, 6, 3, 0)),
+    profile("4g.95gb", FOUR, (94_208, 22, 78_196), (76, 8, 4, 0)),
+    profile("7g.189gb", SEVEN, (188_416, 55, 156_392), (152, 16, 7, 1)),
 ];
 
 /// A100-80 at driver 535; uses of empty instances are those of H100.
 pub(crate) static A100: [MigProfile; 7] = [
-    profile("1g.10gb", (1, 1), (9728, 9, 8191), (14, 1, 0, 0), ALL, 7),
-    profile("1g.10gb+me", (1, 1), (9728, 9, 8191), (14, 1, 1, 1), ALL, 7),
-    profile("1g.20gb", (1, 2), (19_968, 13, 16_383), (14, 1, 1, 0), &[0, 2, 4, 6], 3),
-    profile("2g.20gb", (2, 2), (19_968, 13, 16_383), (28, 2, 1, 0), &[0, 2, 4], 3),
-    profile("3g.40gb", (3, 4), (40_192, 25, 32_767), (42, 3, 2, 0), &[0, 4], 1),
-    profile("4g.40gb", (4, 4), (40_192, 25, 32_767), (56, 4, 2, 0), &[0], 1),
-    profile("7g.80gb", (7, 8), (80_640, 50, 65_535), (98, 7, 5, 1), &[0], 0),
+    profile("1g.10gb", ONE, (9728, 9, 8191), (14, 1, 0, 0)),
+    profile("1g.10gb+me", ONE_ME, (9728, 9, 8191), (14, 1, 1, 1)),
+    profile("1g.20gb", ONE_WIDE, (19_968, 13, 16_383), (14, 1, 1, 0)),
+    profile("2g.20gb", TWO, (19_968, 13, 16_383), (28, 2, 1, 0)),
+    profile("3g.40gb", THREE, (40_192, 25, 32_767), (42, 3, 2, 0)),
+    profile("4g.40gb", FOUR, (40_192, 25, 32_767), (56, 4, 2, 0)),
+    profile("7g.80gb", SEVEN, (80_640, 50, 65_535), (98, 7, 5, 1)),
 ];
+
+/// A100-40 at driver 510: two 3g use 19 MiB each; smaller ones and the BAR1 are scaled.
+pub(crate) static A100_40: [MigProfile; 7] = [
+    profile("1g.5gb", ONE, (4864, 5, 8191), (14, 1, 0, 0)),
+    profile("1g.5gb+me", ONE_ME, (4864, 5, 8191), (14, 1, 1, 1)),
+    profile("1g.10gb", ONE_WIDE, (9984, 9, 16_383), (14, 1, 1, 0)),
+    profile("2g.10gb", TWO, (9984, 9, 16_383), (28, 2, 1, 0)),
+    profile("3g.20gb", THREE, (19_968, 19, 32_767), (42, 3, 2, 0)),
+    profile("4g.20gb", FOUR, (19_968, 19, 32_767), (56, 4, 2, 0)),
+    profile("7g.40gb", SEVEN, (40_448, 38, 65_535), (98, 7, 5, 1)),
+];
+
+/// A30 at driver 535.
+pub(crate) static A30: [MigProfile; 5] = [
+    profile("1g.6gb", QUARTER, (5952, 12, 8191), (14, 1, 0, 0)),
+    profile("1g.6gb+me", QUARTER_ME, (5952, 12, 8191), (14, 1, 1, 1)),
+    profile("2g.12gb", HALF, (11_968, 25, 16_383), (28, 2, 2, 0)),
+    profile("2g.12gb+me", HALF_ME, (11_968, 25, 16_383), (28, 2, 2, 1)),
+    profile("4g.24gb", WHOLE, (24_000, 50, 32_767), (56, 4, 4, 1)),
+];
+
+/// What profiles of one kind have in common on all boards of a grid.
+#[derive(Clone, Copy)]
+struct Shape {
+    id: u32,
+    enumerator: u32,
+    slices: u32,
+    size: u32,
+    starts: &'static [u32],
+    first_id: u32,
+}
 
 const fn profile(
     name: &'static str,
-    (slices, size): (u32, u32),
+    shape: Shape,
     (memory_mib, idle_mib, bar1_mib): (u64, u64, u64),
     (sms, copy_engines, decoders, ofa): (u32, u32, u32, u32),
-    starts: &'static [u32],
-    first_id: u32,
 ) -> MigProfile {
+    let Shape { id, enumerator, slices, size, starts, first_id } = shape;
     MigProfile {
         name,
+        id,
+        enumerator,
         slices,
         size,
         memory_mib,

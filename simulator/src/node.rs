@@ -4,6 +4,7 @@
 //! faults. It knows what there is and when, not how NVML asks for it.
 
 mod identity;
+mod instances;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,21 +17,13 @@ use crate::board::{self, Board};
 use crate::channel::conditions::{ProcessKind, UseOf};
 use crate::channel::faults::Faults;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
-use crate::channel::scenario::{Gpus, Placement, Process, Scenario, Throttle};
+use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
 use crate::clock::{Clock, Now};
 use crate::condition::Condition;
-use crate::mig::MigProfile;
 use crate::schedule::{self, Brake, Cycle, Face, Kind, PowerModel, Script, Span, Timeline, Worker};
+use crate::surprise::Surprise;
 
-/// A MIG instance: a GPU instance with one compute instance, id 0.
-pub(crate) struct Instance {
-    /// GPU instance id.
-    pub(crate) id: u32,
-    pub(crate) profile: &'static MigProfile,
-    pub(crate) uuid: String,
-    /// Position in the scenario, and among the timeline's engines.
-    pub(crate) engine: usize,
-}
+pub(crate) use instances::Instance;
 
 /// A physical GPU.
 pub(crate) struct Gpu {
@@ -38,12 +31,15 @@ pub(crate) struct Gpu {
     pub(crate) board: &'static Board,
     pub(crate) uuid: String,
     pub(crate) serial: String,
+    pub(crate) minor: u32,
     pub(crate) domain: u32,
     pub(crate) bus: u32,
     pub(crate) module: u32,
     pub(crate) warmer: u32,
     /// PCIe replays: boards in good health have 0 to 174.
     pub(crate) replays: u32,
+    /// How it misleads its readers, as some real boards do.
+    pub(crate) surprise: Option<Surprise>,
     /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
     pub(crate) instances: Vec<Instance>,
     pub(crate) timeline: Timeline,
@@ -138,7 +134,8 @@ impl Node {
                 engines: totals.engines,
             });
             for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
-                let instance = (!gpu.instances.is_empty()).then_some(worker.engine);
+                let instance = gpu.instances.iter().find(|instance| instance.engine == worker.engine);
+                let instance = instance.map(|instance| instance.entry);
                 truth.processes.push(ProcessTruth {
                     pid: worker.pid,
                     gpu: gpu.index,
@@ -179,19 +176,15 @@ fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
 
 fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> Result<Gpu, String> {
     let marks = identity::Marks::new(scenario.seed, index);
-    let instances = instances(board, &group.mig, &marks)?;
+    let surprise = group.surprise.as_deref().map(Surprise::named).transpose()?;
+    let instances = instances::instances(board, &group.mig, &marks)?;
     let mut engines: Vec<u64> = vec![1_000_000];
     if !instances.is_empty() {
-        let mut shares: Vec<(usize, u64)> = instances
-            .iter()
-            .map(|instance| (instance.engine, u64::from(instance.profile.slices) * 1_000_000 / 7))
-            .collect();
-        shares.sort_unstable();
-        engines = shares.into_iter().map(|(_, share)| share).collect();
+        engines = instances::shares(board, &instances);
     }
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        workers.push(worker(process, group.use_of, engines.len(), !instances.is_empty())?);
+        workers.push(worker(process, group.use_of, &instances)?);
     }
     let mut brakes = Vec::new();
     for throttle in scenario.throttles.iter().filter(|throttle| throttle.gpu == index) {
@@ -213,58 +206,35 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
         index,
         board,
         uuid: marks.uuid("GPU"),
-        serial: marks.serial(),
-        domain: index / 8,
-        bus: identity::bus(index),
+        serial: identity::serial(board, scenario.seed, index),
+        minor: identity::minor(board, index),
+        domain: identity::domain(board, index),
+        bus: identity::bus(board, index),
         module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
         warmer: marks.between(2, (0, 6)),
-        replays: marks.between(3, (0, 15)),
+        replays: marks.between(3, if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) }),
+        surprise,
         instances,
         condition: Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle),
         timeline: Timeline::going_on(cycle),
     })
 }
 
-fn instances(
-    board: &'static Board,
-    placements: &[Placement],
-    marks: &identity::Marks,
-) -> Result<Vec<Instance>, String> {
-    let mut instances: Vec<(u32, Instance)> = Vec::new();
-    for (engine, placement) in placements.iter().enumerate() {
-        let Placement { profile: name, start } = placement;
-        let known = || board.mig.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
-        let profile = board.mig.iter().find(|profile| profile.name == name);
-        let profile = profile
-            .ok_or_else(|| format!("mig[{engine}]: unknown profile {name:?}; there are {}", known()))?;
-        if !profile.starts.contains(start) {
-            return Err(format!(
-                "mig[{engine}]: {name} cannot start at {start}; it can at {:?}",
-                profile.starts
-            ));
-        }
-        if instances.iter().any(|(taken, other)| profile.overlaps(*start, other.profile, *taken)) {
-            return Err(format!("mig[{engine}]: {name} at {start} overlaps an instance before it"));
-        }
-        let id = profile.instance_id(*start);
-        instances.push((*start, Instance { id, profile, uuid: marks.instance_uuid(id), engine }));
-    }
-    let mut instances: Vec<Instance> = instances.into_iter().map(|(_, instance)| instance).collect();
-    instances.sort_by_key(|instance| instance.id);
-    Ok(instances)
-}
-
-fn worker(process: &Process, use_of: UseOf, engines: usize, sliced: bool) -> Result<Worker, String> {
+fn worker(process: &Process, use_of: UseOf, instances: &[Instance]) -> Result<Worker, String> {
     let place = format!("process {} on gpu {}", process.pid, process.gpu);
-    let engine = match (process.instance, sliced) {
-        (None, false) => 0,
-        (None, true) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
-        (Some(_), false) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),
-        (Some(instance), true) => instance as usize,
+    let engine = match (process.instance, instances.is_empty()) {
+        (None, true) => 0,
+        (None, false) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
+        (Some(_), true) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),
+        (Some(entry), false) => {
+            let here = |instance: &&Instance| {
+                instance.entry == entry as usize && instance.compute == process.compute
+            };
+            let missing =
+                || format!("{place}: there is no instance {entry} with compute {}", process.compute);
+            instances.iter().find(here).ok_or_else(missing)?.engine
+        }
     };
-    if engine >= engines {
-        return Err(format!("{place}: there is no instance {engine}"));
-    }
     let spans = process.phases.iter().map(Span::new).collect();
     Ok(Worker { pid: process.pid, engine, spans, face: face(process, use_of) })
 }

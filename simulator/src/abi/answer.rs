@@ -23,10 +23,12 @@ pub(crate) type Answer = Result<(), Refused>;
 pub(crate) const UNINITIALIZED: Refused = Refused(1);
 pub(crate) const INVALID_ARGUMENT: Refused = Refused(2);
 pub(crate) const NOT_SUPPORTED: Refused = Refused(3);
+pub(crate) const NO_PERMISSION: Refused = Refused(4);
 pub(crate) const NOT_FOUND: Refused = Refused(6);
 pub(crate) const INSUFFICIENT_SIZE: Refused = Refused(7);
 pub(crate) const TIMEOUT: Refused = Refused(10);
 pub(crate) const VERSION_MISMATCH: Refused = Refused(25);
+pub(crate) const DEPRECATED: Refused = Refused(26);
 pub(crate) const UNKNOWN: Refused = Refused(999);
 
 /// The number that the C caller sees.
@@ -64,7 +66,7 @@ pub(crate) fn text(code: nvmlReturn_t) -> &'static CStr {
         21 => c"No data",
         23 => c"Insufficient Resources",
         25 => c"Argument Version Mismatch",
-        26 => c"Deprecated",
+        26 => c"Requested functionality has been deprecated",
         27 => c"Not Ready",
         28 => c"GPU Not Found",
         29 => c"Invalid State",

@@ -2,16 +2,23 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlClockId_t, nvmlClockType_t, nvmlPstates_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlClkMonFaultInfo_t, nvmlClkMonStatus_t, nvmlClockId_t, nvmlClockType_t, nvmlDeviceCurrentClockFreqs_t,
+    nvmlEnableState_t, nvmlPstates_t, nvmlRestrictedAPI_t,
+};
 
-use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
-use super::buffers::Out;
+use super::answer::{DEPRECATED, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
+use super::buffers::{Out, array, expect_version, fill};
 use super::{Device, gpu_calls};
 use crate::board::Clocks;
+use crate::node::Node;
+use crate::surprise::Surprise;
 
 const IDLE: c_ulonglong = 0x1;
 /// Every reason: all boards answer this mask.
 const SUPPORTED: c_ulonglong = 0x1FF;
+/// NVML_PSTATE_UNKNOWN: the end of a list of states.
+const NO_STATE: nvmlPstates_t = 32;
 
 gpu_calls! {
     fn nvmlDeviceGetClockInfo(at, kind: nvmlClockType_t, clock: Out<c_uint>) {
@@ -43,6 +50,16 @@ gpu_calls! {
         })
     }
 
+    fn nvmlDeviceGetSupportedMemoryClocks(at, count: Out<c_uint>, clocks: Out<c_uint>) {
+        let known: Vec<c_uint> = at.gpu.board.clocks.supported.iter().map(|set| set.memory).collect();
+        fill(count, clocks, &known)
+    }
+
+    fn nvmlDeviceGetSupportedGraphicsClocks(at, memory: c_uint, count: Out<c_uint>, clocks: Out<c_uint>) {
+        let set = at.gpu.board.clocks.supported.iter().find(|set| set.memory == memory).ok_or(NOT_FOUND)?;
+        fill(count, clocks, &set.graphics().collect::<Vec<_>>())
+    }
+
     // Boards with HBM stay at P0, at rest too.
     fn nvmlDeviceGetPerformanceState(at, state: Out<nvmlPstates_t>) {
         state.put(if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 })
@@ -50,6 +67,67 @@ gpu_calls! {
 
     fn nvmlDeviceGetPowerState(at, state: Out<nvmlPstates_t>) {
         state.put(if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 })
+    }
+
+    fn nvmlDeviceGetSupportedPerformanceStates(at, states: Out<nvmlPstates_t>, size: c_uint) {
+        let room = size as usize / size_of::<nvmlPstates_t>();
+        let known = states_of(at);
+        if room < known.len() {
+            return Err(INVALID_ARGUMENT);
+        }
+        (0..room).try_for_each(|index| {
+            states.put_at(index, known.get(index).copied().unwrap_or(NO_STATE))
+        })
+    }
+
+    fn nvmlDeviceGetMinMaxClockOfPState(
+        at,
+        kind: nvmlClockType_t,
+        state: nvmlPstates_t,
+        least: Out<c_uint>,
+        most: Out<c_uint>
+    ) {
+        if !states_of(at).contains(&state) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let (rest, full) = domain(&at.gpu.board.clocks, kind)?;
+        most.pointer()?;
+        least.put(rest)?;
+        // The lower state holds the memory at its clock of rest.
+        most.put(if state == 0 || kind != 2 { full } else { rest })
+    }
+
+    fn nvmlDeviceGetCurrentClockFreqs(at, text: Out<nvmlDeviceCurrentClockFreqs_t>) {
+        let version = text.get()?.version;
+        expect_version::<nvmlDeviceCurrentClockFreqs_t>(version, 1)?;
+        let state = if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 };
+        let Clocks { sm, memory, .. } = at.gpu.board.clocks;
+        let (graphics, dram) = (current(at, 0)?, current(at, 2)?);
+        text.put(nvmlDeviceCurrentClockFreqs_t { version, str_: array(&format!(
+            "perf={state}, nvclock={graphics}, nvclockmin={}, nvclockmax={}, memclock={dram}, memclockmin={}, memclockmax={}",
+            sm.0, sm.1, memory.0, memory.1
+        )) })
+    }
+
+    // Server boards hold their clocks; consumer boards adapt them to the voltage.
+    fn nvmlDeviceGetAdaptiveClockInfoStatus(at, status: Out<c_uint>) {
+        status.put(at.gpu.board.part.is_none().into())
+    }
+
+    fn nvmlDeviceGetClkMonStatus(at, status: Out<nvmlClkMonStatus_t>) {
+        let _ = at;
+        let none = nvmlClkMonFaultInfo_t { clkApiDomain: 0, clkDomainFaultMask: 0 };
+        status.put(nvmlClkMonStatus_t { bGlobalStatus: 0, clkMonListSize: 0, clkMonList: [none; 32] })
+    }
+
+    // Everyone may set application clocks; automatic boost is not there to be restricted since Pascal.
+    fn nvmlDeviceGetAPIRestriction(at, kind: nvmlRestrictedAPI_t, restricted: Out<nvmlEnableState_t>) {
+        let _ = at;
+        match kind {
+            0 => restricted.put(0),
+            1 => Err(NOT_SUPPORTED),
+            _ => Err(INVALID_ARGUMENT),
+        }
     }
 
     fn nvmlDeviceGetCurrentClocksEventReasons(at, reasons: Out<c_ulonglong>) {
@@ -71,16 +149,23 @@ gpu_calls! {
     }
 }
 
+fn states_of(at: &Device<'_>) -> Vec<nvmlPstates_t> {
+    let rest = at.gpu.board.pstate_rest;
+    if rest == 0 { vec![0] } else { vec![0, rest] }
+}
+
 fn reasons_now(at: &Device<'_>) -> c_ulonglong {
     let resting = at.gpu.instances.is_empty() && at.meters().resting();
     let brakes = at.gpu.timeline.brakes(at.now.elapsed);
-    if resting && brakes == 0 { IDLE } else { brakes }
+    let at_rest = || at.gpu.surprise.and_then(Surprise::reasons_at_rest).unwrap_or(IDLE);
+    if resting && brakes == 0 { at_rest() } else { brakes }
 }
 
 fn current(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused> {
     let (rest, most) = domain(&at.gpu.board.clocks, kind)?;
     if at.meters().resting() {
-        return Ok(rest);
+        let odd = at.gpu.surprise.and_then(Surprise::clock_at_rest).filter(|_| kind < 2);
+        return Ok(odd.unwrap_or(rest));
     }
     let braked = at.gpu.timeline.brakes(at.now.elapsed) != 0 && kind != 2;
     // In steps of 15 MHz, as the boards' supported clocks are.
@@ -88,8 +173,22 @@ fn current(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused> {
 }
 
 fn application(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused> {
-    // The video clock has none.
-    if kind == 3 { Err(NOT_SUPPORTED) } else { Ok(domain(&at.gpu.board.clocks, kind)?.1) }
+    if major(at.node) >= 590 {
+        return Err(DEPRECATED);
+    }
+    let (sm, memory) = at.gpu.board.clocks.application;
+    match kind {
+        0 | 1 => Ok(sm),
+        2 => Ok(memory),
+        // The video clock has none.
+        3 => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_ARGUMENT),
+    }
+}
+
+/// The first number of the driver's version.
+pub(super) fn major(node: &Node) -> u32 {
+    node.driver_version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0)
 }
 
 fn domain(clocks: &Clocks, kind: nvmlClockType_t) -> Result<(u32, u32), Refused> {

@@ -6,6 +6,7 @@ use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 use super::buffers::Out;
+use super::power::{scoped_limits, scoped_power};
 use super::violations::{braked, violation};
 use super::{Device, gpu_calls, health, links, pcie};
 use crate::board::Limits;
@@ -80,9 +81,9 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         32..=73 | 84..=91 | 96..=141 | 146..=168 => link(at, field, scope),
         169 | 173..=183 => Ok(Value::Unsigned(0)),
         185 | 186 => power(at, field, scope),
-        187 => limit(at.gpu.board.power.limit_min),
-        188 => limit(at.gpu.board.power.limit_max),
-        189 | 190 | 192 => limit(at.gpu.board.power.limit_default),
+        187 => limit(scoped_limits(at, scope)?.0),
+        188 => limit(scoped_limits(at, scope)?.1),
+        189 | 190 | 192 => limit(scoped_limits(at, scope)?.2),
         193..=196 => tlimit(at, field - 193),
         197 => Ok(Value::Long(pcie::counted(at).sent)),
         198 => Ok(Value::Long(pcie::counted(at).received)),
@@ -123,21 +124,9 @@ fn tlimit(at: &Device<'_>, which: c_uint) -> Result<Value, Refused> {
     }
 }
 
-/// Average and instant power of the GPU (scope 0) and of its memory (2); H100 has no module (1).
+/// Average and instant power of the GPU (scope 0), of its module (1), of its memory (2).
 fn power(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
-    if !at.gpu.board.power_fields {
-        return Err(NOT_SUPPORTED);
-    }
-    let meters = at.meters();
-    let of_gpu = if field == 185 { meters.power_average() } else { meters.power_instant() };
-    let milliwatts = match scope {
-        0 => of_gpu,
-        // Captures: 33-70 W at rest, 86 W when the GPU draws 632 W.
-        2 if at.gpu.board.memory_power => 45_000 + of_gpu * 65 / 1_000,
-        1 | 2 => return Err(NOT_SUPPORTED),
-        _ => return Err(INVALID_ARGUMENT),
-    };
-    Ok(Value::Unsigned(u32::try_from(milliwatts).unwrap_or(u32::MAX)))
+    scoped_power(at, field == 185, scope).map(Value::Unsigned)
 }
 
 /// NVML's number of the recovery action asked for.

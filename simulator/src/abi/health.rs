@@ -34,7 +34,7 @@ impl Device<'_> {
     /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
     fn errors(&self, kinds: &[ErrorKind], volatile: bool) -> u64 {
         let span = if volatile { self.since_load() } else { (0, self.now.elapsed) };
-        self.gpu.condition.health.errors(kinds, self.instance.map(|instance| instance.engine), span)
+        self.gpu.condition.health.errors(kinds, self.instance.map(|instance| instance.entry), span)
     }
 
     /// Refuses where no errors are counted, and what an instance does not show: it has only the uncorrected

@@ -8,12 +8,9 @@ use super::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use super::buffers::Out;
 use super::{Device, device_calls, gpu_calls, handle};
 
-/// Compute instances of one GPU: seven on every board that has MIG.
-const MOST: c_uint = 7;
-
 gpu_calls! {
     fn nvmlDeviceGetMigMode(at, current: Out<c_uint>, pending: Out<c_uint>) {
-        if at.gpu.board.mig.is_empty() {
+        if at.gpu.board.mig_slices == 0 {
             return Err(NOT_SUPPORTED);
         }
         let on = c_uint::from(!at.gpu.instances.is_empty());
@@ -23,14 +20,14 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(at, count: Out<c_uint>) {
-        count.put(if at.gpu.board.mig.is_empty() { 0 } else { MOST })
+        count.put(at.gpu.board.mig_slices)
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(at, index: c_uint, device: Out<nvmlDevice_t>) {
         if at.gpu.instances.is_empty() {
             return Err(NOT_SUPPORTED);
         }
-        if index >= MOST {
+        if index >= at.gpu.board.mig_slices {
             return Err(INVALID_ARGUMENT);
         }
         // Empty slots answer so on real boards.
@@ -54,8 +51,7 @@ device_calls! {
     }
 
     fn nvmlDeviceGetComputeInstanceId(at, id: Out<c_uint>) {
-        at.instance.ok_or(NOT_SUPPORTED)?;
-        id.put(0)
+        id.put(at.instance.ok_or(NOT_SUPPORTED)?.compute)
     }
 
     fn nvmlDeviceGetAttributes_v2(at, attributes: Out<nvmlDeviceAttributes_t>) {
@@ -68,16 +64,17 @@ device_calls! {
 }
 
 fn put_attributes(at: &Device<'_>, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {
-    let profile = at.instance.ok_or(NOT_SUPPORTED)?.profile;
+    let instance = at.instance.ok_or(NOT_SUPPORTED)?;
+    let profile = instance.profile;
     attributes.put(nvmlDeviceAttributes_t {
-        multiprocessorCount: profile.sms,
+        multiprocessorCount: instance.sms,
         sharedCopyEngineCount: profile.copy_engines,
         sharedDecoderCount: profile.decoders,
         sharedEncoderCount: 0,
         sharedJpegCount: profile.decoders,
         sharedOfaCount: profile.ofa,
         gpuInstanceSliceCount: profile.slices,
-        computeInstanceSliceCount: profile.slices,
+        computeInstanceSliceCount: instance.compute_slices,
         memorySizeMB: profile.memory_mib,
     })
 }

@@ -5,6 +5,7 @@ use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t
 use super::buffers::{Out, expect_version};
 use super::{Device, device_calls};
 use crate::node::Instance;
+use crate::surprise::Surprise;
 
 const MIB: u64 = 1 << 20;
 
@@ -29,8 +30,10 @@ impl Memory {
                 let used: u64 = if at.gpu.instances.is_empty() {
                     at.gpu.timeline.present(at.now.elapsed).map(|(_, _, span)| span.memory).sum()
                 } else {
-                    at.gpu.instances.iter().map(|instance| instance_used(at, instance)).sum()
+                    let first = |instance: &&Instance| instance.compute == 0;
+                    at.gpu.instances.iter().filter(first).map(|instance| instance_used(at, instance)).sum()
                 };
+                let used = used + at.gpu.surprise.map_or(0, Surprise::hidden_memory);
                 Self { total: board.memory_total, reserved: board.memory_reserved, used: used.min(room) }
             }
         }
@@ -41,12 +44,13 @@ impl Memory {
     }
 }
 
+/// What the GPU instance uses: its compute instances all show the same.
 fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
     let present = at.gpu.timeline.present(at.now.elapsed);
-    let held: u64 = present
-        .filter(|(_, worker, _)| worker.engine == instance.engine)
-        .map(|(_, _, span)| span.memory)
-        .sum();
+    let together =
+        |engine| at.gpu.instances.iter().any(|other| other.entry == instance.entry && other.engine == engine);
+    let held: u64 =
+        present.filter(|(_, worker, _)| together(worker.engine)).map(|(_, _, span)| span.memory).sum();
     (instance.profile.idle_mib * MIB + held).min(instance.profile.memory_mib * MIB)
 }
 

@@ -12,7 +12,10 @@ pub(crate) mod events;
 pub(crate) mod gpm;
 
 mod accounting;
+mod affinity;
 mod clocks;
+mod compute;
+mod engines;
 mod enumeration;
 mod fields;
 mod health;
@@ -21,10 +24,14 @@ mod instances;
 mod library;
 mod links;
 mod memory;
+mod partitions;
 mod pcie;
+mod place;
 mod power;
 mod processes;
+mod refusals;
 mod samples;
+mod system;
 mod temperature;
 mod utilization;
 mod violations;
@@ -48,8 +55,8 @@ pub(crate) struct Device<'a> {
 
 impl Device<'_> {
     pub(crate) fn meters(&self) -> Meters<'_> {
-        let Gpu { timeline, board, warmer, .. } = self.gpu;
-        Meters { timeline, board, warmer: *warmer, elapsed: self.now.elapsed }
+        let Gpu { timeline, board, warmer, surprise, .. } = self.gpu;
+        Meters { timeline, board, warmer: *warmer, surprise: *surprise, elapsed: self.now.elapsed }
     }
 
     /// Refuses what a GPU does not answer while it is cut into MIG instances.

@@ -10,6 +10,7 @@ use super::{Device, gpu_calls};
 use crate::condition::Traffic;
 use crate::habits;
 use crate::node::Gpu;
+use crate::surprise::Surprise;
 
 /// How long PCIe traffic is counted for a rate: 20 ms, says the header.
 const WINDOW: u64 = 20_000_000;
@@ -42,7 +43,8 @@ pub(super) fn replays(at: &Device<'_>) -> u32 {
 
 /// Generation and width now.
 fn current(at: &Device<'_>) -> (u32, u32) {
-    at.gpu.condition.pcie((at.gpu.board.pcie_generation, at.gpu.board.pcie_width), at.now.elapsed)
+    let width = if at.gpu.surprise == Some(Surprise::NarrowLink) { 1 } else { at.gpu.board.pcie_width };
+    at.gpu.condition.pcie((at.gpu.board.pcie_generation, width), at.now.elapsed)
 }
 
 gpu_calls! {
@@ -71,7 +73,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetGpuMaxPcieLinkGeneration(at, generation: Out<c_uint>) {
-        generation.put(at.gpu.board.pcie_generation)
+        generation.put(at.gpu.board.pcie_device_generation)
     }
 
     fn nvmlDeviceGetCurrPcieLinkWidth(at, width: Out<c_uint>) {
@@ -79,7 +81,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMaxPcieLinkWidth(at, width: Out<c_uint>) {
-        width.put(at.gpu.board.pcie_width)
+        width.put(at.gpu.board.pcie_max_width)
     }
 
     fn nvmlDeviceGetPcieSpeed(at, speed: Out<c_uint>) {

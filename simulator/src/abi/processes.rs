@@ -157,7 +157,7 @@ fn running(at: &Device<'_>, list: List) -> Vec<nvmlProcessInfo_v2_t> {
             pid: worker.pid,
             usedGpuMemory: if worker.face.memory_unknown { NOT_AVAILABLE } else { held },
             gpuInstanceId: instance.map_or(NO_INSTANCE, |instance| instance.id),
-            computeInstanceId: instance.map_or(NO_INSTANCE, |_| 0),
+            computeInstanceId: instance.map_or(NO_INSTANCE, |instance| instance.compute),
         });
     }
     found

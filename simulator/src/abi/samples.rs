@@ -9,9 +9,9 @@ use nvml_wrapper_sys::bindings::{nvmlSample_t, nvmlSamplingType_t, nvmlValue_t, 
 
 use super::answer::{INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::Out;
+use super::power::neighbours;
 use super::{Device, gpu_calls};
-use crate::habits;
-use crate::meters::{RING, Ring};
+use crate::meters::{Meters, RING, Ring};
 
 /// NVML_VALUE_TYPE_UNSIGNED_INT.
 const UNSIGNED: nvmlValueType_t = 1;
@@ -54,7 +54,7 @@ fn ring(at: &Device<'_>, kind: nvmlSamplingType_t) -> Result<Ring, Refused> {
         4 => Ring::Decoder,
         5 | 6 => Ring::Awake,
         // Only modules of a GPU and a Grace have a power of their own.
-        7 if habits::c2c_links(at.gpu.board) > 0 => Ring::Power,
+        7 if at.gpu.board.module_power.is_some() => Ring::Power,
         7 => return Err(NOT_SUPPORTED),
         8 => Ring::Jpeg,
         9 => Ring::Ofa,
@@ -91,9 +91,15 @@ fn shown(at: &Device<'_>, kind: nvmlSamplingType_t, when: u64, value: u64) -> nv
     let value = match kind {
         5 => clock(clocks.sm, true),
         6 => clock(clocks.memory, false),
-        // The module draws what its GPU does and the Grace beside it, 300 W of which are there at rest.
-        7 => value + 300_000,
+        7 => module_power(at, when),
         _ => value,
     };
     nvmlValue_t { ullVal: value }
+}
+
+/// Milliwatts of the module at a time: what its GPUs draw, and what is beside them.
+fn module_power(at: &Device<'_>, when: u64) -> u64 {
+    let rest = at.gpu.board.module_power.map_or(0, |module| u64::from(module.rest) * 1_000);
+    let gpus = neighbours(at).map(|gpu| Device { gpu, instance: None, ..*at });
+    rest + gpus.map(|gpu| Meters { elapsed: when, ..gpu.meters() }.power_instant()).sum::<u64>()
 }

@@ -2,7 +2,9 @@
 
 use std::ffi::c_uint;
 
-use nvml_wrapper_sys::bindings::nvmlUtilization_t;
+use nvml_wrapper_sys::bindings::{
+    nvmlGpuDynamicPstatesInfo_st__bindgen_ty_1, nvmlGpuDynamicPstatesInfo_t, nvmlUtilization_t,
+};
 
 use super::answer::Answer;
 use super::buffers::Out;
@@ -13,6 +15,24 @@ gpu_calls! {
         at.undivided()?;
         let now = at.meters().utilization();
         utilization.put(nvmlUtilization_t { gpu: now.gpu, memory: now.memory })
+    }
+
+    fn nvmlDeviceGetDynamicPstatesInfo(at, info: Out<nvmlGpuDynamicPstatesInfo_t>) {
+        at.undivided()?;
+        let now = at.meters().utilization();
+        let domain = |present, percentage| nvmlGpuDynamicPstatesInfo_st__bindgen_ty_1 {
+            bIsPresent: present,
+            percentage,
+            incThreshold: 0,
+            decThreshold: 0,
+        };
+        // GPU, frame buffer, video, bus; the other places are empty.
+        let mut utilization = [domain(0, 0); 8];
+        let shown = [now.gpu, now.memory, now.encoder.max(now.decoder), 0];
+        for (place, percent) in utilization.iter_mut().zip(shown) {
+            *place = domain(1, percent);
+        }
+        info.put(nvmlGpuDynamicPstatesInfo_t { flags: 0, utilization })
     }
 
     fn nvmlDeviceGetEncoderUtilization(at, percent: Out<c_uint>, period: Out<c_uint>) {

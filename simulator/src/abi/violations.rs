@@ -40,7 +40,10 @@ pub(super) fn braked(at: &Device<'_>, reasons: u64) -> u64 {
 
 /// The power-cap time of an idle board, nearly equal on its neighbours, until the driver is loaded anew.
 fn capped(at: &Device<'_>) -> u64 {
+    if at.since_load().0 > 0 {
+        return 0;
+    }
     let seconds = habits::power_capped(at.gpu.board);
-    let first = at.since_load().0 == 0 && seconds > 0;
-    if first { (seconds + u64::from(at.gpu.warmer)) * 1_000_000_000 } else { 0 }
+    let constant = if seconds > 0 { (seconds + u64::from(at.gpu.warmer)) * 1_000_000_000 } else { 0 };
+    at.gpu.surprise.map_or(constant, |surprise| surprise.former_power_cap().max(constant))
 }

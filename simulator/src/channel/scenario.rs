@@ -39,6 +39,9 @@ pub(crate) struct Gpus {
     pub(crate) mig: Vec<Placement>,
     #[serde(flatten)]
     pub(crate) use_of: UseOf,
+    /// The name of a way in which real boards mislead.
+    #[serde(default)]
+    pub(crate) surprise: Option<String>,
 }
 
 /// A MIG instance and its first memory slot.
@@ -46,6 +49,9 @@ pub(crate) struct Gpus {
 pub(crate) struct Placement {
     pub(crate) profile: String,
     pub(crate) start: u32,
+    /// Its compute instances, such as `1c.3g.40gb`; none is one that has all of it.
+    #[serde(default)]
+    pub(crate) compute: Vec<String>,
 }
 
 /// A process on one GPU; a process on several has several entries.
@@ -58,6 +64,9 @@ pub(crate) struct Process {
     /// Position in the `mig` list of its GPU; none on a GPU without MIG.
     #[serde(default)]
     pub(crate) instance: Option<u32>,
+    /// The compute instance's id within that instance.
+    #[serde(default)]
+    pub(crate) compute: u32,
     pub(crate) phases: Vec<Phase>,
     #[serde(flatten)]
     pub(crate) listing: Listing,

@@ -70,6 +70,7 @@ fn server(pid: u32, gpu: u32, cycle: f64) -> Process {
         name: SERVER.to_owned(),
         gpu,
         instance: None,
+        compute: 0,
         phases: vec![phase],
         listing: Listing { server: true, ..Listing::default() },
     }

@@ -6,6 +6,7 @@
 use super::{Meters, POWER_SEEN, percent};
 use crate::habits;
 use crate::schedule::{Kind, Work};
+use crate::surprise::Surprise;
 
 /// Length of a window of process utilization: a sixth of a second.
 const PROCESS_WINDOW: u64 = 166_666_000;
@@ -63,7 +64,9 @@ impl Meters<'_> {
             let at = window * PROCESS_WINDOW;
             walk.advance(at);
             let after = walk.totals();
-            for (worker, (earlier, later)) in before.workers.iter().zip(&after.workers).enumerate() {
+            let workers = before.workers.iter().zip(&after.workers).enumerate();
+            let seen = if self.surprise == Some(Surprise::OneSample) { 1 } else { usize::MAX };
+            for (worker, (earlier, later)) in workers.take(seen) {
                 samples.extend(self.sample(worker, at, *later - *earlier));
             }
             before = after;

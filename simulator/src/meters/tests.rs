@@ -33,7 +33,13 @@ fn timeline(demand: f64) -> Timeline {
 }
 
 fn at(timeline: &Timeline, seconds: u64) -> Meters<'_> {
-    Meters { timeline, board: board("h100").unwrap(), warmer: 0, elapsed: seconds * 1_000_000_000 }
+    Meters {
+        timeline,
+        board: board("h100").unwrap(),
+        warmer: 0,
+        surprise: None,
+        elapsed: seconds * 1_000_000_000,
+    }
 }
 
 #[test]

@@ -1,15 +1,38 @@
 //! Names that follow from the seed: UUIDs, serials, bus numbers, the small differences between boards.
 //!
-//! In: seed and index. Out: text and numbers in the formats of real boards. It knows no board.
+//! In: board, seed and index. Out: text and numbers in the formats of real boards.
 
+use crate::board::Board;
 use crate::schedule::hash;
 
 /// Buses of an eight-GPU HGX baseboard.
 const BUSES: [u32; 8] = [0x0F, 0x2D, 0x44, 0x5B, 0x89, 0xA8, 0xC0, 0xD8];
 
+/// Domains of a rack tray's four GPUs, each on bus 6.
+const RACK_DOMAINS: [u32; 4] = [0x08, 0x09, 0x18, 0x19];
+
 /// The PCI bus of a GPU; beyond eight, GPUs go to the next domain.
-pub(crate) fn bus(index: u32) -> u32 {
-    BUSES.get(index as usize % BUSES.len()).copied().unwrap_or(0)
+pub(crate) fn bus(board: &Board, index: u32) -> u32 {
+    if board.rack { 6 } else { BUSES.get(index as usize % BUSES.len()).copied().unwrap_or(0) }
+}
+
+/// The PCI domain of a GPU.
+pub(crate) fn domain(board: &Board, index: u32) -> u32 {
+    if board.rack {
+        RACK_DOMAINS.get(index as usize % 4).copied().unwrap_or(0) + index / 4 * 0x20
+    } else {
+        index / 8
+    }
+}
+
+/// The number of the GPU's file in `/dev`.
+pub(crate) fn minor(board: &Board, index: u32) -> u32 {
+    index / 8 * 8 + board.minors.get(index as usize % 8).copied().unwrap_or(0)
+}
+
+/// The board's serial: two GPUs of one module share it.
+pub(crate) fn serial(board: &Board, seed: u64, index: u32) -> String {
+    Marks::new(seed, if board.rack { index / 2 * 2 } else { index }).serial()
 }
 
 /// What tells one GPU of a node from another.
@@ -37,8 +60,8 @@ impl Marks {
     }
 
     /// The version-5 UUID of a MIG device; it stays while the instance stays.
-    pub(crate) fn instance_uuid(&self, id: u32) -> String {
-        uuid("MIG", hash(self.0 ^ (u64::from(id) << 40)))
+    pub(crate) fn instance_uuid(&self, id: u32, compute: u32) -> String {
+        uuid("MIG", hash(self.0 ^ (u64::from(id) << 40) ^ (u64::from(compute) << 48)))
     }
 
     /// 13 digits beginning with 16.
@@ -73,7 +96,8 @@ mod tests {
         assert_ne!(uuid, second.uuid("GPU"));
         assert_eq!(uuid, Marks::new(1, 0).uuid("GPU"));
         assert!(first.serial().len() == 13 && first.serial().starts_with("16"));
-        assert_eq!(first.instance_uuid(9).chars().nth(18), Some('5'));
+        assert_eq!(first.instance_uuid(9, 0).chars().nth(18), Some('5'));
+        assert_ne!(first.instance_uuid(9, 0), first.instance_uuid(9, 1));
         assert!((67..=101).contains(&first.between(1, (67, 101))));
     }
 }

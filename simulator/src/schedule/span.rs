@@ -69,6 +69,11 @@ impl Span {
         Self { from, to, demand: millionths(phase.demand), memory: phase.memory_bytes, held, present }
     }
 
+    /// Millionths of the phase for which it encodes.
+    pub(crate) fn encoder(&self) -> u64 {
+        self.present.encoder
+    }
+
     /// Whether it lasts in a slice.
     pub(super) fn contains(&self, slice: u64) -> bool {
         (self.from..self.to).contains(&slice)
