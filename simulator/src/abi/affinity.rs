@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
-use super::buffers::{Out, fill};
+use super::buffers::{Out, listed};
 use super::{Device, find, gpu_calls, handle, node_calls};
 use crate::node::Gpu;
 
@@ -65,7 +65,7 @@ gpu_calls! {
         let near = at.node.gpus.iter().filter(|gpu| gpu.index != at.gpu.index);
         let near: Vec<_> =
             near.filter(|gpu| ancestor(at.gpu, gpu) <= level).map(|gpu| handle(gpu, None)).collect();
-        fill(count, devices, &near)
+        listed(count, devices, &near)
     }
 
     fn nvmlDeviceGetP2PStatus(
@@ -82,7 +82,7 @@ gpu_calls! {
 node_calls! {
     fn nvmlSystemGetTopologyGpuSet(node, _, processor: c_uint, count: Out<c_uint>, devices: Out<nvmlDevice_t>) {
         let near = node.gpus.iter().filter(|gpu| socket(gpu) == processor / THREADS);
-        fill(count, devices, &near.map(|gpu| handle(gpu, None)).collect::<Vec<_>>())
+        listed(count, devices, &near.map(|gpu| handle(gpu, None)).collect::<Vec<_>>())
     }
 }
 

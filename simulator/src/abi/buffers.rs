@@ -59,6 +59,14 @@ pub(crate) fn fill<T: Copy>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> 
     values.iter().enumerate().try_for_each(|(index, value)| items.put_at(index, *value))
 }
 
+/// As `fill`, for the lists in which asking with a count of 0 for the number is no error.
+pub(crate) fn listed<T: Copy>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
+    if count.get()? == 0 {
+        return count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX));
+    }
+    fill(count, items, values)
+}
+
 /// Checks the version word with which a caller says which structure it means.
 pub(crate) fn expect_version<T>(given: u32, version: u32) -> Answer {
     let expected = u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24;

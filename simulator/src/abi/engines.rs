@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED};
-use super::buffers::{Out, fill};
+use super::buffers::{Out, listed};
 use super::{Device, gpu_calls};
 
 /// Frames a second, and microseconds, of a session that has the whole encoder.
@@ -40,7 +40,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetEncoderSessions(at, count: Out<c_uint>, infos: Out<nvmlEncoderSessionInfo_t>) {
-        fill(count, infos, &sessions(at))
+        listed(count, infos, &sessions(at))
     }
 
     fn nvmlDeviceGetFBCStats(at, stats: Out<nvmlFBCStats_t>) {
@@ -50,7 +50,7 @@ gpu_calls! {
 
     fn nvmlDeviceGetFBCSessions(at, count: Out<c_uint>, infos: Out<nvmlFBCSessionInfo_t>) {
         let _ = at;
-        fill(count, infos, &[])
+        listed(count, infos, &[])
     }
 }
 

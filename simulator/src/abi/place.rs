@@ -3,15 +3,16 @@
 use std::ffi::c_uchar;
 
 use nvml_wrapper_sys::bindings::{
-    nvmlC2cModeInfo_v1_t, nvmlDeviceAddressingMode_t, nvmlDeviceCapabilities_t, nvmlGpuFabricInfo_t,
-    nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlPciInfoExt_t, nvmlPdi_t, nvmlPlatformInfo_v1_t,
-    nvmlPlatformInfo_v2_t,
+    nvmlC2cModeInfo_v1_t, nvmlDeviceAddressingMode_t, nvmlDeviceCapabilities_t, nvmlEnableState_t,
+    nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlPciInfo_t, nvmlPciInfoExt_t,
+    nvmlPdi_t, nvmlPlatformInfo_v1_t, nvmlPlatformInfo_v2_t,
 };
 
-use super::answer::{NOT_SUPPORTED, Refused, VERSION_MISMATCH};
+use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::{Out, array, expect_version};
-use super::{Device, gpu_calls};
+use super::{Device, gpu_calls, node_calls};
 use crate::board::{Fabric, Platform};
+use crate::node::Gpu;
 use crate::schedule::hash;
 
 /// NVML_GPU_FABRIC_STATE_COMPLETED.
@@ -128,6 +129,16 @@ gpu_calls! {
             peerType: switch.into(),
             moduleId: module,
         })
+    }
+}
+
+node_calls! {
+    // Nothing is being taken out of service; asked by place, since a drained GPU has no handle.
+    fn nvmlDeviceQueryDrainState(node, _, pci: Out<nvmlPciInfo_t>, draining: Out<nvmlEnableState_t>) {
+        let asked = pci.get()?;
+        let known = |gpu: &&Gpu| gpu.domain == asked.domain && gpu.bus == asked.bus && asked.device == 0;
+        node.gpus.iter().find(known).ok_or(INVALID_ARGUMENT)?;
+        draining.put(0)
     }
 }
 

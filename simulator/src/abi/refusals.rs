@@ -218,7 +218,6 @@ all_refuse! { NO_PERMISSION:
     nvmlComputeInstanceDestroy
     nvmlDeviceDiscoverGpus
     nvmlDeviceModifyDrainState
-    nvmlDeviceQueryDrainState
     nvmlDeviceRemoveGpu
     nvmlDeviceRemoveGpu_v2
     nvmlGpuInstanceCreateComputeInstance

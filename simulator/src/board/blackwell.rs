@@ -138,8 +138,8 @@ pub(super) static ROWS: [Board; 3] = [
         remap_banks: 5952,
         memory_power: Some(MemoryPower { rest: 25_000, share: 70 }),
         module_power: Some(ModulePower { rest: 135, limit_min: 500, limit_max: 2900 }),
+        // In the mode it can be; its listing was not seen.
         mig: &[],
-        mig_slices: 0,
         fabric: Some(Fabric { clique: 32_766, cluster: true, health: HEALTHY }),
         platform: Some(Platform { chassis: "1820124000002", slot: 25, tray: 15, host: 1, switch: true }),
         ..GB200
