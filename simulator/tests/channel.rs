@@ -203,7 +203,10 @@ fn call(library: &Library, name: &str, first: *mut c_void, second: *mut c_void) 
 
 /// Whether the first argument is a device.
 fn takes_device(name: &str) -> bool {
-    let finds = name.starts_with("nvmlDeviceGetHandleBy") || name.starts_with("nvmlDeviceGetCount");
+    // Draining is asked by place: a drained GPU has no handle.
+    let finds = ["nvmlDeviceGetHandleBy", "nvmlDeviceGetCount", "nvmlDeviceQueryDrain"]
+        .iter()
+        .any(|start| name.starts_with(start));
     let gpm = ["nvmlGpmSampleGet", "nvmlGpmMigSampleGet"].contains(&name) || name.starts_with("nvmlGpmQuery");
     (name.starts_with("nvmlDevice") && !finds) || gpm
 }

@@ -68,4 +68,7 @@ fn what_would_change_something_is_forbidden_to_readers() {
     assert!(matches!(gpu.reset_gpu_locked_clocks(), Err(NvmlError::NoPermission)));
     assert!(matches!(gpu.active_vgpus(), Err(NvmlError::NotSupported)));
     assert_eq!(nvml.unit_count().unwrap(), 0);
+    // What refuses is slow, hangs or fails like all others.
+    node.faults(r#"[{"function":"nvmlDeviceGetActiveVgpus","gpu":0,"code":15}]"#);
+    assert!(matches!(gpu.active_vgpus(), Err(NvmlError::GpuLost)));
 }
