@@ -72,6 +72,14 @@ impl Clock {
         }
     }
 
+    /// The boot clock of the simulated host at elapsed 0, nanoseconds.
+    pub(crate) fn boot(&self) -> u64 {
+        match self {
+            Self::Host => 0,
+            Self::Mapped(mapping) => mapping.word(7, Ordering::Relaxed),
+        }
+    }
+
     pub(crate) fn now(&self) -> Now {
         match self {
             Self::Host => Now {

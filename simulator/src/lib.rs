@@ -1,8 +1,8 @@
 //! A simulated `libnvidia-ml.so.1`: GPUs that are not there, answering the real NVML C interface.
 //!
-//! In: a directory (the one this library lies in) with a `scenario`, a `clock` page and `faults`.
+//! In: a directory (the one this library lies in) with a `scenario`, a `clock` page, `faults` and `state`.
 //! Out: the C functions of NVML, and in the same directory `truth` (what the GPUs really did) and `calls`.
-//! Every answer is a function of scenario, seed and clock, so restarts and several readers agree.
+//! Every answer is a function of these files, so restarts and several readers agree.
 //!
 //! It deliberately knows nothing of the agent: it shares no code with it, and its truth comes from a
 //! scheduler of slices (`schedule`), while what clients see are meters (`meters`) with the distortions of
@@ -21,6 +21,7 @@ mod habits;
 mod meters;
 mod mig;
 mod node;
+pub mod persona;
 mod schedule;
 mod state;
 mod surprise;

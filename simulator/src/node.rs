@@ -1,33 +1,52 @@
-//! The simulated host's GPUs, made from a scenario.
+//! The simulated host's GPUs, made from a scenario and what has become of it.
 //!
-//! In: the directory. Out: `Node` with every GPU's identity, instances and timeline, the clock and the
-//! faults. It knows what there is and when, not how NVML asks for it.
+//! In: the directory. Out: `Node`, how things stand now: every GPU's identity, instances and timeline. It is
+//! never changed: when the state file says otherwise there is another node, over the same `Host` (clock,
+//! faults, event sets), which lives from init to shutdown. It knows what there is and when, not how NVML
+//! asks for it.
 
 mod identity;
 mod instances;
+mod open;
+mod settle;
+pub(crate) mod xids;
+
+pub(crate) use open::mark_in;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::abi::answer::{GPU_IS_LOST, Refused};
 use crate::abi::events::EventSets;
 use crate::abi::gpm::Samples;
 use crate::board::{self, Board};
+use crate::channel::condition::Health;
 use crate::channel::conditions::{ProcessKind, UseOf};
+use crate::channel::delays::Debt;
+use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
+use crate::channel::kmsg::Log;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
+use crate::channel::settled::{Record, Settled, Slot, Version};
 use crate::clock::{Clock, Now};
 use crate::condition::Condition;
-use crate::schedule::{self, Brake, Cycle, Face, Kind, PowerModel, Script, Span, Timeline, Worker};
+use crate::schedule::{
+    self, Brake, Cycle, Face, Kind, NOWHERE, PowerModel, Script, Span, Timeline, Worker, hash,
+};
 use crate::surprise::Surprise;
 
 pub(crate) use instances::Instance;
 
 /// A physical GPU.
+#[derive(Clone)]
 pub(crate) struct Gpu {
+    /// As clients count: GPUs that are away are not counted.
     pub(crate) index: u32,
+    /// The scenario's number, which faults and the state file use, and the minor number.
+    pub(crate) slot: u32,
     pub(crate) board: &'static Board,
     pub(crate) uuid: String,
     pub(crate) serial: String,
@@ -42,8 +61,15 @@ pub(crate) struct Gpu {
     pub(crate) surprise: Option<Surprise>,
     /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
     pub(crate) instances: Vec<Instance>,
-    pub(crate) timeline: Timeline,
-    pub(crate) condition: Condition,
+    pub(crate) timeline: Arc<Timeline>,
+    /// What every call about it answers, if anything is wrong with it.
+    pub(crate) fate: Option<Refused>,
+    /// What handles are good for: one board, one MIG layout, one loading of the driver.
+    pub(crate) life: u32,
+    pub(crate) cut: u32,
+    pub(crate) loads: u32,
+    identity: u64,
+    pub(crate) condition: Arc<Condition>,
 }
 
 /// Something critical at a time within the cycle.
@@ -54,11 +80,12 @@ pub(crate) struct Mishap {
     pub(crate) xid: u64,
 }
 
-/// The simulated host.
-pub(crate) struct Node {
-    pub(crate) driver_version: String,
+/// What lives from the first init to the last shutdown.
+pub(crate) struct Host {
+    pub(crate) scenario: Scenario,
+    /// Of the scenario's text.
+    fingerprint: u64,
     pub(crate) cuda_version: i32,
-    pub(crate) gpus: Vec<Gpu>,
     pub(crate) names: BTreeMap<u32, String>,
     /// By time.
     pub(crate) mishaps: Vec<Mishap>,
@@ -69,40 +96,67 @@ pub(crate) struct Node {
     pub(crate) report: Report,
     pub(crate) samples: Samples,
     pub(crate) event_sets: EventSets,
+    pub(crate) log: Log,
+    /// What calls owe: one for each GPU of the scenario, and the last for those about none.
+    debts: Vec<Debt>,
+    record: Record,
+    watch: Mutex<Watch>,
+    /// Unset until init is over.
+    session: OnceLock<Session>,
+    /// The driver went away meanwhile: nothing is answered until shutdown and init.
+    dead: AtomicBool,
+}
+
+/// What clients found at init.
+struct Session {
+    /// The GPUs that were there: slot and life.
+    members: Vec<(u32, u32)>,
+    /// How often the driver had been loaded anew.
+    loads: u32,
+    #[allow(dead_code, reason = "held, not read")]
+    devices: Devices,
+}
+
+/// When the files of the state were looked at, and what they were.
+#[derive(Default)]
+struct Watch {
+    looked: Option<u64>,
+    state: Version,
+    settled: Version,
+}
+
+/// The simulated host as it stands.
+pub(crate) struct Node {
+    host: Arc<Host>,
+    /// Those that clients of this session count.
+    pub(crate) gpus: Vec<Gpu>,
+    /// All places of the scenario.
+    pub(crate) slots: Vec<Gpu>,
+    pub(crate) driver_version: String,
+    pub(crate) settled: Settled,
+}
+
+impl Deref for Node {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
 }
 
 impl Node {
-    /// Reads a directory's scenario and clock; the error says what is wrong and where.
-    pub(crate) fn open(directory: &Path) -> Result<Self, String> {
-        let path = directory.join("scenario");
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let scenario = Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let page = directory.join("clock");
-        let clock = Clock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
-        let gpus = gpus(&scenario).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut mishaps = Vec::new();
-        for xid in &scenario.xids {
-            mishaps.push(Mishap {
-                at: schedule::slices(xid.at) * schedule::SLICE,
-                gpu: xid.gpu,
-                xid: xid.xid,
-            });
+    fn new(host: Arc<Host>, settled: Settled, slots: Vec<Gpu>) -> Self {
+        let mut gpus = Vec::new();
+        let members = host.session.get().map_or([].as_slice(), |session| &session.members);
+        for (slot, life) in members {
+            let Some(gpu) = slots.get(*slot as usize) else { continue };
+            let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+            let fate = if gpu.life == *life { gpu.fate } else { Some(GPU_IS_LOST) };
+            gpus.push(Gpu { index, fate, ..gpu.clone() });
         }
-        mishaps.sort_by_key(|mishap| mishap.at);
-        let names = scenario.processes.iter().map(|process| (process.pid, process.name.clone()));
-        Ok(Self {
-            names: names.collect(),
-            gpus,
-            mishaps,
-            cycle: schedule::slices(scenario.cycle_seconds).max(1) * schedule::SLICE,
-            clock,
-            faults: Faults::new(directory.join("faults")),
-            report: Report::new(directory),
-            samples: Samples::default(),
-            event_sets: EventSets::default(),
-            driver_version: scenario.driver_version,
-            cuda_version: scenario.cuda_version,
-        })
+        let version = settled.condition.driver.version.as_deref();
+        let driver_version = version.unwrap_or_else(|| host.scenario.driver_version()).to_owned();
+        Self { host, gpus, slots, driver_version, settled }
     }
 
     /// Whether the driver has the field ids of 580.82, which moved 251-273.
@@ -111,22 +165,36 @@ impl Node {
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (580, 82)
     }
 
-    /// Writes truth and calls if it is time.
+    /// What calls about a GPU owe, or those about none; none where calls take no time.
+    pub(crate) fn debt(&self, slot: Option<u32>) -> Option<&Debt> {
+        slot.map_or(self.debts.last(), |slot| self.debts.get(slot as usize))
+    }
+
+    /// The GPU in a place of the scenario, if this session counts it.
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.slot == slot)
+    }
+
+    /// Writes truth, calls and kernel log if it is time.
     pub(crate) fn report(&self, now: Now) {
         if self.report.due(now) {
             self.report.write(&self.truth(now));
         }
+        self.log.flush(self, now);
     }
 
-    /// Writes truth and calls, due or not.
+    /// Writes truth, calls and kernel log, due or not.
     pub(crate) fn report_now(&self) {
-        self.report.write(&self.truth(self.clock.now()));
+        let now = self.clock.now();
+        self.report.write(&self.truth(now));
+        self.log.flush_now(self, now);
     }
 
     fn truth(&self, now: Now) -> Truth<'_> {
-        let mut truth = Truth { elapsed_ns: now.elapsed, gpus: Vec::new(), processes: Vec::new() };
-        for gpu in &self.gpus {
-            let totals = gpu.timeline.totals(now.elapsed);
+        let xids = xids::fired(self, now.elapsed);
+        let mut truth = Truth { elapsed_ns: now.elapsed, gpus: Vec::new(), processes: Vec::new(), xids };
+        for gpu in &self.slots {
+            let totals = gpu.timeline.lifetime(now.elapsed);
             truth.gpus.push(GpuTruth {
                 uuid: &gpu.uuid,
                 busy_ns: totals.busy,
@@ -135,11 +203,10 @@ impl Node {
             });
             for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
                 let instance = gpu.instances.iter().find(|instance| instance.engine == worker.engine);
-                let instance = instance.map(|instance| instance.entry);
                 truth.processes.push(ProcessTruth {
                     pid: worker.pid,
-                    gpu: gpu.index,
-                    instance,
+                    gpu: gpu.slot,
+                    instance: instance.map(|instance| instance.entry),
                     busy_ns: work.busy,
                     used: *work,
                 });
@@ -149,7 +216,9 @@ impl Node {
     }
 }
 
-fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
+/// The GPUs of all places, with what has become of them; cycles of the former ones that are the same serve
+/// again.
+fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gpu>, String> {
     let mut gpus = Vec::new();
     for (entry, group) in scenario.gpus.iter().enumerate() {
         let row = board::board(&group.profile).ok_or_else(|| {
@@ -157,7 +226,9 @@ fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
         })?;
         for _ in 0..group.count {
             let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-            gpus.push(gpu(scenario, index, row, group).map_err(|error| format!("gpus[{entry}]: {error}"))?);
+            let became = Became::of(settled, index, former);
+            let made = gpu(scenario, index, row, group, &became);
+            gpus.push(made.map_err(|error| format!("gpus[{entry}]: {error}"))?);
         }
     }
     let exists = |gpu: u32| (gpu as usize) < gpus.len();
@@ -174,17 +245,91 @@ fn gpus(scenario: &Scenario) -> Result<Vec<Gpu>, String> {
     }
 }
 
-fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> Result<Gpu, String> {
-    let marks = identity::Marks::new(scenario.seed, index);
+/// What has become of a place, and who was there before.
+struct Became<'a> {
+    slot: Slot,
+    health: Health,
+    loads: u32,
+    former: Option<&'a Gpu>,
+}
+
+impl<'a> Became<'a> {
+    fn of(settled: &Settled, index: u32, former: &'a [Gpu]) -> Self {
+        let slot = settled.slots.get(index as usize).cloned().unwrap_or_default();
+        let former = former.get(index as usize);
+        let former = former.filter(|gpu| gpu.identity == slot.identity && gpu.cut == slot.cut);
+        Self { health: settled.condition.fate(index).state, loads: settled.loads, slot, former }
+    }
+}
+
+fn gpu(
+    scenario: &Scenario,
+    index: u32,
+    board: &'static Board,
+    group: &Gpus,
+    became: &Became<'_>,
+) -> Result<Gpu, String> {
+    let slot = &became.slot;
+    let seed = if slot.identity == 0 { scenario.seed } else { hash(scenario.seed ^ hash(slot.identity)) };
+    let marks = identity::Marks::new(seed, index).cut(slot.cut);
     let surprise = group.surprise.as_deref().map(Surprise::named).transpose()?;
-    let instances = instances::instances(board, &group.mig, &marks)?;
+    let placements = slot.placements.as_ref().unwrap_or(&group.mig);
+    let instances = instances::instances(board, placements, &marks)?;
+    let cycle = match became.former {
+        Some(former) => Arc::clone(former.timeline.cycle()),
+        None => {
+            Arc::new(cycle(scenario, (index, group), board, &instances, (&marks, slot.placements.is_none()))?)
+        }
+    };
+    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle);
+    let timeline = Arc::new(Timeline::going_on(cycle, slot.since.clone()));
+    // The driver counts replays from its loading.
+    let replays = if timeline.reloaded() { 0 } else { marks.between(3, replays_of(surprise)) };
+    Ok(Gpu {
+        index,
+        slot: index,
+        board,
+        uuid: marks.uuid("GPU"),
+        serial: identity::serial(board, seed, index),
+        minor: identity::minor(board, index),
+        domain: identity::domain(board, index),
+        bus: identity::bus(board, index),
+        module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
+        warmer: marks.between(2, (0, 6)),
+        replays,
+        surprise,
+        instances,
+        timeline,
+        condition: Arc::new(condition),
+        fate: settle::refusal(became.health),
+        life: slot.life,
+        cut: slot.cut,
+        loads: became.loads,
+        identity: slot.identity,
+    })
+}
+
+/// Packets sent again on boards in good health, and on those of which captures show many.
+fn replays_of(surprise: Option<Surprise>) -> (u32, u32) {
+    if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) }
+}
+
+/// The script of a GPU as it is cut; in the scenario's own layout every process must have its place.
+fn cycle(
+    scenario: &Scenario,
+    (index, group): (u32, &Gpus),
+    board: &'static Board,
+    instances: &[Instance],
+    (marks, own): (&identity::Marks, bool),
+) -> Result<Cycle, String> {
     let mut engines: Vec<u64> = vec![1_000_000];
     if !instances.is_empty() {
-        engines = instances::shares(board, &instances);
+        engines = instances::shares(board, instances);
     }
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        workers.push(worker(process, group.use_of, &instances)?);
+        let placed = worker(process, group.use_of, instances);
+        workers.push(if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) });
     }
     let mut brakes = Vec::new();
     for throttle in scenario.throttles.iter().filter(|throttle| throttle.gpu == index) {
@@ -193,31 +338,20 @@ fn gpu(scenario: &Scenario, index: u32, board: &'static Board, group: &Gpus) -> 
     let idle = u64::from(marks.between(1, board.power.idle)) * 1_000;
     let dynamic = u64::from(board.power.limit_default) * 1_000 - idle;
     let power = PowerModel { idle, dynamic };
-    let cycle = Arc::new(Cycle::new(Script {
-        seed: marks.seed(),
-        cycle_seconds: scenario.cycle_seconds,
-        engines,
-        workers,
-        brakes,
-        power,
-        together: group.use_of.mps,
-    }));
-    Ok(Gpu {
-        index,
-        board,
-        uuid: marks.uuid("GPU"),
-        serial: identity::serial(board, scenario.seed, index),
-        minor: identity::minor(board, index),
-        domain: identity::domain(board, index),
-        bus: identity::bus(board, index),
-        module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
-        warmer: marks.between(2, (0, 6)),
-        replays: marks.between(3, if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) }),
-        surprise,
-        instances,
-        condition: Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle),
-        timeline: Timeline::going_on(cycle),
-    })
+    let seed = marks.seed();
+    let together = group.use_of.mps;
+    let cycle_seconds = scenario.cycle_seconds;
+    Ok(Cycle::new(Script { seed, cycle_seconds, engines, workers, brakes, power, together }))
+}
+
+/// A process whose place the layout does not have.
+fn nowhere(process: &Process) -> Worker {
+    Worker {
+        pid: process.pid,
+        engine: NOWHERE,
+        spans: process.phases.iter().map(Span::new).collect(),
+        face: Face::default(),
+    }
 }
 
 fn worker(process: &Process, use_of: UseOf, instances: &[Instance]) -> Result<Worker, String> {

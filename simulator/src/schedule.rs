@@ -20,7 +20,7 @@ mod work;
 
 pub(crate) use presence::{Face, Kind, Stay};
 pub(crate) use span::Span;
-pub(crate) use timeline::Timeline;
+pub(crate) use timeline::{Since, Timeline};
 use walk::Sums;
 pub(crate) use walk::Walk;
 pub(crate) use work::{Totals, Work};
@@ -31,6 +31,9 @@ pub(crate) const SLICE: u64 = 10_000_000;
 const STRIDE: u64 = 100;
 const CHECKPOINTS: u64 = 3_600;
 const MILLION: u64 = 1_000_000;
+
+/// The engine of a worker whose place the GPU's layout does not have: it does not run.
+pub(crate) const NOWHERE: usize = usize::MAX;
 
 /// A process on this GPU.
 pub(crate) struct Worker {
@@ -150,13 +153,13 @@ impl Cycle {
             self.accumulate(full, SLICE, &mut sums);
         }
         sums.add(&self.whole, cycles);
-        Walk { cycle: self, slices: elapsed / SLICE, part, sums }
+        Walk { cycle: self, slices: elapsed / SLICE, part, sums, stopped: false }
     }
 
     /// The workers that exist at an elapsed time, with what they do.
     pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
         let (_, slice, _) = self.place(elapsed);
-        let workers = self.script.workers.iter().enumerate();
+        let workers = self.script.workers.iter().enumerate().filter(|(_, worker)| worker.engine != NOWHERE);
         workers.filter_map(move |(index, worker)| Some((index, worker, worker.span(slice)?.1)))
     }
 

@@ -1,13 +1,16 @@
 //! What lives as long as the library is initialised: one node, counted.
 //!
-//! In: init and shutdown. Out: the node for a call. The last shutdown drops it, so that nothing (memory, the
-//! clock's mapping) is left when the library is unloaded, and the next init reads the scenario anew.
+//! In: init and shutdown. Out: the node for a call, as the files say it is now. The last shutdown drops it, so
+//! that nothing (memory, the clock's mapping, open files) is left when the library is unloaded, and the next
+//! init reads the scenario anew. The driver's version is noted when the library is loaded: a library of
+//! another version is refused.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::answer::{Answer, Refused, UNINITIALIZED, UNKNOWN};
 use crate::channel;
-use crate::node::Node;
+use crate::node::{self, Node};
 
 struct State {
     users: u32,
@@ -15,6 +18,19 @@ struct State {
 }
 
 static STATE: Mutex<State> = Mutex::new(State { users: 0, node: None });
+
+/// The mark of the driver's version when this copy was loaded; 0: not known yet.
+static LIBRARY: AtomicU64 = AtomicU64::new(0);
+
+/// Called by the loader: a version that changes between loading and init is a mismatch.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+extern "C" fn loaded() {
+    let mark = channel::directory().and_then(|directory| node::mark_in(&directory));
+    LIBRARY.store(mark.unwrap_or(0), Ordering::Relaxed);
+}
 
 /// A lock that goes on after a panic of another holder: nothing here is left half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -24,21 +40,32 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Counts one user more; the first reads the scenario.
 pub(crate) fn initialise() -> Answer {
     let mut state = lock(&STATE);
-    if state.node.is_none() {
-        let directory = channel::directory().ok_or(UNKNOWN)?;
-        let node = Node::open(&directory).map_err(|reason| {
-            // Best effort: the error code is all that NVML itself can say.
-            let _ = std::fs::write(directory.join("error"), format!("{reason}\n"));
-            UNKNOWN
-        })?;
-        let _ = std::fs::remove_file(directory.join("error"));
-        state.node = Some(Arc::new(node));
-    }
+    let node = match current(&mut state) {
+        Some(node) => node,
+        None => open()?,
+    };
+    let known = LIBRARY.load(Ordering::Relaxed);
+    let library = if known == 0 { node.version_mark() } else { known };
+    node.admits(library)?;
+    LIBRARY.store(library, Ordering::Relaxed);
+    state.node = Some(node);
     state.users += 1;
     Ok(())
 }
 
-/// Counts one user less; the last one drops the node.
+fn open() -> Result<Arc<Node>, Refused> {
+    let directory = channel::directory().ok_or(UNKNOWN)?;
+    // Before the state is read: it may have a complaint of its own.
+    let _ = std::fs::remove_file(directory.join("error"));
+    let node = Node::open(&directory).map_err(|reason| {
+        // Best effort: the error code is all that NVML itself can say.
+        let _ = std::fs::write(directory.join("error"), format!("{reason}\n"));
+        UNKNOWN
+    })?;
+    Ok(Arc::new(node))
+}
+
+/// Counts one user less; the last one drops the node. It works under any driver, and without one.
 pub(crate) fn shut_down() -> Answer {
     let node = {
         let mut state = lock(&STATE);
@@ -51,7 +78,22 @@ pub(crate) fn shut_down() -> Answer {
     Ok(())
 }
 
-/// The node, if the library is initialised.
+/// The node, if the library is initialised and its driver is still the same.
 pub(crate) fn node() -> Result<Arc<Node>, Refused> {
-    lock(&STATE).node.clone().ok_or(UNINITIALIZED)
+    let node = any_node()?;
+    node.serves()?;
+    Ok(node)
+}
+
+/// The node, if the library is initialised, whatever became of the driver.
+pub(crate) fn any_node() -> Result<Arc<Node>, Refused> {
+    current(&mut lock(&STATE)).ok_or(UNINITIALIZED)
+}
+
+fn current(state: &mut State) -> Option<Arc<Node>> {
+    let node = state.node.clone()?;
+    let Some(next) = node.followed() else { return Some(node) };
+    let next = Arc::new(next);
+    state.node = Some(Arc::clone(&next));
+    Some(next)
 }

@@ -6,6 +6,7 @@
 use std::ffi::{CStr, c_char, c_uint};
 
 use super::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused, VERSION_MISMATCH};
+use super::spoil;
 
 /// A pointer to one or more values of the caller's.
 #[repr(transparent)]
@@ -27,16 +28,19 @@ impl<T> Out<T> {
     pub(crate) fn at(pointer: *mut T) -> Self {
         Self(pointer)
     }
+}
 
+impl<T: 'static> Out<T> {
     pub(crate) fn put(self, value: T) -> Answer {
         let pointer = self.pointer()?;
         // SAFETY: not null, so by NVML's contract the caller's own value to be written.
         unsafe { pointer.write(value) };
+        spoil::written(pointer);
         Ok(())
     }
 }
 
-impl<T: Copy> Out<T> {
+impl<T: Copy + 'static> Out<T> {
     pub(crate) fn get(self) -> Result<T, Refused> {
         let pointer = self.pointer()?;
         // SAFETY: not null, so by NVML's contract a value that the caller has set.
@@ -50,21 +54,38 @@ impl<T: Copy> Out<T> {
 }
 
 /// Fills an array by NVML's custom: `count` says how many fit and is told how many there are.
-pub(crate) fn fill<T: Copy>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
+pub(crate) fn fill<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
     let room = count.get()? as usize;
     count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
     if room < values.len() {
         return Err(INSUFFICIENT_SIZE);
     }
+    if spoil::widened::<T>() {
+        return fill_wide(items, values, room);
+    }
     values.iter().enumerate().try_for_each(|(index, value)| items.put_at(index, *value))
 }
 
 /// As `fill`, for the lists in which asking with a count of 0 for the number is no error.
-pub(crate) fn listed<T: Copy>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
+pub(crate) fn listed<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
     if count.get()? == 0 {
         return count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX));
     }
     fill(count, items, values)
+}
+
+/// The entries of a driver whose structure has eight bytes more. A real one writes past the end of a caller
+/// that has the shorter structure; here the list is cut there.
+fn fill_wide<T: Copy + 'static>(items: Out<T>, values: &[T], room: usize) -> Answer {
+    let first = items.pointer()?.cast::<u8>();
+    let wide = size_of::<T>() + size_of::<u64>();
+    for (index, value) in values.iter().enumerate() {
+        if (index + 1) * wide <= room * size_of::<T>() {
+            // SAFETY: within the room that the caller has; the entries need not be aligned any more.
+            unsafe { first.add(index * wide).cast::<T>().write_unaligned(*value) };
+        }
+    }
+    Ok(())
 }
 
 /// Checks the version word with which a caller says which structure it means.
@@ -80,7 +101,9 @@ pub(crate) fn text(buffer: Out<c_char>, length: c_uint, value: &str) -> Answer {
         return Err(INSUFFICIENT_SIZE);
     }
     let bytes = value.bytes().chain([0]);
-    bytes.enumerate().try_for_each(|(index, byte)| buffer.put_at(index, byte.cast_signed()))
+    bytes.enumerate().try_for_each(|(index, byte)| buffer.put_at(index, byte.cast_signed()))?;
+    spoil::text(buffer.pointer()?, length as usize);
+    Ok(())
 }
 
 /// A text in an array of fixed size, cut if need be.

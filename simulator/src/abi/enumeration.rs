@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
-use super::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND};
+use super::answer::{Answer, GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND};
 use super::buffers::{Out, Text};
 use super::{handle, node_calls};
 use crate::node::{Gpu, Node};
@@ -30,10 +30,10 @@ node_calls! {
         let uuid = uuid.get()?;
         for gpu in &node.gpus {
             if gpu.uuid == uuid {
-                return device.put(handle(gpu, None));
+                return put(gpu, None, device);
             }
             if let Some(position) = gpu.instances.iter().position(|instance| instance.uuid == uuid) {
-                return device.put(handle(gpu, Some(position)));
+                return put(gpu, Some(position), device);
             }
         }
         Err(NOT_FOUND)
@@ -55,12 +55,20 @@ node_calls! {
 
 fn by_index(node: &Node, index: c_uint, device: Out<nvmlDevice_t>) -> Answer {
     let gpu = node.gpus.get(index as usize).ok_or(INVALID_ARGUMENT)?;
-    device.put(handle(gpu, None))
+    put(gpu, None, device)
+}
+
+/// The handle; a GPU that is lost has none.
+fn put(gpu: &Gpu, instance: Option<usize>, device: Out<nvmlDevice_t>) -> Answer {
+    match gpu.fate {
+        Some(GPU_IS_LOST) => Err(GPU_IS_LOST),
+        _ => device.put(handle(gpu, instance)),
+    }
 }
 
 fn by(node: &Node, device: Out<nvmlDevice_t>, which: impl Fn(&Gpu) -> bool) -> Answer {
     let gpu = node.gpus.iter().find(|gpu| which(gpu)).ok_or(NOT_FOUND)?;
-    device.put(handle(gpu, None))
+    put(gpu, None, device)
 }
 
 /// Takes `domain:bus:device.function` or `domain:bus:device` with any number of leading zeros.

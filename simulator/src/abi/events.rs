@@ -1,11 +1,14 @@
-//! Event sets: the script's critical errors, when their time has come.
+//! Event sets: XIDs and MIG changes, when their time has come.
 //!
-//! A set remembers what it has delivered; it begins at its creation. Waiting is in real time, the script in
+//! A set remembers what it has delivered, of the script, of each storm and of what became of GPUs; it begins
+//! at its creation. Nothing is queued, so a storm takes no memory; but a set that is 65 536 events of one
+//! storm behind loses the oldest, and the loss is counted. Waiting is in real time, everything else in
 //! simulated time.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -14,31 +17,39 @@ use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, TIMEOUT, UNINITIALIZED};
 use super::buffers::Out;
 use super::{gpu_calls, handle, node_calls};
+use crate::channel::settled::{Running, What};
 use crate::clock;
 use crate::node::Node;
 use crate::state::{self, lock};
 
 const XID: c_ulonglong = 0x8;
+const MIG_CHANGE: c_ulonglong = 0x100;
 /// Single- and double-bit ECC errors, XIDs, MIG changes.
 const SUPPORTED: c_ulonglong = 0x10B;
 const STEP: u64 = 10_000_000;
+/// How far a set may be behind a storm.
+const QUEUE: u64 = 65_536;
 /// Event sets are numbers, not addresses.
 const SET_MARK: usize = 0x6576_0000_0000;
 
+/// Sets given in this process: a number never comes again, so that one of a former init is unknown.
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
+
 /// The event sets of all clients.
 #[derive(Default)]
-pub(crate) struct EventSets(Mutex<Sets>);
-
-#[derive(Default)]
-struct Sets {
-    given: usize,
-    sets: BTreeMap<usize, Set>,
-}
+pub(crate) struct EventSets(Mutex<BTreeMap<usize, Set>>);
 
 struct Set {
-    /// Event types by GPU.
+    /// Event types by the scenario's number of the GPU.
     wanted: BTreeMap<u32, c_ulonglong>,
+    created: u64,
+    /// Of the script.
     delivered: Cursor,
+    /// Of storms, by number: how many.
+    storms: BTreeMap<u64, u64>,
+    /// Moments and storms from this number on came after the set.
+    known: u64,
+    moments: u64,
 }
 
 /// A place in the endless script: the time, and how many mishaps of that time are behind.
@@ -50,7 +61,7 @@ struct Cursor {
 
 impl EventSets {
     fn with<T>(&self, set: nvmlEventSet_t, change: impl FnOnce(&mut Set) -> T) -> Result<T, Refused> {
-        lock(&self.0).sets.get_mut(&set.addr()).map(change).ok_or(INVALID_ARGUMENT)
+        lock(&self.0).get_mut(&set.addr()).map(change).ok_or(INVALID_ARGUMENT)
     }
 }
 
@@ -64,23 +75,29 @@ gpu_calls! {
         if types & !SUPPORTED != 0 {
             return Err(NOT_SUPPORTED);
         }
-        at.node.event_sets.with(set, |set| *set.wanted.entry(at.gpu.index).or_insert(0) |= types)
+        at.node.event_sets.with(set, |set| *set.wanted.entry(at.gpu.slot).or_insert(0) |= types)
     }
 }
 
 node_calls! {
     fn nvmlEventSetCreate(node, now, set: Out<nvmlEventSet_t>) {
         set.pointer()?;
-        let mut sets = lock(&node.event_sets.0);
-        sets.given += 1;
-        let number = SET_MARK | sets.given;
-        let delivered = Cursor { at: now.elapsed, place: usize::MAX };
-        sets.sets.insert(number, Set { wanted: BTreeMap::new(), delivered });
+        let number = SET_MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
+        let known = node.settled.next;
+        let new = Set {
+            wanted: BTreeMap::new(),
+            created: now.elapsed,
+            delivered: Cursor { at: now.elapsed, place: usize::MAX },
+            storms: BTreeMap::new(),
+            known,
+            moments: known,
+        };
+        lock(&node.event_sets.0).insert(number, new);
         set.put(std::ptr::without_provenance_mut(number))
     }
 
     fn nvmlEventSetFree(node, _, set: nvmlEventSet_t) {
-        lock(&node.event_sets.0).sets.remove(&set.addr()).map(|_| ()).ok_or(INVALID_ARGUMENT)
+        lock(&node.event_sets.0).remove(&set.addr()).map(|_| ()).ok_or(INVALID_ARGUMENT)
     }
 
     fn nvmlEventSetWait_v2(node, _, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, milliseconds: c_uint) {
@@ -95,9 +112,16 @@ node_calls! {
 fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, milliseconds: c_uint) -> Answer {
     data.pointer()?;
     let deadline = clock::host_boottime().saturating_add(u64::from(milliseconds) * 1_000_000);
+    let sets = &node.event_sets;
     loop {
-        let elapsed = node.clock.now().elapsed;
-        if let Some(event) = node.event_sets.with(set, |set| next(node, set, elapsed))? {
+        // The state may be another now; another thread may have shut the library down, and the driver gone.
+        let node = state::node()?;
+        if !std::ptr::eq(sets, &raw const node.event_sets) {
+            return Err(UNINITIALIZED);
+        }
+        let clock = node.clock.now();
+        node.report(clock);
+        if let Some(event) = sets.with(set, |set| next(&node, set, clock.elapsed))? {
             return data.put(event);
         }
         let now = clock::host_boottime();
@@ -105,30 +129,84 @@ fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, millisecon
             return Err(TIMEOUT);
         }
         thread::sleep(Duration::from_nanos(STEP.min(deadline - now)));
-        // Another thread may have shut the library down meanwhile.
-        state::node().map_err(|_| UNINITIALIZED)?;
     }
+}
+
+/// An event that may be the next of a set.
+struct Candidate {
+    at: u64,
+    gpu: u32,
+    kind: c_ulonglong,
+    data: u64,
+    source: Source,
+}
+
+enum Source {
+    Script(Cursor),
+    Storm { number: u64, delivered: u64 },
+    Moment(u64),
 }
 
 /// The next event up to a time that a set wants; what it does not want is passed over.
 fn next(node: &Node, set: &mut Set, elapsed: u64) -> Option<nvmlEventData_t> {
     loop {
-        let (cursor, mishap) = following(node, set.delivered)?;
-        if cursor.at > elapsed {
-            return None;
+        let script = following(node, set.delivered).map(|(cursor, mishap)| Candidate {
+            at: cursor.at,
+            gpu: mishap.gpu,
+            kind: XID,
+            data: mishap.xid,
+            source: Source::Script(cursor),
+        });
+        let storms = node.settled.storms.iter().filter_map(|running| of_storm(node, set, running, elapsed));
+        let storms: Vec<Candidate> = storms.collect();
+        let all = script.into_iter().chain(storms).chain(of_moment(node, set));
+        let first = all.min_by_key(|candidate| candidate.at).filter(|first| first.at <= elapsed)?;
+        match first.source {
+            Source::Script(cursor) => set.delivered = cursor,
+            Source::Storm { number, delivered } => drop(set.storms.insert(number, delivered)),
+            Source::Moment(number) => set.moments = number + 1,
         }
-        set.delivered = cursor;
-        let gpu = node.gpus.get(mishap.gpu as usize)?;
-        if set.wanted.get(&mishap.gpu).is_some_and(|types| types & XID != 0) {
+        let wanted = set.wanted.get(&first.gpu).is_some_and(|types| types & first.kind != 0);
+        if let Some(gpu) = node.in_slot(first.gpu).filter(|_| wanted) {
             return Some(nvmlEventData_t {
                 device: handle(gpu, None),
-                eventType: XID,
-                eventData: mishap.xid,
+                eventType: first.kind,
+                eventData: first.data,
                 gpuInstanceId: c_uint::MAX,
                 computeInstanceId: c_uint::MAX,
             });
         }
     }
+}
+
+/// The next of a storm; what nobody wants, and what is too far behind, is passed over at once.
+fn of_storm(node: &Node, set: &mut Set, running: &Running, elapsed: u64) -> Option<Candidate> {
+    let seen = if running.number < set.known { running.fired(set.created) } else { 0 };
+    let mut delivered = set.storms.get(&running.number).copied().unwrap_or(seen);
+    let fired = running.fired(elapsed);
+    let gpu = running.storm.gpu;
+    let wanted = set.wanted.get(&gpu).is_some_and(|types| types & XID != 0) && node.in_slot(gpu).is_some();
+    let behind = if wanted { QUEUE } else { 0 };
+    if fired.saturating_sub(delivered) > behind {
+        let lost = fired - behind - delivered;
+        if wanted {
+            node.report.dropped(lost);
+        }
+        delivered += lost;
+        set.storms.insert(running.number, delivered);
+    }
+    let source = Source::Storm { number: running.number, delivered: delivered + 1 };
+    let one = || Candidate { at: running.at(delivered), gpu, kind: XID, data: running.storm.xid, source };
+    (delivered < fired).then(one)
+}
+
+fn of_moment(node: &Node, set: &Set) -> Option<Candidate> {
+    let moment = node.settled.moments.iter().find(|moment| moment.number >= set.moments)?;
+    let (kind, data) = match moment.what {
+        What::Xid(xid) => (XID, xid),
+        What::MigChange => (MIG_CHANGE, 0),
+    };
+    Some(Candidate { at: moment.at, gpu: moment.gpu, kind, data, source: Source::Moment(moment.number) })
 }
 
 /// The mishap after a place in the script, in this cycle or the next.

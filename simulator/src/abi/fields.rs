@@ -28,6 +28,9 @@ gpu_calls! {
     fn nvmlDeviceGetFieldValues(at, count: c_int, values: Out<nvmlFieldValue_t>) {
         values.pointer()?;
         let count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(INVALID_ARGUMENT)?;
+        if let Some(debt) = at.node.debt(Some(at.gpu.slot)) {
+            debt.fields(count);
+        }
         for index in 0..count {
             let place = Out::at(values.pointer()?.wrapping_add(index));
             place.put(answered(at, place.get()?))?;

@@ -28,7 +28,8 @@ const SRAM_UNCORRECTED: [ErrorKind; 2] = [SramUncorrectedParity, SramUncorrected
 impl Device<'_> {
     /// From the last load of the driver to now, in elapsed nanoseconds.
     pub(super) fn since_load(&self) -> (u64, u64) {
-        (self.gpu.condition.loaded(self.now.elapsed), self.now.elapsed)
+        let scripted = self.gpu.condition.loaded(self.now.elapsed);
+        (scripted.max(self.gpu.timeline.counted_from()), self.now.elapsed)
     }
 
     /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use super::answer::{self, INVALID_ARGUMENT, NOT_FOUND, code};
 use super::buffers::{Out, text};
-use super::node_calls;
+use super::{node_calls, suffer};
 use crate::state;
 
 #[unsafe(no_mangle)]
@@ -28,10 +28,9 @@ extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
 /// Faults come after the scenario is read: before, there is no directory to read them from.
 fn initialise(function: &'static str) -> nvmlReturn_t {
     code(state::initialise().and_then(|()| {
-        let node = state::node()?;
-        node.report.count(function);
+        let node = state::any_node()?;
         // An init that fails has not happened.
-        node.faults.suffer(function, None).or_else(|refused| {
+        suffer(&node, function, None).map(|_| ()).or_else(|refused| {
             state::shut_down()?;
             Err(refused)
         })
@@ -40,9 +39,8 @@ fn initialise(function: &'static str) -> nvmlReturn_t {
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> nvmlReturn_t {
-    code(state::node().and_then(|node| {
-        node.report.count("nvmlShutdown");
-        node.faults.suffer("nvmlShutdown", None)?;
+    code(state::any_node().and_then(|node| {
+        suffer(&node, "nvmlShutdown", None)?;
         drop(node);
         state::shut_down()
     }))

@@ -2,7 +2,7 @@
 //!
 //! In: calls of the C interface. Out: its codes and buffers. Every call goes through `on_node` or
 //! `on_device`, which count it, let it suffer its faults and check the handle; what a function answers is
-//! taken from the node and its meters. Signatures and structures are those of nvml-wrapper-sys.
+//! taken from the node and its meters, and may be spoilt on its way out. Signatures and structures are those of nvml-wrapper-sys.
 
 #![allow(non_snake_case, reason = "the C names of NVML")]
 
@@ -31,6 +31,7 @@ mod power;
 mod processes;
 mod refusals;
 mod samples;
+mod spoil;
 mod system;
 mod temperature;
 mod utilization;
@@ -38,11 +39,14 @@ mod violations;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
+use crate::channel::faults::{Call, Suffered};
 use crate::clock::Now;
 use crate::meters::Meters;
 use crate::node::{Gpu, Instance, Node};
+use crate::persona::Persona;
 use crate::state;
-use answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
+use answer::{Answer, FUNCTION_NOT_FOUND, GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
+use spoil::Temper;
 
 /// A GPU or MIG instance that a call is about, and the one time at which it is answered.
 pub(crate) struct Device<'a> {
@@ -65,33 +69,78 @@ impl Device<'_> {
     }
 }
 
-/// Handles are numbers, not addresses: a wrong one is recognised instead of followed.
-const HANDLE_MARK: usize = 0x6E76_0000_0000;
+/// Handles are numbers, not addresses: a wrong one is recognised instead of followed. From below: the part of
+/// the GPU, its place, the life of its board, the loading of the driver, the mark, the MIG layout.
+const HANDLE_MARK: usize = 0x6E76;
+const PLACES: usize = 0x3FF;
 
 /// The handle of a GPU, or of the instance at a position in its list.
 pub(crate) fn handle(gpu: &Gpu, instance: Option<usize>) -> nvmlDevice_t {
-    let part = instance.map_or(0, |position| position + 1);
-    std::ptr::without_provenance_mut(HANDLE_MARK | (gpu.index as usize + 1) << 8 | part)
+    let part = instance.map_or(0, |position| position + 1) & 0x3F;
+    let place = (gpu.slot as usize + 1) & PLACES;
+    let (life, loads) = (gpu.life as usize & 0xFF, gpu.loads as usize & 0xFF);
+    // Handles of GPUs outlive their layout, those of instances do not.
+    let cut = if instance.is_some() { gpu.cut as usize & 0x3FF } else { 0 };
+    let number = cut << 48 | HANDLE_MARK << 32 | loads << 24 | life << 16 | place << 6 | part;
+    std::ptr::without_provenance_mut(number)
 }
 
 fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), Refused> {
-    let number = device.addr() ^ HANDLE_MARK;
-    let gpu = (number >> 8).checked_sub(1).and_then(|index| node.gpus.get(index)).ok_or(INVALID_ARGUMENT)?;
-    let instance = match number & 0xFF {
-        0 => None,
-        part => Some(gpu.instances.get(part - 1).ok_or(INVALID_ARGUMENT)?),
+    let number = device.addr();
+    let slot = (number >> 6 & PLACES).checked_sub(1).and_then(|slot| u32::try_from(slot).ok());
+    let place =
+        slot.filter(|slot| number >> 32 & 0xFFFF == HANDLE_MARK && (*slot as usize) < node.slots.len());
+    let slot = place.ok_or(INVALID_ARGUMENT)?;
+    let gpu = node.in_slot(slot).ok_or(GPU_IS_LOST)?;
+    let part = number & 0x3F;
+    if number >> 24 & 0xFF != gpu.loads as usize & 0xFF {
+        return Err(INVALID_ARGUMENT);
+    }
+    if number >> 16 & 0xFF != gpu.life as usize & 0xFF {
+        return Err(GPU_IS_LOST);
+    }
+    if part == 0 {
+        return Ok((gpu, None));
+    }
+    let same_layout = number >> 48 == gpu.cut as usize & 0x3FF;
+    let instance = gpu.instances.get(part - 1).filter(|_| same_layout).ok_or(INVALID_ARGUMENT)?;
+    Ok((gpu, Some(instance)))
+}
+
+/// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt, and whether it
+/// has waited, so that the state may be another now.
+fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<(Temper, bool), Refused> {
+    let number = node.report.count(function);
+    let persona = node.scenario.persona;
+    if persona.lacks(function) {
+        return Err(FUNCTION_NOT_FOUND);
+    }
+    if let Some(debt) = node.debt(slot) {
+        debt.call(function);
+    }
+    let elapsed = || node.clock.now().elapsed;
+    let call = Call { function, gpu: slot, seed: node.scenario.seed, number, elapsed: &elapsed };
+    let Suffered { garbage, waited } = node.faults.suffer(call)?;
+    if persona.refuses(function) {
+        return Err(NOT_SUPPORTED);
+    }
+    let temper = Temper {
+        garbage: garbage.then_some(node.scenario.seed ^ number),
+        percent: function.contains("Utilization"),
+        wide_processes: persona.widens(function),
+        double_temperature: persona == Persona::R545DoubleTag,
     };
-    Ok((gpu, instance))
+    Ok((temper, waited || node.debt(slot).is_some()))
 }
 
 /// The way into a function that concerns no GPU.
 pub(crate) fn on_node(function: &'static str, body: impl FnOnce(&Node, Now) -> Answer) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
-        node.report.count(function);
-        node.faults.suffer(function, None)?;
+        let (temper, waited) = suffer(&node, function, None)?;
+        let node = if waited { state::node()? } else { node };
         let now = node.clock.now();
         node.report(now);
-        body(&node, now)
+        spoil::with(temper, || body(&node, now))
     }))
 }
 
@@ -102,12 +151,21 @@ pub(crate) fn on_device(
     body: impl FnOnce(&Device<'_>) -> Answer,
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
-        node.report.count(function);
+        // Faults have the number of the scenario, which the handle has too, whatever became of the GPU.
+        let slot = find(&node, device).map(|(gpu, _)| gpu.slot);
+        if slot == Err(INVALID_ARGUMENT) {
+            node.report.count(function);
+            return Err(INVALID_ARGUMENT);
+        }
+        let (temper, waited) = suffer(&node, function, slot.ok())?;
+        let node = if waited { state::node()? } else { node };
         let (gpu, instance) = find(&node, device)?;
-        node.faults.suffer(function, Some(gpu.index))?;
         let now = node.clock.now();
         node.report(now);
-        body(&Device { node: &node, gpu, instance, now })
+        if let Some(refused) = gpu.fate {
+            return Err(refused);
+        }
+        spoil::with(temper, || body(&Device { node: &node, gpu, instance, now }))
     }))
 }
 

@@ -1,8 +1,9 @@
-//! The faults file: calls that are slow, never return or fail, as long as the file says so.
+//! The faults file: calls that are slow, never return, fail or answer garbage, as long as the file says so.
 //!
 //! In: the file `faults`, looked at again at most every 20 ms of real time. Out: a delay before the call
-//! goes on, a hang until the fault leaves the file, an error code in place of an answer. A broken file
-//! leaves the former faults in force.
+//! goes on, a hang until the fault leaves the file, an error code in place of an answer, or the word that
+//! the answer is to be garbage. A fault with `lock` holds the driver meanwhile: all other calls wait, of
+//! other processes too. A broken file leaves the former faults in force.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,8 +13,10 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
-use crate::abi::answer::{Answer, Refused};
+use super::settled::Alone;
+use crate::abi::answer::Refused;
 use crate::clock;
+use crate::schedule::hash;
 use crate::state::lock;
 
 const LOOK_AGAIN: u64 = 20_000_000;
@@ -27,18 +30,78 @@ struct Fault {
     /// None: any GPU, and calls that concern none.
     #[serde(default)]
     gpu: Option<u32>,
+    /// Elapsed seconds between which it is in force.
+    #[serde(default)]
+    from: Option<f64>,
+    #[serde(default)]
+    to: Option<f64>,
+    /// The share of calls that it hits.
+    #[serde(default = "whole")]
+    chance: f64,
     #[serde(default)]
     delay_ms: u64,
     #[serde(default)]
+    delay_us: u64,
+    #[serde(default)]
     hang: bool,
+    /// The driver is held while the delay or hang lasts.
+    #[serde(default)]
+    lock: bool,
     /// What the call answers instead, after delay and hang; 0: what it would.
     #[serde(default)]
     code: u32,
+    /// The call succeeds with nonsense.
+    #[serde(default)]
+    garbage: bool,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+/// A call as faults see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) function: &'a str,
+    /// The scenario's number of its GPU.
+    pub(crate) gpu: Option<u32>,
+    /// Of the scenario.
+    pub(crate) seed: u64,
+    /// Calls of the function before and with this one.
+    pub(crate) number: u64,
+    /// Elapsed nanoseconds, asked anew while it waits.
+    pub(crate) elapsed: &'a dyn Fn() -> u64,
+}
+
+/// How a call goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Suffered {
+    /// It may have taken a while.
+    pub(crate) waited: bool,
+    /// Its answer is to be garbage.
+    pub(crate) garbage: bool,
 }
 
 impl Fault {
     fn hits(&self, function: &str, gpu: Option<u32>) -> bool {
         (self.function == "*" || self.function == function) && (self.gpu.is_none() || self.gpu == gpu)
+    }
+
+    fn in_force(&self, elapsed: u64) -> bool {
+        let seconds = elapsed as f64 / 1e9;
+        self.from.is_none_or(|from| seconds >= from) && self.to.is_none_or(|to| seconds < to)
+    }
+
+    /// The same calls are hit whenever the same calls are made.
+    fn chosen(&self, call: &Call<'_>) -> bool {
+        let name = call.function.bytes().fold(call.seed, |seed, byte| hash(seed ^ u64::from(byte)));
+        let gpu = u64::from(call.gpu.map_or(0, |gpu| gpu + 1));
+        let lot = hash(hash(name ^ gpu) ^ call.number) % 1_000_000;
+        (lot as f64) < self.chance * 1e6
+    }
+
+    fn delay(&self) -> Duration {
+        Duration::from_millis(self.delay_ms) + Duration::from_micros(self.delay_us)
     }
 }
 
@@ -60,22 +123,56 @@ impl Faults {
         Self { path, seen: Mutex::new(Seen::default()) }
     }
 
-    /// Suffers what the file has for this call; returns when and how the call may go on.
-    pub(crate) fn suffer(&self, function: &str, gpu: Option<u32>) -> Answer {
-        let delay = self.read(|faults| {
-            faults.iter().filter(|fault| fault.hits(function, gpu)).map(|fault| fault.delay_ms).max()
-        });
-        if let Some(delay) = delay.filter(|delay| *delay > 0) {
-            thread::sleep(Duration::from_millis(delay));
+    /// Suffers what the file has for this call; returns when and how the call may go on, or the error in
+    /// place of its answer.
+    pub(crate) fn suffer(&self, call: Call<'_>) -> Result<Suffered, Refused> {
+        let (none, locks) = self.read(|faults| (faults.is_empty(), faults.iter().any(|fault| fault.lock)));
+        if none {
+            return Ok(Suffered::default());
         }
-        while self.read(|faults| faults.iter().any(|fault| fault.hang && fault.hits(function, gpu))) {
+        let hits = self.hits(&call);
+        if locks && !hits.iter().any(|fault| fault.lock) {
+            // Waits for whoever holds the driver, and lets go at once.
+            drop(Alone::beside(&self.driver()));
+        }
+        if hits.is_empty() {
+            return Ok(Suffered { waited: locks, garbage: false });
+        }
+        self.wait(&hits, &call);
+        let left: Vec<&Fault> = hits.iter().filter(|fault| self.stands(fault, &call)).collect();
+        let code = left.iter().map(|fault| fault.code).find(|code| *code != 0);
+        Refused::with(code.unwrap_or(0))?;
+        Ok(Suffered { waited: true, garbage: left.iter().any(|fault| fault.garbage) })
+    }
+
+    fn hits(&self, call: &Call<'_>) -> Vec<Fault> {
+        let elapsed = (call.elapsed)();
+        let hit = |fault: &&Fault| {
+            fault.hits(call.function, call.gpu) && fault.in_force(elapsed) && fault.chosen(call)
+        };
+        self.read(|faults| faults.iter().filter(hit).cloned().collect())
+    }
+
+    /// Whether a fault that has hit is still in the file and in its time.
+    fn stands(&self, fault: &Fault, call: &Call<'_>) -> bool {
+        fault.in_force((call.elapsed)()) && self.read(|faults| faults.contains(fault))
+    }
+
+    fn wait(&self, hits: &[Fault], call: &Call<'_>) {
+        let held = hits.iter().any(|fault| fault.lock).then(|| Alone::wait(&self.driver()));
+        let delay = hits.iter().map(Fault::delay).max().unwrap_or_default();
+        if !delay.is_zero() {
+            thread::sleep(delay);
+        }
+        while hits.iter().any(|fault| fault.hang && self.stands(fault, call)) {
             thread::sleep(HANG_STEP);
         }
-        let code = self.read(|faults| {
-            let mut hits = faults.iter().filter(|fault| fault.hits(function, gpu));
-            hits.find(|fault| fault.code != 0).map_or(0, |fault| fault.code)
-        });
-        Refused::with(code)
+        drop(held);
+    }
+
+    /// The file whose lock is the driver's.
+    fn driver(&self) -> PathBuf {
+        self.path.with_file_name(".driver")
     }
 
     fn read<T>(&self, look: impl FnOnce(&[Fault]) -> T) -> T {
@@ -148,5 +245,23 @@ mod tests {
         assert_eq!(look(&faults), 2);
         fs::remove_file(&faults.path).unwrap();
         assert_eq!(look(&faults), 0);
+    }
+
+    #[test]
+    fn a_fault_in_time_and_by_chance_hits_the_same_calls_whenever_they_are_made() {
+        let faults: Vec<Fault> =
+            serde_json::from_str(r#"[{"function":"a","from":1.5,"to":2,"chance":0.25,"delay_us":40}]"#)
+                .unwrap();
+        let [fault] = faults.as_slice() else { unreachable!() };
+        assert!(!fault.in_force(1_499_999_999) && fault.in_force(1_500_000_000));
+        assert!(fault.in_force(1_999_999_999) && !fault.in_force(2_000_000_000));
+        assert_eq!(fault.delay(), Duration::from_micros(40));
+        let lots = |seed| {
+            let call = |number| Call { function: "a", gpu: Some(1), seed, number, elapsed: &|| 0 };
+            (0..4_000).filter(|number| fault.chosen(&call(*number))).collect::<Vec<u64>>()
+        };
+        assert!((800..1_200).contains(&lots(1).len()), "{}", lots(1).len());
+        assert_eq!(lots(1), lots(1));
+        assert_ne!(lots(1), lots(2));
     }
 }

@@ -1,12 +1,18 @@
 //! The directory through which tests and the demo speak with the library.
 //!
-//! In: `scenario`, `faults` (and `clock`, see the module of that name). Out: `truth`, `calls`, `error`.
+//! In: `scenario`, `faults`, `state` (and `clock`, see the module of that name). Out: `truth`, `calls`,
+//! `settled`, `kmsg`, device files, `error`.
 //! The directory is the one this library was loaded from, so that two copies are two nodes.
 
+pub(crate) mod condition;
 pub(crate) mod conditions;
+pub(crate) mod delays;
+pub(crate) mod devices;
 pub(crate) mod faults;
+pub(crate) mod kmsg;
 pub(crate) mod report;
 pub(crate) mod scenario;
+pub(crate) mod settled;
 mod sharing;
 
 use std::ffi::{CStr, OsStr};

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 
 use serde::Serialize;
 
+use super::settled::Fired;
 use crate::clock::Now;
 use crate::schedule::Work;
 use crate::state::lock;
@@ -22,15 +23,17 @@ pub(crate) struct Truth<'a> {
     pub(crate) elapsed_ns: u64,
     pub(crate) gpus: Vec<GpuTruth<'a>>,
     pub(crate) processes: Vec<ProcessTruth>,
+    /// By GPU and code.
+    pub(crate) xids: Vec<Fired>,
 }
 
 #[derive(Serialize)]
 pub(crate) struct GpuTruth<'a> {
     pub(crate) uuid: &'a str,
-    pub(crate) busy_ns: u64,
-    pub(crate) energy_uj: u64,
     /// By position in the scenario's `mig` list; one without MIG.
     pub(crate) engines: Vec<Work>,
+    pub(crate) busy_ns: u64,
+    pub(crate) energy_uj: u64,
 }
 
 /// `instance` is the position in the scenario's `mig` list; null without MIG.
@@ -65,8 +68,17 @@ impl Report {
         }
     }
 
-    pub(crate) fn count(&self, function: &'static str) {
-        *lock(&self.calls).entry(function).or_insert(0) += 1;
+    /// Counts a call; tells how many there were with it.
+    pub(crate) fn count(&self, function: &'static str) -> u64 {
+        let mut calls = lock(&self.calls);
+        let count = calls.entry(function).or_insert(0);
+        *count += 1;
+        *count
+    }
+
+    /// Counts events that a full queue has lost.
+    pub(crate) fn dropped(&self, events: u64) {
+        *lock(&self.calls).entry("events_dropped").or_insert(0) += events;
     }
 
     /// Whether it is time to write; the one who is told so writes.
@@ -115,6 +127,6 @@ mod tests {
         assert!(report.due(now(1_000_000_006, true)));
         assert!(!report.due(now(1_000_000_006, true)));
         assert!(report.due(now(1_000_000_000, true)));
-        report.write(&Truth { elapsed_ns: 0, gpus: Vec::new(), processes: Vec::new() });
+        report.write(&Truth { elapsed_ns: 0, gpus: Vec::new(), processes: Vec::new(), xids: Vec::new() });
     }
 }

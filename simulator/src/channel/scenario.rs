@@ -3,7 +3,12 @@
 //! In: JSON text. Out: a checked `Scenario`, or what is wrong and where. Unknown keys are ignored: the host
 //! side of the demo keeps its own in the same file.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::persona::Persona;
+
+/// GPUs that handles can tell apart.
+const MOST: u32 = 1_022;
 
 use super::conditions::{Conditions, Listing, Pipes, UseOf};
 
@@ -14,10 +19,16 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     #[serde(default = "ten_minutes")]
     pub(crate) cycle_seconds: f64,
-    #[serde(default = "driver_version")]
-    pub(crate) driver_version: String,
-    #[serde(default = "cuda_version")]
-    pub(crate) cuda_version: i32,
+    /// None: the persona's.
+    #[serde(default)]
+    pub(crate) driver_version: Option<String>,
+    #[serde(default)]
+    pub(crate) cuda_version: Option<i32>,
+    #[serde(default)]
+    pub(crate) persona: Persona,
+    /// How long calls take when no fault says so.
+    #[serde(default)]
+    pub(crate) delays: Delays,
     pub(crate) gpus: Vec<Gpus>,
     #[serde(default)]
     pub(crate) processes: Vec<Process>,
@@ -27,6 +38,15 @@ pub(crate) struct Scenario {
     pub(crate) throttles: Vec<Throttle>,
     #[serde(flatten)]
     pub(crate) conditions: Conditions,
+}
+
+/// Whether calls take the time of real ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Delays {
+    #[default]
+    None,
+    Realistic,
 }
 
 /// So many GPUs of a board, all with the same MIG layout.
@@ -45,7 +65,7 @@ pub(crate) struct Gpus {
 }
 
 /// A MIG instance and its first memory slot.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Placement {
     pub(crate) profile: String,
     pub(crate) start: u32,
@@ -119,14 +139,6 @@ fn ten_minutes() -> f64 {
     600.0
 }
 
-fn driver_version() -> String {
-    "580.105.08".to_owned()
-}
-
-fn cuda_version() -> i32 {
-    13_000
-}
-
 fn one() -> u32 {
     1
 }
@@ -145,10 +157,19 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// What the driver calls itself.
+    pub(crate) fn driver_version(&self) -> &str {
+        self.driver_version.as_deref().unwrap_or_else(|| self.persona.driver_version())
+    }
+
     fn check(&self) -> Result<(), String> {
         let cycle = self.cycle_seconds;
         if !(0.01..=86_400.0).contains(&cycle) {
             return Err(format!("cycle_seconds: {cycle} is not between 0.01 and 86400"));
+        }
+        let count = self.gpus.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
+        if count > MOST {
+            return Err(format!("gpus: {count} are more than the {MOST} that handles tell apart"));
         }
         let within = |place: String, from: f64, to: f64| {
             if from >= 0.0 && from < to && to <= cycle {
@@ -205,7 +226,7 @@ mod tests {
             "processes":[{"pid":1,"gpu":0,"cgroup":"x","phases":[{"from":0,"to":1}]}]}"#;
         let scenario = Scenario::parse(text).unwrap();
         assert_eq!(scenario.gpus.first().unwrap().count, 1);
-        assert_eq!(scenario.driver_version, "580.105.08");
+        assert_eq!(scenario.driver_version(), "580.105.08");
     }
 
     #[test]

@@ -36,11 +36,16 @@ pub(crate) fn serial(board: &Board, seed: u64, index: u32) -> String {
 }
 
 /// What tells one GPU of a node from another.
-pub(crate) struct Marks(u64);
+pub(crate) struct Marks(u64, u32);
 
 impl Marks {
     pub(crate) fn new(seed: u64, index: u32) -> Self {
-        Self(hash(hash(seed) ^ u64::from(index)))
+        Self(hash(hash(seed) ^ u64::from(index)), 0)
+    }
+
+    /// Of the same board in another MIG layout; 0 is the first.
+    pub(crate) fn cut(self, cut: u32) -> Self {
+        Self(self.0, cut)
     }
 
     /// Of everything random about this GPU.
@@ -59,9 +64,10 @@ impl Marks {
         uuid(prefix, self.0)
     }
 
-    /// The version-5 UUID of a MIG device; it stays while the instance stays.
+    /// The version-5 UUID of a MIG device; it stays while the instance stays, its id comes again.
     pub(crate) fn instance_uuid(&self, id: u32, compute: u32) -> String {
-        uuid("MIG", hash(self.0 ^ (u64::from(id) << 40) ^ (u64::from(compute) << 48)))
+        let layout = if self.1 == 0 { self.0 } else { hash(self.0 ^ hash(self.1.into())) };
+        uuid("MIG", hash(layout ^ (u64::from(id) << 40) ^ (u64::from(compute) << 48)))
     }
 
     /// 13 digits beginning with 16.
@@ -98,6 +104,7 @@ mod tests {
         assert!(first.serial().len() == 13 && first.serial().starts_with("16"));
         assert_eq!(first.instance_uuid(9, 0).chars().nth(18), Some('5'));
         assert_ne!(first.instance_uuid(9, 0), first.instance_uuid(9, 1));
+        assert_ne!(first.instance_uuid(9, 0), Marks::new(1, 0).cut(1).instance_uuid(9, 0));
         assert!((67..=101).contains(&first.between(1, (67, 101))));
     }
 }

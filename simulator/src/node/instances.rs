@@ -8,6 +8,7 @@ use crate::board::Board;
 use crate::channel::scenario::Placement;
 use crate::mig::MigProfile;
 
+#[derive(Clone)]
 /// A MIG device: one compute instance of a GPU instance.
 pub(crate) struct Instance {
     /// GPU instance id.

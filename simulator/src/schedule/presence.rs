@@ -3,7 +3,7 @@
 //! In: the workers' spans. Out: stays (spans without a gap between them, over the end of a cycle too) and
 //! the list of an elapsed time with those that have ended but are not yet gone from it.
 
-use super::{Cycle, SLICE, Span, Worker};
+use super::{Cycle, NOWHERE, SLICE, Span, Worker};
 
 /// As what a process is listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,8 @@ impl Cycle {
     /// The workers on the driver's list at an elapsed time; those without a span have ended.
     pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
         let (_, slice, _) = self.place(elapsed);
-        self.script.workers.iter().filter_map(move |worker| match worker.span(slice) {
+        let placed = self.script.workers.iter().filter(|worker| worker.engine != NOWHERE);
+        placed.filter_map(move |worker| match worker.span(slice) {
             Some((_, span)) => Some((worker, Some(span))),
             None if worker.face.linger == 0 => None,
             None => {

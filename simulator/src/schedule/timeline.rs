@@ -1,27 +1,50 @@
-//! One GPU in time: its cycle, as the driver and the meters ask for it.
+//! A GPU's timeline: a cycle that began at some time, on top of what was done before.
 //!
-//! In: a cycle. Out: its sums and readings at any elapsed time. It knows nothing of why.
+//! In: the cycle of the layout in force, when it came into force and what had been done until then. Out:
+//! sums and readings at any elapsed time. A GPU that is cut anew, lost or put under a new driver gets a new
+//! timeline; the sums go on from the old one. It knows nothing of why.
 
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::Script;
 use super::{Cycle, Span, Stay, Totals, Walk, Worker};
 
+/// Where a timeline goes on from; all zero at the scenario's own beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Since {
+    /// Elapsed nanoseconds at which this layout came into force.
+    pub(crate) at: u64,
+    /// Everything done until then; none at the very beginning.
+    pub(crate) done: Option<Totals>,
+    /// The part of it that the driver no longer counts: it has been loaded anew.
+    pub(crate) forgotten: Option<Totals>,
+    /// Elapsed nanoseconds at which the driver began to count.
+    pub(crate) counting: u64,
+    /// Nothing runs and nothing is counted: the GPU is away, or without a driver.
+    pub(crate) stopped: bool,
+}
+
 /// One GPU in time.
 pub(crate) struct Timeline {
     cycle: Arc<Cycle>,
+    since: Since,
+    /// The cycle's own sums at the beginning.
+    begun: Totals,
 }
 
 impl Timeline {
     /// As the scenario has it, from elapsed 0.
     #[cfg(test)]
     pub(crate) fn new(script: Script) -> Self {
-        Self::going_on(Arc::new(Cycle::new(script)))
+        Self::going_on(Arc::new(Cycle::new(script)), Since::default())
     }
 
-    pub(crate) fn going_on(cycle: Arc<Cycle>) -> Self {
-        Self { cycle }
+    pub(crate) fn going_on(cycle: Arc<Cycle>, since: Since) -> Self {
+        let begun = cycle.totals(since.at);
+        Self { cycle, since, begun }
     }
 
     pub(crate) fn cycle(&self) -> &Arc<Cycle> {
@@ -36,29 +59,54 @@ impl Timeline {
         self.cycle.share(engine)
     }
 
-    /// Everything done up to an elapsed time.
-    pub(crate) fn totals(&self, elapsed: u64) -> Totals {
-        self.cycle.totals(elapsed)
+    /// Whether the driver was loaded anew since elapsed 0.
+    pub(crate) fn reloaded(&self) -> bool {
+        self.since.counting > 0
     }
 
-    /// A walk that begins at an elapsed time, for differences between times near each other.
-    pub(crate) fn walk(&self, elapsed: u64) -> Walk<'_> {
-        self.cycle.walk(elapsed)
+    /// Everything that the driver has counted up to an elapsed time.
+    pub(crate) fn totals(&self, elapsed: u64) -> Totals {
+        let all = self.lifetime(elapsed);
+        self.since.forgotten.as_ref().map_or_else(|| all.clone(), |forgotten| all.without(forgotten))
+    }
+
+    /// Everything done since elapsed 0, whoever counted it.
+    pub(crate) fn lifetime(&self, elapsed: u64) -> Totals {
+        let at = if self.since.stopped { self.since.at } else { elapsed.max(self.since.at) };
+        match &self.since.done {
+            None if self.since.stopped => self.begun.clone(),
+            None => self.cycle.totals(elapsed),
+            Some(done) => done.grown(&self.begun, &self.cycle.totals(at)),
+        }
     }
 
     /// The workers that exist at an elapsed time, with what they do.
     pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
-        self.cycle.present(elapsed)
+        let runs = !self.since.stopped;
+        self.cycle.present(elapsed).filter(move |_| runs)
+    }
+
+    /// A walk of the cycle itself that begins at an elapsed time, for differences between times near each other.
+    pub(crate) fn walk(&self, elapsed: u64) -> Walk<'_> {
+        let mut walk = self.cycle.walk(if self.since.stopped { self.since.at } else { elapsed });
+        walk.stopped = self.since.stopped;
+        walk
     }
 
     /// The workers on the driver's list at an elapsed time; those without a span have ended.
     pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
-        self.cycle.listed(elapsed)
+        let runs = !self.since.stopped;
+        self.cycle.listed(elapsed).filter(move |_| runs)
     }
 
     /// The stay of a worker that lasts at an elapsed time, or the last one before it.
     pub(crate) fn stay(&self, worker: &Worker, elapsed: u64) -> Option<Stay> {
         self.cycle.stay(worker, elapsed)
+    }
+
+    /// When the driver that answers now began to count, in elapsed nanoseconds.
+    pub(crate) fn counted_from(&self) -> u64 {
+        self.since.counting
     }
 
     /// Mean milliwatts between two elapsed times not far apart; what is before 0 counts as rest.
@@ -71,8 +119,78 @@ impl Timeline {
         self.cycle.brakes(elapsed)
     }
 
-    /// Nanoseconds for which any of the reasons was in force since elapsed 0.
+    /// Nanoseconds for which any of the reasons was in force while the driver counted.
     pub(crate) fn braked(&self, reasons: u64, elapsed: u64) -> u64 {
-        self.cycle.braked(reasons, elapsed)
+        let before = self.cycle.braked(reasons, self.since.counting);
+        self.cycle.braked(reasons, elapsed).saturating_sub(before)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::channel::scenario::Phase;
+    use crate::schedule::PowerModel;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn cycle(engines: usize) -> Arc<Cycle> {
+        let phase: Phase = serde_json::from_str(r#"{"from":0,"to":10,"demand":0.8,"tensor":0.5}"#).unwrap();
+        let spans = vec![Span::new(&phase)];
+        let share = 1_000_000 / engines as u64;
+        Arc::new(Cycle::new(Script {
+            seed: 5,
+            cycle_seconds: 10.0,
+            engines: vec![share; engines],
+            workers: vec![Worker { pid: 1, engine: 0, spans, face: crate::schedule::Face::default() }],
+            brakes: Vec::new(),
+            power: PowerModel { idle: 70_000, dynamic: 630_000 },
+            together: false,
+        }))
+    }
+
+    fn next(from: &Timeline, engines: usize, at: u64, forget: bool) -> Timeline {
+        let done = from.lifetime(at).laid_out(engines);
+        let forgotten = forget.then(|| done.clone());
+        let since =
+            Since { at, done: Some(done), forgotten, counting: if forget { at } else { 0 }, stopped: false };
+        Timeline::going_on(cycle(engines), since)
+    }
+
+    #[test]
+    fn sums_go_on_over_a_new_layout_without_a_jump() {
+        let first = Timeline::going_on(cycle(1), Since::default());
+        let at = 7 * SECOND + 123;
+        let second = next(&first, 3, at, false);
+        assert_eq!(second.totals(at).energy, first.totals(at).energy);
+        assert_eq!(second.totals(at).workers, first.totals(at).workers);
+        assert_eq!(second.totals(at).engines.len(), 3);
+        let sum = |totals: &Totals| totals.engines.iter().map(|work| work.busy).sum::<u64>();
+        assert_eq!(sum(&second.totals(at)), sum(&first.totals(at)));
+        assert!(second.totals(at + SECOND).energy > first.totals(at).energy + 70 * 1_000_000 - 1_000);
+        // Before its time it stands at its beginning.
+        assert_eq!(second.totals(0), second.totals(at));
+    }
+
+    #[test]
+    fn a_driver_loaded_anew_counts_from_nothing_and_the_truth_goes_on() {
+        let first = Timeline::going_on(cycle(1), Since::default());
+        let at = 30 * SECOND;
+        let second = next(&first, 1, at, true);
+        assert_eq!((second.totals(at).energy, second.totals(at).busy), (0, 0));
+        assert_eq!(second.lifetime(at), first.lifetime(at));
+        assert_eq!(second.lifetime(at + SECOND), first.lifetime(at + SECOND));
+        assert!(second.reloaded() && second.counted_from() == at);
+    }
+
+    #[test]
+    fn a_stopped_gpu_does_nothing() {
+        let first = Timeline::going_on(cycle(1), Since::default());
+        let done = Some(first.lifetime(SECOND));
+        let since = Since { at: SECOND, done, stopped: true, ..Since::default() };
+        let stopped = Timeline::going_on(cycle(1), since);
+        assert_eq!(stopped.lifetime(9 * SECOND), first.lifetime(SECOND));
+        assert_eq!(stopped.present(2 * SECOND).count(), 0);
     }
 }

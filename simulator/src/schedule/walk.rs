@@ -52,11 +52,16 @@ pub(crate) struct Walk<'a> {
     pub(super) slices: u64,
     pub(super) part: u64,
     pub(super) sums: Sums,
+    /// Nothing goes on.
+    pub(super) stopped: bool,
 }
 
 impl Walk<'_> {
     /// Goes on to an elapsed time; an earlier one changes nothing.
     pub(crate) fn advance(&mut self, elapsed: u64) {
+        if self.stopped {
+            return;
+        }
         let (slices, part) = (elapsed / SLICE, elapsed % SLICE);
         while self.slices < slices {
             let slice = self.slices % self.cycle.cycle;

@@ -4,13 +4,13 @@
 
 use std::ops::{AddAssign, Sub};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Declares `Work` and everything that is done with each of its parts alike.
 macro_rules! work {
     ($($(#[$note:meta])* $part:ident),* $(,)?) => {
         /// Nanoseconds for which something was in use, and bytes that passed.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub(crate) struct Work { $($(#[$note])* pub(crate) $part: u64),* }
 
         impl Work {
@@ -64,7 +64,7 @@ impl Work {
 }
 
 /// Everything a GPU has done since elapsed 0.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
     /// Nanoseconds in which any engine was busy.
     pub(crate) busy: u64,
@@ -87,4 +87,44 @@ impl Totals {
         }
         all
     }
+
+    /// What was done between two sums of one layout, put on top of what was done before.
+    pub(super) fn grown(&self, from: &Self, to: &Self) -> Self {
+        let mut sum = self.clone();
+        sum.busy += to.busy.saturating_sub(from.busy);
+        sum.energy += to.energy.saturating_sub(from.energy);
+        let engines = sum.engines.iter_mut().zip(from.engines.iter().zip(&to.engines));
+        engines.for_each(|(mine, (before, after))| *mine += *after - *before);
+        let workers = sum.workers.iter_mut().zip(from.workers.iter().zip(&to.workers));
+        workers.for_each(|(mine, (before, after))| *mine += *after - *before);
+        sum
+    }
+
+    /// Without what is no longer counted.
+    pub(super) fn without(&self, forgotten: &Self) -> Self {
+        Self {
+            busy: self.busy.saturating_sub(forgotten.busy),
+            energy: self.energy.saturating_sub(forgotten.energy),
+            engines: less(&self.engines, &forgotten.engines),
+            switches: self.switches.clone(),
+            workers: less(&self.workers, &forgotten.workers),
+        }
+    }
+
+    /// The same work seen by another number of engines: the sum stays, on the first of them.
+    pub(crate) fn laid_out(&self, engines: usize) -> Self {
+        let mut all = Work::default();
+        self.engines.iter().for_each(|work| all += *work);
+        let mut laid = vec![Work::default(); engines];
+        if let Some(first) = laid.first_mut() {
+            *first = all;
+        }
+        Self { engines: laid, switches: vec![0; engines], ..self.clone() }
+    }
+}
+
+/// Place by place; what the second does not have stays as it is.
+fn less(from: &[Work], what: &[Work]) -> Vec<Work> {
+    let rest = what.iter().copied().chain(std::iter::repeat(Work::default()));
+    from.iter().zip(rest).map(|(mine, theirs)| *mine - theirs).collect()
 }

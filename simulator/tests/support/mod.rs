@@ -65,6 +65,22 @@ impl Node {
         std::thread::sleep(Duration::from_millis(30));
     }
 
+    /// Sets the state and waits until it is looked at again.
+    pub(crate) fn state(&self, text: &str) {
+        // By rename: a reader never sees half a file.
+        fs::write(self.path("state.new"), text).unwrap();
+        fs::rename(self.path("state.new"), self.path("state")).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+    }
+
+    /// How often an XID has fired, as the truth says.
+    pub(crate) fn fired(&self, gpu: u32, xid: u64) -> u64 {
+        let truth = self.read("truth");
+        let place = format!("{{\"gpu\":{gpu},\"xid\":{xid},\"fired\":");
+        let rest = truth.split_once(&place).map_or("0}", |(_, rest)| rest);
+        rest.split_once('}').unwrap().0.parse().unwrap()
+    }
+
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }

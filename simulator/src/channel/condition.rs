@@ -1,0 +1,130 @@
+//! The state file: what happens to the hardware and its driver while clients look at it.
+//!
+//! In: JSON text. Out: a `Condition`. An absent file is the default: all is well and as the scenario has it.
+//! When something came into force is not here: `settled` remembers it, so that several readers agree.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::scenario::Placement;
+
+/// Everything the file can say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Condition {
+    pub(crate) driver: Driver,
+    /// By the scenario's number of the GPU.
+    pub(crate) gpus: BTreeMap<u32, Fate>,
+    /// The MIG layout in place of the scenario's; empty: MIG is off.
+    pub(crate) mig: BTreeMap<u32, Vec<Placement>>,
+    pub(crate) xids: Vec<Storm>,
+}
+
+/// The kernel driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Driver {
+    pub(crate) loaded: bool,
+    /// In place of the scenario's.
+    pub(crate) version: Option<String>,
+    /// Another number: the driver was unloaded and loaded again.
+    pub(crate) epoch: u64,
+    /// `old`: the library file does not follow the driver, as in a container that was started before.
+    pub(crate) library: Option<Library>,
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self { loaded: true, version: None, epoch: 1, library: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Library {
+    Old,
+}
+
+/// What became of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fate {
+    pub(crate) state: Health,
+    /// Of a replaced board: what its names follow from.
+    #[serde(default)]
+    pub(crate) uuid_seed: u64,
+    /// No XID is raised.
+    #[serde(default)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Health {
+    #[default]
+    Well,
+    /// Fallen off the bus: still counted, answers nothing.
+    Lost,
+    /// Not there: from the next init on it is not counted.
+    Gone,
+    /// Given to a virtual machine; for NVML the same as gone.
+    Guest,
+    /// Another board in the same place.
+    Replaced,
+    /// Answers nothing but where it is until it is reset.
+    ResetRequired,
+}
+
+/// XIDs at a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Storm {
+    pub(crate) gpu: u32,
+    pub(crate) xid: u64,
+    pub(crate) per_second: f64,
+    /// Elapsed seconds; none: when the storm was first seen in the file.
+    #[serde(default)]
+    pub(crate) from: Option<f64>,
+    pub(crate) count: u64,
+}
+
+impl Condition {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let condition: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        for (index, storm) in condition.xids.iter().enumerate() {
+            let from = storm.from.unwrap_or(0.0);
+            if !(storm.per_second > 0.0 && storm.per_second <= 1e6 && (0.0..1e9).contains(&from)) {
+                return Err(format!(
+                    "xids[{index}]: per_second must be in (0, 1000000] and from in [0, 1e9)"
+                ));
+            }
+        }
+        Ok(condition)
+    }
+
+    pub(crate) fn fate(&self, gpu: u32) -> Fate {
+        self.gpus.get(&gpu).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_well() {
+        assert_eq!(Condition::parse("{}").unwrap(), Condition::default());
+        let some = Condition::parse(r#"{"driver":{"epoch":2},"gpus":{"3":{"state":"lost"}}}"#).unwrap();
+        assert!(some.driver.loaded && some.driver.epoch == 2);
+        assert_eq!((some.fate(3).state, some.fate(4).state), (Health::Lost, Health::Well));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(Condition::parse(r#"{"gpus":{"3":{"state":"sad"}}}"#).unwrap_err().contains("sad"));
+        let storm =
+            |rate: &str| format!(r#"{{"xids":[{{"gpu":0,"xid":13,"per_second":{rate},"count":1}}]}}"#);
+        assert!(Condition::parse(&storm("0")).unwrap_err().starts_with("xids[0]"));
+        assert!(Condition::parse(&storm("10000")).is_ok());
+    }
+}

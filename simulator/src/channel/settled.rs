@@ -1,0 +1,213 @@
+//! What the state file has come to: since when what is in force, and the sums until then.
+//!
+//! In and out: the file `settled`, replaced by rename under a lock. Whoever first sees another state writes
+//! it and all follow it, so that several processes, and those started later, agree on when it happened.
+//! It is bounded: sums, not a history. A directory that cannot be written has one reader's own memory.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::condition::{Condition, Storm};
+use super::scenario::Placement;
+use crate::schedule::Since;
+
+/// The state in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Settled {
+    /// Of the scenario's text: another scenario begins anew.
+    pub(crate) scenario: u64,
+    /// Elapsed nanoseconds of the last change.
+    pub(crate) at: u64,
+    pub(crate) condition: Condition,
+    /// How often the driver was loaded anew.
+    pub(crate) loads: u32,
+    /// By the scenario's number of the GPU.
+    pub(crate) slots: Vec<Slot>,
+    /// Given to moments and storms, upwards.
+    pub(crate) next: u64,
+    pub(crate) moments: Vec<Moment>,
+    pub(crate) storms: Vec<Running>,
+    /// Of storms and moments no longer kept.
+    pub(crate) fired: Vec<Fired>,
+}
+
+/// A place on the bus, and what is in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Slot {
+    /// 0: the scenario's own board; else what the names of another follow from.
+    pub(crate) identity: u64,
+    /// Grows when the board goes or another comes.
+    pub(crate) life: u32,
+    /// Grows with every new MIG layout.
+    pub(crate) cut: u32,
+    /// None: the scenario's layout.
+    pub(crate) placements: Option<Vec<Placement>>,
+    pub(crate) since: Since,
+}
+
+/// Something that happened once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moment {
+    pub(crate) number: u64,
+    pub(crate) at: u64,
+    pub(crate) gpu: u32,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum What {
+    Xid(u64),
+    MigChange,
+}
+
+/// A storm with its beginning in elapsed nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Running {
+    pub(crate) number: u64,
+    pub(crate) from: u64,
+    pub(crate) storm: Storm,
+}
+
+/// So many XIDs of one code on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fired {
+    pub(crate) gpu: u32,
+    pub(crate) xid: u64,
+    pub(crate) fired: u64,
+}
+
+impl Settled {
+    /// The scenario as it stands.
+    pub(crate) fn beginning(scenario: u64, slots: usize) -> Self {
+        Self {
+            scenario,
+            at: 0,
+            condition: Condition::default(),
+            loads: 0,
+            slots: vec![Slot::default(); slots],
+            next: 0,
+            moments: Vec::new(),
+            storms: Vec::new(),
+            fired: Vec::new(),
+        }
+    }
+}
+
+/// A file's change mark: it differs when the file was written or replaced.
+pub(crate) type Version = Option<(SystemTime, u64, u64)>;
+
+pub(crate) fn version(path: &Path) -> Version {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+}
+
+/// The two files.
+pub(crate) struct Record {
+    directory: PathBuf,
+}
+
+impl Record {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_path_buf() }
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.directory.join("state")
+    }
+
+    pub(crate) fn settled(&self) -> PathBuf {
+        self.directory.join("settled")
+    }
+
+    /// What the state file says now; none when it is broken, with the reason in `error`.
+    pub(crate) fn wanted(&self) -> Option<Condition> {
+        let text = match fs::read_to_string(self.state()) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(Condition::default()),
+            Err(_) => return None,
+        };
+        Condition::parse(&text).map_err(|reason| self.complain(&reason)).ok()
+    }
+
+    /// Best effort: no call fails for a state that cannot be.
+    pub(crate) fn complain(&self, reason: &str) {
+        let line = format!("{}: {reason}\n", self.state().display());
+        let _ = fs::write(self.directory.join("error"), line);
+    }
+
+    /// What was settled for this scenario, if anything.
+    pub(crate) fn read(&self, scenario: u64, slots: usize) -> Option<Settled> {
+        let text = fs::read_to_string(self.settled()).ok()?;
+        let settled: Settled = serde_json::from_str(&text).ok()?;
+        (settled.scenario == scenario && settled.slots.len() == slots).then_some(settled)
+    }
+
+    pub(crate) fn write(&self, settled: &Settled) {
+        let Ok(text) = serde_json::to_string(settled) else { return };
+        let temporary = self.directory.join(format!(".settled.{}", std::process::id()));
+        if fs::write(&temporary, text).is_ok() {
+            let _ = fs::rename(&temporary, self.settled());
+        }
+    }
+
+    /// Held while one settles; none where nothing can be written.
+    pub(crate) fn alone(&self) -> Option<Alone> {
+        Alone::wait(&self.directory.join(".settling"))
+    }
+}
+
+/// A lock between processes that ends with the value, or with the process.
+pub(crate) struct Alone(#[allow(dead_code, reason = "held, not read")] File);
+
+impl Alone {
+    pub(crate) fn wait(path: &Path) -> Option<Self> {
+        Self::lock(path, libc::LOCK_EX)
+    }
+
+    /// Beside others of the same, but not beside one who is alone.
+    pub(crate) fn beside(path: &Path) -> Option<Self> {
+        Self::lock(path, libc::LOCK_SH)
+    }
+
+    /// None when somebody has it.
+    pub(crate) fn at_once(path: &Path) -> Option<Self> {
+        Self::lock(path, libc::LOCK_EX | libc::LOCK_NB)
+    }
+
+    fn lock(path: &Path, how: libc::c_int) -> Option<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path).ok()?;
+        loop {
+            // SAFETY: the descriptor is open for as long as the file is held.
+            if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 {
+                return Some(Self(file));
+            }
+            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_for_the_same_scenario_only() {
+        let directory = std::env::temp_dir().join(format!("gpumeter-settled-{}", std::process::id()));
+        assert!(fs::create_dir_all(&directory).is_ok());
+        let record = Record::new(&directory);
+        let settled = Settled::beginning(7, 2);
+        record.write(&settled);
+        assert_eq!(record.read(7, 2), Some(settled));
+        assert_eq!((record.read(8, 2), record.read(7, 3)), (None, None));
+        assert!(record.alone().is_some());
+        assert!(fs::remove_dir_all(&directory).is_ok());
+    }
+}

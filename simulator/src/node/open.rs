@@ -1,0 +1,220 @@
+//! Opening a directory, and following its state.
+//!
+//! In: the files `scenario`, `clock`, `state`, `settled`. Out: a node, and another one when the state has
+//! changed. Errors say which file and what is wrong.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::SystemTime;
+
+use super::{Gpu, Host, Mishap, Node, Session, Watch, gpus, settle};
+use crate::abi::answer::{Answer, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN};
+use crate::abi::events::EventSets;
+use crate::abi::gpm::Samples;
+use crate::channel::condition::{Condition, Library};
+use crate::channel::delays::Debt;
+use crate::channel::devices::Devices;
+use crate::channel::faults::Faults;
+use crate::channel::kmsg::Log;
+use crate::channel::report::Report;
+use crate::channel::scenario::{Delays, Scenario};
+use crate::channel::settled::{Record, Settled, version};
+use crate::clock::{self, Clock};
+use crate::schedule;
+use crate::state::lock;
+
+const LOOK_AGAIN: u64 = 20_000_000;
+
+impl Node {
+    /// Reads a directory's scenario, clock and state; the error says what is wrong and where.
+    pub(crate) fn open(directory: &Path) -> Result<Self, String> {
+        let path = directory.join("scenario");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let scenario = Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let page = directory.join("clock");
+        let clock = Clock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+        let count: u32 = scenario.gpus.iter().map(|group| group.count).sum();
+        let record = Record::new(directory);
+        let fingerprint = text.bytes().fold(0, |sum, byte| schedule::hash(sum ^ u64::from(byte)));
+        let now = clock.now();
+        // No file has this mark: the state is looked at in any case.
+        let never = Some((SystemTime::UNIX_EPOCH, 0, 0));
+        let watch = Watch { looked: None, state: never, settled: never };
+        let beginning = Settled::beginning(fingerprint, count as usize);
+        // A record from the future is that of another clock.
+        let kept = record.read(fingerprint, count as usize).filter(|kept| kept.at <= now.elapsed);
+        let kept = kept.and_then(|kept| Some((gpus(&scenario, &kept, &[]).ok()?, kept)));
+        let (slots, settled) = match kept {
+            Some(kept) => kept,
+            None => {
+                let slots = gpus(&scenario, &beginning, &[]);
+                (slots.map_err(|error| format!("{}: {error}", path.display()))?, beginning)
+            }
+        };
+        let host = Host::new(directory, (scenario, fingerprint), clock, (record, watch));
+        let first = Self::new(Arc::new(host), settled, slots);
+        let next = first.followed().unwrap_or(first);
+        let node = next.begun(directory);
+        node.log.begin(&node, now.elapsed);
+        Ok(node)
+    }
+
+    /// With the GPUs that are there now as those of the session.
+    fn begun(self, directory: &Path) -> Self {
+        let Self { host, settled, slots, .. } = self;
+        let there = |gpu: &&Gpu| settle::counted(settled.condition.fate(gpu.slot).state);
+        let members: Vec<(u32, u32)> = slots.iter().filter(there).map(|gpu| (gpu.slot, gpu.life)).collect();
+        let devices = Devices::open(directory, members.iter().map(|(slot, _)| *slot));
+        // Set once: this is the only beginning that the host has.
+        let _ = host.session.set(Session { members, loads: settled.loads, devices });
+        Self::new(host, settled, slots)
+    }
+
+    /// The node that follows this one, if the files say otherwise; looked at every 20 ms.
+    pub(crate) fn followed(&self) -> Option<Self> {
+        let mut watch = lock(&self.watch);
+        let now = clock::host_boottime();
+        if watch.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN) {
+            return None;
+        }
+        watch.looked = Some(now);
+        let (state, settled) = (version(&self.record.state()), version(&self.record.settled()));
+        if state == watch.state && settled == watch.settled {
+            return None;
+        }
+        watch.state = state;
+        let next = self.settle();
+        watch.settled = version(&self.record.settled());
+        let next = next?;
+        match gpus(&self.scenario, &next, &self.slots) {
+            Ok(slots) => Some(Self::new(Arc::clone(&self.host), next, slots)),
+            Err(reason) => {
+                self.record.complain(&reason);
+                None
+            }
+        }
+    }
+
+    /// What is settled now, if it is not what this node has. One process at a time: the first writes it.
+    fn settle(&self) -> Option<Settled> {
+        let alone = self.record.alone();
+        let elapsed = self.clock.now().elapsed;
+        let written = self.record.read(self.fingerprint, self.settled.slots.len());
+        let written = written.filter(|written| written.at <= elapsed && *written != self.settled);
+        let wanted = self.record.wanted();
+        let current = written.as_ref().unwrap_or(&self.settled);
+        let next = match wanted {
+            Some(wanted) if wanted != current.condition => self.next(written, wanted, elapsed)?,
+            _ => return written,
+        };
+        self.record.write(&next);
+        drop(alone);
+        Some(next)
+    }
+
+    /// Settles a condition on top of what others have settled meanwhile; none for one that cannot be.
+    fn next(&self, written: Option<Settled>, wanted: Condition, elapsed: u64) -> Option<Settled> {
+        let checked = settle::check(&wanted, self.slots.len());
+        checked.map_err(|reason| self.record.complain(&reason)).ok()?;
+        let next = match written {
+            None => settle::settle(self, wanted, elapsed),
+            Some(written) => {
+                let slots = gpus(&self.scenario, &written, &self.slots).ok()?;
+                settle::settle(&Self::new(Arc::clone(&self.host), written, slots), wanted, elapsed)
+            }
+        };
+        // A layout that the board cannot have is never written.
+        gpus(&self.scenario, &next, &self.slots).map_err(|reason| self.record.complain(&reason)).ok()?;
+        Some(next)
+    }
+
+    /// Whether clients of this session are still served; the driver's going ends it for good.
+    pub(crate) fn serves(&self) -> Answer {
+        if !self.settled.condition.driver.loaded {
+            self.dead.store(true, Ordering::Relaxed);
+            return Err(UNKNOWN);
+        }
+        let loads = self.session.get().map_or(0, |session| session.loads);
+        if self.dead.load(Ordering::Relaxed) || self.settled.loads != loads {
+            return Err(UNINITIALIZED);
+        }
+        Ok(())
+    }
+
+    /// Whether an init of a library of that version would be served.
+    pub(crate) fn admits(&self, library: u64) -> Answer {
+        let driver = &self.settled.condition.driver;
+        if !driver.loaded {
+            return Err(DRIVER_NOT_LOADED);
+        }
+        let mark = mark(driver.version.as_deref(), &self.scenario);
+        if driver.library == Some(Library::Old) || mark != library {
+            return Err(LIB_RM_VERSION_MISMATCH);
+        }
+        Ok(())
+    }
+
+    /// Of the driver's version.
+    pub(crate) fn version_mark(&self) -> u64 {
+        mark(self.settled.condition.driver.version.as_deref(), &self.scenario)
+    }
+}
+
+/// A number for a driver version that the state gives; the scenario's own is 1.
+fn mark(version: Option<&str>, scenario: &Scenario) -> u64 {
+    let other = version.filter(|version| *version != scenario.driver_version());
+    other.map_or(1, |version| {
+        version.bytes().fold(2, |sum, byte| schedule::hash(sum ^ u64::from(byte))).max(2)
+    })
+}
+
+/// The mark of the version in a directory now; none when its scenario cannot be read.
+pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
+    let text = fs::read_to_string(directory.join("scenario")).ok()?;
+    let scenario = Scenario::parse(&text).ok()?;
+    let state = fs::read_to_string(directory.join("state")).ok();
+    let condition = state.and_then(|text| Condition::parse(&text).ok()).unwrap_or_default();
+    Some(mark(condition.driver.version.as_deref(), &scenario))
+}
+
+impl Host {
+    fn new(
+        directory: &Path,
+        (scenario, fingerprint): (Scenario, u64),
+        clock: Clock,
+        (record, watch): (Record, Watch),
+    ) -> Self {
+        let mishap = |xid: &crate::channel::scenario::Xid| Mishap {
+            at: schedule::slices(xid.at) * schedule::SLICE,
+            gpu: xid.gpu,
+            xid: xid.xid,
+        };
+        let mut mishaps: Vec<Mishap> = scenario.xids.iter().map(mishap).collect();
+        mishaps.sort_by_key(|mishap| mishap.at);
+        let names = scenario.processes.iter().map(|process| (process.pid, process.name.clone()));
+        let count: u32 = scenario.gpus.iter().map(|group| group.count).sum();
+        let slow = scenario.delays == Delays::Realistic;
+        let debts = if slow { count as usize + 1 } else { 0 };
+        Self {
+            fingerprint,
+            cuda_version: scenario.cuda_version.unwrap_or_else(|| scenario.persona.cuda_version()),
+            names: names.collect(),
+            mishaps,
+            cycle: schedule::slices(scenario.cycle_seconds).max(1) * schedule::SLICE,
+            log: Log::new(directory, clock.boot()),
+            clock,
+            faults: Faults::new(directory.join("faults")),
+            report: Report::new(directory),
+            samples: Samples::default(),
+            event_sets: EventSets::default(),
+            debts: (0..debts).map(|_| Debt::default()).collect(),
+            record,
+            watch: Mutex::new(watch),
+            session: OnceLock::new(),
+            dead: AtomicBool::new(false),
+            scenario,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! From one state of the hardware to the next: what is new, since when, and the sums until then.
+//!
+//! In: the node as it stands, the condition that the state file wants, the time. Out: what is settled then.
+//! It is pure: files and clocks are others' business.
+
+use super::{Gpu, Node};
+use crate::abi::answer::{GPU_IS_LOST, RESET_REQUIRED, Refused};
+use crate::channel::condition::{Condition, Fate, Health};
+use crate::channel::scenario::{Placement, Scenario};
+use crate::channel::settled::{Fired, Moment, Running, Settled, Slot, What};
+use crate::schedule::{Since, Totals, hash};
+
+/// What is kept of the past: more is only counted.
+const MOMENTS: usize = 256;
+const STORMS: usize = 64;
+
+/// What every call about a GPU in this state answers.
+pub(super) fn refusal(health: Health) -> Option<Refused> {
+    match health {
+        Health::Well | Health::Replaced => None,
+        Health::Lost | Health::Gone | Health::Guest => Some(GPU_IS_LOST),
+        Health::ResetRequired => Some(RESET_REQUIRED),
+    }
+}
+
+/// Whether clients count it at init.
+pub(super) fn counted(health: Health) -> bool {
+    !matches!(health, Health::Gone | Health::Guest)
+}
+
+/// Refuses a condition that speaks of GPUs that are not in the scenario.
+pub(super) fn check(wanted: &Condition, slots: usize) -> Result<(), String> {
+    let gpus = wanted.gpus.keys().map(|gpu| ("gpus", *gpu));
+    let mig = wanted.mig.keys().map(|gpu| ("mig", *gpu));
+    let xids = wanted.xids.iter().map(|storm| ("xids", storm.gpu));
+    match gpus.chain(mig).chain(xids).find(|(_, gpu)| *gpu as usize >= slots) {
+        Some((place, gpu)) => Err(format!("{place}: there is no gpu {gpu}")),
+        None => Ok(()),
+    }
+}
+
+/// The next state; the same condition again changes nothing.
+pub(super) fn settle(node: &Node, wanted: Condition, elapsed: u64) -> Settled {
+    let former = &node.settled;
+    let mut next = former.clone();
+    let (before, after) = (&former.condition.driver, &wanted.driver);
+    let loaded_again = after.loaded && !before.loaded;
+    // Another version cannot come without a reload.
+    let reloaded = loaded_again || after.epoch != before.epoch || after.version != before.version;
+    next.at = elapsed;
+    next.loads += u32::from(reloaded);
+    next.slots = Vec::new();
+    for gpu in &node.slots {
+        let Some(slot) = former.slots.get(gpu.slot as usize) else { continue };
+        let change = Change::new(&node.scenario, former, &wanted, gpu.slot);
+        change.raise(&mut next, elapsed);
+        next.slots.push(change.slot(gpu, slot, elapsed, reloaded));
+    }
+    settle_storms(&mut next, &wanted, elapsed);
+    forget_old(&mut next);
+    next.condition = wanted;
+    next
+}
+
+/// What the new condition means for one place.
+struct Change {
+    gpu: u32,
+    before: Fate,
+    after: Fate,
+    /// The new layout, where it is another.
+    placements: Option<Vec<Placement>>,
+    stopped: bool,
+}
+
+impl Change {
+    fn new(scenario: &Scenario, former: &Settled, wanted: &Condition, gpu: u32) -> Self {
+        let own = layout(scenario, gpu);
+        let now = former.slots.get(gpu as usize).and_then(|slot| slot.placements.as_deref()).unwrap_or(own);
+        let next = wanted.mig.get(&gpu).map_or(own, Vec::as_slice);
+        let (before, after) = (former.condition.fate(gpu), wanted.fate(gpu));
+        let stopped = !wanted.driver.loaded || refusal(after.state).is_some();
+        Self { gpu, before, after, placements: (next != now).then(|| next.to_vec()), stopped }
+    }
+
+    fn slot(&self, gpu: &Gpu, slot: &Slot, elapsed: u64, reloaded: bool) -> Slot {
+        let identity = self.identity();
+        let another = identity != slot.identity;
+        let left = counted(self.before.state) && !counted(self.after.state);
+        if !(another || left || reloaded || self.placements.is_some() || self.stopped != slot.since.stopped) {
+            return slot.clone();
+        }
+        let engines = self.placements.as_ref().map_or_else(|| gpu.engines(), |layout| layout.len().max(1));
+        let mut done = gpu.timeline.lifetime(elapsed).laid_out(engines);
+        let mut forgotten = slot.since.forgotten.as_ref().map(|forgotten| forgotten.laid_out(engines));
+        if another {
+            // A new board has done nothing; what processes did stays.
+            let workers = std::mem::take(&mut done.workers);
+            done = Totals { workers, ..Totals::default() }.laid_out(engines);
+            forgotten = None;
+        }
+        if reloaded {
+            forgotten = Some(done.clone());
+        }
+        let counting = if reloaded || another { elapsed } else { slot.since.counting };
+        Slot {
+            identity,
+            life: slot.life + u32::from(another || left),
+            cut: slot.cut + u32::from(self.placements.is_some()),
+            placements: self.placements.clone().or_else(|| slot.placements.clone()),
+            since: Since { at: elapsed, done: Some(done), forgotten, counting, stopped: self.stopped },
+        }
+    }
+
+    fn identity(&self) -> u64 {
+        match self.after.state {
+            Health::Replaced => hash(self.after.uuid_seed).max(1),
+            _ => 0,
+        }
+    }
+
+    /// The events and XIDs that come with a change.
+    fn raise(&self, next: &mut Settled, elapsed: u64) {
+        let mut moment = |what| {
+            next.moments.push(Moment { number: next.next, at: elapsed, gpu: self.gpu, what });
+            next.next += 1;
+        };
+        if self.placements.is_some() {
+            moment(What::MigChange);
+        }
+        if self.before.state == self.after.state || self.after.quiet {
+            return;
+        }
+        match self.after.state {
+            Health::Lost => moment(What::Xid(79)),
+            Health::ResetRequired => moment(What::Xid(154)),
+            _ => {}
+        }
+    }
+}
+
+/// The scenario's own layout of a GPU.
+fn layout(scenario: &Scenario, gpu: u32) -> &[Placement] {
+    let mut first = 0;
+    for group in &scenario.gpus {
+        if (first..first + group.count).contains(&gpu) {
+            return &group.mig;
+        }
+        first += group.count;
+    }
+    &[]
+}
+
+/// Storms that have left the file end now; new ones begin when they say, or now.
+fn settle_storms(next: &mut Settled, wanted: &Condition, elapsed: u64) {
+    let former = &next.condition.xids;
+    for running in &mut next.storms {
+        if former.contains(&running.storm) && !wanted.xids.contains(&running.storm) {
+            running.storm.count = running.fired(elapsed);
+        }
+    }
+    for storm in wanted.xids.iter().filter(|storm| !former.contains(storm)) {
+        let from = storm.from.map_or(elapsed, super::xids::nanoseconds);
+        next.storms.push(Running { number: next.next, from, storm: *storm });
+        next.next += 1;
+    }
+}
+
+/// Keeps what clients may still ask for; of the rest only how often it fired.
+fn forget_old(next: &mut Settled) {
+    let moments = next.moments.len().saturating_sub(MOMENTS);
+    for moment in next.moments.drain(..moments).collect::<Vec<_>>() {
+        if let What::Xid(xid) = moment.what {
+            count(&mut next.fired, Fired { gpu: moment.gpu, xid, fired: 1 });
+        }
+    }
+    let storms = next.storms.len().saturating_sub(STORMS);
+    for Running { storm, .. } in next.storms.drain(..storms).collect::<Vec<_>>() {
+        count(&mut next.fired, Fired { gpu: storm.gpu, xid: storm.xid, fired: storm.count });
+    }
+}
+
+/// Adds to the entry of the same GPU and code.
+pub(super) fn count(all: &mut Vec<Fired>, more: Fired) {
+    match all.iter_mut().find(|known| (known.gpu, known.xid) == (more.gpu, more.xid)) {
+        Some(known) => known.fired += more.fired,
+        None => all.push(more),
+    }
+}
+
+impl Gpu {
+    fn engines(&self) -> usize {
+        self.instances.len().max(1)
+    }
+}
