@@ -82,3 +82,36 @@ fn grace_reaches_its_host_by_c2c() {
     let newest = unsafe { samples[count as usize - 1].sampleValue.ullVal };
     assert_eq!((count, Ok(newest)), (100, field(&nvml, board, 186, 1)));
 }
+
+#[test]
+fn a_driver_loaded_anew_counts_errors_and_traffic_from_nothing() {
+    let node = Node::new(
+        r#"{"cycle_seconds":600,"gpus":[{"profile":"h100","accounting":true}],
+            "processes":[{"pid":7,"gpu":0,"phases":[{"from":0,"to":20,"demand":1.0,"nvlink_tx":18e9}]},
+                {"pid":8,"gpu":0,"phases":[{"from":0,"to":600,"demand":0.5,"nvlink_tx":18e9}]}],
+            "memory_errors":[{"at":5,"gpu":0,"kind":"dram_uncorrected"}],
+            "remaps":[{"at":6,"gpu":0,"cause":"uncorrectable","pending":true}],
+            "link_errors":[{"at":7,"gpu":0,"link":2,"kind":"replay","count":3}],
+            "replays":[{"at":8,"gpu":0,"count":40}]}"#,
+    );
+    let ids = [4, 6, 143, 144, 52, 94];
+    let seen = |nvml: &nvml_wrapper::Nvml| ids.map(|id| field(nvml, gpu(nvml, 0), id, 0).unwrap());
+    let nvml = node.nvml();
+    node.hold(30 * SECOND);
+    let before = seen(&nvml);
+    assert_eq!(&before[..5], &[1, 1, 1, 1, 3]);
+    assert!(before[5] >= 40);
+    let traffic = field(&nvml, gpu(&nvml, 0), 138, u32::MAX).unwrap();
+    nvml.shutdown().unwrap();
+    node.state(r#"{"driver":{"epoch":2}}"#);
+    let nvml = node.nvml();
+    node.hold(31 * SECOND);
+    assert_eq!(seen(&nvml), [0, 1, 1, 0, 0, 0]);
+    let after = field(&nvml, gpu(&nvml, 0), 138, u32::MAX).unwrap();
+    assert!(after > 0 && after < traffic / 10, "{after} after {traffic}");
+    assert!(field(&nvml, gpu(&nvml, 0), 197, 0).unwrap() < 2_000_000_000);
+    // Who had ended is forgotten.
+    let (mut count, mut pids) = (4, [0; 4]);
+    assert_eq!(call!(nvml, nvmlDeviceGetAccountingPids, gpu(&nvml, 0), &raw mut count, pids.as_mut_ptr()), 0);
+    assert_eq!((count, pids[0]), (1, 8));
+}
