@@ -27,10 +27,10 @@ pub(crate) struct Truth<'a> {
 #[derive(Serialize)]
 pub(crate) struct GpuTruth<'a> {
     pub(crate) uuid: &'a str,
-    pub(crate) busy_ns: u64,
-    pub(crate) energy_uj: u64,
     /// By position in the scenario's `mig` list; one without MIG.
     pub(crate) engines: Vec<Work>,
+    pub(crate) busy_ns: u64,
+    pub(crate) energy_uj: u64,
 }
 
 /// `instance` is the position in the scenario's `mig` list; null without MIG.
