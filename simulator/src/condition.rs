@@ -108,10 +108,9 @@ impl Condition {
         self.loads.iter().rev().find(|at| **at <= elapsed).copied().unwrap_or(0)
     }
 
-    /// PCIe packets sent again since the driver was loaded.
-    pub(crate) fn replays(&self, elapsed: u64) -> u64 {
-        let since = (self.loaded(elapsed), elapsed);
-        self.replays.iter().map(|event| event.counted(since, self.cycle)).sum()
+    /// PCIe packets sent again after a time and up to another.
+    pub(crate) fn replays(&self, span: (u64, u64)) -> u64 {
+        self.replays.iter().map(|event| event.counted(span, self.cycle)).sum()
     }
 
     /// PCIe generation and width, of those that are the most.

@@ -17,6 +17,7 @@ use crate::channel::conditions::ErrorKind::{
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
 use crate::habits::{self, Ecc};
+use crate::node::Gpu;
 
 /// Memory locations of NVML that are told apart since Ampere.
 const DRAM: nvmlMemoryLocation_t = 2;
@@ -28,7 +29,7 @@ const SRAM_UNCORRECTED: [ErrorKind; 2] = [SramUncorrectedParity, SramUncorrected
 impl Device<'_> {
     /// From the last load of the driver to now, in elapsed nanoseconds.
     pub(super) fn since_load(&self) -> (u64, u64) {
-        (self.gpu.condition.loaded(self.now.elapsed), self.now.elapsed)
+        (loaded(self.gpu, self.now.elapsed), self.now.elapsed)
     }
 
     /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
@@ -43,6 +44,11 @@ impl Device<'_> {
         let on = habits::ecc(self.gpu.board) == Ecc::On;
         if on && (self.instance.is_none() || shown_by_instances) { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
+}
+
+/// When the driver that answers at an elapsed time was loaded.
+pub(super) fn loaded(gpu: &Gpu, elapsed: u64) -> u64 {
+    gpu.condition.loaded(elapsed)
 }
 
 /// All errors of a type (0 corrected, 1 uncorrected) and counter (0 volatile, 1 aggregate).

@@ -36,7 +36,7 @@ pub(super) fn counted(at: &Device<'_>) -> Traffic {
 
 /// Packets sent again since the driver was loaded; healthy boards have some.
 pub(super) fn replays(at: &Device<'_>) -> u32 {
-    let scripted = at.gpu.condition.replays(at.now.elapsed);
+    let scripted = at.gpu.condition.replays(at.since_load());
     at.gpu.replays.saturating_add(u32::try_from(scripted).unwrap_or(u32::MAX))
 }
 

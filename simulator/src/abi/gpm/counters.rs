@@ -5,7 +5,7 @@
 use std::ffi::c_uint;
 
 use super::super::answer::{NOT_SUPPORTED, Refused};
-use super::super::pcie;
+use super::super::{health, pcie};
 use super::metrics::{Between, half_precision, weighed};
 use crate::condition::Traffic;
 use crate::schedule::Work;
@@ -15,7 +15,7 @@ const LINKS: c_uint = 261;
 
 pub(super) fn value(between: &Between<'_>, metric: c_uint) -> Result<f64, Refused> {
     let (gpu, sample) = (between.gpu, &between.sample);
-    let loaded = gpu.condition.loaded(sample.elapsed);
+    let loaded = health::loaded(gpu, sample.elapsed);
     match metric {
         248 => Ok(between.cycles(sample.elapsed - loaded)),
         255 | 256 if between.instance.is_none() => {
