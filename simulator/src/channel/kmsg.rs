@@ -104,7 +104,7 @@ impl Log {
         for happened in happened {
             let Some(gpu) = node.slots.get(happened.gpu as usize) else { continue };
             let mut record = |text: &str| {
-                let stamp = (self.boot + happened.at) / 1_000;
+                let stamp = self.boot.saturating_add(happened.at) / 1_000;
                 let _ = writeln!(lines, "4,{},{stamp},-;{text}", progress.sequence);
                 progress.sequence += 1;
             };
