@@ -16,6 +16,8 @@ mod abi;
 mod board;
 mod channel;
 mod clock;
+mod condition;
+mod habits;
 mod meters;
 mod mig;
 mod node;

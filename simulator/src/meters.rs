@@ -3,20 +3,18 @@
 //! In: a timeline and an elapsed time. Out: readings as NVML gives them: whole percent over windows that are
 //! over, power seen a quarter of the time, temperatures that lag. It knows no handles and no buffers.
 
+mod samples;
+
 use crate::board::{Board, Limits};
 use crate::schedule::{Timeline, Work};
 use crate::surprise::Surprise;
+pub(crate) use samples::{ProcessSample, RING, Ring};
 
 /// The power sensor's period, and how much of it is seen: 25 ms of every 100 ms on A100 and H100
 /// (arXiv 2312.02741), so that the mean misses three quarters of what happens.
 const POWER_PERIOD: u64 = 100_000_000;
 const POWER_SEEN: u64 = 25_000_000;
 const POWER_MEAN: u64 = 10;
-
-/// Length of a window of process utilization: a sixth of a second.
-pub(crate) const PROCESS_WINDOW: u64 = 166_666_000;
-/// How many windows the driver keeps; samples of processes that have ended stay that long.
-const PROCESS_WINDOWS: u64 = 16;
 
 /// Whole percent of the last complete utilization window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,18 +23,22 @@ pub(crate) struct Utilization {
     pub(crate) memory: u32,
     pub(crate) encoder: u32,
     pub(crate) decoder: u32,
+    pub(crate) jpeg: u32,
+    pub(crate) ofa: u32,
 }
 
-/// One process in one window, in whole percent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProcessSample {
-    pub(crate) worker: usize,
-    /// Elapsed nanoseconds at the end of the window.
-    pub(crate) at: u64,
-    pub(crate) sm: u32,
-    pub(crate) memory: u32,
-    pub(crate) encoder: u32,
-    pub(crate) decoder: u32,
+impl Utilization {
+    /// What was in use for how long of a window.
+    fn of(busy: u64, work: Work, window: u64) -> Self {
+        Self {
+            gpu: percent(busy, window),
+            memory: percent(work.dram, window),
+            encoder: percent(work.encoder, window),
+            decoder: percent(work.decoder, window),
+            jpeg: percent(work.jpeg, window),
+            ofa: percent(work.ofa, window),
+        }
+    }
 }
 
 /// The meters of one GPU at one time.
@@ -67,17 +69,11 @@ impl Meters<'_> {
         let window = self.board.utilization_window;
         let end = self.elapsed / window * window;
         let Some(begin) = end.checked_sub(window) else { return Utilization::default() };
-        let (before, after) = (self.timeline.totals(begin), self.timeline.totals(end));
-        let mut all = Work::default();
-        for (earlier, later) in before.engines.iter().zip(&after.engines) {
-            all += *later - *earlier;
-        }
-        Utilization {
-            gpu: percent(after.busy - before.busy, window),
-            memory: percent(all.dram, window),
-            encoder: percent(all.encoder, window),
-            decoder: percent(all.decoder, window),
-        }
+        let mut walk = self.timeline.walk(begin);
+        let before = walk.totals();
+        walk.advance(end);
+        let after = walk.totals();
+        Utilization::of(after.busy - before.busy, after.all() - before.all(), window)
     }
 
     /// Milliwatts, mean of one second.
@@ -160,45 +156,9 @@ impl Meters<'_> {
         if woken.is_some_and(|surprise| surprise.without_processes(self.elapsed).is_some()) {
             return false;
         }
-        let Utilization { gpu, encoder, decoder, .. } = self.utilization_of_work();
-        gpu == 0 && encoder == 0 && decoder == 0
+        let Utilization { gpu, encoder, decoder, jpeg, ofa, .. } = self.utilization_of_work();
+        gpu == 0 && encoder == 0 && decoder == 0 && jpeg == 0 && ofa == 0
     }
-
-    /// The samples that ended after `since` (elapsed nanoseconds), oldest first.
-    pub(crate) fn process_samples(&self, since: Option<u64>) -> Vec<ProcessSample> {
-        let last = self.elapsed / PROCESS_WINDOW;
-        let first = since.map_or(0, |since| since / PROCESS_WINDOW).max(last.saturating_sub(PROCESS_WINDOWS));
-        let mut samples = Vec::new();
-        if first >= last {
-            return samples;
-        }
-        let mut before = self.timeline.totals(first * PROCESS_WINDOW);
-        for window in first + 1..=last {
-            let at = window * PROCESS_WINDOW;
-            let after = self.timeline.totals(at);
-            let workers = before.workers.iter().zip(&after.workers).enumerate();
-            let seen = if self.surprise == Some(Surprise::OneSample) { 1 } else { usize::MAX };
-            for (worker, (earlier, later)) in workers.take(seen) {
-                samples.extend(sample(worker, at, *later - *earlier));
-            }
-            before = after;
-        }
-        samples
-    }
-}
-
-/// None for a process that did nothing: the driver has no sample of it.
-fn sample(worker: usize, at: u64, work: Work) -> Option<ProcessSample> {
-    let of = |time| percent(time, PROCESS_WINDOW);
-    let sample = ProcessSample {
-        worker,
-        at,
-        sm: of(work.busy),
-        memory: of(work.dram),
-        encoder: of(work.encoder),
-        decoder: of(work.decoder),
-    };
-    (sample.sm + sample.memory + sample.encoder + sample.decoder > 0).then_some(sample)
 }
 
 /// Whole percent, rounded to the nearest, never above 100.
@@ -211,96 +171,4 @@ fn narrow(value: u64) -> u32 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-mod tests {
-    use super::*;
-    use crate::board::board;
-    use crate::channel::scenario::Phase;
-    use crate::schedule::{PowerModel, Script, Span, Worker};
-
-    fn timeline(demand: f64) -> Timeline {
-        let phase = Phase {
-            from: 0.0,
-            to: 60.0,
-            demand,
-            memory_bytes: 0,
-            sm: 1.0,
-            tensor: 1.0,
-            dram: 0.5,
-            encoder: 0.25,
-            decoder: 0.0,
-        };
-        Timeline::new(Script {
-            seed: 3,
-            cycle_seconds: 120.0,
-            engines: vec![1_000_000],
-            workers: vec![Worker { pid: 1, engine: 0, spans: vec![Span::new(&phase)] }],
-            brakes: Vec::new(),
-            power: PowerModel { idle: 70_000, dynamic: 630_000 },
-        })
-    }
-
-    fn at(timeline: &Timeline, seconds: u64) -> Meters<'_> {
-        Meters {
-            timeline,
-            board: board("h100").unwrap(),
-            warmer: 0,
-            surprise: None,
-            elapsed: seconds * 1_000_000_000,
-        }
-    }
-
-    #[test]
-    fn utilization_is_the_last_complete_window_in_whole_percent() {
-        let full = timeline(1.0);
-        assert_eq!(
-            at(&full, 10).utilization(),
-            Utilization { gpu: 100, memory: 50, encoder: 25, decoder: 0 }
-        );
-        assert_eq!(at(&full, 0).utilization(), Utilization::default());
-        assert_eq!(at(&full, 70).utilization(), Utilization::default());
-        let half = timeline(0.5);
-        let mut meters = at(&half, 10);
-        let first = meters.utilization();
-        meters.elapsed += 199_999_999;
-        assert_eq!(meters.utilization(), first);
-        let sum: u32 = (10..60).map(|second| at(&half, second).utilization().gpu).sum();
-        assert!((45..55).contains(&(sum / 50)), "{}", sum / 50);
-    }
-
-    #[test]
-    fn power_and_temperature_are_those_of_a_real_board() {
-        let full = timeline(1.0);
-        let (load, rest) = (at(&full, 59), at(&full, 119));
-        // 30 + 30 + 25 + 7.5 hundredths of the dynamic power, the encoder's half a hundredth.
-        assert_eq!(load.power_average(), 70_000 + 630_000 * 93 / 100);
-        assert_eq!(rest.power_average(), 70_000);
-        assert!((58..68).contains(&load.temperature()), "{}", load.temperature());
-        assert!((28..34).contains(&rest.temperature()));
-        assert!((20..30).contains(&load.margin().unwrap()));
-        assert!(rest.resting() && !load.resting());
-    }
-
-    #[test]
-    fn the_mean_power_misses_what_happens_between_its_looks() {
-        let half = timeline(0.5);
-        let meters = at(&half, 30);
-        let truth = half.power(29_000_000_000, 30_000_000_000);
-        assert_ne!(meters.power_average(), truth);
-        let off = meters.power_average().abs_diff(truth) as f64 / truth as f64;
-        assert!(off < 0.4, "{off}");
-    }
-
-    #[test]
-    fn process_samples_begin_after_the_last_seen_and_end_for_an_idle_gpu() {
-        let full = timeline(1.0);
-        let all = at(&full, 10).process_samples(None);
-        assert_eq!(all.len(), 16);
-        assert!(all.iter().all(|sample| sample.sm == 100 && sample.memory == 50));
-        let seen = all.get(13).unwrap().at;
-        assert_eq!(at(&full, 10).process_samples(Some(seen)).len(), 2);
-        assert!(at(&full, 100).process_samples(None).is_empty());
-        // A process that has ended is still in the buffer for a while.
-        assert!(!at(&full, 61).process_samples(None).is_empty());
-    }
-}
+mod tests;

@@ -23,6 +23,7 @@ use crate::abi::events::EventSets;
 use crate::abi::gpm::Samples;
 use crate::board::{self, Board};
 use crate::channel::condition::Health;
+use crate::channel::conditions::{ProcessKind, UseOf};
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
@@ -31,8 +32,11 @@ use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
 use crate::channel::settled::{Record, Settled, Slot, Version};
 use crate::clock::{Clock, Now};
+use crate::condition::Condition;
 use crate::replay::Replay;
-use crate::schedule::{self, Brake, Cycle, NOWHERE, PowerModel, Script, Span, Timeline, Worker, hash};
+use crate::schedule::{
+    self, Brake, Cycle, Face, Kind, NOWHERE, PowerModel, Script, Span, Timeline, Worker, hash,
+};
 use crate::surprise::Surprise;
 
 pub(crate) use instances::Instance;
@@ -66,6 +70,7 @@ pub(crate) struct Gpu {
     pub(crate) cut: u32,
     pub(crate) loads: u32,
     identity: u64,
+    pub(crate) condition: Arc<Condition>,
 }
 
 /// Something critical at a time within the cycle.
@@ -193,7 +198,12 @@ impl Node {
         let mut truth = Truth { elapsed_ns: now.elapsed, gpus: Vec::new(), processes: Vec::new(), xids };
         for gpu in &self.slots {
             let totals = gpu.timeline.lifetime(now.elapsed);
-            truth.gpus.push(GpuTruth { uuid: &gpu.uuid, busy_ns: totals.busy, energy_uj: totals.energy });
+            truth.gpus.push(GpuTruth {
+                uuid: &gpu.uuid,
+                busy_ns: totals.busy,
+                energy_uj: totals.energy,
+                engines: totals.engines,
+            });
             for (worker, work) in gpu.timeline.workers().iter().zip(&totals.workers) {
                 let instance = gpu.instances.iter().find(|instance| instance.engine == worker.engine);
                 truth.processes.push(ProcessTruth {
@@ -201,6 +211,7 @@ impl Node {
                     gpu: gpu.slot,
                     instance: instance.map(|instance| instance.entry),
                     busy_ns: work.busy,
+                    used: *work,
                 });
             }
         }
@@ -231,7 +242,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
     }
     let xids = scenario.xids.iter().map(|xid| ("xids", xid.gpu));
     let throttles = scenario.throttles.iter().map(|throttle| ("throttles", throttle.gpu));
-    match xids.chain(throttles).find(|(_, gpu)| !exists(*gpu)) {
+    match xids.chain(throttles).chain(scenario.conditions.gpus()).find(|(_, gpu)| !exists(*gpu)) {
         Some((place, gpu)) => Err(format!("{place}: there is no gpu {gpu}")),
         None => Ok(gpus),
     }
@@ -265,15 +276,18 @@ fn gpu(
     let seed = if slot.identity == 0 { scenario.seed } else { hash(scenario.seed ^ hash(slot.identity)) };
     let marks = identity::Marks::new(seed, index).cut(slot.cut);
     let surprise = group.surprise.as_deref().map(Surprise::named).transpose()?;
-    let instances = instances::instances(board, slot.placements.as_ref().unwrap_or(&group.mig), &marks)?;
+    let placements = slot.placements.as_ref().unwrap_or(&group.mig);
+    let instances = instances::instances(board, placements, &marks)?;
     let cycle = match became.former {
         Some(former) => Arc::clone(former.timeline.cycle()),
-        None => Arc::new(cycle(scenario, index, board, &instances, (&marks, slot.placements.is_none()))?),
+        None => {
+            Arc::new(cycle(scenario, (index, group), board, &instances, (&marks, slot.placements.is_none()))?)
+        }
     };
+    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle);
     let timeline = Arc::new(Timeline::going_on(cycle, slot.since.clone()));
     // The driver counts replays from its loading.
-    let many = if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) };
-    let replays = if timeline.reloaded() { 0 } else { marks.between(3, many) };
+    let replays = if timeline.reloaded() { 0 } else { marks.between(3, replays_of(surprise)) };
     Ok(Gpu {
         index,
         slot: index,
@@ -289,6 +303,7 @@ fn gpu(
         surprise,
         instances,
         timeline,
+        condition: Arc::new(condition),
         fate: settle::refusal(became.health),
         life: slot.life,
         cut: slot.cut,
@@ -297,10 +312,15 @@ fn gpu(
     })
 }
 
+/// Packets sent again on boards in good health, and on those of which captures show many.
+fn replays_of(surprise: Option<Surprise>) -> (u32, u32) {
+    if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) }
+}
+
 /// The script of a GPU as it is cut; in the scenario's own layout every process must have its place.
 fn cycle(
     scenario: &Scenario,
-    index: u32,
+    (index, group): (u32, &Gpus),
     board: &'static Board,
     instances: &[Instance],
     (marks, own): (&identity::Marks, bool),
@@ -311,7 +331,7 @@ fn cycle(
     }
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        let placed = worker(process, instances);
+        let placed = worker(process, group.use_of, instances);
         workers.push(if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) });
     }
     let mut brakes = Vec::new();
@@ -322,15 +342,22 @@ fn cycle(
     let dynamic = u64::from(board.power.limit_default) * 1_000 - idle;
     let power = PowerModel { idle, dynamic };
     let seed = marks.seed();
-    Ok(Cycle::new(Script { seed, cycle_seconds: scenario.cycle_seconds, engines, workers, brakes, power }))
+    let together = group.use_of.mps;
+    let cycle_seconds = scenario.cycle_seconds;
+    Ok(Cycle::new(Script { seed, cycle_seconds, engines, workers, brakes, power, together }))
 }
 
 /// A process whose place the layout does not have.
 fn nowhere(process: &Process) -> Worker {
-    Worker { pid: process.pid, engine: NOWHERE, spans: process.phases.iter().map(Span::new).collect() }
+    Worker {
+        pid: process.pid,
+        engine: NOWHERE,
+        spans: process.phases.iter().map(Span::new).collect(),
+        face: Face::default(),
+    }
 }
 
-fn worker(process: &Process, instances: &[Instance]) -> Result<Worker, String> {
+fn worker(process: &Process, use_of: UseOf, instances: &[Instance]) -> Result<Worker, String> {
     let place = format!("process {} on gpu {}", process.pid, process.gpu);
     let engine = match (process.instance, instances.is_empty()) {
         (None, true) => 0,
@@ -345,7 +372,24 @@ fn worker(process: &Process, instances: &[Instance]) -> Result<Worker, String> {
             instances.iter().find(here).ok_or_else(missing)?.engine
         }
     };
-    Ok(Worker { pid: process.pid, engine, spans: process.phases.iter().map(Span::new).collect() })
+    let spans = process.phases.iter().map(Span::new).collect();
+    Ok(Worker { pid: process.pid, engine, spans, face: face(process, use_of) })
+}
+
+fn face(process: &Process, use_of: UseOf) -> Face {
+    let listing = &process.listing;
+    let kind = match listing.kind {
+        ProcessKind::C if use_of.mps && !listing.server => Kind::Client,
+        ProcessKind::C => Kind::Compute,
+        ProcessKind::G => Kind::Graphics,
+        ProcessKind::Both => Kind::Both,
+    };
+    Face {
+        kind,
+        memory_unknown: listing.memory_unknown,
+        linger: listing.zombie_ms.saturating_mul(1_000_000),
+        garbage: listing.garbage_sm,
+    }
 }
 
 fn brake(throttle: &Throttle) -> Result<Brake, String> {

@@ -5,13 +5,24 @@
 //! checkpoint every second and the script repeats. It knows no meter, no NVML and no clock.
 //!
 //! In every slice each present worker wants its engine with the probability of its demand, by a hash, so
-//! the same script gives the same slices everywhere. Workers that want the same slice share it equally.
+//! the same script gives the same slices everywhere. Workers that want the same slice share it equally, or,
+//! under MPS, all have it.
 
+use std::sync::Mutex;
+
+use crate::state::lock;
+
+mod presence;
+mod span;
 mod timeline;
+mod walk;
 mod work;
 
-use crate::channel::scenario::Phase;
+pub(crate) use presence::{Face, Kind, Stay};
+pub(crate) use span::Span;
 pub(crate) use timeline::{Since, Timeline};
+use walk::Sums;
+pub(crate) use walk::Walk;
 pub(crate) use work::{Totals, Work};
 
 /// Nanoseconds of a slice.
@@ -21,50 +32,6 @@ const STRIDE: u64 = 100;
 const CHECKPOINTS: u64 = 3_600;
 const MILLION: u64 = 1_000_000;
 
-/// A phase in slices and parts per million.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    from: u64,
-    to: u64,
-    demand: u64,
-    /// Bytes held while the phase lasts.
-    pub(crate) memory: u64,
-    sm: u64,
-    tensor: u64,
-    dram: u64,
-    /// Millionths of the phase.
-    pub(crate) encoder: u64,
-    decoder: u64,
-}
-
-impl Span {
-    pub(crate) fn new(phase: &Phase) -> Self {
-        Self {
-            from: slices(phase.from),
-            to: slices(phase.to),
-            demand: millionths(phase.demand),
-            memory: phase.memory_bytes,
-            sm: millionths(phase.sm),
-            tensor: millionths(phase.tensor),
-            dram: millionths(phase.dram),
-            encoder: millionths(phase.encoder),
-            decoder: millionths(phase.decoder),
-        }
-    }
-
-    /// What a worker does in a slice of which it has `held` nanoseconds.
-    fn work(&self, held: u64) -> Work {
-        Work {
-            busy: held,
-            sm: held * self.sm / MILLION,
-            tensor: held * self.tensor / MILLION,
-            dram: held * self.dram / MILLION,
-            encoder: SLICE * self.encoder / MILLION,
-            decoder: SLICE * self.decoder / MILLION,
-        }
-    }
-}
-
 /// The engine of a worker whose place the GPU's layout does not have: it does not run.
 pub(crate) const NOWHERE: usize = usize::MAX;
 
@@ -73,11 +40,13 @@ pub(crate) struct Worker {
     pub(crate) pid: u32,
     pub(crate) engine: usize,
     pub(crate) spans: Vec<Span>,
+    /// What the driver says of it.
+    pub(crate) face: Face,
 }
 
 impl Worker {
-    fn span(&self, slice: u64) -> Option<&Span> {
-        self.spans.iter().find(|span| (span.from..span.to).contains(&slice))
+    fn span(&self, slice: u64) -> Option<(usize, &Span)> {
+        self.spans.iter().enumerate().find(|(_, span)| span.contains(slice))
     }
 }
 
@@ -105,6 +74,8 @@ pub(crate) struct Script {
     pub(crate) workers: Vec<Worker>,
     pub(crate) brakes: Vec<Brake>,
     pub(crate) power: PowerModel,
+    /// Whether workers that want the same slice all have it whole (MPS) instead of sharing it by turns.
+    pub(crate) together: bool,
 }
 
 /// One GPU's script without end, summed from elapsed 0.
@@ -113,17 +84,28 @@ pub(crate) struct Cycle {
     /// Slices in a cycle.
     cycle: u64,
     stride: u64,
+    /// Where each worker's spans begin among all.
+    offsets: Vec<usize>,
     /// Sums at the beginning of every stride.
-    checkpoints: Vec<Totals>,
-    whole: Totals,
+    checkpoints: Vec<Sums>,
+    whole: Sums,
+    /// The last two answers: one call of a client asks for the same times again and again.
+    known: Mutex<[Option<(u64, Totals)>; 2]>,
 }
 
 impl Cycle {
     pub(crate) fn new(script: Script) -> Self {
         let cycle = slices(script.cycle_seconds).max(1);
         let stride = STRIDE.max(cycle / CHECKPOINTS);
-        let whole = Totals::nothing(script.engines.len(), script.workers.len());
-        let mut cycles = Self { script, cycle, stride, checkpoints: Vec::new(), whole };
+        let mut spans = 0;
+        let mut offsets = Vec::new();
+        for worker in &script.workers {
+            offsets.push(spans);
+            spans += worker.spans.len();
+        }
+        let whole = Sums::nothing(script.engines.len(), spans);
+        let mut cycles =
+            Self { script, cycle, stride, offsets, checkpoints: Vec::new(), whole, known: Mutex::default() };
         let mut sum = cycles.whole.clone();
         for slice in 0..cycle {
             if slice.is_multiple_of(stride) {
@@ -139,6 +121,11 @@ impl Cycle {
         &self.script.workers
     }
 
+    /// Nanoseconds until the script repeats.
+    pub(crate) fn length(&self) -> u64 {
+        self.cycle * SLICE
+    }
+
     /// The share of the GPU that an engine is.
     pub(crate) fn share(&self, engine: usize) -> f64 {
         self.script.engines.get(engine).map_or(0.0, |millionths| *millionths as f64 / MILLION as f64)
@@ -146,26 +133,34 @@ impl Cycle {
 
     /// Everything done up to an elapsed time.
     pub(crate) fn totals(&self, elapsed: u64) -> Totals {
+        let mut known = lock(&self.known);
+        if let Some((_, totals)) = known.iter().flatten().find(|(at, _)| *at == elapsed) {
+            return totals.clone();
+        }
+        let totals = self.walk(elapsed).totals();
+        known.swap(0, 1);
+        known[0] = Some((elapsed, totals.clone()));
+        totals
+    }
+
+    /// A walk that begins at an elapsed time: cheaper than asking for the totals of many times near it.
+    pub(crate) fn walk(&self, elapsed: u64) -> Walk<'_> {
         let (cycles, slice, part) = self.place(elapsed);
         let stride = slice / self.stride;
-        let mut sum = usize::try_from(stride)
-            .ok()
-            .and_then(|index| self.checkpoints.get(index))
-            .cloned()
-            .unwrap_or_default();
+        let known = usize::try_from(stride).ok().and_then(|index| self.checkpoints.get(index));
+        let mut sums = known.cloned().unwrap_or_default();
         for full in stride * self.stride..slice {
-            self.accumulate(full, SLICE, &mut sum);
+            self.accumulate(full, SLICE, &mut sums);
         }
-        self.accumulate(slice, part, &mut sum);
-        sum.add(&self.whole, cycles);
-        sum
+        sums.add(&self.whole, cycles);
+        Walk { cycle: self, slices: elapsed / SLICE, part, sums, stopped: false }
     }
 
     /// The workers that exist at an elapsed time, with what they do.
     pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
         let (_, slice, _) = self.place(elapsed);
         let workers = self.script.workers.iter().enumerate().filter(|(_, worker)| worker.engine != NOWHERE);
-        workers.filter_map(move |(index, worker)| Some((index, worker, worker.span(slice)?)))
+        workers.filter_map(move |(index, worker)| Some((index, worker, worker.span(slice)?.1)))
     }
 
     /// Mean milliwatts between two elapsed times not far apart; what is before 0 counts as rest.
@@ -211,54 +206,64 @@ impl Cycle {
     }
 
     /// Whether a worker wants its engine in a slice.
-    fn wants(&self, index: usize, slice: u64) -> Option<(&Worker, &Span, bool)> {
-        let worker = self.script.workers.get(index)?;
-        let span = worker.span(slice)?;
+    fn wants(&self, worker: &Worker, span: &Span, slice: u64) -> bool {
         let place = (slice << 20) ^ (worker.engine as u64) << 60;
-        let wants = hash(self.script.seed ^ hash(place ^ u64::from(worker.pid))) % MILLION < span.demand;
-        Some((worker, span, wants))
+        hash(self.script.seed ^ hash(place ^ u64::from(worker.pid))) % MILLION < span.demand
     }
 
-    /// Calls `each` with what every present worker does in a slice.
-    fn slice(&self, slice: u64, mut each: impl FnMut(usize, &Worker, Work)) {
+    /// Calls `each` with every present worker, its span's number and the nanoseconds it has of a slice.
+    fn slice(&self, slice: u64, mut each: impl FnMut(&Worker, &Span, usize, u64)) {
         for (engine, _) in self.script.engines.iter().enumerate() {
+            let workers = self.script.workers.iter().zip(&self.offsets);
             let here =
-                |index: &usize| self.script.workers.get(*index).is_some_and(|worker| worker.engine == engine);
-            let all = 0..self.script.workers.len();
-            let want = |index: usize| self.wants(index, slice).is_some_and(|(_, _, wants)| wants);
-            let wanting = all.clone().filter(here).filter(|index| want(*index)).count() as u64;
-            let mut remainder = SLICE.checked_rem(wanting).unwrap_or(0);
-            for index in all.filter(here) {
-                let Some((worker, span, wants)) = self.wants(index, slice) else { continue };
+                workers.filter(|(worker, _)| worker.engine == engine).filter_map(|(worker, offset)| {
+                    let (number, span) = worker.span(slice)?;
+                    Some((worker, span, offset + number))
+                });
+            let wanting =
+                here.clone().filter(|(worker, span, _)| self.wants(worker, span, slice)).count() as u64;
+            let turns = if self.script.together { wanting.min(1) } else { wanting };
+            let mut remainder = SLICE.checked_rem(turns).unwrap_or(0);
+            for (worker, span, number) in here {
                 let mut held = 0;
-                if wants {
-                    held = SLICE.checked_div(wanting).unwrap_or(0) + remainder;
+                if wanting > 0 && self.wants(worker, span, slice) {
+                    held = SLICE.checked_div(turns).unwrap_or(0) + remainder;
                     remainder = 0;
                 }
-                each(index, worker, span.work(held));
+                each(worker, span, number, held);
             }
         }
     }
 
-    fn accumulate(&self, slice: u64, part: u64, sum: &mut Totals) {
+    fn accumulate(&self, slice: u64, part: u64, sum: &mut Sums) {
         if part == 0 {
             return;
         }
-        let scale = |time: u64| time * part / SLICE;
-        let mut busy = 0;
+        let scale = |time: u64| if part == SLICE { time } else { time * part / SLICE };
+        let mut busy = false;
         let mut dynamic = 0;
-        self.slice(slice, |index, worker, work| {
-            busy |= work.busy;
-            dynamic += self.heat(worker.engine, work);
-            let scaled = work.map(scale);
-            if let Some(mine) = sum.workers.get_mut(index) {
-                *mine += scaled;
+        let mut last = None;
+        self.slice(slice, |worker, span, number, held| {
+            dynamic += self.heat(worker.engine, span, held);
+            if let Some(mine) = sum.spans.get_mut(number) {
+                mine.held += scale(held);
+                mine.present += part;
             }
+            if held == 0 {
+                return;
+            }
+            busy = true;
             if let Some(engine) = sum.engines.get_mut(worker.engine) {
-                *engine += scaled;
+                // Whoever comes after the first on an engine takes its turn by a switch, or runs beside it.
+                if last == Some(worker.engine) {
+                    engine.switches += u64::from(!self.script.together && part == SLICE);
+                } else {
+                    engine.busy += part;
+                }
             }
+            last = Some(worker.engine);
         });
-        if busy > 0 {
+        if busy {
             sum.busy += part;
         }
         sum.energy += self.milliwatts(slice, dynamic) * part / MILLION;
@@ -267,19 +272,14 @@ impl Cycle {
     /// Milliwatts in a slice.
     fn draw(&self, slice: u64) -> u64 {
         let mut dynamic = 0;
-        self.slice(slice, |_, worker, work| dynamic += self.heat(worker.engine, work));
+        self.slice(slice, |worker, span, _, held| dynamic += self.heat(worker.engine, span, held));
         self.milliwatts(slice, dynamic)
     }
 
-    /// Milliwatts that work in a slice adds: most of it clocks and SMs, then tensor cores, then memory.
-    fn heat(&self, engine: usize, work: Work) -> u64 {
+    /// Milliwatts that a worker adds in a slice.
+    fn heat(&self, engine: usize, span: &Span, held: u64) -> u64 {
         let share = self.script.engines.get(engine).copied().unwrap_or(0);
-        let weighted = 30 * work.busy
-            + 30 * work.sm
-            + 25 * work.tensor
-            + 15 * work.dram
-            + 2 * (work.encoder + work.decoder);
-        self.script.power.dynamic * (weighted / 100) / SLICE * share / MILLION
+        self.script.power.dynamic * (span.heat(held) / 100) / SLICE * share / MILLION
     }
 
     fn milliwatts(&self, slice: u64, dynamic: u64) -> u64 {

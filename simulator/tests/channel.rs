@@ -181,8 +181,13 @@ type Call = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, usize, usize, 
 /// The names of all exported functions, from the source.
 fn functions() -> Vec<String> {
     let mut names = Vec::new();
-    for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/abi")).unwrap() {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+    let mut paths = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi")];
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let text = fs::read_to_string(path).unwrap();
         let functions = text.split("fn nvml").skip(1).filter_map(|rest| rest.split_once('('));
         names.extend(functions.map(|(name, _)| format!("nvml{name}")));
     }

@@ -66,6 +66,14 @@ pub(crate) fn fill<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values:
     values.iter().enumerate().try_for_each(|(index, value)| items.put_at(index, *value))
 }
 
+/// As `fill`, for the lists in which asking with a count of 0 for the number is no error.
+pub(crate) fn listed<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
+    if count.get()? == 0 {
+        return count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX));
+    }
+    fill(count, items, values)
+}
+
 /// The entries of a driver whose structure has eight bytes more. A real one writes past the end of a caller
 /// that has the shorter structure; here the list is cut there.
 fn fill_wide<T: Copy + 'static>(items: Out<T>, values: &[T], room: usize) -> Answer {
@@ -78,14 +86,6 @@ fn fill_wide<T: Copy + 'static>(items: Out<T>, values: &[T], room: usize) -> Ans
         }
     }
     Ok(())
-}
-
-/// As `fill`, for the lists in which asking with a count of 0 for the number is no error.
-pub(crate) fn listed<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
-    if count.get()? == 0 {
-        return count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX));
-    }
-    fill(count, items, values)
 }
 
 /// Checks the version word with which a caller says which structure it means.

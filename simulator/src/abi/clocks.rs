@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
     nvmlClkMonFaultInfo_t, nvmlClkMonStatus_t, nvmlClockId_t, nvmlClockType_t, nvmlDeviceCurrentClockFreqs_t,
-    nvmlEnableState_t, nvmlPerfPolicyType_t, nvmlPstates_t, nvmlRestrictedAPI_t, nvmlViolationTime_t,
+    nvmlEnableState_t, nvmlPstates_t, nvmlRestrictedAPI_t,
 };
 
 use super::answer::{DEPRECATED, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
@@ -146,29 +146,6 @@ gpu_calls! {
     fn nvmlDeviceGetSupportedClocksThrottleReasons(at, reasons: Out<c_ulonglong>) {
         let _ = at;
         reasons.put(SUPPORTED)
-    }
-
-    fn nvmlDeviceGetViolationStatus(at, policy: nvmlPerfPolicyType_t, time: Out<nvmlViolationTime_t>) {
-        time.put(nvmlViolationTime_t {
-            // Microseconds.
-            referenceTime: at.now.utc / 1_000,
-            violationTime: violation(at, policy).ok_or(INVALID_ARGUMENT)?,
-        })
-    }
-}
-
-/// Nanoseconds since elapsed 0 in which a policy (NVML_PERF_POLICY_*) held the clocks down.
-pub(super) fn violation(at: &Device<'_>, policy: nvmlPerfPolicyType_t) -> Option<u64> {
-    let braked = |reasons| at.gpu.timeline.braked(reasons, at.now.elapsed);
-    match policy {
-        0 => Some(braked(0x4) + at.gpu.surprise.map_or(0, Surprise::former_power_cap)),
-        1 => Some(braked(0x20) + braked(0x40)),
-        2 => Some(braked(0x10)),
-        3 => Some(braked(0x80)),
-        4 | 5 => Some(0),
-        10 => Some(braked(0x2)),
-        11 => Some(0),
-        _ => None,
     }
 }
 

@@ -56,7 +56,7 @@ gpu_calls! {
 
 /// A session of 1080p H.264 for each process that encodes now.
 fn sessions(at: &Device<'_>) -> Vec<nvmlEncoderSessionInfo_t> {
-    let encoding = at.gpu.timeline.present(at.now.elapsed).filter(|(_, _, span)| span.encoder > 0);
+    let encoding = at.gpu.timeline.present(at.now.elapsed).filter(|(_, _, span)| span.encoder() > 0);
     encoding
         .map(|(index, worker, span)| nvmlEncoderSessionInfo_t {
             sessionId: c_uint::try_from(index).unwrap_or(0) + 1,
@@ -65,7 +65,7 @@ fn sessions(at: &Device<'_>) -> Vec<nvmlEncoderSessionInfo_t> {
             codecType: 0,
             hResolution: 1920,
             vResolution: 1080,
-            averageFps: c_uint::try_from(FRAMES * span.encoder / 1_000_000).unwrap_or(0),
+            averageFps: c_uint::try_from(FRAMES * span.encoder() / 1_000_000).unwrap_or(0),
             averageLatency: LATENCY,
         })
         .collect()

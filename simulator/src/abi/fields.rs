@@ -6,11 +6,11 @@ use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 use super::buffers::Out;
-use super::clocks::violation;
-use super::links::{nvlink, of_link, pcie};
 use super::power::{scoped_limits, scoped_power};
-use super::{Device, gpu_calls};
+use super::violations::{braked, violation};
+use super::{Device, gpu_calls, health, links, pcie};
 use crate::board::Limits;
+use crate::channel::conditions::{ErrorKind, LinkErrorKind};
 
 /// The scope that means all links.
 const ALL: c_uint = c_uint::MAX;
@@ -62,19 +62,24 @@ fn whole(value: u64) -> nvmlValue_t {
 fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
     let renumbered = at.node.renumbered_fields();
     match field {
-        1 | 2 => Ok(Value::Unsigned(1)),
-        // Total volatile and aggregate errors; the locations 7-28 are not told apart since Ampere.
-        3..=6 => Ok(Value::Long(0)),
+        1 | 2 => health::mode(at).map(Value::Unsigned),
+        // Corrected and uncorrected by turns: volatile, then aggregate.
+        3..=6 => health::total(at, (field - 3) % 2, (field - 3) / 2).map(Value::Long),
+        7..=28 => located(at, field),
+        29 | 30 => {
+            Ok(Value::Unsigned(u32::try_from(health::retired(at, field - 29)?.len()).unwrap_or(u32::MAX)))
+        }
+        31 | 92 | 93 => pages_pending(at, field),
         74..=79 => brake(at, field - 74),
         80 => brake(at, 10),
         81 => brake(at, 11),
         82 => at.meters().memory_temperature().map(Value::Unsigned).ok_or(NOT_SUPPORTED),
         83 | 191 => Ok(Value::Long(at.gpu.timeline.totals(at.now.elapsed).energy / 1_000)),
-        94 => Ok(Value::Unsigned(at.gpu.replays)),
+        94 => Ok(Value::Unsigned(pcie::replays(at))),
         95 => Ok(Value::Unsigned(0)),
         142..=145 => {
-            at.undivided()?;
-            Ok(Value::Unsigned(0))
+            let rows = health::remapped(at)?;
+            rows.get(field as usize - 142).copied().map(Value::Unsigned).ok_or(NOT_SUPPORTED)
         }
         32..=73 | 84..=91 | 96..=141 | 146..=168 => link(at, field, scope),
         169 | 173..=183 => Ok(Value::Unsigned(0)),
@@ -83,9 +88,11 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         188 => limit(scoped_limits(at, scope)?.1),
         189 | 190 | 192 => limit(scoped_limits(at, scope)?.2),
         193..=196 => tlimit(at, field - 193),
-        197 => Ok(Value::Long(pcie(&at.gpu.timeline, at.now.elapsed).sent)),
-        198 => Ok(Value::Long(pcie(&at.gpu.timeline, at.now.elapsed).received)),
-        226 | 227 | 230 => Ok(Value::Unsigned(0)),
+        197 => Ok(Value::Long(pcie::counted(at).sent)),
+        198 => Ok(Value::Long(pcie::counted(at).received)),
+        226 => Ok(Value::Unsigned(u32::from(matches!(action(at), 1 | 2)))),
+        227 => Ok(Value::Unsigned(u32::from(action(at) == 4))),
+        230 => Ok(Value::Unsigned(action(at))),
         // Driver 580.82 moved these three behind the power-smoothing fields.
         251..=253 if !renumbered => thermal(at, field - 251),
         269..=271 if renumbered => thermal(at, field - 269),
@@ -101,7 +108,7 @@ fn brake(at: &Device<'_>, policy: c_uint) -> Result<Value, Refused> {
 /// Nanoseconds of software thermal slowdown, hardware thermal slowdown, hardware power brake.
 fn thermal(at: &Device<'_>, which: c_uint) -> Result<Value, Refused> {
     let reason = [0x20, 0x40, 0x80].get(which as usize).copied().ok_or(NOT_SUPPORTED)?;
-    Ok(Value::Long(at.gpu.timeline.braked(reason, at.now.elapsed)))
+    Ok(Value::Long(braked(at, reason)))
 }
 
 fn limit(watts: u32) -> Result<Value, Refused> {
@@ -125,34 +132,110 @@ fn power(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused
     scoped_power(at, field == 185, scope).map(Value::Unsigned)
 }
 
-/// NVLink fields: errors are 0, throughput grows with load; not answered in MIG mode.
+/// NVML's number of the recovery action asked for.
+fn action(at: &Device<'_>) -> u32 {
+    at.gpu.condition.health.action(at.now.elapsed)
+}
+
+/// ECC counters of one place: L1, L2, device memory, registers, texture, CBU; volatile ones first.
+fn located(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
+    let (counter, place) = if field < 18 { (0, field - 7) } else { (1, field - 18) };
+    // Of CBU only what was not corrected.
+    let (kind, place) = if place == 10 { (1, 5) } else { (place % 2, place / 2) };
+    let location = [0, 1, 2, 3, 4, 6].get(place as usize).copied().ok_or(NOT_SUPPORTED)?;
+    // Since Ampere the fields are not answered, not even that of the device memory.
+    if crate::habits::splits_sram(at.gpu.board) {
+        return Err(NOT_SUPPORTED);
+    }
+    health::located(at, kind, counter, location).map(Value::Long)
+}
+
+fn pages_pending(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
+    let (corrected, uncorrected) = (ErrorKind::PageRetiredCorrected, ErrorKind::PageRetiredUncorrected);
+    let causes: &[ErrorKind] = match field {
+        92 => &[corrected],
+        93 => &[uncorrected],
+        _ => &[corrected, uncorrected],
+    };
+    health::retirement_pending(at, causes).map(Value::Unsigned)
+}
+
+/// NVLink fields; not answered in MIG mode.
 fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
     at.undivided()?;
     let links = at.gpu.board.nvlinks;
     if links == 0 {
         return Err(NOT_SUPPORTED);
     }
-    let within = scope < links || scope == ALL;
-    let speed = Value::Unsigned(at.gpu.board.nvlink_speed);
-    match field {
-        // Counters of single links (0 to 11) and their sums.
-        32..=59 | 96..=119 | 148..=160 => Ok(Value::Long(0)),
-        84..=90 | 132..=137 => Ok(speed),
-        91 | 147 => Ok(Value::Unsigned(links)),
-        138..=141 if within => {
-            let all = nvlink(&at.gpu.timeline, at.now.elapsed);
-            let bytes = if field.is_multiple_of(2) { all.sent } else { all.received };
-            // Raw counts protocol too, about a sixteenth more.
-            let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
-            let kibibytes = bytes / 1_024;
-            Ok(Value::Long(if scope == ALL { kibibytes } else { of_link(kibibytes, scope, links) }))
+    if let Some((kind, which)) = error_field(field) {
+        if which.is_some_and(|link| link >= links) {
+            return Err(NOT_SUPPORTED);
         }
-        161..=163 if within => Ok(Value::Long(0)),
-        164 if within => Ok(speed),
-        165 if within => Ok(Value::Unsigned(1)),
-        166 if within => Ok(Value::Unsigned(at.gpu.board.nvlink_version)),
-        138..=141 | 161..=166 => Err(INVALID_ARGUMENT),
+        return Ok(Value::Long(links::errors(at, kind, which)));
+    }
+    let scoped = match scope {
+        ALL => None,
+        link if link < links => Some(link),
+        _ if matches!(field, 138..=141 | 161..=166) => return Err(INVALID_ARGUMENT),
+        _ => None,
+    };
+    let speed = |link: Option<u32>| {
+        let up = link.is_none_or(|link| links::up(at, link)) && (0..links).any(|link| links::up(at, link));
+        Value::Unsigned(if up { at.gpu.board.nvlink_speed } else { 0 })
+    };
+    match field {
+        84..=89 => Ok(speed(Some(field - 84))),
+        132..=137 => Ok(speed(Some(field - 132 + 6))),
+        90 => Ok(speed(None)),
+        91 | 147 => Ok(Value::Unsigned(links)),
+        138..=141 => Ok(Value::Long(kibibytes(at, field, scoped))),
+        161..=163 => {
+            let count = |kind| links::errors(at, kind, scoped);
+            Ok(Value::Long(match field {
+                161 => count(LinkErrorKind::Replay),
+                162 => count(LinkErrorKind::Recovery),
+                _ => count(LinkErrorKind::CrcFlit) + count(LinkErrorKind::CrcData),
+            }))
+        }
+        164 => Ok(speed(scoped)),
+        165 => Ok(Value::Unsigned(scoped.map_or(1, |link| links::up(at, link).into()))),
+        166 => Ok(Value::Unsigned(at.gpu.board.nvlink_version)),
         // The bandwidth counters before Ampere, and what Hopper does not say.
         _ => Err(NOT_SUPPORTED),
     }
+}
+
+/// Which errors of which link a field counts; no link: the sum of all. The first twelve links have fields.
+fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
+    use LinkErrorKind::{CrcData, CrcFlit, EccData, Recovery, Replay};
+    let kinds = [CrcFlit, CrcData, Replay, Recovery];
+    match field {
+        32..=59 => {
+            let (kind, link) = ((field - 32) / 7, (field - 32) % 7);
+            kinds.get(kind as usize).map(|kind| (*kind, (link < 6).then_some(link)))
+        }
+        96..=119 => {
+            let (kind, link) = ((field - 96) / 6, (field - 96) % 6 + 6);
+            kinds.get(kind as usize).map(|kind| (*kind, Some(link)))
+        }
+        148..=159 => Some((EccData, Some(field - 148))),
+        160 => Some((EccData, None)),
+        _ => None,
+    }
+}
+
+/// KiB of data (138, 139) or with protocol (140, 141), sent and received by turns.
+fn kibibytes(at: &Device<'_>, field: c_uint, link: Option<u32>) -> u64 {
+    let of = |bytes: u64| {
+        // The protocol is about a sixteenth more.
+        let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
+        bytes / 1_024
+    };
+    let mut sum = 0;
+    for (number, carried) in (0..).zip(links::traffic(at)) {
+        if link.is_none_or(|link| link == number) {
+            sum += of(if field.is_multiple_of(2) { carried.sent } else { carried.received });
+        }
+    }
+    sum
 }

@@ -1,30 +1,143 @@
-//! ECC, row remapping, retired pages: a board in good health.
+//! ECC, row remapping, retired pages: the health of memory.
 
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlEccCounterType_t, nvmlEnableState_t, nvmlMemoryErrorType_t, nvmlMemoryLocation_t,
-    nvmlPageRetirementCause_t, nvmlRowRemapperHistogramValues_t,
+    nvmlEccCounterType_t, nvmlEccErrorCounts_t, nvmlEccSramErrorStatus_v1_t,
+    nvmlEccSramUniqueUncorrectedErrorCounts_v1_t, nvmlEccSramUniqueUncorrectedErrorEntry_v1_t,
+    nvmlEnableState_t, nvmlMemoryErrorType_t, nvmlMemoryLocation_t, nvmlPageRetirementCause_t,
+    nvmlRowRemapperHistogramValues_t,
 };
 
-use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
-use super::buffers::Out;
+use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
+use super::buffers::{Out, expect_version, fill};
 use super::{Device, device_calls, gpu_calls};
+use crate::channel::conditions::ErrorKind::{
+    self, DramCorrected, DramUncorrected, PageRetiredCorrected, PageRetiredUncorrected, SramCorrected,
+    SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
+};
+use crate::habits::{self, Ecc};
+use crate::node::Gpu;
+
+/// Memory locations of NVML that are told apart since Ampere.
+const DRAM: nvmlMemoryLocation_t = 2;
+const SRAM: nvmlMemoryLocation_t = 7;
+const L2: nvmlMemoryLocation_t = 1;
+
+const SRAM_UNCORRECTED: [ErrorKind; 2] = [SramUncorrectedParity, SramUncorrectedSecded];
+
+impl Device<'_> {
+    /// From the last load of the driver to now, in elapsed nanoseconds.
+    pub(super) fn since_load(&self) -> (u64, u64) {
+        (loaded(self.gpu, self.now.elapsed), self.now.elapsed)
+    }
+
+    /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
+    fn errors(&self, kinds: &[ErrorKind], volatile: bool) -> u64 {
+        let span = if volatile { self.since_load() } else { (0, self.now.elapsed) };
+        self.gpu.condition.health.errors(kinds, self.instance.map(|instance| instance.entry), span)
+    }
+
+    /// Refuses where no errors are counted, and what an instance does not show: it has only the uncorrected
+    /// errors of its SRAM since the driver was loaded.
+    fn counts(&self, shown_by_instances: bool) -> Answer {
+        let on = habits::ecc(self.gpu.board) == Ecc::On;
+        if on && (self.instance.is_none() || shown_by_instances) { Ok(()) } else { Err(NOT_SUPPORTED) }
+    }
+}
+
+/// When the driver that answers at an elapsed time was loaded.
+pub(super) fn loaded(gpu: &Gpu, elapsed: u64) -> u64 {
+    gpu.condition.loaded(elapsed).max(gpu.timeline.counted_from())
+}
+
+/// All errors of a type (0 corrected, 1 uncorrected) and counter (0 volatile, 1 aggregate).
+pub(super) fn total(at: &Device<'_>, kind: c_uint, counter: c_uint) -> Result<u64, Refused> {
+    let kinds: &[ErrorKind] = match kind {
+        0 => &[DramCorrected, SramCorrected],
+        1 => &[DramUncorrected, SramUncorrectedParity, SramUncorrectedSecded],
+        _ => return Err(INVALID_ARGUMENT),
+    };
+    if counter > 1 {
+        return Err(INVALID_ARGUMENT);
+    }
+    at.counts(kind == 1 && counter == 0)?;
+    Ok(at.errors(kinds, counter == 0))
+}
+
+/// Errors of one place in memory.
+pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_uint) -> Result<u64, Refused> {
+    if kind > 1 || counter > 1 || place > SRAM {
+        return Err(INVALID_ARGUMENT);
+    }
+    at.counts(kind == 1 && counter == 0 && place == SRAM)?;
+    let split = habits::splits_sram(at.gpu.board);
+    let kinds: &[ErrorKind] = match (place, kind) {
+        (DRAM, 0) => &[DramCorrected],
+        (DRAM, _) => &[DramUncorrected],
+        // Before Ampere what is in caches is counted at the second level.
+        (SRAM, 0) if split => &[SramCorrected],
+        (SRAM, 1) => &SRAM_UNCORRECTED,
+        (L2, 0) if !split => &[SramCorrected],
+        (L2, 1) if !split => &SRAM_UNCORRECTED,
+        (0 | 3..=6, _) if !split => &[],
+        _ => return Err(NOT_SUPPORTED),
+    };
+    Ok(at.errors(kinds, counter == 0))
+}
+
+/// Whether ECC is on; both now and after the next boot, since nothing changes it.
+pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
+    match habits::ecc(at.gpu.board) {
+        Ecc::Absent => Err(NOT_SUPPORTED),
+        Ecc::Off => Ok(0),
+        Ecc::On => Ok(1),
+    }
+}
+
+/// Rows corrected, uncorrected, pending, failed; not answered in MIG mode, while the histogram is.
+pub(super) fn remapped(at: &Device<'_>) -> Result<[c_uint; 4], Refused> {
+    at.undivided()?;
+    if !habits::remaps_rows(at.gpu.board) {
+        return Err(NOT_SUPPORTED);
+    }
+    let (loaded, now) = at.since_load();
+    let rows = at.gpu.condition.health.remaps(loaded, now);
+    Ok([rows.correctable, rows.uncorrectable, rows.pending.into(), rows.failure.into()])
+}
+
+/// Addresses and elapsed times of the pages retired for a cause.
+pub(super) fn retired(at: &Device<'_>, cause: c_uint) -> Result<Vec<(u64, u64)>, Refused> {
+    let kind = match cause {
+        0 => PageRetiredCorrected,
+        1 => PageRetiredUncorrected,
+        _ => return Err(INVALID_ARGUMENT),
+    };
+    if !habits::retires_pages(at.gpu.board) {
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(at.gpu.condition.health.pages(kind, at.now.elapsed))
+}
+
+/// Whether pages of a cause wait for the next load of the driver.
+pub(super) fn retirement_pending(at: &Device<'_>, causes: &[ErrorKind]) -> Result<c_uint, Refused> {
+    if !habits::retires_pages(at.gpu.board) {
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(c_uint::from(at.errors(causes, true) > 0))
+}
 
 gpu_calls! {
     fn nvmlDeviceGetEccMode(at, current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>) {
-        let _ = at;
         pending.pointer()?;
-        current.put(1)?;
-        pending.put(1)
+        current.put(mode(at)?)?;
+        pending.put(mode(at)?)
     }
 
-    fn nvmlDeviceGetDefaultEccMode(at, mode: Out<nvmlEnableState_t>) {
-        let _ = at;
-        mode.put(1)
+    fn nvmlDeviceGetDefaultEccMode(at, default: Out<nvmlEnableState_t>) {
+        default.put(mode(at)?)
     }
 
-    // Not answered in MIG mode, while the histogram is.
     fn nvmlDeviceGetRemappedRows(
         at,
         corrected: Out<c_uint>,
@@ -32,53 +145,102 @@ gpu_calls! {
         pending: Out<c_uint>,
         failed: Out<c_uint>
     ) {
-        at.undivided()?;
-        remapped(at)?;
-        for value in [corrected, uncorrected, pending, failed] {
-            value.put(0)?;
+        for (place, value) in [corrected, uncorrected, pending, failed].into_iter().zip(remapped(at)?) {
+            place.put(value)?;
         }
         Ok(())
     }
 
     fn nvmlDeviceGetRowRemapperHistogram(at, values: Out<nvmlRowRemapperHistogramValues_t>) {
-        remapped(at)?;
+        if !habits::remaps_rows(at.gpu.board) {
+            return Err(NOT_SUPPORTED);
+        }
+        let banks = at.gpu.condition.health.histogram(at.now.elapsed);
         values.put(nvmlRowRemapperHistogramValues_t {
-            max: at.gpu.board.remap_banks,
-            high: 0,
-            partial: 0,
-            low: 0,
-            none: 0,
+            max: banks.max,
+            high: banks.high,
+            partial: banks.partial,
+            low: banks.low,
+            none: banks.none,
         })
     }
 
-    // Rows are remapped since Ampere; pages are not retired.
     fn nvmlDeviceGetRetiredPages(
         at,
-        _cause: nvmlPageRetirementCause_t,
-        _count: Out<c_uint>,
-        _addresses: Out<c_ulonglong>
+        cause: nvmlPageRetirementCause_t,
+        count: Out<c_uint>,
+        addresses: Out<c_ulonglong>
     ) {
-        let _ = at;
-        Err(NOT_SUPPORTED)
+        let pages: Vec<c_ulonglong> = retired(at, cause)?.into_iter().map(|(address, _)| address).collect();
+        fill(count, addresses, &pages)
     }
 
-    fn nvmlDeviceGetRetiredPagesPendingStatus(at, _pending: Out<nvmlEnableState_t>) {
-        let _ = at;
-        Err(NOT_SUPPORTED)
+    // Times are UTC microseconds.
+    fn nvmlDeviceGetRetiredPages_v2(
+        at,
+        cause: nvmlPageRetirementCause_t,
+        count: Out<c_uint>,
+        addresses: Out<c_ulonglong>,
+        times: Out<c_ulonglong>
+    ) {
+        let begun = at.now.utc.saturating_sub(at.now.elapsed);
+        let pages = retired(at, cause)?;
+        let places: Vec<c_ulonglong> = pages.iter().map(|(address, _)| *address).collect();
+        fill(count, addresses, &places)?;
+        let stamped = pages.iter().enumerate();
+        stamped.into_iter().try_for_each(|(index, (_, when))| times.put_at(index, (begun + when) / 1_000))
+    }
+
+    fn nvmlDeviceGetRetiredPagesPendingStatus(at, pending: Out<nvmlEnableState_t>) {
+        pending.put(retirement_pending(at, &[PageRetiredCorrected, PageRetiredUncorrected])?)
+    }
+
+    // Parity and SEC-DED are not told apart before Ampere. Boards without ECC answer zeros all the same.
+    fn nvmlDeviceGetSramEccErrorStatus(at, status: Out<nvmlEccSramErrorStatus_v1_t>) {
+        let version = status.get()?.version;
+        expect_version::<nvmlEccSramErrorStatus_v1_t>(version, 1)?;
+        if !habits::splits_sram(at.gpu.board) {
+            return Err(NOT_SUPPORTED);
+        }
+        status.put(sram_status(at, version))
+    }
+
+    fn nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(
+        at,
+        request: Out<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>
+    ) {
+        let mut asked = request.get()?;
+        expect_version::<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>(asked.version, 1)?;
+        if !habits::splits_sram(at.gpu.board) || at.counts(false).is_err() {
+            return Err(NOT_SUPPORTED);
+        }
+        let filled = fill(Out::at(&raw mut asked.entryCount), Out::at(asked.entries), &unique(at));
+        request.put(asked)?;
+        filled
+    }
+
+    // Which places Ampere and later answer here was not seen: DRAM and, for all caches, the second level.
+    fn nvmlDeviceGetDetailedEccErrors(
+        at,
+        kind: nvmlMemoryErrorType_t,
+        counter: nvmlEccCounterType_t,
+        counts: Out<nvmlEccErrorCounts_t>
+    ) {
+        let all = total(at, kind, counter)?;
+        let deviceMemory = located(at, kind, counter, DRAM)?;
+        let l2Cache = all.saturating_sub(deviceMemory);
+        counts.put(nvmlEccErrorCounts_t { l1Cache: 0, l2Cache, deviceMemory, registerFile: 0 })
     }
 }
 
 device_calls! {
     fn nvmlDeviceGetTotalEccErrors(
-        _,
+        at,
         kind: nvmlMemoryErrorType_t,
         counter: nvmlEccCounterType_t,
         count: Out<c_ulonglong>
     ) {
-        if kind > 1 || counter > 1 {
-            return Err(INVALID_ARGUMENT);
-        }
-        count.put(0)
+        count.put(total(at, kind, counter)?)
     }
 
     fn nvmlDeviceGetMemoryErrorCounter(
@@ -88,19 +250,42 @@ device_calls! {
         location: nvmlMemoryLocation_t,
         count: Out<c_ulonglong>
     ) {
-        // An instance has only the uncorrected errors of its SRAM since the driver was loaded.
-        let sram_now = kind == 1 && counter == 0 && location == 7;
-        match (kind, counter, location) {
-            (2.., _, _) | (_, 2.., _) | (_, _, 8..) => Err(INVALID_ARGUMENT),
-            _ if at.instance.is_some() && !sram_now => Err(NOT_SUPPORTED),
-            // Only DRAM and SRAM are told apart since Ampere.
-            (_, _, 2 | 7) => count.put(0),
-            _ => Err(NOT_SUPPORTED),
-        }
+        count.put(located(at, kind, counter, location)?)
     }
 }
 
-/// Turing retires pages instead.
-fn remapped(at: &Device<'_>) -> Answer {
-    if at.gpu.board.remap_banks == 0 { Err(NOT_SUPPORTED) } else { Ok(()) }
+fn sram_status(at: &Device<'_>, version: c_uint) -> nvmlEccSramErrorStatus_v1_t {
+    let parity = at.errors(&[SramUncorrectedParity], false);
+    let secded = at.errors(&[SramUncorrectedSecded], false);
+    nvmlEccSramErrorStatus_v1_t {
+        version,
+        aggregateUncParity: parity,
+        aggregateUncSecDed: secded,
+        aggregateCor: at.errors(&[SramCorrected], false),
+        volatileUncParity: at.errors(&[SramUncorrectedParity], true),
+        volatileUncSecDed: at.errors(&[SramUncorrectedSecded], true),
+        volatileCor: at.errors(&[SramCorrected], true),
+        // Parity guards the registers of the SMs, SEC-DED the second level.
+        aggregateUncBucketL2: secded,
+        aggregateUncBucketSm: parity,
+        aggregateUncBucketPcie: 0,
+        aggregateUncBucketMcu: 0,
+        aggregateUncBucketOther: 0,
+        bThresholdExceeded: c_uint::from(at.errors(&[SramThreshold], false) > 0),
+    }
+}
+
+/// One entry for each kind of uncorrected error that there was.
+fn unique(at: &Device<'_>) -> Vec<nvmlEccSramUniqueUncorrectedErrorEntry_v1_t> {
+    let entry = |kind: ErrorKind, unit: c_uint| nvmlEccSramUniqueUncorrectedErrorEntry_v1_t {
+        unit,
+        location: 0,
+        sublocation: 0,
+        extlocation: 0,
+        address: 0x100 * unit,
+        isParity: c_uint::from(kind == SramUncorrectedParity),
+        count: u32::try_from(at.errors(&[kind], false)).unwrap_or(u32::MAX),
+    };
+    let all = [entry(SramUncorrectedParity, 1), entry(SramUncorrectedSecded, 2)];
+    all.into_iter().filter(|entry| entry.count > 0).collect()
 }

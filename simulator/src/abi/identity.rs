@@ -199,9 +199,9 @@ gpu_calls! {
         mode.put((at.gpu.surprise != Some(Surprise::PersistenceOff)).into())
     }
 
+    // Default, or one process alone.
     fn nvmlDeviceGetComputeMode(at, mode: Out<nvmlComputeMode_t>) {
-        let _ = at;
-        mode.put(0)
+        mode.put(if at.gpu.condition.use_of.exclusive { 3 } else { 0 })
     }
 
     // Enabled on headless server boards too, while no display is active.
@@ -213,16 +213,6 @@ gpu_calls! {
     fn nvmlDeviceGetDisplayActive(at, active: Out<nvmlEnableState_t>) {
         let _ = at;
         active.put(0)
-    }
-
-    fn nvmlDeviceGetAccountingMode(at, mode: Out<nvmlEnableState_t>) {
-        let _ = at;
-        mode.put(0)
-    }
-
-    fn nvmlDeviceGetAccountingBufferSize(at, size: Out<c_uint>) {
-        let _ = at;
-        size.put(4000)
     }
 
     fn nvmlDeviceGetDriverModel(at, current: Out<nvmlDriverModel_t>, pending: Out<nvmlDriverModel_t>) {

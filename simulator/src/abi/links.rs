@@ -1,101 +1,48 @@
-//! PCIe and NVLink: widths, generations, traffic.
+//! NVLink: states, traffic and errors, link by link.
 
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
     nvmlEnableState_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t,
-    nvmlPciInfo_t, nvmlPcieUtilCounter_t,
+    nvmlPciInfo_t,
 };
 
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array};
 use super::{Device, gpu_calls};
-use crate::schedule::{Timeline, Work};
-use crate::surprise::Surprise;
+use crate::channel::conditions::LinkErrorKind;
+use crate::condition::Traffic;
 
-/// How long PCIe traffic is counted for a rate: 20 ms, says the header.
-const PCIE_WINDOW: u64 = 20_000_000;
-/// KB/s at rest; boards show 300 to 900.
-const PCIE_REST: u64 = 600;
+/// NVML_NVLINK_CAP_SLI_BRIDGE, the one that links of server boards lack.
+const SLI_BRIDGE: nvmlNvLinkCapability_t = 4;
+/// NVML_NVLINK_DEVICE_TYPE_SWITCH.
+const SWITCH: nvmlIntNvLinkDeviceType_t = 2;
 
-/// Bytes since elapsed 0.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Traffic {
-    pub(super) sent: u64,
-    pub(super) received: u64,
-}
-
-/// PCIe: input is read while the GPU is busy (1.5 GB/s), results go out (0.3 GB/s).
-pub(super) fn pcie(timeline: &Timeline, elapsed: u64) -> Traffic {
-    let busy = timeline.totals(elapsed).busy;
-    let rest = timeline.counting(elapsed) / 1_000 * PCIE_REST / 1_000;
-    Traffic { sent: rest + busy / 10 * 3, received: rest + busy / 10 * 15 }
-}
-
-/// NVLink: while tensor cores compute, gradients pass at 80 GB/s in each direction.
-pub(super) fn nvlink(timeline: &Timeline, elapsed: u64) -> Traffic {
-    let mut tensor = 0;
-    for Work { tensor: of_engine, .. } in timeline.totals(elapsed).engines {
-        tensor += of_engine;
+/// What each link has carried since the driver was loaded, in bytes.
+pub(super) fn traffic(at: &Device<'_>) -> Vec<Traffic> {
+    let (loaded, now) = at.since_load();
+    let links = &at.gpu.condition.links;
+    let before = links.traffic(at.gpu.timeline.cycle(), loaded);
+    let mut carried = links.traffic(at.gpu.timeline.cycle(), now);
+    for (now, before) in carried.iter_mut().zip(before) {
+        *now = now.since(before);
     }
-    Traffic { sent: tensor * 80, received: tensor * 80 }
+    carried
 }
 
-/// The part of a sum that one of several links carries; the parts add up.
-pub(super) fn of_link(sum: u64, link: u32, links: u32) -> u64 {
-    let links = u64::from(links.max(1));
-    sum / links + u64::from(u64::from(link) < sum % links)
+/// Errors of a link, or of all, since the driver was loaded.
+pub(super) fn errors(at: &Device<'_>, kind: LinkErrorKind, link: Option<u32>) -> u64 {
+    at.gpu.condition.links.errors(kind, link, at.since_load())
+}
+
+pub(super) fn up(at: &Device<'_>, link: u32) -> bool {
+    at.gpu.condition.links.up(link, at.now.elapsed)
 }
 
 gpu_calls! {
-    fn nvmlDeviceGetPcieThroughput(at, counter: nvmlPcieUtilCounter_t, value: Out<c_uint>) {
-        let before = pcie(&at.gpu.timeline, at.now.elapsed.saturating_sub(PCIE_WINDOW));
-        let after = pcie(&at.gpu.timeline, at.now.elapsed);
-        let bytes = match counter {
-            0 => after.sent - before.sent,
-            1 => after.received - before.received,
-            _ => return Err(INVALID_ARGUMENT),
-        };
-        // KB/s: bytes of 20 ms, times 50, over 1000.
-        value.put((bytes / 20).try_into().unwrap_or(c_uint::MAX))
-    }
-
-    fn nvmlDeviceGetPcieReplayCounter(at, value: Out<c_uint>) {
-        value.put(at.gpu.replays)
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkGeneration(at, generation: Out<c_uint>) {
-        generation.put(at.gpu.board.pcie_generation)
-    }
-
-    fn nvmlDeviceGetMaxPcieLinkGeneration(at, generation: Out<c_uint>) {
-        generation.put(at.gpu.board.pcie_generation)
-    }
-
-    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(at, generation: Out<c_uint>) {
-        generation.put(at.gpu.board.pcie_device_generation)
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkWidth(at, width: Out<c_uint>) {
-        width.put(if at.gpu.surprise == Some(Surprise::NarrowLink) { 1 } else { at.gpu.board.pcie_width })
-    }
-
-    fn nvmlDeviceGetMaxPcieLinkWidth(at, width: Out<c_uint>) {
-        width.put(at.gpu.board.pcie_max_width)
-    }
-
-    fn nvmlDeviceGetPcieSpeed(at, speed: Out<c_uint>) {
-        speed.put(pcie_megabits(at))
-    }
-
-    fn nvmlDeviceGetPcieLinkMaxSpeed(at, speed: Out<c_uint>) {
-        // NVML_PCIE_LINK_MAX_SPEED_*: 1 is generation 1.
-        speed.put(at.gpu.board.pcie_generation)
-    }
-
     fn nvmlDeviceGetNvLinkState(at, link: c_uint, active: Out<nvmlEnableState_t>) {
         linked(at, link)?;
-        active.put(1)
+        active.put(up(at, link).into())
     }
 
     fn nvmlDeviceGetNvLinkVersion(at, link: c_uint, version: Out<c_uint>) {
@@ -105,7 +52,10 @@ gpu_calls! {
 
     fn nvmlDeviceGetNvLinkCapability(at, link: c_uint, which: nvmlNvLinkCapability_t, result: Out<c_uint>) {
         linked(at, link)?;
-        result.put(c_uint::from(which != 4))
+        if which > 5 {
+            return Err(INVALID_ARGUMENT);
+        }
+        result.put(c_uint::from(which != SLI_BRIDGE && up(at, link)))
     }
 
     fn nvmlDeviceGetNvLinkErrorCounter(
@@ -115,20 +65,25 @@ gpu_calls! {
         value: Out<c_ulonglong>
     ) {
         linked(at, link)?;
-        if which > 4 {
-            return Err(INVALID_ARGUMENT);
-        }
-        value.put(0)
+        let kind = match which {
+            0 => LinkErrorKind::Replay,
+            1 => LinkErrorKind::Recovery,
+            2 => LinkErrorKind::CrcFlit,
+            3 => LinkErrorKind::CrcData,
+            4 => LinkErrorKind::EccData,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        value.put(errors(at, kind, Some(link)))
     }
 
-    // The links of an HGX baseboard end at switches.
+    // The links of an HGX baseboard end at switches; one that is down has no other end.
     fn nvmlDeviceGetNvLinkRemoteDeviceType(at, link: c_uint, kind: Out<nvmlIntNvLinkDeviceType_t>) {
-        linked(at, link)?;
-        kind.put(2)
+        connected(at, link)?;
+        kind.put(SWITCH)
     }
 
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(at, link: c_uint, pci: Out<nvmlPciInfo_t>) {
-        linked(at, link)?;
+        connected(at, link)?;
         let bus = link % 4 + 5;
         pci.put(nvmlPciInfo_t {
             busIdLegacy: array(&format!("0000:{bus:02X}:00.0")),
@@ -142,6 +97,11 @@ gpu_calls! {
     }
 }
 
+fn connected(at: &Device<'_>, link: c_uint) -> Answer {
+    linked(at, link)?;
+    if up(at, link) { Ok(()) } else { Err(NOT_SUPPORTED) }
+}
+
 /// Refuses a link that is not there; in MIG mode there are none.
 fn linked(at: &Device<'_>, link: c_uint) -> Answer {
     at.undivided()?;
@@ -149,14 +109,5 @@ fn linked(at: &Device<'_>, link: c_uint) -> Answer {
         0 => Err(NOT_SUPPORTED),
         links if link < links => Ok(()),
         _ => Err(INVALID_ARGUMENT),
-    }
-}
-
-/// Mbit/s of one lane.
-fn pcie_megabits(at: &Device<'_>) -> c_uint {
-    match at.gpu.board.pcie_generation {
-        1 => 2_500,
-        2 => 5_000,
-        generation => 8_000 << (generation - 3),
     }
 }

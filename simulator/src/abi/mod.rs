@@ -11,6 +11,7 @@ pub(crate) mod buffers;
 pub(crate) mod events;
 pub(crate) mod gpm;
 
+mod accounting;
 mod affinity;
 mod clocks;
 mod compute;
@@ -24,14 +25,17 @@ mod library;
 mod links;
 mod memory;
 mod partitions;
+mod pcie;
 mod place;
 mod power;
 mod processes;
 mod refusals;
+mod samples;
 mod spoil;
 mod system;
 mod temperature;
 mod utilization;
+mod violations;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 

@@ -69,7 +69,7 @@ pub(super) fn scoped_power(at: &Device<'_>, average: bool, scope: c_uint) -> Res
 }
 
 /// The GPUs on the same module, this one included.
-fn neighbours<'a>(at: &Device<'a>) -> impl Iterator<Item = &'a Gpu> {
+pub(super) fn neighbours<'a>(at: &Device<'a>) -> impl Iterator<Item = &'a Gpu> {
     let module = at.gpu.index / 2;
     at.node.gpus.iter().filter(move |gpu| gpu.index / 2 == module)
 }

@@ -3,58 +3,83 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
-    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_v1_t,
+    nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_v1_t,
 };
 
-use super::answer::{NOT_FOUND, Refused};
+use super::answer::{INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, expect_version, fill};
 use super::{Device, device_calls, gpu_calls};
 use crate::meters::ProcessSample;
+use crate::schedule::Kind;
 
+/// NVML_VALUE_NOT_AVAILABLE.
+const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
+/// The first architecture with a list in detail.
+const HOPPER: u32 = 9;
 /// GPU and compute instance of a process on a GPU without MIG.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 device_calls! {
     fn nvmlDeviceGetComputeRunningProcesses_v3(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
-        fill(count, infos, &running(at))
+        fill(count, infos, &running(at, List::Compute))
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v2(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
-        fill(count, infos, &running(at))
+        fill(count, infos, &running(at, List::Compute))
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) {
-        let running = running(at);
-        let short: Vec<_> = running.iter().map(|process| nvmlProcessInfo_v1_t {
+        fill(count, infos, &short(&running(at, List::Compute)))
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
+        fill(count, infos, &running(at, List::Graphics))
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
+        fill(count, infos, &running(at, List::Graphics))
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) {
+        fill(count, infos, &short(&running(at, List::Graphics)))
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
+        fill(count, infos, &running(at, List::Mps))
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
+        fill(count, infos, &running(at, List::Mps))
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses(at, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) {
+        fill(count, infos, &short(&running(at, List::Mps)))
+    }
+
+    fn nvmlDeviceGetRunningProcessDetailList(at, request: Out<nvmlProcessDetailList_v1_t>) {
+        let mut asked = request.get()?;
+        expect_version::<nvmlProcessDetailList_v1_t>(asked.version, 1)?;
+        if at.gpu.board.architecture < HOPPER {
+            return Err(NOT_SUPPORTED);
+        }
+        let list = match asked.mode {
+            0 => List::Compute,
+            1 => List::Graphics,
+            2 => List::Mps,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        let details: Vec<_> = running(at, list).iter().map(|process| nvmlProcessDetail_v1_t {
             pid: process.pid,
             usedGpuMemory: process.usedGpuMemory,
+            gpuInstanceId: process.gpuInstanceId,
+            computeInstanceId: process.computeInstanceId,
+            // No memory is protected while confidential computing is off.
+            usedGpuCcProtectedMemory: 0,
         }).collect();
-        fill(count, infos, &short)
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(_, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
-        fill(count, infos, &[])
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(_, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
-        fill(count, infos, &[])
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses(_, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) {
-        fill(count, infos, &[])
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(_, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
-        fill(count, infos, &[])
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(_, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
-        fill(count, infos, &[])
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses(_, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) {
-        fill(count, infos, &[])
+        let filled = fill(Out::at(&raw mut asked.numProcArrayEntries), Out::at(asked.procArray), &details);
+        request.put(asked)?;
+        filled
     }
 }
 
@@ -90,8 +115,8 @@ gpu_calls! {
             memUtil: sample.memory,
             encUtil: sample.encoder,
             decUtil: sample.decoder,
-            jpgUtil: 0,
-            ofaUtil: 0,
+            jpgUtil: sample.jpeg,
+            ofaUtil: sample.ofa,
         }).collect();
         let filled = fill(Out::at(&raw mut asked.processSamplesCount), Out::at(asked.procUtilArray), &infos);
         request.put(asked)?;
@@ -99,22 +124,52 @@ gpu_calls! {
     }
 }
 
-fn running(at: &Device<'_>) -> Vec<nvmlProcessInfo_v2_t> {
+/// Which of the driver's three lists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum List {
+    Compute,
+    Graphics,
+    Mps,
+}
+
+impl List {
+    fn has(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Compute => self == Self::Compute,
+            Kind::Graphics => self == Self::Graphics,
+            Kind::Both => self != Self::Mps,
+            Kind::Client => self == Self::Mps,
+        }
+    }
+}
+
+/// A process that has ended is still listed for a while, without memory.
+fn running(at: &Device<'_>, list: List) -> Vec<nvmlProcessInfo_v2_t> {
     let mut found = Vec::new();
-    for (_, worker, span) in at.gpu.timeline.present(at.now.elapsed) {
+    for (worker, span) in at.gpu.timeline.listed(at.now.elapsed) {
         let instance = at.gpu.instances.iter().find(|instance| instance.engine == worker.engine);
         let asked = at.instance.map(|instance| instance.engine);
-        if asked.is_some_and(|engine| engine != worker.engine) {
+        if !list.has(worker.face.kind) || asked.is_some_and(|engine| engine != worker.engine) {
             continue;
         }
+        let held = span.map_or(0, |span| span.memory);
         found.push(nvmlProcessInfo_v2_t {
             pid: worker.pid,
-            usedGpuMemory: span.memory,
+            usedGpuMemory: if worker.face.memory_unknown { NOT_AVAILABLE } else { held },
             gpuInstanceId: instance.map_or(NO_INSTANCE, |instance| instance.id),
             computeInstanceId: instance.map_or(NO_INSTANCE, |instance| instance.compute),
         });
     }
     found
+}
+
+/// The layout of the first version, without instances.
+fn short(running: &[nvmlProcessInfo_v2_t]) -> Vec<nvmlProcessInfo_v1_t> {
+    let of = |process: &nvmlProcessInfo_v2_t| nvmlProcessInfo_v1_t {
+        pid: process.pid,
+        usedGpuMemory: process.usedGpuMemory,
+    };
+    running.iter().map(of).collect()
 }
 
 type Stamped = (c_uint, c_ulonglong, ProcessSample);

@@ -47,8 +47,6 @@ gpu_calls! {
 
 devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceFreezeNvLinkUtilizationCounter
-    nvmlDeviceGetAccountingPids
-    nvmlDeviceGetAccountingStats
     nvmlDeviceGetActiveVgpus
     nvmlDeviceGetAutoBoostedClocksEnabled
     nvmlDeviceGetBBXTimeData_v1
@@ -57,7 +55,6 @@ devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceGetConfComputeGpuAttestationReport
     nvmlDeviceGetConfComputeGpuCertificate
     nvmlDeviceGetCreatableVgpus
-    nvmlDeviceGetDetailedEccErrors
     nvmlDeviceGetDramEncryptionMode
     nvmlDeviceGetFanSpeedRPM
     nvmlDeviceGetGpcClkMinMaxVfOffset
@@ -80,11 +77,6 @@ devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceGetPgpuMetadataString
     nvmlDeviceGetPowerMizerMode_v1
     nvmlDeviceGetRepairStatus
-    nvmlDeviceGetRetiredPages_v2
-    nvmlDeviceGetRunningProcessDetailList
-    nvmlDeviceGetSamples
-    nvmlDeviceGetSramEccErrorStatus
-    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
     nvmlDeviceGetSupportedVgpus
     nvmlDeviceGetUnrepairableMemoryFlag_v1
     nvmlDeviceGetVgpuCapabilities

@@ -45,11 +45,11 @@ gpu_calls! {
 
     // Real boards answer 0, not "not supported", for engines that nothing uses.
     fn nvmlDeviceGetJpgUtilization(at, percent: Out<c_uint>, period: Out<c_uint>) {
-        put(at, percent, period, 0)
+        put(at, percent, period, at.meters().utilization().jpeg)
     }
 
     fn nvmlDeviceGetOfaUtilization(at, percent: Out<c_uint>, period: Out<c_uint>) {
-        put(at, percent, period, 0)
+        put(at, percent, period, at.meters().utilization().ofa)
     }
 }
 

@@ -5,6 +5,7 @@
 //! The directory is the one this library was loaded from, so that two copies are two nodes.
 
 pub(crate) mod condition;
+pub(crate) mod conditions;
 pub(crate) mod delays;
 pub(crate) mod devices;
 pub(crate) mod faults;
@@ -12,6 +13,7 @@ pub(crate) mod kmsg;
 pub(crate) mod report;
 pub(crate) mod scenario;
 pub(crate) mod settled;
+mod sharing;
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::settled::Fired;
 use crate::clock::Now;
+use crate::schedule::Work;
 use crate::state::lock;
 
 const EVERY: u64 = 1_000_000_000;
@@ -29,6 +30,8 @@ pub(crate) struct Truth<'a> {
 #[derive(Serialize)]
 pub(crate) struct GpuTruth<'a> {
     pub(crate) uuid: &'a str,
+    /// By position in the scenario's `mig` list; one without MIG.
+    pub(crate) engines: Vec<Work>,
     pub(crate) busy_ns: u64,
     pub(crate) energy_uj: u64,
 }
@@ -40,6 +43,13 @@ pub(crate) struct ProcessTruth {
     pub(crate) gpu: u32,
     pub(crate) instance: Option<usize>,
     pub(crate) busy_ns: u64,
+    /// Left out while all of it is 0.
+    #[serde(skip_serializing_if = "nothing")]
+    pub(crate) used: Work,
+}
+
+fn nothing(work: &Work) -> bool {
+    *work == Work::default()
 }
 
 /// Counts calls and remembers when the files were last written.

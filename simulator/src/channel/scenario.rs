@@ -10,6 +10,8 @@ use crate::persona::Persona;
 /// GPUs that handles can tell apart.
 const MOST: u32 = 1_022;
 
+use super::conditions::{Conditions, Listing, Pipes, UseOf};
+
 /// The script; times are seconds within a cycle, and the cycle repeats for ever.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Scenario {
@@ -37,6 +39,8 @@ pub(crate) struct Scenario {
     /// A file in the same directory to answer from, instead of all this.
     #[serde(default)]
     pub(crate) recording: Option<String>,
+    #[serde(flatten)]
+    pub(crate) conditions: Conditions,
 }
 
 /// Whether calls take the time of real ones.
@@ -56,6 +60,8 @@ pub(crate) struct Gpus {
     pub(crate) count: u32,
     #[serde(default)]
     pub(crate) mig: Vec<Placement>,
+    #[serde(flatten)]
+    pub(crate) use_of: UseOf,
     /// The name of a way in which real boards mislead.
     #[serde(default)]
     pub(crate) surprise: Option<String>,
@@ -85,6 +91,8 @@ pub(crate) struct Process {
     #[serde(default)]
     pub(crate) compute: u32,
     pub(crate) phases: Vec<Phase>,
+    #[serde(flatten)]
+    pub(crate) listing: Listing,
 }
 
 /// What a process does between two times; outside of its phases it does not exist.
@@ -109,6 +117,8 @@ pub(crate) struct Phase {
     pub(crate) encoder: f64,
     #[serde(default)]
     pub(crate) decoder: f64,
+    #[serde(flatten)]
+    pub(crate) pipes: Pipes,
 }
 
 /// A critical error, once in every cycle.
@@ -143,8 +153,10 @@ fn whole() -> f64 {
 impl Scenario {
     /// Reads and checks the text of a scenario file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let scenario: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut scenario: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         scenario.check()?;
+        scenario.conditions.check(scenario.cycle_seconds)?;
+        scenario.share_gpus()?;
         Ok(scenario)
     }
 
@@ -202,7 +214,7 @@ impl Phase {
                 return Err(format!("{place}: {name} {share} is not between 0 and 1"));
             }
         }
-        Ok(())
+        self.pipes.check(place)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The sums against a walk over every slice, and the laws of sharing.
 
 use super::*;
+use crate::channel::conditions::Pipes;
+use crate::channel::scenario::Phase;
 
 fn phase(from: f64, to: f64, demand: f64) -> Phase {
     Phase {
@@ -13,15 +15,16 @@ fn phase(from: f64, to: f64, demand: f64) -> Phase {
         dram: 0.125,
         encoder: 0.1,
         decoder: 0.0,
+        pipes: Pipes::default(),
     }
 }
 
 fn worker(pid: u32, engine: usize, phases: &[Phase]) -> Worker {
-    Worker { pid, engine, spans: phases.iter().map(Span::new).collect() }
+    Worker { pid, engine, spans: phases.iter().map(Span::new).collect(), face: Face::default() }
 }
 
-fn timeline() -> Timeline {
-    Timeline::new(Script {
+fn timeline() -> Cycle {
+    Cycle::new(Script {
         seed: 7,
         cycle_seconds: 3.21,
         engines: vec![428_571, 571_428],
@@ -33,16 +36,14 @@ fn timeline() -> Timeline {
         ],
         brakes: vec![Brake { from: 100, to: 150, reason: 4 }],
         power: PowerModel { idle: 70_000, dynamic: 630_000 },
+        together: false,
     })
 }
 
-fn walk(timeline: &Timeline, elapsed: u64) -> Totals {
-    let mut sum = Totals::nothing(2, 4);
-    for slice in 0..elapsed / SLICE {
-        timeline.cycle().accumulate(slice % timeline.cycle().cycle, SLICE, &mut sum);
-    }
-    timeline.cycle().accumulate(elapsed / SLICE % timeline.cycle().cycle, elapsed % SLICE, &mut sum);
-    sum
+fn walk(timeline: &Cycle, elapsed: u64) -> Totals {
+    let mut walk = timeline.walk(0);
+    walk.advance(elapsed);
+    walk.totals()
 }
 
 #[test]
@@ -89,13 +90,14 @@ fn workers_of_an_engine_share_its_busy_time_and_nothing_is_lost() {
 
 #[test]
 fn demand_is_the_share_of_slices() {
-    let lone = Timeline::new(Script {
+    let lone = Cycle::new(Script {
         seed: 1,
         cycle_seconds: 600.0,
         engines: vec![MILLION],
         workers: vec![worker(9, 0, &[phase(0.0, 600.0, 0.85)])],
         brakes: Vec::new(),
         power: PowerModel { idle: 0, dynamic: 1 },
+        together: false,
     });
     let share = lone.totals(600_000_000_000).busy as f64 / 600e9;
     assert!((share - 0.85).abs() < 0.01, "{share}");
@@ -119,4 +121,69 @@ fn a_brake_lasts_as_long_as_scripted_in_every_cycle() {
     assert_eq!(timeline.braked(8, 10_000_000_000), 0);
     assert_eq!(timeline.brakes(1_499_999_999), 4);
     assert_eq!(timeline.brakes(1_500_000_000), 0);
+}
+
+/// Three workers on one engine; the second comes back over the turn of the cycle.
+fn stays() -> Cycle {
+    Cycle::new(Script {
+        seed: 7,
+        cycle_seconds: 10.0,
+        engines: vec![MILLION],
+        workers: vec![
+            worker(1, 0, &[phase(2.0, 4.0, 1.0), phase(4.0, 6.0, 1.0)]),
+            worker(2, 0, &[phase(0.0, 1.0, 1.0), phase(8.0, 10.0, 1.0)]),
+            worker(3, 0, &[phase(0.0, 10.0, 1.0)]),
+        ],
+        brakes: Vec::new(),
+        power: PowerModel { idle: 70_000, dynamic: 630_000 },
+        together: true,
+    })
+}
+
+#[test]
+fn a_stay_goes_over_phases_and_the_turn_of_the_cycle() {
+    let cycle = stays();
+    let [first, second, third] = cycle.workers() else { unreachable!() };
+    let stay = |worker, tenths: u64| {
+        let stay = cycle.stay(worker, tenths * SLICE * 10)?;
+        Some((stay.began / SLICE / 100, stay.ended.map(|ended| ended / SLICE / 100)))
+    };
+    assert_eq!(
+        [19, 20, 59, 60, 119].map(|at| stay(first, at)),
+        [None, Some((2, None)), Some((2, None)), Some((2, Some(6))), Some((2, Some(6)))]
+    );
+    assert_eq!(
+        [5, 10, 79, 90, 105, 111].map(|at| stay(second, at)),
+        [
+            Some((0, None)),
+            Some((0, Some(1))),
+            Some((0, Some(1))),
+            Some((8, None)),
+            Some((8, None)),
+            Some((8, Some(11)))
+        ]
+    );
+    assert_eq!([0, 995].map(|at| stay(third, at)), [Some((0, None)), Some((0, None))]);
+}
+
+#[test]
+fn workers_side_by_side_have_their_slices_whole_and_the_engine_is_no_busier() {
+    let totals = stays().totals(6_000_000_000);
+    let held: Vec<u64> = totals.workers.iter().map(|work| work.busy / SLICE).collect();
+    assert_eq!(held, [400, 100, 600]);
+    let engine = totals.engines.first().copied().unwrap_or_default();
+    assert_eq!((engine.busy, totals.busy, totals.switches), (600 * SLICE, 600 * SLICE, vec![0]));
+    // Halves of 400 and 100 slices beside the half of 600.
+    assert_eq!(engine.sm, 550 * SLICE);
+}
+
+#[test]
+fn a_walk_comes_to_the_same_as_asking_anew() {
+    let timeline = timeline();
+    let mut walk = timeline.walk(123_456_789);
+    for step in 1..200_u64 {
+        let at = 123_456_789 + step * 55_555_555;
+        walk.advance(at);
+        assert_eq!(walk.totals(), timeline.totals(at), "at {at}");
+    }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::Script;
-use super::{Cycle, Span, Totals, Worker};
+use super::{Cycle, Span, Stay, Totals, Walk, Worker};
 
 /// Where a timeline goes on from; all zero at the scenario's own beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,11 +59,6 @@ impl Timeline {
         self.cycle.share(engine)
     }
 
-    /// Nanoseconds for which the driver has been counting.
-    pub(crate) fn counting(&self, elapsed: u64) -> u64 {
-        elapsed.saturating_sub(self.since.counting)
-    }
-
     /// Whether the driver was loaded anew since elapsed 0.
     pub(crate) fn reloaded(&self) -> bool {
         self.since.counting > 0
@@ -89,6 +84,29 @@ impl Timeline {
     pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
         let runs = !self.since.stopped;
         self.cycle.present(elapsed).filter(move |_| runs)
+    }
+
+    /// A walk of the cycle itself that begins at an elapsed time, for differences between times near each other.
+    pub(crate) fn walk(&self, elapsed: u64) -> Walk<'_> {
+        let mut walk = self.cycle.walk(if self.since.stopped { self.since.at } else { elapsed });
+        walk.stopped = self.since.stopped;
+        walk
+    }
+
+    /// The workers on the driver's list at an elapsed time; those without a span have ended.
+    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
+        let runs = !self.since.stopped;
+        self.cycle.listed(elapsed).filter(move |_| runs)
+    }
+
+    /// The stay of a worker that lasts at an elapsed time, or the last one before it.
+    pub(crate) fn stay(&self, worker: &Worker, elapsed: u64) -> Option<Stay> {
+        self.cycle.stay(worker, elapsed)
+    }
+
+    /// When the driver that answers now began to count, in elapsed nanoseconds.
+    pub(crate) fn counted_from(&self) -> u64 {
+        self.since.counting
     }
 
     /// Mean milliwatts between two elapsed times not far apart; what is before 0 counts as rest.
@@ -125,9 +143,10 @@ mod tests {
             seed: 5,
             cycle_seconds: 10.0,
             engines: vec![share; engines],
-            workers: vec![Worker { pid: 1, engine: 0, spans }],
+            workers: vec![Worker { pid: 1, engine: 0, spans, face: crate::schedule::Face::default() }],
             brakes: Vec::new(),
             power: PowerModel { idle: 70_000, dynamic: 630_000 },
+            together: false,
         }))
     }
 
@@ -162,7 +181,7 @@ mod tests {
         assert_eq!((second.totals(at).energy, second.totals(at).busy), (0, 0));
         assert_eq!(second.lifetime(at), first.lifetime(at));
         assert_eq!(second.lifetime(at + SECOND), first.lifetime(at + SECOND));
-        assert!(second.reloaded() && second.counting(at + 5) == 5);
+        assert!(second.reloaded() && second.counted_from() == at);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sums of work: nanoseconds by kind, for workers, engines and a whole GPU.
+//! Sums of work: what was in use for how long, for workers, engines and a whole GPU.
 //!
 //! They add and subtract; who worked when, and why, they do not know.
 
@@ -6,28 +6,45 @@ use std::ops::{AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds for which something was in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Work {
-    pub(crate) busy: u64,
-    pub(crate) sm: u64,
-    pub(crate) tensor: u64,
-    pub(crate) dram: u64,
-    pub(crate) encoder: u64,
-    pub(crate) decoder: u64,
+/// Declares `Work` and everything that is done with each of its parts alike.
+macro_rules! work {
+    ($($(#[$note:meta])* $part:ident),* $(,)?) => {
+        /// Nanoseconds for which something was in use, and bytes that passed.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub(crate) struct Work { $($(#[$note])* pub(crate) $part: u64),* }
+
+        impl Work {
+            pub(crate) fn map(self, change: impl Fn(u64) -> u64) -> Self {
+                Self { $($part: change(self.$part)),* }
+            }
+        }
+
+        impl AddAssign for Work {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$part = self.$part.saturating_add(other.$part);)*
+            }
+        }
+
+        impl Sub for Work {
+            type Output = Self;
+
+            fn sub(self, earlier: Self) -> Self {
+                Self { $($part: self.$part.saturating_sub(earlier.$part)),* }
+            }
+        }
+    };
 }
 
-impl Work {
-    pub(super) fn map(self, change: impl Fn(u64) -> u64) -> Self {
-        Self {
-            busy: change(self.busy),
-            sm: change(self.sm),
-            tensor: change(self.tensor),
-            dram: change(self.dram),
-            encoder: change(self.encoder),
-            decoder: change(self.decoder),
-        }
-    }
+work! {
+    busy, sm,
+    /// Of the resident warps that an SM can hold.
+    occupancy,
+    /// Any kind of tensor instruction; `dfma` and `imma` are parts of it, the rest is half precision.
+    tensor, dfma, imma,
+    integer, fp64, fp32, fp16,
+    dram, encoder, decoder, jpeg, ofa,
+    /// Bytes.
+    pcie_tx, pcie_rx, nvlink_tx, nvlink_rx,
 }
 
 impl Work {
@@ -36,31 +53,13 @@ impl Work {
     pub(crate) fn scaled(self, share: f64) -> Self {
         self.map(|time| (time as f64 * share) as u64)
     }
-}
 
-impl AddAssign for Work {
-    fn add_assign(&mut self, other: Self) {
-        self.busy += other.busy;
-        self.sm += other.sm;
-        self.tensor += other.tensor;
-        self.dram += other.dram;
-        self.encoder += other.encoder;
-        self.decoder += other.decoder;
-    }
-}
-
-impl Sub for Work {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            busy: self.busy.saturating_sub(earlier.busy),
-            sm: self.sm.saturating_sub(earlier.sm),
-            tensor: self.tensor.saturating_sub(earlier.tensor),
-            dram: self.dram.saturating_sub(earlier.dram),
-            encoder: self.encoder.saturating_sub(earlier.encoder),
-            decoder: self.decoder.saturating_sub(earlier.decoder),
-        }
+    /// The same with no unit in use for longer than the engine: shares of processes that run side by side
+    /// add up, but an SM is not more than active. Traffic is not bounded.
+    pub(super) fn within(self, busy: u64) -> Self {
+        let Self { pcie_tx, pcie_rx, nvlink_tx, nvlink_rx, encoder, decoder, jpeg, ofa, .. } = self;
+        let bounded = self.map(|time| time.min(busy));
+        Self { pcie_tx, pcie_rx, nvlink_tx, nvlink_rx, encoder, decoder, jpeg, ofa, ..bounded }
     }
 }
 
@@ -73,29 +72,20 @@ pub(crate) struct Totals {
     pub(crate) energy: u64,
     /// By engine, in the order given.
     pub(crate) engines: Vec<Work>,
+    /// Context switches by engine: slices shared by turns.
+    pub(crate) switches: Vec<u64>,
     /// By worker, in the order given.
     pub(crate) workers: Vec<Work>,
 }
 
 impl Totals {
-    pub(super) fn nothing(engines: usize, workers: usize) -> Self {
-        Self {
-            busy: 0,
-            energy: 0,
-            engines: vec![Work::default(); engines],
-            workers: vec![Work::default(); workers],
+    /// Of all engines together.
+    pub(crate) fn all(&self) -> Work {
+        let mut all = Work::default();
+        for engine in &self.engines {
+            all += *engine;
         }
-    }
-
-    pub(super) fn add(&mut self, other: &Self, times: u64) {
-        self.busy += other.busy * times;
-        self.energy += other.energy * times;
-        for (mine, theirs) in self.engines.iter_mut().zip(&other.engines) {
-            *mine += theirs.map(|time| time * times);
-        }
-        for (mine, theirs) in self.workers.iter_mut().zip(&other.workers) {
-            *mine += theirs.map(|time| time * times);
-        }
+        all
     }
 
     /// What was done between two sums of one layout, put on top of what was done before.
@@ -116,6 +106,7 @@ impl Totals {
             busy: self.busy.saturating_sub(forgotten.busy),
             energy: self.energy.saturating_sub(forgotten.energy),
             engines: less(&self.engines, &forgotten.engines),
+            switches: self.switches.clone(),
             workers: less(&self.workers, &forgotten.workers),
         }
     }
@@ -128,7 +119,7 @@ impl Totals {
         if let Some(first) = laid.first_mut() {
             *first = all;
         }
-        Self { engines: laid, ..self.clone() }
+        Self { engines: laid, switches: vec![0; engines], ..self.clone() }
     }
 }
 

@@ -1,0 +1,97 @@
+//! Accounting: what the driver remembers of processes, also of those that have ended.
+//!
+//! One record for each pid: of the stay that lasts, or of the latest that has ended. The records go with the
+//! driver, stay readable after accounting was turned off, and are not kept in MIG mode.
+
+use std::collections::BTreeMap;
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{nvmlAccountingStats_t, nvmlEnableState_t};
+
+use super::answer::{NOT_FOUND, NOT_SUPPORTED, Refused};
+use super::buffers::{Out, fill};
+use super::{Device, gpu_calls};
+use crate::schedule::{Stay, hash};
+
+/// How many records the driver keeps.
+const BUFFER: c_uint = 4000;
+/// Ada boards forget the memory of who has ended (L40S at 595); Hopper keeps it.
+const ADA: u32 = 8;
+
+/// A worker's place among all, and its stay.
+type Record = (usize, Stay);
+
+gpu_calls! {
+    fn nvmlDeviceGetAccountingMode(at, mode: Out<nvmlEnableState_t>) {
+        mode.put(c_uint::from(at.undivided().is_ok() && records_until(at) == Some(at.now.elapsed)))
+    }
+
+    fn nvmlDeviceGetAccountingBufferSize(at, size: Out<c_uint>) {
+        let _ = at;
+        size.put(BUFFER)
+    }
+
+    // In an order that is neither of pids nor of times.
+    fn nvmlDeviceGetAccountingPids(at, count: Out<c_uint>, pids: Out<c_uint>) {
+        let mut known: Vec<c_uint> = records(at)?.into_keys().collect();
+        known.sort_by_key(|pid| hash(u64::from(*pid)));
+        known.truncate(BUFFER as usize);
+        fill(count, pids, &known)
+    }
+
+    fn nvmlDeviceGetAccountingStats(at, pid: c_uint, stats: Out<nvmlAccountingStats_t>) {
+        let records = records(at)?;
+        let record = records.get(&pid).ok_or(NOT_FOUND)?;
+        stats.put(stats_of(at, record).ok_or(NOT_FOUND)?)
+    }
+}
+
+fn records_until(at: &Device<'_>) -> Option<u64> {
+    at.gpu.condition.accounted_until(at.now.elapsed)
+}
+
+/// The record of every pid; refused where accounting has never been on.
+fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, Record>, Refused> {
+    at.undivided()?;
+    let until = records_until(at).ok_or(NOT_SUPPORTED)?;
+    let (loaded, _) = at.since_load();
+    let mut records: BTreeMap<c_uint, Record> = BTreeMap::new();
+    for (place, worker) in at.gpu.timeline.workers().iter().enumerate() {
+        let Some(stay) = at.gpu.timeline.stay(worker, until) else { continue };
+        if stay.ended.is_some_and(|ended| ended <= loaded) {
+            continue;
+        }
+        let end = |stay: &Stay| stay.ended.unwrap_or(u64::MAX);
+        let newer = records.get(&worker.pid).is_none_or(|(_, known)| end(known) < end(&stay));
+        if newer {
+            records.insert(worker.pid, (place, stay));
+        }
+    }
+    Ok(records)
+}
+
+fn stats_of(at: &Device<'_>, (place, stay): &Record) -> Option<nvmlAccountingStats_t> {
+    let timeline = &at.gpu.timeline;
+    let until = stay.ended.unwrap_or(records_until(at)?);
+    let worker = timeline.workers().get(*place)?;
+    let (before, after) = (timeline.totals(stay.began), timeline.totals(until));
+    let work = *after.workers.get(*place)? - *before.workers.get(*place)?;
+    let lived = until.saturating_sub(stay.began);
+    let percent = |time: u64| {
+        let share = u128::from(time) * 100 / u128::from(lived.max(1));
+        c_uint::try_from(share.min(100)).unwrap_or(100)
+    };
+    let running = stay.ended.is_none();
+    let forgotten = !running && at.gpu.board.architecture == ADA;
+    let begun = at.now.utc.saturating_sub(at.now.elapsed);
+    Some(nvmlAccountingStats_t {
+        gpuUtilization: percent(work.busy),
+        memoryUtilization: percent(work.dram),
+        maxMemoryUsage: if forgotten { 0 } else { worker.most_memory() },
+        // Milliseconds, and none while it lasts.
+        time: if running { 0 } else { lived / 1_000_000 },
+        startTime: (begun + stay.began) / 1_000,
+        isRunning: running.into(),
+        reserved: [0; 5],
+    })
+}

@@ -1,0 +1,64 @@
+//! The counters of driver 590 and later: what happened since the driver was loaded, up to the second sample.
+//!
+//! Cycles of the SM clock, bytes. They are sums, not differences: the first sample changes nothing.
+
+use std::ffi::c_uint;
+
+use super::super::answer::{NOT_SUPPORTED, Refused};
+use super::super::{health, pcie};
+use super::metrics::{Between, half_precision, weighed};
+use crate::condition::Traffic;
+use crate::schedule::Work;
+
+/// The first of the bytes by link: received and sent by turns.
+const LINKS: c_uint = 261;
+
+pub(super) fn value(between: &Between<'_>, metric: c_uint) -> Result<f64, Refused> {
+    let (gpu, sample) = (between.gpu, &between.sample);
+    let loaded = health::loaded(gpu, sample.elapsed);
+    match metric {
+        248 => Ok(between.cycles(sample.elapsed - loaded)),
+        255 | 256 if between.instance.is_none() => {
+            let bytes = pcie::traffic(gpu, sample.elapsed).since(pcie::traffic(gpu, loaded));
+            Ok(if metric == 255 { bytes.sent } else { bytes.received } as f64)
+        }
+        255 | 256 => Err(NOT_SUPPORTED),
+        LINKS.. => {
+            let place = metric - LINKS;
+            let bytes = link(between, place / 2, loaded)?;
+            Ok(if place.is_multiple_of(2) { bytes.received } else { bytes.sent } as f64)
+        }
+        _ => {
+            let done = |elapsed| weighed(gpu, sample.engine, &gpu.timeline.totals(elapsed));
+            let work = done(sample.elapsed) - done(loaded);
+            Ok(between.cycles(cycled(&work, metric).ok_or(NOT_SUPPORTED)?))
+        }
+    }
+}
+
+/// The nanoseconds whose cycles a metric counts.
+fn cycled(work: &Work, metric: c_uint) -> Option<u64> {
+    Some(match metric {
+        249 => work.sm,
+        250 => work.tensor,
+        251 | 254 => work.dfma,
+        252 => half_precision(work),
+        253 => work.imma,
+        257 => work.integer,
+        258 => work.fp64,
+        259 => work.fp32,
+        260 => work.fp16,
+        _ => return None,
+    })
+}
+
+fn link(between: &Between<'_>, link: u32, loaded: u64) -> Result<Traffic, Refused> {
+    let gpu = between.gpu;
+    if !gpu.instances.is_empty() {
+        return Err(NOT_SUPPORTED);
+    }
+    let carried =
+        |elapsed| gpu.condition.links.traffic(gpu.timeline.cycle(), elapsed).get(link as usize).copied();
+    let (before, after) = (carried(loaded), carried(between.sample.elapsed));
+    Ok(after.ok_or(NOT_SUPPORTED)?.since(before.unwrap_or_default()))
+}

@@ -1,0 +1,269 @@
+//! What happened between two samples, as GPM's metrics.
+//!
+//! Percent from 0 to 100, traffic in MiB/s. Two samples of one time give NaN, as DCGM has seen. The driver
+//! looks at its counters every 100 ms: samples nearer than that are answered with the last whole look, however
+//! old, since nothing newer is known.
+
+use std::cell::OnceCell;
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetric_t__bindgen_ty_1};
+
+use super::super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
+use super::super::pcie;
+use super::{Sample, counters};
+use crate::condition::{Traffic, part};
+use crate::habits;
+use crate::node::{Gpu, Instance, Node};
+use crate::schedule::{Totals, Work};
+
+/// Nanoseconds between two looks of the driver at its counters.
+const LOOK: u64 = 100_000_000;
+/// NVDEC, and as many JPEG engines, of a whole Hopper or Blackwell.
+const DECODERS: u32 = 7;
+/// Nanoseconds that a context switch takes.
+const SWITCH: u64 = 20_000;
+/// Share of C2C traffic that is data, and of host and peer accesses that their cache answers, in hundredths.
+const C2C_DATA: u64 = 94;
+const CACHE_HITS: u64 = 75;
+
+/// What happened between two samples.
+pub(super) struct Between<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) instance: Option<&'a Instance>,
+    pub(super) sample: Sample,
+    /// Elapsed nanoseconds of both.
+    first: u64,
+    second: u64,
+    before: Totals,
+    after: Totals,
+    work: Work,
+    /// Nanoseconds at which the work would be 100 percent.
+    whole: f64,
+    /// What each link carried between them; found when first asked for.
+    links: OnceCell<Vec<Traffic>>,
+    /// Whether the driver has what came with 590.
+    pub(super) counters: bool,
+}
+
+impl<'a> Between<'a> {
+    pub(super) fn new(node: &'a Node, first: Sample, second: Sample) -> Result<Self, Refused> {
+        if first.gpu != second.gpu || first.engine != second.engine || second.elapsed < first.elapsed {
+            return Err(INVALID_ARGUMENT);
+        }
+        let gpu = node.gpus.get(first.gpu as usize).ok_or(INVALID_ARGUMENT)?;
+        let (begin, end) = looked(first.elapsed, second.elapsed);
+        let (before, after) = (gpu.timeline.totals(begin), gpu.timeline.totals(end));
+        let work = weighed(gpu, first.engine, &after) - weighed(gpu, first.engine, &before);
+        let instance = gpu.instances.iter().find(|instance| Some(instance.engine) == first.engine);
+        let major = node.driver_version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        Ok(Self {
+            gpu,
+            instance,
+            sample: second,
+            first: begin,
+            second: end,
+            before,
+            after,
+            work,
+            whole: (end - begin) as f64,
+            links: OnceCell::new(),
+            counters: major.is_some_and(|major| major >= 590),
+        })
+    }
+
+    pub(super) fn answer(&self, metric: c_uint) -> nvmlGpmMetric_t {
+        let (nvmlReturn, value) = match self.value(metric) {
+            Ok(value) => (0, value),
+            Err(refused) => (code(Err(refused)), 0.0),
+        };
+        let none = std::ptr::null_mut();
+        let metricInfo = nvmlGpmMetric_t__bindgen_ty_1 { shortName: none, longName: none, unit: none };
+        nvmlGpmMetric_t { metricId: metric, nvmlReturn, value, metricInfo }
+    }
+
+    fn value(&self, metric: c_uint) -> Result<f64, Refused> {
+        match metric {
+            1..=13 => self.pipe(metric),
+            20 => self.pcie(|bytes| bytes.sent),
+            21 => self.pcie(|bytes| bytes.received),
+            30..=51 | 166..=169 => self.media(metric),
+            60 => self.link(None, |bytes| bytes.received),
+            61 => self.link(None, |bytes| bytes.sent),
+            62..=97 => self.numbered_link(metric - 62),
+            100..=159 => self.c2c(metric - 100),
+            160..=165 => self.cache(metric - 160),
+            170..=209 => self.switches((metric - 170) / 5, (metric - 170) % 5),
+            // Links 18 to 35 came with the counters.
+            212..=247 if self.counters => self.numbered_link(metric - 212 + 36),
+            248..=332 if self.counters => counters::value(self, metric),
+            0 => Err(INVALID_ARGUMENT),
+            210.. if !self.counters || metric > 332 => Err(INVALID_ARGUMENT),
+            _ => Err(NOT_SUPPORTED),
+        }
+    }
+
+    fn pipe(&self, metric: c_uint) -> Result<f64, Refused> {
+        let work = &self.work;
+        Ok(self.percent(match metric {
+            1 => work.busy,
+            2 => work.sm,
+            3 => work.occupancy,
+            4 => work.integer,
+            5 => work.tensor,
+            6 => work.dfma,
+            7 => half_precision(work),
+            9 => work.imma,
+            10 => work.dram,
+            11 => work.fp64,
+            12 => work.fp32,
+            13 => work.fp16,
+            _ => return Err(NOT_SUPPORTED),
+        }))
+    }
+
+    /// Decoders, JPEG, optical flow and encoders; the load is spread over all of a kind.
+    fn media(&self, metric: c_uint) -> Result<f64, Refused> {
+        let profile = self.instance.map(|instance| instance.profile);
+        let decoders = profile.map_or(DECODERS, |profile| profile.decoders);
+        let flows = profile.map_or(1, |profile| profile.ofa);
+        match metric {
+            30..=37 if metric - 30 < decoders => Ok(self.percent(self.work.decoder)),
+            40..=47 if metric - 40 < decoders => Ok(self.percent(self.work.jpeg)),
+            50..=51 if metric - 50 < flows => Ok(self.percent(self.work.ofa)),
+            166..=169 => Ok(self.percent(self.work.encoder)),
+            _ => Err(NOT_SUPPORTED),
+        }
+    }
+
+    pub(super) fn percent(&self, part: u64) -> f64 {
+        // Zero over zero is the NaN of two samples at one time.
+        part as f64 * 100.0 / self.whole
+    }
+
+    /// MiB/s.
+    fn rate(&self, bytes: u64) -> f64 {
+        bytes as f64 / 1_048_576.0 * 1e9 / self.whole
+    }
+
+    /// PCIe is not told apart by instance.
+    fn pcie(&self, direction: impl Fn(Traffic) -> u64) -> Result<f64, Refused> {
+        if self.instance.is_some() {
+            return Err(NOT_SUPPORTED);
+        }
+        let (before, after) = (pcie::traffic(self.gpu, self.first), pcie::traffic(self.gpu, self.second));
+        Ok(self.rate(direction(after.since(before))))
+    }
+
+    /// Received and sent by turns, link by link.
+    fn numbered_link(&self, place: c_uint) -> Result<f64, Refused> {
+        let sent = !place.is_multiple_of(2);
+        self.link(Some(place / 2), |bytes| if sent { bytes.sent } else { bytes.received })
+    }
+
+    /// One link, or all of them; in MIG mode there are none.
+    fn link(&self, link: Option<u32>, direction: impl Fn(Traffic) -> u64) -> Result<f64, Refused> {
+        let links = self.gpu.board.nvlinks;
+        if links == 0 || !self.gpu.instances.is_empty() || link.is_some_and(|link| link >= links) {
+            return Err(NOT_SUPPORTED);
+        }
+        let mut bytes = 0;
+        for (number, carried) in (0..).zip(self.carried()) {
+            if link.is_none_or(|link| link == number) {
+                bytes += direction(*carried);
+            }
+        }
+        Ok(self.rate(bytes))
+    }
+
+    fn carried(&self) -> &[Traffic] {
+        self.links.get_or_init(|| {
+            let by = |elapsed| self.gpu.condition.links.traffic(self.gpu.timeline.cycle(), elapsed);
+            let pairs = by(self.first).into_iter().zip(by(self.second));
+            pairs.map(|(before, after)| after.since(before)).collect()
+        })
+    }
+
+    /// Grace alone: all and data, sent and received; first of all links, then link by link.
+    fn c2c(&self, place: c_uint) -> Result<f64, Refused> {
+        let links = habits::c2c_links(self.gpu.board);
+        let (link, what) = ((place / 4).checked_sub(1), place % 4);
+        if links == 0 || self.instance.is_some() || link.is_some_and(|link| link >= links) {
+            return Err(NOT_SUPPORTED);
+        }
+        let (before, after) = (self.before.all(), self.after.all());
+        let sent = what.is_multiple_of(2);
+        let all = if sent { after.pcie_tx - before.pcie_tx } else { after.pcie_rx - before.pcie_rx };
+        let bytes = link.map_or(all, |link| part(all, link.into(), links.into()));
+        Ok(self.rate(if what < 2 { bytes } else { bytes / 100 * C2C_DATA }))
+    }
+
+    /// Hits and misses by turns: of the host's memory, of peers' and of DRAM, while there is any access.
+    fn cache(&self, place: c_uint) -> Result<f64, Refused> {
+        if habits::c2c_links(self.gpu.board) == 0 || self.instance.is_some() {
+            return Err(NOT_SUPPORTED);
+        }
+        let (before, after) = (self.before.all(), self.after.all());
+        let accesses = match place / 2 {
+            0 => after.pcie_rx - before.pcie_rx,
+            1 => after.nvlink_rx - before.nvlink_rx,
+            _ => after.dram - before.dram,
+        };
+        let share = if place.is_multiple_of(2) { CACHE_HITS } else { 100 - CACHE_HITS };
+        Ok(if accesses == 0 { 0.0 } else { share as f64 })
+    }
+
+    /// Context switches of one graphics engine: cycles passed, cycles of switching, switches, cycles of each,
+    /// percent of the time. An instance has one engine, a GPU cut into instances as many.
+    fn switches(&self, engine: c_uint, what: c_uint) -> Result<f64, Refused> {
+        let engine = match self.instance {
+            Some(instance) if engine == 0 => instance.engine,
+            Some(_) => return Err(NOT_SUPPORTED),
+            None => engine as usize,
+        };
+        let (before, after) = (self.before.switches.get(engine), self.after.switches.get(engine));
+        let (Some(before), Some(after)) = (before, after) else { return Err(NOT_SUPPORTED) };
+        let switches = after - before;
+        Ok(match what {
+            0 => self.cycles(self.second - self.first),
+            1 => self.cycles(switches * SWITCH),
+            2 => switches as f64,
+            3 if switches == 0 => 0.0,
+            3 => self.cycles(SWITCH),
+            _ => self.percent(switches * SWITCH),
+        })
+    }
+
+    /// Cycles of the SM clock at its highest.
+    pub(super) fn cycles(&self, nanoseconds: u64) -> f64 {
+        nanoseconds as f64 * f64::from(self.gpu.board.clocks.sm.1) / 1_000.0
+    }
+}
+
+/// The times between which the driver knows what happened: the samples' own, or those of its last two looks.
+fn looked(first: u64, second: u64) -> (u64, u64) {
+    if second == first || second - first > LOOK {
+        return (first, second);
+    }
+    let end = second / LOOK * LOOK;
+    (end.saturating_sub(LOOK), end)
+}
+
+/// The work of an engine, or of all by the share of the GPU that each is.
+pub(super) fn weighed(gpu: &Gpu, engine: Option<usize>, totals: &Totals) -> Work {
+    let mut work = Work::default();
+    for (place, done) in totals.engines.iter().enumerate() {
+        match engine {
+            Some(asked) if asked == place => work += *done,
+            Some(_) => {}
+            None if totals.engines.len() == 1 => work += *done,
+            None => work += done.scaled(gpu.timeline.share(place)),
+        }
+    }
+    work
+}
+
+/// What tensor cores do that is neither double precision nor integer.
+pub(super) fn half_precision(work: &Work) -> u64 {
+    work.tensor.saturating_sub(work.dfma + work.imma)
+}

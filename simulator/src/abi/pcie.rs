@@ -1,0 +1,104 @@
+//! PCIe: generations, widths, traffic, packets sent again.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::nvmlPcieUtilCounter_t;
+
+use super::answer::INVALID_ARGUMENT;
+use super::buffers::Out;
+use super::{Device, gpu_calls};
+use crate::condition::Traffic;
+use crate::habits;
+use crate::node::Gpu;
+use crate::surprise::Surprise;
+
+/// How long PCIe traffic is counted for a rate: 20 ms, says the header.
+const WINDOW: u64 = 20_000_000;
+/// KB/s at rest; boards show 300 to 900.
+const REST: u64 = 600;
+
+/// Bytes over PCIe since elapsed 0.
+pub(super) fn traffic(gpu: &Gpu, elapsed: u64) -> Traffic {
+    let rest = elapsed / 1_000 * REST / 1_000;
+    // On Grace what goes to the host takes C2C, and PCIe shows 0.
+    if habits::c2c_links(gpu.board) > 0 {
+        return Traffic::default();
+    }
+    let all = gpu.timeline.totals(elapsed).all();
+    Traffic { sent: rest + all.pcie_tx, received: rest + all.pcie_rx }
+}
+
+/// Bytes since the driver was loaded.
+pub(super) fn counted(at: &Device<'_>) -> Traffic {
+    let (loaded, now) = at.since_load();
+    let (before, after) = (traffic(at.gpu, loaded), traffic(at.gpu, now));
+    Traffic { sent: after.sent - before.sent, received: after.received - before.received }
+}
+
+/// Packets sent again since the driver was loaded; healthy boards have some.
+pub(super) fn replays(at: &Device<'_>) -> u32 {
+    let scripted = at.gpu.condition.replays(at.since_load());
+    at.gpu.replays.saturating_add(u32::try_from(scripted).unwrap_or(u32::MAX))
+}
+
+/// Generation and width now.
+fn current(at: &Device<'_>) -> (u32, u32) {
+    let width = if at.gpu.surprise == Some(Surprise::NarrowLink) { 1 } else { at.gpu.board.pcie_width };
+    at.gpu.condition.pcie((at.gpu.board.pcie_generation, width), at.now.elapsed)
+}
+
+gpu_calls! {
+    fn nvmlDeviceGetPcieThroughput(at, counter: nvmlPcieUtilCounter_t, value: Out<c_uint>) {
+        let before = traffic(at.gpu, at.now.elapsed.saturating_sub(WINDOW));
+        let after = traffic(at.gpu, at.now.elapsed);
+        let bytes = match counter {
+            0 => after.sent - before.sent,
+            1 => after.received - before.received,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        // KB/s: bytes of 20 ms, times 50, over 1000.
+        value.put((bytes / 20).try_into().unwrap_or(c_uint::MAX))
+    }
+
+    fn nvmlDeviceGetPcieReplayCounter(at, value: Out<c_uint>) {
+        value.put(replays(at))
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkGeneration(at, generation: Out<c_uint>) {
+        generation.put(current(at).0)
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkGeneration(at, generation: Out<c_uint>) {
+        generation.put(at.gpu.board.pcie_generation)
+    }
+
+    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(at, generation: Out<c_uint>) {
+        generation.put(at.gpu.board.pcie_device_generation)
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkWidth(at, width: Out<c_uint>) {
+        width.put(current(at).1)
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkWidth(at, width: Out<c_uint>) {
+        width.put(at.gpu.board.pcie_max_width)
+    }
+
+    fn nvmlDeviceGetPcieSpeed(at, speed: Out<c_uint>) {
+        speed.put(megabits(current(at).0))
+    }
+
+    fn nvmlDeviceGetPcieLinkMaxSpeed(at, speed: Out<c_uint>) {
+        // NVML_PCIE_LINK_MAX_SPEED_*: 1 is generation 1.
+        speed.put(at.gpu.board.pcie_generation)
+    }
+}
+
+/// Mbit/s of one lane.
+fn megabits(generation: u32) -> c_uint {
+    match generation {
+        0 | 1 => 2_500,
+        2 => 5_000,
+        generation => 8_000_u32.checked_shl(generation - 3).unwrap_or(c_uint::MAX),
+    }
+}

@@ -1,0 +1,313 @@
+//! The part of the scenario about the state of GPUs: errors, links, accounting, how processes share and show.
+//!
+//! In: keys of the scenario file, flattened into its objects. Out: the same, checked against the cycle. What
+//! becomes of them is in `condition`.
+
+use serde::Deserialize;
+
+/// What happens to GPUs; times are seconds within a cycle, once in every cycle, unless said otherwise.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Conditions {
+    #[serde(default)]
+    pub(crate) memory_errors: Vec<MemoryErrors>,
+    #[serde(default)]
+    pub(crate) remaps: Vec<Remap>,
+    #[serde(default)]
+    pub(crate) recoveries: Vec<Recovery>,
+    #[serde(default)]
+    pub(crate) link_errors: Vec<LinkErrors>,
+    #[serde(default)]
+    pub(crate) links_down: Vec<LinkDown>,
+    #[serde(default)]
+    pub(crate) pcie: Vec<Downgrade>,
+    #[serde(default)]
+    pub(crate) replays: Vec<Replays>,
+    /// Elapsed seconds, not of a cycle, at which the driver was loaded anew.
+    #[serde(default)]
+    pub(crate) driver_loads: Vec<f64>,
+}
+
+/// So many errors of a kind at once.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct MemoryErrors {
+    pub(crate) at: f64,
+    pub(crate) gpu: u32,
+    /// Position in the `mig` list, for errors of the SRAM in an instance.
+    #[serde(default)]
+    pub(crate) instance: Option<usize>,
+    pub(crate) kind: ErrorKind,
+    #[serde(default = "one")]
+    pub(crate) count: u64,
+}
+
+/// What went wrong in memory.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ErrorKind {
+    DramCorrected,
+    DramUncorrected,
+    SramCorrected,
+    SramUncorrectedParity,
+    SramUncorrectedSecded,
+    /// More uncorrected SRAM errors than the board may have; stays.
+    SramThreshold,
+    /// A page taken out of use, before Ampere.
+    PageRetiredCorrected,
+    PageRetiredUncorrected,
+}
+
+/// A row replaced by a spare one.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Remap {
+    pub(crate) at: f64,
+    pub(crate) gpu: u32,
+    pub(crate) cause: RemapCause,
+    /// Whether it waits for the next load of the driver.
+    #[serde(default)]
+    pub(crate) pending: bool,
+    #[serde(default)]
+    pub(crate) failure: bool,
+    /// Which bank; none: one that follows from the seed.
+    #[serde(default)]
+    pub(crate) bank: Option<u32>,
+}
+
+/// Why a row was replaced.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RemapCause {
+    Correctable,
+    Uncorrectable,
+}
+
+/// What the driver asks for between two times.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Recovery {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) gpu: u32,
+    pub(crate) action: Action,
+}
+
+/// NVML's recovery actions, in its order.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    None,
+    GpuReset,
+    NodeReboot,
+    DrainP2p,
+    DrainAndReset,
+}
+
+/// So many NVLink errors at once.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct LinkErrors {
+    pub(crate) at: f64,
+    pub(crate) gpu: u32,
+    pub(crate) link: u32,
+    pub(crate) kind: LinkErrorKind,
+    #[serde(default = "one")]
+    pub(crate) count: u64,
+}
+
+/// What NVLink counts, in the order of its error counters.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LinkErrorKind {
+    Replay,
+    Recovery,
+    CrcFlit,
+    CrcData,
+    EccData,
+}
+
+/// A link without connection; without `link` all of them, as with a dead bridge.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct LinkDown {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) gpu: u32,
+    #[serde(default)]
+    pub(crate) link: Option<u32>,
+}
+
+/// A PCIe link slower than it could be.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Downgrade {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) gpu: u32,
+    #[serde(default)]
+    pub(crate) generation: Option<u32>,
+    #[serde(default)]
+    pub(crate) width: Option<u32>,
+}
+
+/// PCIe packets sent again.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Replays {
+    pub(crate) at: f64,
+    pub(crate) gpu: u32,
+    #[serde(default = "one")]
+    pub(crate) count: u64,
+}
+
+/// How the GPUs of an entry are used.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct UseOf {
+    /// Clients of one MPS server run side by side.
+    #[serde(default)]
+    pub(crate) mps: bool,
+    /// The server's pid; otherwise 9000 and the GPU's index.
+    #[serde(default)]
+    pub(crate) mps_server_pid: Option<u32>,
+    /// One process at a time; a script with two is refused.
+    #[serde(default)]
+    pub(crate) exclusive: bool,
+    #[serde(default)]
+    pub(crate) accounting: bool,
+    /// Elapsed seconds, not of a cycle, at which accounting is turned off.
+    #[serde(default)]
+    pub(crate) accounting_until: Option<f64>,
+}
+
+/// What the driver says of a process.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Listing {
+    #[serde(default, rename = "type")]
+    pub(crate) kind: ProcessKind,
+    #[serde(default)]
+    pub(crate) memory_unknown: bool,
+    /// For how long it is still listed after its end.
+    #[serde(default)]
+    pub(crate) zombie_ms: u64,
+    /// What its utilization samples show for the SM instead of its share.
+    #[serde(default)]
+    pub(crate) garbage_sm: Option<u32>,
+    /// The MPS server, which no scenario names.
+    #[serde(skip)]
+    pub(crate) server: bool,
+}
+
+/// As nvidia-smi names the types.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub(crate) enum ProcessKind {
+    #[default]
+    C,
+    G,
+    #[serde(rename = "C+G")]
+    Both,
+}
+
+/// Shares of the time in which a process has the engine (`jpeg` and `ofa`: of the phase), and bytes per second
+/// of it; what is missing follows from `sm` and `tensor`.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Pipes {
+    #[serde(default)]
+    pub(crate) occupancy: Option<f64>,
+    #[serde(default)]
+    pub(crate) integer: Option<f64>,
+    #[serde(default)]
+    pub(crate) fp64: Option<f64>,
+    #[serde(default)]
+    pub(crate) fp32: Option<f64>,
+    #[serde(default)]
+    pub(crate) fp16: Option<f64>,
+    /// Parts of `tensor`.
+    #[serde(default)]
+    pub(crate) dfma: Option<f64>,
+    #[serde(default)]
+    pub(crate) imma: Option<f64>,
+    #[serde(default)]
+    pub(crate) jpeg: Option<f64>,
+    #[serde(default)]
+    pub(crate) ofa: Option<f64>,
+    #[serde(default)]
+    pub(crate) pcie_tx: Option<f64>,
+    #[serde(default)]
+    pub(crate) pcie_rx: Option<f64>,
+    #[serde(default)]
+    pub(crate) nvlink_tx: Option<f64>,
+    #[serde(default)]
+    pub(crate) nvlink_rx: Option<f64>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// Bytes per second that no link has.
+const TOO_FAST: f64 = 1e13;
+
+impl Pipes {
+    pub(super) fn check(&self, place: &str) -> Result<(), String> {
+        let shares = [
+            ("occupancy", self.occupancy),
+            ("integer", self.integer),
+            ("fp64", self.fp64),
+            ("fp32", self.fp32),
+            ("fp16", self.fp16),
+            ("dfma", self.dfma),
+            ("imma", self.imma),
+            ("jpeg", self.jpeg),
+            ("ofa", self.ofa),
+        ];
+        let rates = [
+            ("pcie_tx", self.pcie_tx),
+            ("pcie_rx", self.pcie_rx),
+            ("nvlink_tx", self.nvlink_tx),
+            ("nvlink_rx", self.nvlink_rx),
+        ];
+        let given = |list: &[(&'static str, Option<f64>)], most: f64| {
+            let wrong = |value: f64| !(0.0..=most).contains(&value);
+            list.iter()
+                .find_map(|(name, value)| value.filter(|value| wrong(*value)).map(|value| (*name, value)))
+        };
+        if let Some((name, share)) = given(&shares, 1.0) {
+            return Err(format!("{place}: {name} {share} is not between 0 and 1"));
+        }
+        match given(&rates, TOO_FAST) {
+            Some((name, rate)) => Err(format!("{place}: {name} {rate} is not between 0 and 1e13 bytes/s")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Conditions {
+    /// Every GPU that is named, with the key that names it.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        let errors = self.memory_errors.iter().map(|entry| ("memory_errors", entry.gpu));
+        let remaps = self.remaps.iter().map(|entry| ("remaps", entry.gpu));
+        let recoveries = self.recoveries.iter().map(|entry| ("recoveries", entry.gpu));
+        let links = self.link_errors.iter().map(|entry| ("link_errors", entry.gpu));
+        let down = self.links_down.iter().map(|entry| ("links_down", entry.gpu));
+        let pcie = self.pcie.iter().map(|entry| ("pcie", entry.gpu));
+        let replays = self.replays.iter().map(|entry| ("replays", entry.gpu));
+        errors.chain(remaps).chain(recoveries).chain(links).chain(down).chain(pcie).chain(replays)
+    }
+
+    pub(super) fn check(&self, cycle: f64) -> Result<(), String> {
+        let errors = self.memory_errors.iter().map(|entry| ("memory_errors", entry.at));
+        let remaps = self.remaps.iter().map(|entry| ("remaps", entry.at));
+        let links = self.link_errors.iter().map(|entry| ("link_errors", entry.at));
+        let replays = self.replays.iter().map(|entry| ("replays", entry.at));
+        let mut points = errors.chain(remaps).chain(links).chain(replays);
+        if let Some((key, at)) = points.find(|(_, at)| !(0.0..cycle).contains(at)) {
+            return Err(format!("{key}: at {at} is not within the cycle of {cycle} s"));
+        }
+        let recoveries = self.recoveries.iter().map(|entry| ("recoveries", entry.from, entry.to));
+        let down = self.links_down.iter().map(|entry| ("links_down", entry.from, entry.to));
+        let pcie = self.pcie.iter().map(|entry| ("pcie", entry.from, entry.to));
+        let within = |from: f64, to: f64| from >= 0.0 && from < to && to <= cycle;
+        match recoveries.chain(down).chain(pcie).find(|(_, from, to)| !within(*from, *to)) {
+            Some((key, from, to)) => {
+                Err(format!("{key}: from {from} to {to} is not a span within the cycle of {cycle} s"))
+            }
+            None => match self.driver_loads.iter().find(|at| !(0.0..1e9).contains(*at)) {
+                Some(at) => Err(format!("driver_loads: {at} is not between 0 and 1e9 s")),
+                None => Ok(()),
+            },
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How processes share a GPU: what the script may not say, and the MPS servers that it implies.
+//!
+//! In: a parsed scenario. Out: the same with a server process for each GPU under MPS, or what is wrong.
+
+use super::conditions::{Listing, Pipes, UseOf};
+use super::scenario::{Phase, Process, Scenario};
+
+const SERVER: &str = "nvidia-cuda-mps-server";
+/// What tables of real nodes show for a server.
+const SERVER_BYTES: u64 = 28 << 20;
+
+impl Scenario {
+    pub(super) fn share_gpus(&mut self) -> Result<(), String> {
+        let mut uses: Vec<UseOf> = Vec::new();
+        for (entry, group) in self.gpus.iter().enumerate() {
+            if group.use_of.mps && !group.mig.is_empty() {
+                return Err(format!("gpus[{entry}]: mps with mig is not simulated"));
+            }
+            uses.extend(std::iter::repeat_n(group.use_of, group.count as usize));
+        }
+        for (gpu, use_of) in (0..).zip(&uses) {
+            if use_of.exclusive {
+                self.check_alone(gpu)?;
+            }
+            if use_of.mps {
+                let pid = use_of.mps_server_pid.unwrap_or(9_000 + gpu);
+                self.processes.push(server(pid, gpu, self.cycle_seconds));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses two processes on a GPU at one time.
+    fn check_alone(&self, gpu: u32) -> Result<(), String> {
+        let mut spans: Vec<(f64, f64, u32)> = Vec::new();
+        for process in self.processes.iter().filter(|process| process.gpu == gpu) {
+            spans.extend(process.phases.iter().map(|phase| (phase.from, phase.to, process.pid)));
+        }
+        spans.sort_by(|one, other| one.0.total_cmp(&other.0));
+        for pair in spans.windows(2) {
+            if let [(_, to, first), (from, _, second)] = pair
+                && from < to
+                && first != second
+            {
+                return Err(format!(
+                    "gpu {gpu} is exclusive: pid {second} comes at {from} s, while pid {first} stays until {to} s"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A server is there for ever, holds a little memory and does nothing of its own.
+fn server(pid: u32, gpu: u32, cycle: f64) -> Process {
+    let phase = Phase {
+        from: 0.0,
+        to: cycle,
+        demand: 0.0,
+        memory_bytes: SERVER_BYTES,
+        sm: 0.0,
+        tensor: 0.0,
+        dram: 0.0,
+        encoder: 0.0,
+        decoder: 0.0,
+        pipes: Pipes::default(),
+    };
+    Process {
+        pid,
+        name: SERVER.to_owned(),
+        gpu,
+        instance: None,
+        compute: 0,
+        phases: vec![phase],
+        listing: Listing { server: true, ..Listing::default() },
+    }
+}

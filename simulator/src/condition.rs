@@ -1,0 +1,129 @@
+//! The state of one GPU beside its work: memory health, links, how it is shared, what the driver remembers.
+//!
+//! In: the scenario's conditions. Out: counts and states at an elapsed time, since elapsed 0 or since the
+//! driver was loaded last. It knows no NVML and no handles.
+
+mod health;
+mod links;
+
+pub(crate) use health::Health;
+pub(crate) use links::{Links, Traffic, part};
+
+use crate::board::Board;
+use crate::channel::conditions::{Conditions, UseOf};
+use crate::channel::scenario::Scenario;
+use crate::schedule::{self, Cycle, SLICE};
+
+/// One GPU's condition.
+pub(crate) struct Condition {
+    pub(crate) health: Health,
+    pub(crate) links: Links,
+    pub(crate) use_of: UseOf,
+    replays: Vec<Event<()>>,
+    downgrades: Vec<Lasting<(Option<u32>, Option<u32>)>>,
+    /// Elapsed nanoseconds, rising.
+    loads: Vec<u64>,
+    cycle: u64,
+}
+
+/// Something that happens so many times at once, in every cycle.
+#[derive(Clone, Copy, Debug)]
+struct Event<T> {
+    /// Nanoseconds into the cycle.
+    at: u64,
+    count: u64,
+    what: T,
+}
+
+impl<T> Event<T> {
+    fn new(at: f64, count: u64, what: T) -> Self {
+        Self { at: nanoseconds(at), count, what }
+    }
+
+    /// How often it has happened up to an elapsed time.
+    fn times(&self, elapsed: u64, cycle: u64) -> u64 {
+        elapsed / cycle + u64::from(self.at <= elapsed % cycle)
+    }
+
+    /// How much of it there was after a time and up to another.
+    fn counted(&self, (after, until): (u64, u64), cycle: u64) -> u64 {
+        // Nothing is before elapsed 0: what happens at 0 has happened since.
+        let before = if after == 0 { 0 } else { self.times(after, cycle) };
+        self.times(until, cycle).saturating_sub(before).saturating_mul(self.count)
+    }
+}
+
+/// Something that is so between two times of every cycle.
+#[derive(Clone, Copy, Debug)]
+struct Lasting<T> {
+    from: u64,
+    to: u64,
+    what: T,
+}
+
+impl<T> Lasting<T> {
+    fn new(from: f64, to: f64, what: T) -> Self {
+        Self { from: nanoseconds(from), to: nanoseconds(to), what }
+    }
+
+    fn at(&self, elapsed: u64, cycle: u64) -> bool {
+        (self.from..self.to).contains(&(elapsed % cycle))
+    }
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    schedule::slices(seconds) * SLICE
+}
+
+impl Condition {
+    /// Of the GPU with an index; the seed decides which bank a row is in.
+    pub(crate) fn new(
+        scenario: &Scenario,
+        (index, seed): (u32, u64),
+        use_of: UseOf,
+        board: &Board,
+        work: &Cycle,
+    ) -> Self {
+        let Conditions { replays, pcie, driver_loads, .. } = &scenario.conditions;
+        let cycle = work.length();
+        let mut loads: Vec<u64> = driver_loads.iter().map(|at| nanoseconds(*at)).collect();
+        loads.sort_unstable();
+        let replays = replays.iter().filter(|entry| entry.gpu == index);
+        let pcie = pcie.iter().filter(|entry| entry.gpu == index);
+        Self {
+            health: Health::new(&scenario.conditions, index, seed, board.remap_banks, cycle),
+            links: Links::new(&scenario.conditions, index, board.nvlinks, work),
+            use_of,
+            replays: replays.map(|entry| Event::new(entry.at, entry.count, ())).collect(),
+            downgrades: pcie
+                .map(|entry| Lasting::new(entry.from, entry.to, (entry.generation, entry.width)))
+                .collect(),
+            loads,
+            cycle,
+        }
+    }
+
+    /// When the driver that answers now was loaded, in elapsed nanoseconds.
+    pub(crate) fn loaded(&self, elapsed: u64) -> u64 {
+        self.loads.iter().rev().find(|at| **at <= elapsed).copied().unwrap_or(0)
+    }
+
+    /// PCIe packets sent again after a time and up to another.
+    pub(crate) fn replays(&self, span: (u64, u64)) -> u64 {
+        self.replays.iter().map(|event| event.counted(span, self.cycle)).sum()
+    }
+
+    /// PCIe generation and width, of those that are the most.
+    pub(crate) fn pcie(&self, most: (u32, u32), elapsed: u64) -> (u32, u32) {
+        let now = self.downgrades.iter().filter(|lasting| lasting.at(elapsed, self.cycle));
+        now.fold(most, |(generation, width), Lasting { what, .. }| {
+            (generation.min(what.0.unwrap_or(generation)), width.min(what.1.unwrap_or(width)))
+        })
+    }
+
+    /// Up to when accounting records, in elapsed nanoseconds; none where it never did.
+    pub(crate) fn accounted_until(&self, elapsed: u64) -> Option<u64> {
+        let end = self.use_of.accounting_until.map_or(u64::MAX, nanoseconds);
+        self.use_of.accounting.then_some(elapsed.min(end))
+    }
+}

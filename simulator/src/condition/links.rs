@@ -1,0 +1,133 @@
+//! NVLink by link: which are up, what passed over each, what went wrong.
+//!
+//! In: the scenario's entries for one GPU, and its timeline for the traffic. Out: bytes, errors and states of
+//! one link at an elapsed time. Links that are up share the traffic; one that is down carries none.
+
+use super::{Event, Lasting};
+use crate::channel::conditions::{Conditions, LinkErrorKind};
+use crate::schedule::{Cycle, Totals};
+
+/// Bytes in each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl Traffic {
+    fn of(totals: &Totals) -> Self {
+        let all = totals.all();
+        Self { sent: all.nvlink_tx, received: all.nvlink_rx }
+    }
+
+    fn plus(self, other: Self, times: u64) -> Self {
+        Self {
+            sent: self.sent.saturating_add(other.sent.saturating_mul(times)),
+            received: self.received.saturating_add(other.received.saturating_mul(times)),
+        }
+    }
+
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(earlier.sent),
+            received: self.received.saturating_sub(earlier.received),
+        }
+    }
+}
+
+/// A part of the cycle in which the same links are up.
+struct Segment {
+    from: u64,
+    /// What the GPU had sent and received when it began.
+    total: Traffic,
+    /// What each link had carried by then, in this cycle.
+    carried: Vec<Traffic>,
+}
+
+/// One GPU's links.
+pub(crate) struct Links {
+    count: u32,
+    errors: Vec<Event<(LinkErrorKind, u32)>>,
+    down: Vec<Lasting<Option<u32>>>,
+    segments: Vec<Segment>,
+    /// What each link carries in a cycle.
+    whole: Vec<Traffic>,
+    cycle: u64,
+}
+
+impl Links {
+    pub(super) fn new(script: &Conditions, gpu: u32, count: u32, work: &Cycle) -> Self {
+        let errors = script.link_errors.iter().filter(|entry| entry.gpu == gpu);
+        let down = script.links_down.iter().filter(|entry| entry.gpu == gpu);
+        let cycle = work.length();
+        let mut links = Self {
+            count,
+            errors: errors.map(|entry| Event::new(entry.at, entry.count, (entry.kind, entry.link))).collect(),
+            down: down.map(|entry| Lasting::new(entry.from, entry.to, entry.link)).collect(),
+            segments: Vec::new(),
+            whole: Vec::new(),
+            cycle,
+        };
+        let mut cuts: Vec<u64> = vec![0, cycle];
+        cuts.extend(links.down.iter().flat_map(|lasting| [lasting.from, lasting.to]));
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut carried = vec![Traffic::default(); count as usize];
+        for cut in cuts.iter().take_while(|cut| **cut <= cycle) {
+            let total = Traffic::of(&work.totals(*cut));
+            if let Some(former) = links.segments.last() {
+                carried = links.carried(former, total);
+            }
+            links.segments.push(Segment { from: *cut, total, carried: carried.clone() });
+        }
+        // The last begins where the cycle ends.
+        links.whole = links.segments.pop().map(|end| end.carried).unwrap_or_default();
+        links
+    }
+
+    /// Whether a link is up at an elapsed time.
+    pub(crate) fn up(&self, link: u32, elapsed: u64) -> bool {
+        let down = self.down.iter().filter(|lasting| lasting.at(elapsed, self.cycle));
+        !down.into_iter().any(|lasting| lasting.what.is_none_or(|which| which == link))
+    }
+
+    /// Errors of a kind on a link, or on all, after a time and up to another.
+    pub(crate) fn errors(&self, kind: LinkErrorKind, link: Option<u32>, span: (u64, u64)) -> u64 {
+        let ours = |event: &&Event<(LinkErrorKind, u32)>| {
+            event.what.0 == kind && event.what.1 < self.count && link.is_none_or(|link| event.what.1 == link)
+        };
+        self.errors.iter().filter(ours).map(|event| event.counted(span, self.cycle)).sum()
+    }
+
+    /// What each link has carried since elapsed 0.
+    pub(crate) fn traffic(&self, cycle: &Cycle, elapsed: u64) -> Vec<Traffic> {
+        let (cycles, rest) = (elapsed / self.cycle, elapsed % self.cycle);
+        let total = Traffic::of(&cycle.totals(rest));
+        let segment = self.segments.iter().rev().find(|segment| segment.from <= rest);
+        let carried = segment.map(|segment| self.carried(segment, total)).unwrap_or_default();
+        carried.iter().zip(&self.whole).map(|(here, whole)| here.plus(*whole, cycles)).collect()
+    }
+
+    /// What each link has carried in this cycle when the GPU's sum has grown to `total`.
+    fn carried(&self, segment: &Segment, total: Traffic) -> Vec<Traffic> {
+        let up: Vec<bool> = (0..self.count).map(|link| self.up(link, segment.from)).collect();
+        let links = up.iter().filter(|up| **up).count() as u64;
+        let passed = total.since(segment.total);
+        let mut place = 0;
+        let mut carried = segment.carried.clone();
+        for (mine, up) in carried.iter_mut().zip(up) {
+            if up {
+                let of = |sum| part(sum, place, links);
+                *mine = mine.plus(Traffic { sent: of(passed.sent), received: of(passed.received) }, 1);
+                place += 1;
+            }
+        }
+        carried
+    }
+}
+
+/// What one of several carries of a sum; the parts add up.
+pub(crate) fn part(sum: u64, place: u64, among: u64) -> u64 {
+    let among = among.max(1);
+    sum / among + u64::from(place < sum % among)
+}

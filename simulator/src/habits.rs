@@ -1,0 +1,84 @@
+//! What boards of a family do beyond the numbers of their row.
+//!
+//! In: a board. Out: what it has of ECC, retired pages, counters that are not 0, rates of its sensors. From
+//! captures; it knows no time and no load.
+
+use crate::board::Board;
+
+/// NVML's architectures.
+const AMPERE: u32 = 7;
+const HOPPER: u32 = 9;
+
+/// Whether memory has error correction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ecc {
+    /// GeForce, and what is older.
+    Absent,
+    /// It could be enabled: workstation boards, and the largest GeForce.
+    Off,
+    On,
+}
+
+pub(crate) fn ecc(board: &Board) -> Ecc {
+    match board.name {
+        name if name.contains("4090") || name.contains("5090") => Ecc::Off,
+        name if name.contains("GeForce") => Ecc::Absent,
+        name if name.contains("RTX") => Ecc::Off,
+        _ => Ecc::On,
+    }
+}
+
+/// Pages were retired before Ampere; since then rows are remapped.
+pub(crate) fn retires_pages(board: &Board) -> bool {
+    board.architecture < AMPERE && ecc(board) != Ecc::Absent
+}
+
+pub(crate) fn remaps_rows(board: &Board) -> bool {
+    board.architecture >= AMPERE && board.remap_banks > 0
+}
+
+/// Since Ampere only DRAM and SRAM are told apart, and parity from SEC-DED.
+pub(crate) fn splits_sram(board: &Board) -> bool {
+    board.architecture >= AMPERE
+}
+
+/// Seconds of power cap that an idle board of the model shows (H100 7015, B200 645 to 965).
+pub(crate) fn power_capped(board: &Board) -> u64 {
+    match board.profile {
+        "h100" => 7_015,
+        "b200" => 645,
+        _ => 0,
+    }
+}
+
+/// Nanoseconds between two samples of the power, within the 20 to 100 ms of real rings.
+pub(crate) fn power_sample(board: &Board) -> u64 {
+    match board.architecture {
+        HOPPER.. => 100_000_000,
+        AMPERE => 50_000_000,
+        _ => 20_000_000,
+    }
+}
+
+/// Grace boards reach the host's memory by C2C.
+pub(crate) fn c2c_links(board: &Board) -> u32 {
+    if board.profile.starts_with("gb") || board.profile.starts_with("gh") { 10 } else { 0 }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::board::board;
+
+    #[test]
+    fn server_boards_since_ampere_count_errors_and_remap_rows() {
+        for profile in ["h100", "h200", "a100", "l40s", "l4"] {
+            let board = board(profile).unwrap();
+            assert_eq!(ecc(board), Ecc::On, "{profile}");
+            assert!(remaps_rows(board) && splits_sram(board) && !retires_pages(board), "{profile}");
+            assert!((20_000_000..=100_000_000).contains(&power_sample(board)), "{profile}");
+            assert_eq!(c2c_links(board), 0, "{profile}");
+        }
+    }
+}
