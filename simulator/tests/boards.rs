@@ -8,7 +8,7 @@ mod support;
 use std::mem;
 
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureThreshold};
+use nvml_wrapper::enum_wrappers::device::{Clock, P2pCapabilitiesIndex, TemperatureThreshold};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 use support::{Node, SECOND};
@@ -501,6 +501,8 @@ fn gpus_of_one_processor_are_nearer() {
         gpu(5).topology_nearest_gpus(nvml_wrapper::enum_wrappers::device::TopologyLevel::Node).unwrap();
     let near: Vec<_> = near.iter().map(|gpu| gpu.index().unwrap()).collect();
     assert_eq!(near, [4, 6, 7]);
+    let peer = |what| format!("{:?}", gpu(0).p2p_status(&gpu(7), what).unwrap());
+    assert_eq!([P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::NvLink].map(peer), ["Ok", "Ok"]);
     assert_eq!(gpu(0).cpu_affinity(2).unwrap(), [(1 << 56) - 1, 0]);
     assert_eq!(gpu(7).cpu_affinity(2).unwrap(), [0xFF << 56, (1 << 48) - 1]);
 }
