@@ -39,6 +39,16 @@ impl MigProfile {
         start < other_start + other.size && other_start < start + self.size
     }
 
+    /// How many of them a GPU can have; those that take shared media engines are alone.
+    pub(crate) fn most(&self) -> u32 {
+        if self.name.contains("+me") { 1 } else { u32::try_from(self.starts.len()).unwrap_or(0) }
+    }
+
+    /// NVML_GPU_INSTANCE_PROFILE_CAPS_*: none passes memory to its peers, some draw.
+    pub(crate) fn capabilities(&self) -> u32 {
+        if self.name.ends_with("+gfx") { 2 } else { 0 }
+    }
+
     /// NVML's numbers of the compute instance profiles that fit: one for each count of slices, and one of
     /// its own for a single slice with twice the memory.
     pub(crate) fn compute_profiles(&self) -> impl Iterator<Item = (u32, u32)> {
@@ -160,6 +170,66 @@ pub(crate) static A30: [MigProfile; 5] = [
     profile("2g.12gb", HALF, (11_968, 25, 16_383), (28, 2, 2, 0)),
     profile("2g.12gb+me", HALF_ME, (11_968, 25, 16_383), (28, 2, 2, 1)),
     profile("4g.24gb", WHOLE, (24_000, 50, 32_767), (56, 4, 4, 1)),
+];
+
+/// RTX PRO 6000 Blackwell: twelve slots. GI ids as on the A30, engines one for each slice: neither was seen.
+const QUARTER_OF_12: Shape =
+    Shape { id: 14, enumerator: 0, slices: 1, size: 3, starts: &[0, 3, 6, 9], first_id: 3 };
+const HALF_OF_12: Shape = Shape { id: 5, enumerator: 1, slices: 2, size: 6, starts: &[0, 6], first_id: 1 };
+const ALL_OF_12: Shape = Shape { id: 0, enumerator: 3, slices: 4, size: 12, starts: &[0], first_id: 0 };
+
+pub(crate) static RTX_PRO_6000: [MigProfile; 11] = [
+    profile("1g.24gb", QUARTER_OF_12, (24_187, 12, 16_383), (46, 1, 1, 0)),
+    profile(
+        "1g.24gb+me",
+        Shape { id: 21, enumerator: 7, ..QUARTER_OF_12 },
+        (24_187, 12, 16_383),
+        (46, 1, 1, 1),
+    ),
+    profile(
+        "1g.24gb+gfx",
+        Shape { id: 47, enumerator: 10, ..QUARTER_OF_12 },
+        (24_187, 12, 16_383),
+        (46, 1, 1, 0),
+    ),
+    profile(
+        "1g.24gb-me",
+        Shape { id: 67, enumerator: 13, ..QUARTER_OF_12 },
+        (24_187, 12, 16_383),
+        (46, 1, 0, 0),
+    ),
+    profile(
+        "1g.24gb+me.all",
+        Shape { id: 65, enumerator: 15, ..QUARTER_OF_12 },
+        (24_187, 12, 16_383),
+        (46, 1, 4, 1),
+    ),
+    profile("2g.48gb", HALF_OF_12, (48_517, 25, 32_767), (94, 2, 2, 0)),
+    profile(
+        "2g.48gb+gfx",
+        Shape { id: 35, enumerator: 11, ..HALF_OF_12 },
+        (48_517, 25, 32_767),
+        (94, 2, 2, 0),
+    ),
+    profile(
+        "2g.48gb-me",
+        Shape { id: 66, enumerator: 14, ..HALF_OF_12 },
+        (48_517, 25, 32_767),
+        (94, 2, 0, 0),
+    ),
+    profile(
+        "2g.48gb+me.all",
+        Shape { id: 64, enumerator: 16, ..HALF_OF_12 },
+        (48_517, 25, 32_767),
+        (94, 2, 4, 1),
+    ),
+    profile("4g.96gb", ALL_OF_12, (97_280, 50, 65_535), (188, 4, 4, 1)),
+    profile(
+        "4g.96gb+gfx",
+        Shape { id: 32, enumerator: 12, ..ALL_OF_12 },
+        (97_280, 50, 65_535),
+        (188, 4, 4, 1),
+    ),
 ];
 
 /// What profiles of one kind have in common on all boards of a grid.

@@ -114,7 +114,7 @@ fn instances_are_found_by_handle_and_know_their_places() {
 /// Name, id, most instances, slices, SM, MiB, decoders, as `nvidia-smi mig -lgip` lists them.
 type Row = (&'static str, u32, u32, u32, u32, u64, u32);
 
-const LISTINGS: [(&str, &[Row]); 3] = [
+const LISTINGS: [(&str, &[Row]); 4] = [
     (
         "a100-40",
         &[
@@ -147,6 +147,22 @@ const LISTINGS: [(&str, &[Row]); 3] = [
             ("MIG 7g.180gb", 0, 1, 7, 148, 182_784, 7),
             ("MIG 1g.23gb+me", 20, 1, 1, 18, 20_992, 1),
             ("MIG 1g.45gb", 15, 4, 1, 30, 45_312, 1),
+        ],
+    ),
+    (
+        "rtx-pro-6000",
+        &[
+            ("MIG 1g.24gb", 14, 4, 1, 46, 24_187, 1),
+            ("MIG 2g.48gb", 5, 2, 2, 94, 48_517, 2),
+            ("MIG 4g.96gb", 0, 1, 4, 188, 97_280, 4),
+            ("MIG 1g.24gb+me", 21, 1, 1, 46, 24_187, 1),
+            ("MIG 1g.24gb+gfx", 47, 4, 1, 46, 24_187, 1),
+            ("MIG 2g.48gb+gfx", 35, 2, 2, 94, 48_517, 2),
+            ("MIG 4g.96gb+gfx", 32, 1, 4, 188, 97_280, 4),
+            ("MIG 1g.24gb-me", 67, 4, 1, 46, 24_187, 0),
+            ("MIG 2g.48gb-me", 66, 2, 2, 94, 48_517, 0),
+            ("MIG 1g.24gb+me.all", 65, 1, 1, 46, 24_187, 4),
+            ("MIG 2g.48gb+me.all", 64, 1, 2, 94, 48_517, 4),
         ],
     ),
 ];
@@ -207,6 +223,26 @@ fn four_slices_of_an_a30_have_its_own_ids() {
     assert!(matches!(parent.mig_device_by_index(4), Err(NvmlError::InvalidArg)));
     // 2g.12gb, 1g.6gb, 1g.6gb without processes.
     assert_eq!(parent.memory_info().unwrap().used, (25 + 12 + 12) << 20);
+}
+
+#[test]
+fn a_grid_of_twelve_slots_takes_four_instances() {
+    let mig = [0, 3, 6, 9].map(|start| format!(r#"{{"profile":"1g.24gb","start":{start}}}"#)).join(",");
+    let node = Node::new(&format!(r#"{{"gpus":[{{"profile":"rtx-pro-6000","mig":[{mig}]}}]}}"#));
+    let nvml = node.nvml();
+    let parent = nvml.device_by_index(0).unwrap();
+    assert!((0..4).all(|index| parent.mig_device_by_index(index).is_ok()));
+    let (mut places, mut count) = ([sys::nvmlGpuInstancePlacement_t { start: 9, size: 9 }; 4], 4);
+    let asked = ask!(
+        parent,
+        nvmlDeviceGetGpuInstancePossiblePlacements_v2(raw(&parent), 14, places.as_mut_ptr(), &raw mut count)
+    );
+    assert_eq!(
+        (asked, count, places.map(|place| (place.start, place.size))),
+        (0, 4, [(0, 3), (3, 3), (6, 3), (9, 3)])
+    );
+    assert_eq!(ask!(parent, nvmlDeviceGetGpuInstanceRemainingCapacity(raw(&parent), 14, &raw mut count)), 0);
+    assert_eq!(count, 0);
 }
 
 #[test]

@@ -88,7 +88,7 @@ def node(folder, name):
     """A folder with the library under both names that are looked for, and a scenario."""
     place = folder / name
     place.mkdir()
-    shutil.copy(os.environ["NVIDIA_LIBRARY"], place / "libnvidia-ml.so.1")
+    shutil.copy(os.environ["SIMULATOR"], place / "libnvidia-ml.so.1")
     (place / "libnvidia-ml.so").symlink_to("libnvidia-ml.so.1")
     (place / "scenario").write_text(json.dumps(NODES[name]))
     return place

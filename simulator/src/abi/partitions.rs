@@ -83,7 +83,7 @@ gpu_calls! {
             id: profile.id,
             isP2pSupported: 0,
             sliceCount: profile.slices,
-            instanceCount: most(profile),
+            instanceCount: profile.most(),
             multiprocessorCount: profile.sms,
             copyEngineCount: profile.copy_engines,
             decoderCount: profile.decoders,
@@ -95,11 +95,11 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoV(at, profile: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) {
-        put_profile(at, by_enumerator(at, profile)?, info)
+        put_profile(by_enumerator(at, profile)?, info)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(at, id: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) {
-        put_profile(at, by_id(at, id)?, info)
+        put_profile(by_id(at, id)?, info)
     }
 
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
@@ -165,13 +165,7 @@ gpu_instance_calls! {
     }
 }
 
-/// How many instances of a profile a GPU can have; one media engine allows one instance with it.
-fn most(profile: &MigProfile) -> c_uint {
-    if profile.name.ends_with("+me") { 1 } else { profile.starts.len().try_into().unwrap_or(c_uint::MAX) }
-}
-
-fn put_profile(at: &Device<'_>, profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) -> Answer {
-    let _ = at;
+fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) -> Answer {
     let short = Out::at(info.pointer()?.cast::<nvmlGpuInstanceProfileInfo_v2_t>());
     let version = short.get()?.version;
     let name = array(&format!("MIG {}", profile.name));
@@ -181,7 +175,7 @@ fn put_profile(at: &Device<'_>, profile: &MigProfile, info: Out<nvmlGpuInstanceP
             id: profile.id,
             isP2pSupported: 0,
             sliceCount: profile.slices,
-            instanceCount: most(profile),
+            instanceCount: profile.most(),
             multiprocessorCount: profile.sms,
             copyEngineCount: profile.copy_engines,
             decoderCount: profile.decoders,
@@ -197,7 +191,7 @@ fn put_profile(at: &Device<'_>, profile: &MigProfile, info: Out<nvmlGpuInstanceP
         version,
         id: profile.id,
         sliceCount: profile.slices,
-        instanceCount: most(profile),
+        instanceCount: profile.most(),
         multiprocessorCount: profile.sms,
         copyEngineCount: profile.copy_engines,
         decoderCount: profile.decoders,
@@ -206,7 +200,7 @@ fn put_profile(at: &Device<'_>, profile: &MigProfile, info: Out<nvmlGpuInstanceP
         ofaCount: profile.ofa,
         memorySizeMB: profile.memory_mib,
         name,
-        capabilities: 0,
+        capabilities: profile.capabilities(),
     })
 }
 

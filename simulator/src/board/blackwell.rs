@@ -1,7 +1,7 @@
-//! Blackwell: B200 on a baseboard, GB200 and GB300 in a rack.
+//! Blackwell: B200 on a baseboard, GB200 and GB300 in a rack, the PRO 6000 at a desk.
 
 use super::{
-    Board, Clocks, Fabric, IN_ORDER, Limits, MIB, MemoryPower, ModulePower, NVIDIA, Platform, Power,
+    Board, Clocks, Fabric, IN_ORDER, Limits, MIB, MemoryPower, ModulePower, NVIDIA, Platform, Power, RTX,
     Supported, Thermal,
 };
 use crate::mig;
@@ -107,7 +107,7 @@ const GB200: Board = Board {
     ..B200
 };
 
-pub(super) static ROWS: [Board; 3] = [
+pub(super) static ROWS: [Board; 4] = [
     B200,
     GB200,
     Board {
@@ -143,5 +143,51 @@ pub(super) static ROWS: [Board; 3] = [
         fabric: Some(Fabric { clique: 32_766, cluster: true, health: HEALTHY }),
         platform: Some(Platform { chassis: "1820124000002", slot: 25, tray: 15, host: 1, switch: true }),
         ..GB200
+    },
+    Board {
+        profile: "rtx-pro-6000",
+        name: "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (simulated)",
+        brand: RTX,
+        compute_capability: (12, 0),
+        pci_device: 0x2BB4_10DE,
+        pci_subsystem: 0x204C_10DE,
+        vbios: "98.02.6A.00.04",
+        part: Some("900-5G153-2500-000"),
+        memory_total: 97_887 * MIB,
+        memory_reserved: 637 * MIB,
+        memory_bus_bits: 512,
+        bar1_total: 131_072 * MIB,
+        cores: 24_064,
+        power: Power { idle: (4, 4), limit_min: 250, limit_default: 300, limit_max: 325 },
+        clocks: Clocks {
+            sm: (180, 3090),
+            memory: (405, 14_001),
+            video: (600, 2415),
+            application: (3090, 14_001),
+            supported: &[half_steps(14_001, 389, 6180)],
+        },
+        thermal: Thermal {
+            gpu: (30, 75),
+            memory: None,
+            limits: Limits::Margins { zero: 90, tlimit: [-5, -2, 0, 0] },
+        },
+        fan: Some(30),
+        pcie_generation: 4,
+        nvlinks: 0,
+        nvlink_speed: 0,
+        nvlink_version: 0,
+        remap_banks: 512,
+        gpm: false,
+        memory_power: None,
+        pstate_rest: 8,
+        mig: &mig::RTX_PRO_6000,
+        mig_slices: 4,
+        modules: [1; 8],
+        c2c: None,
+        fabric: None,
+        platform: None,
+        encoder: true,
+        utilization_window: 166_666_000,
+        ..B200
     },
 ];
