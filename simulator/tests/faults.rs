@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ fn a_call_that_holds_the_driver_stops_every_gpu_until_it_is_over() {
     let nvml = node.nvml();
     node.faults(r#"[{"function":"nvmlDeviceGetPowerUsage","gpu":3,"hang":true,"lock":true}]"#);
     thread::scope(|scope| {
+        let lift = Lift(node.path("faults"));
         let (done, came) = mpsc::channel();
         let gpus = &nvml;
         let sick = done.clone();
@@ -37,12 +39,21 @@ fn a_call_that_holds_the_driver_stops_every_gpu_until_it_is_over() {
             done.send("well").unwrap();
         });
         assert!(came.recv_timeout(Duration::from_millis(300)).is_err());
-        std::fs::remove_file(node.path("faults")).unwrap();
+        drop(lift);
         let wait = Duration::from_secs(20);
         let mut over = [came.recv_timeout(wait).unwrap(), came.recv_timeout(wait).unwrap()];
         over.sort_unstable();
         assert_eq!(over, ["sick", "well"]);
     });
+}
+
+/// Lifts the faults when it goes, with a failing assertion too: the hanging call would never return.
+struct Lift(PathBuf);
+
+impl Drop for Lift {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Whether a call holds the driver: its file is locked.
