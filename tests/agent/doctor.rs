@@ -27,6 +27,7 @@ fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let Diagnosis { page, .. } = doctor(&demo);
     assert!(page.contains("ok      driver: a simulated library"), "{page}");
+    assert!(page.contains("driver/libnvidia-ml.so.1)"), "which library was taken: {page}");
     assert!(page.contains("ok      gpus: 8 counted"), "{page}");
     let owner = format!("ledger.db: a running agent writes it, process {}\n", demo.agent.id());
     assert!(page.lines().any(|line| line.starts_with("ok      ledger: ")), "{page}");

@@ -312,6 +312,23 @@ fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver_in_time() {
 }
 
 #[test]
+fn sigterm_while_a_stuck_gpu_is_waited_for_ends_the_agent_in_time() {
+    let mut demo = started();
+    demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
+    demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
+    let socket = demo.directory.path().join("control.sock");
+    let mut asker = program().arg("quiesce").arg("--socket").arg(&socket).spawn().unwrap();
+    // The other lanes end at once, and only the stuck one is waited for.
+    demo.agent.wait_for("the other lanes' end", |page| up(page) == 0);
+    let (status, took) = demo.agent.terminate();
+    assert!(status.success(), "{status}: {}", demo.agent.log());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(!asker.wait().unwrap().success(), "nothing was let go of");
+    let ledger = demo.directory.path().join("ledger.db");
+    succeeded(&output(&["bill", "--ledger", ledger.to_str().unwrap()]));
+}
+
+#[test]
 fn nonsense_on_the_local_socket_is_answered_and_forgotten() {
     use std::io::{Read, Write};
     let demo = started();

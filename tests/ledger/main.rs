@@ -3,6 +3,7 @@
 
 mod bills;
 mod commits;
+mod inventory;
 mod laws;
 mod opening;
 mod world;

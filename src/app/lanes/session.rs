@@ -72,7 +72,7 @@ impl Driver {
     /// A driver that opens and then answers nothing is not opened again and again at once.
     pub(super) fn rest(&self, end: &Stop) {
         if self.young > 0 {
-            end.wait(Duration::from_secs(1 << self.young.min(3)));
+            end.wait(Duration::from_secs(self.young.min(3).into()));
         }
     }
 

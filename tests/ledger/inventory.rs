@@ -1,0 +1,75 @@
+//! Where GPUs are that the ledger ever saw, over restarts, and by an operator's word without an agent.
+
+use std::path::Path;
+
+use gpumeter::ledger::{Batch, Expected, Ledger, Listed, Opening, Reader, Sight, forget};
+use gpumeter::model::{GpuId, Nanoseconds, Stamp, Utc, Whereabouts};
+
+fn opening() -> Opening {
+    let now = Stamp { boottime: Nanoseconds(1_000), utc: Utc(1_800_000_000_000_000_000) };
+    Opening { boot_id: "boot".into(), now, book: None }
+}
+
+fn sight(index: u32, uuid: &str) -> Sight {
+    Sight { gpu: GpuId { index, uuid: uuid.into() }, model: "test".into(), at: Utc(10) }
+}
+
+fn listed(path: &Path) -> Vec<(u32, Whereabouts, u64)> {
+    let row = |listed: &Listed| (listed.gpu.index, listed.expected.whereabouts, listed.expected.since.0);
+    Reader::open(path).unwrap().inventory().unwrap().iter().map(row).collect()
+}
+
+/// A ledger of two GPUs, of which the second is lent to a guest.
+fn ledger(path: &Path) -> Ledger {
+    let (mut ledger, _) = Ledger::open(path, &opening()).unwrap();
+    let lent = Expected {
+        gpu: "GPU-1".into(),
+        bus: "0000:0f:00.0".into(),
+        whereabouts: Whereabouts::Guest,
+        since: Utc(30),
+    };
+    let stranger = Expected { gpu: "GPU-9".into(), ..lent.clone() };
+    let sights = vec![sight(1, "GPU-1"), sight(0, "GPU-0")];
+    ledger
+        .commit(&Batch { now: Utc(40), sights, expected: vec![lent, stranger], ..Batch::default() })
+        .unwrap();
+    ledger
+}
+
+#[test]
+fn where_a_gpu_is_outlives_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger.db");
+    let owner = ledger(&path);
+    let wanted = [(0, Whereabouts::Present, 10), (1, Whereabouts::Guest, 30)];
+    assert_eq!(listed(&path), wanted, "one that was never seen has no inventory");
+    drop(owner);
+    let (_, recovered) = Ledger::open(&path, &opening()).unwrap();
+    let lent = recovered.inventory.iter().find(|expected| &*expected.gpu == "GPU-1").unwrap();
+    assert_eq!((&*lent.bus, lent.whereabouts), ("0000:0f:00.0", Whereabouts::Guest));
+}
+
+#[test]
+fn a_ledger_that_was_made_without_an_inventory_gets_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger.db");
+    drop(ledger(&path));
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE expected").unwrap();
+    assert_eq!(listed(&path), [(0, Whereabouts::Present, 10), (1, Whereabouts::Present, 10)]);
+    drop(ledger(&path));
+    assert_eq!(listed(&path)[1], (1, Whereabouts::Guest, 30));
+}
+
+#[test]
+fn a_gpu_is_forgotten_only_where_nobody_owns_the_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger.db");
+    forget(&path, "GPU-1", Utc(50)).unwrap_err();
+    assert!(!path.exists(), "nothing is made by a question");
+    let owner = ledger(&path);
+    assert!(forget(&path, "GPU-1", Utc(50)).unwrap_err().to_string().contains("own"));
+    drop(owner);
+    assert!(forget(&path, "GPU-1", Utc(50)).unwrap());
+    assert!(!forget(&path, "GPU-9", Utc(50)).unwrap(), "it was never here");
+    assert_eq!(listed(&path)[1], (1, Whereabouts::Forgotten, 50));
+}
