@@ -75,6 +75,8 @@ struct Cadence {
     interval: Nanoseconds,
     /// Ticks per tier.
     every: [u64; 3],
+    /// Whether presence decides who holds.
+    presence: bool,
 }
 
 /// Starts the thread that finds GPUs; it starts a lane for each.
@@ -85,6 +87,7 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
         level: sampling.level,
         interval: sampling.interval,
         every: [1, ticks(sampling.medium), ticks(sampling.slow)],
+        presence: config.attribution.presence,
     };
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
@@ -206,7 +209,7 @@ fn start_lane(
         let slot = CallSlot::default();
         if let Some(found) = meet(&library, index, &slot, &shared_by_thread) {
             let clock = shared_by_thread.clock.clone();
-            let lane = Lane::new(library, &found, slot, clock, cadence.level);
+            let lane = Lane::new(library, &found, slot, clock, cadence.level).with_presence(cadence.presence);
             sample(lane, cadence, &shared_by_thread);
         }
     })?;

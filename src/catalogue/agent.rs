@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_sampling_interval_seconds",
         Kind::Gauge,
         Unit::Seconds,
-        "How often the tier is read.",
+        "How often the tier is read: as configured, or less often where that would take too much of the driver's time.",
         &["tier"],
     ),
     agent(

@@ -24,9 +24,12 @@ pub(super) fn activity(frame: &Frame) -> Option<(ActivitySource, u64)> {
         return None;
     }
     let ratio = |point: PointId| frame.readings.get(point).copied().and_then(Result::ok);
+    let sampled = frame.sampled.and_then(|sampled| i64::try_from(sampled.ratio).ok());
     let (source, engine) = ratio(GR_ENGINE)
         .map(|ratio| (ActivitySource::Gpm, ratio))
+        .or_else(|| sampled.map(|ratio| (ActivitySource::Samples, ratio)))
         .or_else(|| ratio(UTILIZATION).map(|ratio| (ActivitySource::Utilization, ratio)))?;
+    // An engine is read in every tick in which it may work: a value that stood longer is 0.
     let video = ratio(ENCODER).max(ratio(DECODER)).unwrap_or(0);
     let busiest = u64::try_from(engine.max(video)).unwrap_or(0).min(WHOLE);
     Some((source, busiest))

@@ -8,7 +8,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Regi
 
 use crate::catalogue::{Kind, families};
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
-use crate::model::{Absence, Frame, Nanoseconds};
+use crate::model::{Frame, Nanoseconds};
 
 /// Numbers of other threads, each a series of an agent family of the catalogue.
 #[derive(Clone, Debug, Default)]
@@ -72,8 +72,9 @@ impl Counters {
         for call in &frame.calls {
             self.calls.observe(call.took.0 as f64 / Nanoseconds::SECOND.0 as f64);
         }
-        let rejected = frame.readings.iter().filter(|reading| **reading == Err(Absence::Rejected)).count();
-        self.rejected.with_label_values(&["out_of_range"]).inc_by(rejected as u64);
+        for (reason, count) in &frame.rejected {
+            self.rejected.with_label_values(&[reason]).inc_by(*count);
+        }
     }
 
     /// All of them as series of the catalogue.

@@ -69,9 +69,9 @@ impl Meter {
 
     fn state(&self, gpu: &Gpu, now: Stamp, in_flight: Option<&InFlight>) -> GpuState {
         let fresh = Tier::ALL.map(|tier| {
-            let interval = self.policy.intervals[tier as usize];
-            let read = gpu.frame.as_ref().and_then(|frame| frame.tiers[tier as usize]);
-            !gpu.lost && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
+            let Some(frame) = gpu.frame.as_ref().filter(|_| !gpu.lost) else { return false };
+            let interval = self.policy.intervals[tier as usize].0 * u64::from(frame.stretch.of(tier));
+            frame.tiers[tier as usize].is_some_and(|read| now.since(read).0 <= 2 * interval)
         });
         let late = in_flight.and_then(|call| {
             let lasting = now.boottime.0.saturating_sub(call.since.0);
@@ -148,7 +148,10 @@ impl Meter {
     ) -> (Vec<AgentEntry>, Vec<AgentNumber>) {
         let mut own = services.clone();
         for tier in Tier::ALL {
-            let interval = self.policy.intervals[tier as usize].0;
+            // The longest in force on any GPU.
+            let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
+            let stretch = frames.map(|frame| frame.stretch.of(tier)).max().unwrap_or(1);
+            let interval = self.policy.intervals[tier as usize].0 * u64::from(stretch);
             own.add(
                 "gpumeter_sampling_interval_seconds",
                 vec![("tier", tier.name().into())],

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
 
 use super::Library;
-use crate::clock::Clock;
+use super::quirks::Quirks;
+use crate::clock::{Clock, system_now};
 use crate::model::{Absence, CallTime, Nanoseconds};
 
 /// A device handle. Handles are valid on any thread for as long as the library stays initialised.
@@ -49,6 +50,9 @@ pub(super) struct Door {
     clock: Clock,
     calls: Vec<CallTime>,
     lost: bool,
+    spent: Nanoseconds,
+    rejected: Vec<(&'static str, u64)>,
+    quirks: Quirks,
 }
 
 /// Calls a function of the raw table by its name: `ask!(door, nvmlDeviceGetIndex(handle, &mut index))`.
@@ -98,7 +102,16 @@ impl From<Refusal> for Absence {
 
 impl Door {
     pub(super) fn new(library: Arc<Library>, slot: CallSlot, clock: Clock) -> Self {
-        Self { library, slot, clock, calls: Vec::new(), lost: false }
+        Self {
+            library,
+            slot,
+            clock,
+            calls: Vec::new(),
+            lost: false,
+            spent: Nanoseconds(0),
+            rejected: Vec::new(),
+            quirks: Quirks::default(),
+        }
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -108,6 +121,37 @@ impl Door {
     /// Whether the driver said that the GPU is gone, since the last look.
     pub(super) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
+    }
+
+    /// What the driver behind it does differently.
+    pub(super) fn quirks(&self) -> Quirks {
+        self.quirks
+    }
+
+    /// Tells which driver is behind it.
+    pub(super) fn learn(&mut self, quirks: Quirks) {
+        self.quirks = quirks;
+    }
+
+    /// Counts answers that cannot be true and were dropped.
+    pub(super) fn reject(&mut self, reason: &'static str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.rejected.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, sum)) => *sum += count,
+            None => self.rejected.push((reason, count)),
+        }
+    }
+
+    /// What was dropped since the last look, by reason.
+    pub(super) fn take_rejected(&mut self) -> Vec<(&'static str, u64)> {
+        std::mem::take(&mut self.rejected)
+    }
+
+    /// Time inside the driver since the door was made.
+    pub(super) fn spent(&self) -> Nanoseconds {
+        self.spent
     }
 
     /// The calls since the last look.
@@ -121,12 +165,14 @@ impl Door {
         function: &'static str,
         run: impl FnOnce(&NvmlLib) -> Option<nvmlReturn_t>,
     ) -> Result<(), Refusal> {
-        let begun = self.clock.now().boottime;
-        self.slot.set(Some(InFlight { function, since: begun }));
+        self.slot.set(Some(InFlight { function, since: self.clock.now().boottime }));
+        // A call takes its real time, whatever time the node lives in.
+        let begun = system_now();
         let answer = run(self.library.table());
         self.slot.set(None);
         let Some(code) = answer else { return Err(Refusal::NoSymbol) };
-        let took = Nanoseconds(self.clock.now().boottime.0.saturating_sub(begun.0));
+        let took = system_now().since(begun);
+        self.spent += took;
         self.calls.push(CallTime { function, took });
         match code {
             0 => Ok(()),

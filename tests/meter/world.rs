@@ -10,7 +10,7 @@ use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{
     Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, Holder, HolderId, Nanoseconds, Parts,
-    ProcessSample, Stamp, Use, Utc,
+    ProcessSample, Stamp, Stretch, Use, Utc,
 };
 use tempfile::TempDir;
 
@@ -241,8 +241,13 @@ impl World {
             tiers: [Some(self.now); 3],
             readings: made.readings.into(),
             instances: Arc::default(),
+            sampled: None,
             processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },
+            listed: Some(self.now),
             samples: Ok(made.samples),
+            ended_processes: Vec::new(),
+            stretch: Stretch::default(),
+            rejected: Vec::new(),
             calls: Vec::new(),
         }
     }

@@ -1,0 +1,159 @@
+//! What single drivers and boards do wrong, in one place: each quirk with where it was seen.
+//!
+//! In go the driver's version and what was read; out comes what to do differently. What a probe can tell (a
+//! missing function, a refused call) is no quirk: the plan and the lists find that out by asking.
+//!
+//! Quirks that live where the answer is decoded, since they need no version: R545 tags the memory temperature
+//! as a double while the union holds an integer (`fields`), GPM goes above 100 % on MIG instances by the
+//! difference of two clocks (`plan::believe` cuts 2 %, more is dropped), and GB10 refuses both memory calls,
+//! so that its memory readings are absent while the memory per process still comes.
+
+use crate::model::{Absence, Reading};
+
+/// A driver's version as far as quirks depend on it: 535.104.05 is branch 535, release 104.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    branch: u32,
+    release: u32,
+}
+
+/// Which structure the process lists come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListForm {
+    /// Pid, memory, GPU and compute instance; 510 and later.
+    Third,
+    /// The same entries under the name before; 460 and later.
+    Second,
+    /// Pid and memory alone.
+    First,
+}
+
+/// What one driver does differently. A driver that does not tell its version is taken for a new one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Quirks {
+    version: Option<Version>,
+}
+
+/// The driver that gave 23 fields other numbers (NVML release notes, known issues of CUDA 13.0 Update 1).
+const RENUMBERED: Version = Version { branch: 580, release: 82 };
+
+/// The first release of branch 535 whose third list is what its name says, or is not there.
+const MENDED: Version = Version { branch: 535, release: 98 };
+
+impl Quirks {
+    /// The quirks of that version, as the driver writes it.
+    pub(super) fn of(version: &str) -> Self {
+        let mut numbers = version.split('.').map(|number| number.parse().ok());
+        let version = match (numbers.next().flatten(), numbers.next().flatten()) {
+            (Some(branch), Some(release)) => Some(Version { branch, release }),
+            _ => None,
+        };
+        Self { version }
+    }
+
+    /// The form of the process lists to begin with. 535.43 to 535.97 put a field into the third form without
+    /// telling: pids and memory come out shuffled (nvitop issue 79, go-nvml issue 75).
+    pub(super) fn list_form(self) -> ListForm {
+        match self.version {
+            Some(version) if version.branch == MENDED.branch && version < MENDED => ListForm::Second,
+            _ => ListForm::Third,
+        }
+    }
+
+    /// The number by which this driver knows a field; the catalogue's numbers are those of CUDA 12.
+    pub(super) fn field(self, id: u32) -> u32 {
+        let new = self.version.is_none_or(|version| version >= RENUMBERED);
+        match id {
+            // Clock event reasons and power balancing went behind power smoothing.
+            251..=255 if new => id + 18,
+            256..=273 if new => id - 5,
+            _ => id,
+        }
+    }
+}
+
+/// What a GPU shows at one moment, for telling use from a latched flag.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Appearance {
+    /// Activity in billionths.
+    pub(super) activity: Reading,
+    /// Whether the list of processes was just taken and is empty.
+    pub(super) deserted: bool,
+    /// Memory that clients allocated, in bytes.
+    pub(super) memory: Reading,
+    /// Power and its enforced limit, in microwatts.
+    pub(super) power: Reading,
+    pub(super) limit: Reading,
+}
+
+/// Less than any context takes: the smallest seen hold some 200 MiB.
+const NO_CONTEXT: i64 = 64 << 20;
+
+/// Activity from which on a flag may be latched: such a one says 100 %.
+const WHOLE: i64 = 990_000_000;
+
+/// Blackwell, seen on 580.159.03: killing a process in the middle of a kernel latches "engine busy", and an idle
+/// GPU answers 100 % until it is reset, without an XID (lium-io issue 1140). Busy, with nobody there, no context
+/// in memory and less than a third of its power: that is no use. Each of these must be known.
+pub(super) fn is_ghost(seen: &Appearance) -> bool {
+    let known = || -> Result<bool, Absence> {
+        Ok(seen.activity? >= WHOLE
+            && seen.deserted
+            && seen.memory? < NO_CONTEXT
+            && seen.power?.saturating_mul(3) < seen.limit?)
+    };
+    known().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_535_is_asked_for_the_second_list() {
+        for (version, form) in [
+            ("535.54.03", ListForm::Second),
+            ("535.97", ListForm::Second),
+            ("535.98", ListForm::Third),
+            ("535.104.05", ListForm::Third),
+            ("530.41.03", ListForm::Third),
+            ("", ListForm::Third),
+            ("garbage", ListForm::Third),
+        ] {
+            assert_eq!(Quirks::of(version).list_form(), form, "{version}");
+        }
+    }
+
+    #[test]
+    fn renumbered_fields_are_asked_by_the_drivers_numbers_and_none_twice() {
+        let (old, new) = (Quirks::of("580.65.06"), Quirks::of("580.82.07"));
+        assert_eq!([83, 250, 251, 273, 274].map(|id| old.field(id)), [83, 250, 251, 273, 274]);
+        assert_eq!([83, 250, 251, 256, 274].map(|id| new.field(id)), [83, 250, 269, 251, 274]);
+        let mut all: Vec<u32> = (251..=273).map(|id| new.field(id)).collect();
+        all.sort_unstable();
+        assert_eq!(all, (251..=273).collect::<Vec<_>>());
+        assert_eq!(Quirks::of("").field(251), 269, "an unknown driver is a new one");
+    }
+
+    #[test]
+    fn a_busy_gpu_with_nobody_there_is_a_ghost_only_if_everything_says_so() {
+        let ghost = Appearance {
+            activity: Ok(1_000_000_000),
+            deserted: true,
+            memory: Ok(0),
+            power: Ok(194_000_000),
+            limit: Ok(1_000_000_000),
+        };
+        assert!(is_ghost(&ghost));
+        for real in [
+            Appearance { activity: Ok(900_000_000), ..ghost },
+            Appearance { deserted: false, ..ghost },
+            Appearance { memory: Ok(400 << 20), ..ghost },
+            Appearance { power: Ok(600_000_000), ..ghost },
+            Appearance { memory: Err(Absence::NotSupported), ..ghost },
+            Appearance { power: Err(Absence::NotYet), ..ghost },
+        ] {
+            assert!(!is_ghost(&real), "{real:?}");
+        }
+    }
+}
