@@ -73,7 +73,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_samples_rejected_total",
         Kind::Counter,
         Unit::None,
-        "Driver answers outside what the quantity can be, dropped.",
+        "Driver answers that cannot be true and were dropped: out of range, a counter that went back once, a GPU that is busy with nobody there.",
         &["reason"],
     ),
     agent(

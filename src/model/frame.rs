@@ -62,9 +62,44 @@ pub struct Frame {
     /// How many times longer than configured the lane waits, so that it stays within its share of driver time.
     pub stretch: Stretch,
     /// Answers of this tick that cannot be true and were dropped, by reason.
-    pub rejected: Vec<(&'static str, u64)>,
+    pub rejected: Vec<(Rejection, u64)>,
     /// How long each driver call of this tick took.
     pub calls: Vec<CallTime>,
+}
+
+/// Why an answer of the driver was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rejection {
+    /// A reading outside what its quantity can be.
+    OutOfRange,
+    /// A counter that went back, until a second answer agrees.
+    CounterBack,
+    /// A utilization sample above 100 % or of the future.
+    Sample,
+    /// A process record of the driver's accounting that contradicts itself.
+    Record,
+    /// More processes or samples than any GPU has.
+    Count,
+    /// Activity of a GPU on which nobody is, as a latched flag shows it.
+    GhostBusy,
+}
+
+impl Rejection {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::OutOfRange, Self::CounterBack, Self::Sample, Self::Record, Self::Count, Self::GhostBusy];
+
+    /// The value of the `reason` label.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::OutOfRange => "out_of_range",
+            Self::CounterBack => "counter_back",
+            Self::Sample => "sample",
+            Self::Record => "record",
+            Self::Count => "count",
+            Self::GhostBusy => "ghost_busy",
+        }
+    }
 }
 
 /// Factors on the intervals of what may be read less often; 1 each while there is time enough.

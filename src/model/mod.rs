@@ -15,7 +15,9 @@ pub mod span;
 pub mod stamp;
 
 pub use account::{Grade, Method, Parts, Use};
-pub use frame::{CallTime, EndedProcess, Frame, GpuProcess, InstanceFrame, ProcessSample, Sampled, Stretch};
+pub use frame::{
+    CallTime, EndedProcess, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
+};
 pub use gpu::{GpuId, GpuIdentity, InstanceId, InstanceIdentity, XidEvent};
 pub use holder::{Facts, Holder, HolderId, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
-use crate::model::{Absence, Bytes, EndedProcess, Nanoseconds, Utc};
+use crate::model::{Absence, Bytes, EndedProcess, Nanoseconds, Rejection, Utc};
 
 /// The driver keeps some 4,000 records at most; one that wants room for more than this answers garbage.
 const MOST: usize = 16_384;
@@ -90,7 +90,7 @@ impl Accounting {
                 Ok(Record::Running) => {}
                 // Another record took its place meanwhile, or it is garbage: it must not hold up the others.
                 Err(absence) => {
-                    door.reject("accounting", u64::from(absence == Absence::Rejected));
+                    door.reject(Rejection::Record, u64::from(absence == Absence::Rejected));
                     self.told.insert(pid, 0);
                 }
             }
@@ -139,7 +139,7 @@ impl Accounting {
                     room = (count as usize).max(room) + 8;
                     if room > MOST {
                         self.state = State::Off;
-                        door.reject("process_count", 1);
+                        door.reject(Rejection::Count, 1);
                         return Err(Absence::Rejected);
                     }
                 }
@@ -181,7 +181,8 @@ fn believed(pid: u32, stats: &sys::nvmlAccountingStats_t) -> Result<Record, Abse
         pid,
         started: Utc(started),
         ran: Nanoseconds(stats.time * 1_000_000),
-        memory: (stats.maxMemoryUsage <= MOST_MEMORY).then_some(Bytes(stats.maxMemoryUsage)),
+        // Ada answers 0 for whoever has ended; a process with a context had some.
+        memory: (1..=MOST_MEMORY).contains(&stats.maxMemoryUsage).then_some(Bytes(stats.maxMemoryUsage)),
         utilization: (stats.gpuUtilization <= 100).then_some(stats.gpuUtilization),
     };
     Ok(Record::Ended(process, stats.startTime))
@@ -224,8 +225,10 @@ mod tests {
     fn what_a_record_does_not_know_is_absent_and_what_cannot_be_is_refused() {
         let unknown =
             sys::nvmlAccountingStats_t { gpuUtilization: u32::MAX, maxMemoryUsage: u64::MAX, ..stats() };
-        let Ok(Record::Ended(process, _)) = believed(7, &unknown) else { unreachable!("it has ended") };
-        assert_eq!((process.memory, process.utilization), (None, None));
+        for stats in [unknown, sys::nvmlAccountingStats_t { maxMemoryUsage: 0, ..unknown }] {
+            let Ok(Record::Ended(process, _)) = believed(7, &stats) else { unreachable!("it has ended") };
+            assert_eq!((process.memory, process.utilization), (None, None));
+        }
         for garbage in [
             sys::nvmlAccountingStats_t { time: u64::MAX, ..stats() },
             sys::nvmlAccountingStats_t { startTime: u64::MAX, ..stats() },

@@ -13,7 +13,7 @@ use super::quirks::{Appearance, is_ghost};
 use super::readings::Readings;
 use super::samples::{Drained, Ring};
 use crate::catalogue::{CallValue, PointId, first_point};
-use crate::model::{Absence, Reading, Sampled};
+use crate::model::{Absence, Reading, Rejection, Sampled};
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const GPU_UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -131,7 +131,7 @@ impl Activity {
         if self.haunted < HAUNTED {
             return;
         }
-        door.reject("ghost_busy", 1);
+        door.reject(Rejection::GhostBusy, 1);
         if engine {
             readings.set(GR_ENGINE, Err(Absence::Rejected));
         }

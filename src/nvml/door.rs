@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
 use super::Library;
 use super::quirks::Quirks;
 use crate::clock::{Clock, system_now};
-use crate::model::{Absence, CallTime, Nanoseconds};
+use crate::model::{Absence, CallTime, Nanoseconds, Rejection};
 
 /// A device handle. Handles are valid on any thread for as long as the library stays initialised.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ pub(super) struct Door {
     calls: Vec<CallTime>,
     lost: bool,
     spent: Nanoseconds,
-    rejected: Vec<(&'static str, u64)>,
+    rejected: Vec<(Rejection, u64)>,
     quirks: Quirks,
 }
 
@@ -134,7 +134,7 @@ impl Door {
     }
 
     /// Counts answers that cannot be true and were dropped.
-    pub(super) fn reject(&mut self, reason: &'static str, count: u64) {
+    pub(super) fn reject(&mut self, reason: Rejection, count: u64) {
         if count == 0 {
             return;
         }
@@ -145,7 +145,7 @@ impl Door {
     }
 
     /// What was dropped since the last look, by reason.
-    pub(super) fn take_rejected(&mut self) -> Vec<(&'static str, u64)> {
+    pub(super) fn take_rejected(&mut self) -> Vec<(Rejection, u64)> {
         std::mem::take(&mut self.rejected)
     }
 

@@ -23,7 +23,9 @@ use super::readings::Readings;
 use crate::catalogue::Level;
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{Absence, EndedProcess, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Stamp};
+use crate::model::{
+    Absence, EndedProcess, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Stamp, Stretch,
+};
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -49,6 +51,8 @@ pub struct Lane {
     /// The latest reading of every point, and when each tier was read.
     readings: Readings,
     tiers: [Option<Stamp>; 3],
+    /// The stretch under which each tier was read.
+    stretched: Stretch,
     instances: Arc<[InstanceFrame]>,
 }
 
@@ -71,6 +75,7 @@ impl Lane {
             accounting: Accounting::default(),
             readings: Readings::default(),
             tiers: [None; 3],
+            stretched: Stretch::default(),
             instances: Arc::default(),
         }
     }
@@ -184,11 +189,17 @@ impl Lane {
         let before = self.door.spent();
         // First, so that the pair's span is that from one frame's beginning to the next one's.
         self.read_gpm(plan);
+        let stretch = self.governor.stretch();
         let [_, medium, slow] = Tier::ALL.map(|tier| {
             let before = self.door.spent();
             if due[tier as usize] {
                 self.read_tier(plan, tier);
                 self.tiers[tier as usize] = Some(begun);
+                match tier {
+                    Tier::Fast => {}
+                    Tier::Medium => self.stretched.medium = stretch.medium,
+                    Tier::Slow => self.stretched.slow = stretch.slow,
+                }
             }
             due[tier as usize].then(|| since(&self.door, before))
         });
@@ -287,6 +298,13 @@ impl Lane {
 
     fn frame(&mut self, plan: &Plan, begun: Stamp, present: Present) -> Frame {
         let (processes, listed) = self.lists.get();
+        // What was read under a longer stretch stays for as long as that promised.
+        let now = self.governor.stretch();
+        let stretch = Stretch {
+            medium: now.medium.max(self.stretched.medium),
+            slow: now.slow.max(self.stretched.slow),
+            lists: now.lists,
+        };
         Frame {
             gpu: self.found.id.clone(),
             identity: Arc::clone(&plan.identity),
@@ -301,7 +319,7 @@ impl Lane {
             listed,
             samples: present.samples,
             ended_processes: present.ended,
-            stretch: self.governor.stretch(),
+            stretch,
             rejected: self.door.take_rejected(),
             calls: self.door.take_calls(),
         }

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings as sys;
 use super::attention::{Attention, Known, Signs};
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask};
 use super::quirks::ListForm;
-use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Stamp};
+use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Rejection, Stamp};
 
 /// More processes than any GPU runs: a driver that asks for more answers garbage.
 pub(super) const MOST: usize = 65_536;
@@ -210,7 +210,7 @@ fn memory(used: u64) -> Option<Bytes> {
 fn more(door: &mut Door, room: usize, wanted: usize) -> Result<usize, Absence> {
     let wanted = wanted.max(room) + 8;
     if wanted > MOST {
-        door.reject("process_count", 1);
+        door.reject(Rejection::Count, 1);
         return Err(Absence::Rejected);
     }
     Ok(wanted)

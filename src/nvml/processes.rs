@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
 use super::lists::MOST;
-use crate::model::{Absence, ProcessSample, Utc};
+use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
 /// The longest sample window that is believed; the driver keeps older samples too.
 const LONGEST_WINDOW: u64 = 5_000_000;
@@ -70,7 +70,7 @@ impl Processes {
                 Err(Refusal::Code(NOT_FOUND)) => break 0,
                 Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
                     if !grow(&mut self.samples, count as usize) {
-                        door.reject("process_count", 1);
+                        door.reject(Rejection::Count, 1);
                         return Err(Absence::Rejected);
                     }
                 }
@@ -84,7 +84,7 @@ impl Processes {
         let answer = &self.samples[..count];
         let new = answer.iter().filter(|sample| sample.timeStamp > since);
         let garbage = new.filter(|sample| !is_possible(sample, now)).count();
-        door.reject("process_sample", garbage as u64);
+        door.reject(Rejection::Sample, garbage as u64);
         let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
         self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
         self.spacing = spacing(&believed).or(self.spacing);

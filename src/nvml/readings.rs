@@ -7,7 +7,7 @@
 use super::door::Door;
 use super::plan::{Ask, believe};
 use crate::catalogue::{Kind, PointId, device_points};
-use crate::model::{Absence, Reading};
+use crate::model::{Absence, Reading, Rejection};
 
 /// The readings of one plan.
 #[derive(Default)]
@@ -48,12 +48,12 @@ impl Readings {
     ) {
         let mut reading = believe(answer, times, ask.unit);
         if reading == Err(Absence::Rejected) {
-            door.reject("out_of_range", 1);
+            door.reject(Rejection::OutOfRange, 1);
         }
         if let Some(Some(counter)) = self.counters.get_mut(ask.point) {
             let grown = reading.and_then(|value| counter.take(value));
             if grown.is_err() && reading.is_ok() {
-                door.reject("counter_back", 1);
+                door.reject(Rejection::CounterBack, 1);
             }
             reading = grown;
         }

@@ -8,7 +8,7 @@
 use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
-use crate::model::{Absence, Nanoseconds, Sampled};
+use crate::model::{Absence, Nanoseconds, Rejection, Sampled};
 
 /// Rings hold some hundred samples; a driver that wants room for more than this answers garbage.
 const MOST: usize = 4_096;
@@ -85,7 +85,7 @@ impl Ring {
             Ok((kind, count)) => {
                 let samples = self.buffer.get(..count).unwrap_or_default();
                 let (believed, dropped) = believed(samples, kind, self.last_seen.unwrap_or(0));
-                door.reject("ring_sample", dropped);
+                door.reject(Rejection::Sample, dropped);
                 Ok(self.take(believed, door.clock().now().boottime))
             }
             Err(absence) => {
@@ -109,12 +109,16 @@ impl Ring {
                 nvmlDeviceGetSamples(device, kind, since, &raw mut value_type, &raw mut count, buffer)
             );
             match answer {
+                // A full buffer may be the oldest part of more.
+                Ok(()) if count as usize >= self.buffer.len() && self.buffer.len() < MOST => {
+                    self.buffer.resize((self.buffer.len() * 4).min(MOST), NO_SAMPLE);
+                }
                 Ok(()) => return Ok((value_type, (count as usize).min(self.buffer.len()))),
                 Err(Refusal::Code(NOT_FOUND)) => return Ok((value_type, 0)),
                 Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
                     let wanted = (count as usize).max(self.buffer.len()) + 8;
                     if wanted > MOST {
-                        door.reject("ring_count", 1);
+                        door.reject(Rejection::Count, 1);
                         return Err(Absence::Rejected);
                     }
                     self.buffer.resize(wanted, NO_SAMPLE);

@@ -10,7 +10,7 @@ use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{
     Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, Holder, HolderId, Nanoseconds, Parts,
-    ProcessSample, Stamp, Stretch, Use, Utc,
+    ProcessSample, Sampled, Stamp, Stretch, Use, Utc,
 };
 use tempfile::TempDir;
 
@@ -34,6 +34,7 @@ pub(crate) struct Making {
     readings: Vec<Result<i64, Absence>>,
     processes: Vec<GpuProcess>,
     samples: Vec<ProcessSample>,
+    sampled: Option<Sampled>,
     mig: bool,
     list_fails: bool,
 }
@@ -49,6 +50,19 @@ impl Making {
     pub(crate) fn utilization(mut self, percent: i64) -> Self {
         self.readings[GR_ENGINE] = Err(Absence::NotSupported);
         self.readings[UTILIZATION] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// Beside utilization, the driver's ring tells of so many seconds.
+    pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
+        self.sampled =
+            Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
+        self
+    }
+
+    /// A process that is on the list and gave no sample.
+    pub(crate) fn silent(mut self, pid: u32) -> Self {
+        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
         self
     }
 
@@ -229,6 +243,7 @@ impl World {
             readings,
             processes: Vec::new(),
             samples: Vec::new(),
+            sampled: None,
             mig: false,
             list_fails: false,
         });
@@ -241,7 +256,7 @@ impl World {
             tiers: [Some(self.now); 3],
             readings: made.readings.into(),
             instances: Arc::default(),
-            sampled: None,
+            sampled: made.sampled,
             processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },
             listed: Some(self.now),
             samples: Ok(made.samples),
