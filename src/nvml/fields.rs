@@ -34,7 +34,7 @@ impl Batch {
             return Ok(());
         }
         for (place, field) in self.buffer.iter_mut().zip(&self.fields) {
-            *place = blank(Field { id: door.quirks().field(field.id), ..*field });
+            *place = blank(*field);
         }
         let count = i32::try_from(self.buffer.len()).unwrap_or(i32::MAX);
         ask!(door, nvmlDeviceGetFieldValues(device, count, self.buffer.as_mut_ptr()))?;

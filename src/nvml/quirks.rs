@@ -3,7 +3,7 @@
 //! In go the driver's version and what was read; out comes what to do differently. What a probe can tell (a
 //! missing function, a refused call) is no quirk: the plan and the lists find that out by asking.
 //!
-//! Quirks that live where the answer is decoded, since they need no version: R545 tags the memory temperature
+//! Quirks that live elsewhere: fields that drivers number differently are a matter of the catalogue's rows; R545 tags the memory temperature
 //! as a double while the union holds an integer (`fields`), GPM goes above 100 % on MIG instances by the
 //! difference of two clocks (`plan::believe` cuts 2 %, more is dropped), and GB10 refuses both memory calls,
 //! so that its memory readings are absent while the memory per process still comes.
@@ -34,9 +34,6 @@ pub(super) struct Quirks {
     version: Option<Version>,
 }
 
-/// The driver that gave 23 fields other numbers (NVML release notes, known issues of CUDA 13.0 Update 1).
-const RENUMBERED: Version = Version { branch: 580, release: 82 };
-
 /// The first release of branch 535 whose third list is what its name says, or is not there.
 const MENDED: Version = Version { branch: 535, release: 98 };
 
@@ -57,17 +54,6 @@ impl Quirks {
         match self.version {
             Some(version) if version.branch == MENDED.branch && version < MENDED => ListForm::Second,
             _ => ListForm::Third,
-        }
-    }
-
-    /// The number by which this driver knows a field; the catalogue's numbers are those of CUDA 12.
-    pub(super) fn field(self, id: u32) -> u32 {
-        let new = self.version.is_none_or(|version| version >= RENUMBERED);
-        match id {
-            // Clock event reasons and power balancing went behind power smoothing.
-            251..=255 if new => id + 18,
-            256..=273 if new => id - 5,
-            _ => id,
         }
     }
 }
@@ -122,17 +108,6 @@ mod tests {
         ] {
             assert_eq!(Quirks::of(version).list_form(), form, "{version}");
         }
-    }
-
-    #[test]
-    fn renumbered_fields_are_asked_by_the_drivers_numbers_and_none_twice() {
-        let (old, new) = (Quirks::of("580.65.06"), Quirks::of("580.82.07"));
-        assert_eq!([83, 250, 251, 273, 274].map(|id| old.field(id)), [83, 250, 251, 273, 274]);
-        assert_eq!([83, 250, 251, 256, 274].map(|id| new.field(id)), [83, 250, 269, 251, 274]);
-        let mut all: Vec<u32> = (251..=273).map(|id| new.field(id)).collect();
-        all.sort_unstable();
-        assert_eq!(all, (251..=273).collect::<Vec<_>>());
-        assert_eq!(Quirks::of("").field(251), 269, "an unknown driver is a new one");
     }
 
     #[test]
