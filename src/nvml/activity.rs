@@ -9,7 +9,7 @@
 use super::calls::{self, Answer};
 use super::door::Door;
 use super::plan::{Ask, Plan, UTILIZATION};
-use super::quirks::{Appearance, is_ghost};
+use super::quirks::{Appearance, Haunting, is_ghost};
 use super::readings::Readings;
 use super::samples::{Drained, Ring};
 use crate::catalogue::{CallValue, PointId, first_point};
@@ -24,9 +24,6 @@ const POWER_LIMIT: PointId = first_point("gpu_power_limit_watts");
 /// Each resting video engine is asked once in so many ticks.
 const RESTING: usize = 5;
 
-/// A latched flag lasts; what a process did just before it ended is seen for a tick or two.
-const HAUNTED: u32 = 3;
-
 /// What tells a GPU's activity, from tick to tick.
 pub(super) struct Activity {
     ring: Ring,
@@ -34,13 +31,13 @@ pub(super) struct Activity {
     sampled: Option<Sampled>,
     /// Whether the plain utilization is of this tick.
     plain: bool,
-    /// Ticks in a row in which the GPU was busy with nobody there.
-    haunted: u32,
+    /// By GPM and by the plain utilization.
+    haunted: (Haunting, Haunting),
 }
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { ring: Ring::new(), tick: 0, sampled: None, plain: false, haunted: 0 }
+        Self { ring: Ring::new(), tick: 0, sampled: None, plain: false, haunted: Default::default() }
     }
 
     /// Mean activity by the ring, in this tick.
@@ -125,21 +122,21 @@ impl Activity {
                 limit: readings.get(POWER_LIMIT),
             })
         };
-        let engine = is_ghost(readings.get(GR_ENGINE));
-        let plain = self.plain && is_ghost(readings.get(GPU_UTILIZATION));
-        self.haunted = if engine || plain { self.haunted.saturating_add(1) } else { 0 };
-        if self.haunted < HAUNTED {
-            return;
-        }
-        door.reject(Rejection::GhostBusy, 1);
+        let engine = readings.get(GR_ENGINE).is_ok().then(|| is_ghost(readings.get(GR_ENGINE)));
+        let plain = self.plain.then(|| is_ghost(readings.get(GPU_UTILIZATION)));
+        let (engine, plain) = (self.haunted.0.look(engine), self.haunted.1.look(plain));
         if engine {
+            door.reject(Rejection::GhostBusy, 1);
             readings.set(GR_ENGINE, Err(Absence::Rejected));
         }
         if plain {
+            door.reject(Rejection::GhostBusy, 1);
             self.sampled = None;
         }
-        // With the engine gone the account would fall back to the plain value, which is as wrong.
-        readings.set(GPU_UTILIZATION, Err(Absence::Rejected));
+        if engine || plain {
+            // With the engine gone the account would fall back to the plain value, which is as wrong.
+            readings.set(GPU_UTILIZATION, Err(Absence::Rejected));
+        }
     }
 }
 

@@ -123,7 +123,7 @@ impl Lane {
             plan.free(&mut self.door);
             return Err(Absence::Lost);
         }
-        self.govern(begun, Spent { lists: present.spent, ..spent });
+        self.govern(begun, Spent { fast: spent.fast + present.fast, lists: present.lists, ..spent });
         let frame = self.frame(&plan, begun, present);
         self.plan = Some(plan);
         Ok(frame)
@@ -258,13 +258,14 @@ impl Lane {
 
     /// Who is there: activity per process in every tick, lists and records when they are due.
     fn look(&mut self, plan: &Plan, due: [bool; 3], begun: Stamp) -> Present {
+        let all = self.door.spent();
         let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
         let [_, medium, slow] = due;
         let busy = self.activity.is_busy(&self.readings);
         let signs = Signs { now: begun.boottime, medium, slow, samples: samples.as_deref().ok(), busy };
         let before = self.door.spent();
         let strange = self.lists.look(&mut self.door, plan.device, &signs, begun);
-        let spent = since(&self.door, before);
+        let lists = since(&self.door, before);
         if slow {
             self.accounting.check(&mut self.door, plan.device);
         }
@@ -274,7 +275,8 @@ impl Lane {
         }
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
-        Present { samples, ended, spent }
+        let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
+        Present { samples, ended, lists, fast }
     }
 
     /// Stays within the share of driver time. What cannot be stretched counts as fast.
@@ -326,11 +328,12 @@ impl Lane {
     }
 }
 
-/// Who was there in a tick, beside the lists, and what the lists cost.
+/// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
 struct Present {
     samples: Result<Vec<ProcessSample>, Absence>,
     ended: Vec<EndedProcess>,
-    spent: Nanoseconds,
+    lists: Nanoseconds,
+    fast: Nanoseconds,
 }
 
 fn since(door: &Door, before: Nanoseconds) -> Nanoseconds {

@@ -3,10 +3,10 @@
 //! In go the driver's version and what was read; out comes what to do differently. What a probe can tell (a
 //! missing function, a refused call) is no quirk: the plan and the lists find that out by asking.
 //!
-//! Quirks that live elsewhere: fields that drivers number differently are a matter of the catalogue's rows; R545 tags the memory temperature
-//! as a double while the union holds an integer (`fields`), GPM goes above 100 % on MIG instances by the
-//! difference of two clocks (`plan::believe` cuts 2 %, more is dropped), and GB10 refuses both memory calls,
-//! so that its memory readings are absent while the memory per process still comes.
+//! Quirks that live elsewhere: fields that drivers number differently are a matter of the catalogue's rows;
+//! R545 tags the memory temperature as a double while the union holds an integer (`fields`); GPM goes above
+//! 100 % on MIG instances by the difference of two clocks (`plan::believe` cuts 2 %, more is dropped); GB10
+//! refuses both memory calls, so that its memory readings are absent while the memory per process still comes.
 
 use crate::model::{Absence, Reading};
 
@@ -91,6 +91,25 @@ pub(super) fn is_ghost(seen: &Appearance) -> bool {
     known().unwrap_or(false)
 }
 
+/// A latched flag lasts; what a process did just before it ended is seen for a tick or two.
+const HAUNTED: u32 = 3;
+
+/// One meter's looks in a row that showed a ghost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Haunting(u32);
+
+impl Haunting {
+    /// Takes a look, if there was one in this tick; whether what it shows is a ghost by now.
+    pub(super) fn look(&mut self, ghost: Option<bool>) -> bool {
+        match ghost {
+            Some(true) => self.0 = self.0.saturating_add(1),
+            Some(false) => self.0 = 0,
+            None => return false,
+        }
+        self.0 >= HAUNTED
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +149,13 @@ mod tests {
         ] {
             assert!(!is_ghost(&real), "{real:?}");
         }
+    }
+
+    #[test]
+    fn a_ghost_is_told_at_the_third_look_and_forgotten_at_the_first_that_shows_none() {
+        let mut haunting = Haunting::default();
+        let looks = [Some(true), Some(true), None, Some(true), Some(true), Some(false), Some(true)];
+        let told = looks.map(|look| haunting.look(look));
+        assert_eq!(told, [false, false, false, true, true, false, false]);
     }
 }
