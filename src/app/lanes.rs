@@ -77,6 +77,8 @@ struct Cadence {
     every: [u64; 3],
     /// Whether presence decides who holds.
     presence: bool,
+    /// The share of wall time that a lane may spend inside the driver, in millionths.
+    driver_share: u32,
 }
 
 /// Starts the thread that finds GPUs; it starts a lane for each.
@@ -88,6 +90,7 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
         interval: sampling.interval,
         every: [1, ticks(sampling.medium), ticks(sampling.slow)],
         presence: config.attribution.presence,
+        driver_share: sampling.driver_share,
     };
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
@@ -209,7 +212,9 @@ fn start_lane(
         let slot = CallSlot::default();
         if let Some(found) = meet(&library, index, &slot, &shared_by_thread) {
             let clock = shared_by_thread.clock.clone();
-            let lane = Lane::new(library, &found, slot, clock, cadence.level).with_presence(cadence.presence);
+            let lane = Lane::new(library, &found, slot, clock, cadence.level)
+                .with_presence(cadence.presence)
+                .with_driver_share(cadence.driver_share);
             sample(lane, cadence, &shared_by_thread);
         }
     })?;

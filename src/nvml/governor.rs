@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use crate::model::frame::Tier;
 use crate::model::{Nanoseconds, Stretch};
 
-/// The share of wall time that a lane may spend inside the driver, in millionths: calls take a lock that
-/// tenants' own calls wait for.
+/// The share of wall time that a lane may spend inside the driver unless it is told otherwise, in millionths:
+/// calls take a lock that tenants' own calls wait for.
 pub(super) const SHARE: u64 = 5_000;
 
 /// Costs are means over this time.

@@ -87,6 +87,12 @@ impl Lane {
         self
     }
 
+    /// The same lane, allowed that many millionths of wall time inside the driver.
+    pub fn with_driver_share(mut self, share: u32) -> Self {
+        self.governor = Governor::new(share.into());
+        self
+    }
+
     /// The GPU.
     pub fn gpu(&self) -> &GpuId {
         &self.found.id
