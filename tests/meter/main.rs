@@ -163,3 +163,16 @@ fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
     assert!(!world.is_up());
     assert_eq!(Nanoseconds::SECOND.0, SECOND);
 }
+
+#[test]
+fn the_interval_that_is_published_is_the_one_in_force() {
+    let mut world = World::new(&["alice"]);
+    world.run(2, |frame| frame);
+    let configured = world.interval("medium").unwrap();
+    let fast = world.interval("fast");
+    world.run(2, |frame| frame.stretched(4));
+    assert_eq!(world.interval("medium"), Some(4 * configured));
+    assert_eq!(world.interval("fast"), fast);
+    world.run(1, |frame| frame);
+    assert_eq!(world.interval("medium"), Some(configured));
+}

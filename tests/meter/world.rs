@@ -7,7 +7,7 @@ use gpumeter::catalogue::{Level, PointId, device_points, first_point};
 use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
 use gpumeter::ledger::{Ledger, Opening, Queue, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
-use gpumeter::model::snapshot::Snapshot;
+use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, Holder, HolderId, Nanoseconds, Parts,
     ProcessSample, Sampled, Stamp, Stretch, Use, Utc,
@@ -35,6 +35,7 @@ pub(crate) struct Making {
     processes: Vec<GpuProcess>,
     samples: Vec<ProcessSample>,
     sampled: Option<Sampled>,
+    stretch: Stretch,
     mig: bool,
     list_fails: bool,
 }
@@ -57,6 +58,12 @@ impl Making {
     pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
         self.sampled =
             Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
+        self
+    }
+
+    /// The medium tier is read so many times less often.
+    pub(crate) fn stretched(mut self, medium: u32) -> Self {
+        self.stretch.medium = medium;
         self
     }
 
@@ -244,6 +251,7 @@ impl World {
             processes: Vec::new(),
             samples: Vec::new(),
             sampled: None,
+            stretch: Stretch::default(),
             mig: false,
             list_fails: false,
         });
@@ -261,7 +269,7 @@ impl World {
             listed: Some(self.now),
             samples: Ok(made.samples),
             ended_processes: Vec::new(),
-            stretch: Stretch::default(),
+            stretch: made.stretch,
             rejected: Vec::new(),
             calls: Vec::new(),
         }
@@ -314,6 +322,20 @@ impl World {
         let snapshot = self.snapshot.as_ref()?;
         let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
         snapshot.accounts[place].values[0]
+    }
+
+    /// The published interval of a tier, in nanoseconds.
+    pub(crate) fn interval(&self, tier: &str) -> Option<i64> {
+        let snapshot = self.snapshot.as_ref()?;
+        let mut series = snapshot.roster.agent.iter().zip(&snapshot.agent);
+        series.find_map(|(entry, number)| {
+            let named = entry.family == "gpumeter_sampling_interval_seconds"
+                && entry.labels.iter().any(|(_, value)| &**value == tier);
+            match number {
+                AgentNumber::Integer(value) if named => Some(*value),
+                _ => None,
+            }
+        })
     }
 
     pub(crate) fn is_up(&self) -> bool {
