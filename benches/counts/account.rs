@@ -11,7 +11,8 @@ use gpumeter::ledger::{Batch, Closed, Ledger, Open, Opening, Sight};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::{
     ActivitySource, Bytes, Carry, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, Holder, HolderId, Holding,
-    HoldingSource, Method, Microjoules, Nanoseconds, Presence, ProcessSample, SlotState, Span, Stamp, Utc,
+    HoldingSource, Method, Microjoules, Nanoseconds, Presence, ProcessSample, SlotState, Span, Stamp,
+    Stretch, Utc,
 };
 use gungraun::prelude::*;
 
@@ -62,8 +63,13 @@ fn frame(index: u32, seconds: u64) -> Frame {
         tiers: [Some(stamp(seconds)); 3],
         readings: readings.into(),
         instances: Arc::default(),
+        sampled: None,
         processes: Ok(pids.clone().map(process).collect()),
+        listed: Some(stamp(seconds)),
         samples: Ok(pids.map(sample).collect()),
+        ended_processes: Vec::new(),
+        stretch: Stretch::default(),
+        rejected: Vec::new(),
         calls: Vec::new(),
     }
 }

@@ -90,6 +90,10 @@ struct Cadence {
     interval: Nanoseconds,
     /// Ticks per tier.
     every: [u64; 3],
+    /// Whether presence decides who holds.
+    presence: bool,
+    /// The share of wall time that a lane may spend inside the driver, in millionths.
+    driver_share: u32,
 }
 
 /// Starts the thread that finds GPUs; it starts a lane for each.
@@ -100,6 +104,8 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
         level: sampling.level,
         interval: sampling.interval,
         every: [1, ticks(sampling.medium), ticks(sampling.slow)],
+        presence: config.attribution.presence,
+        driver_share: sampling.driver_share,
     };
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
@@ -247,7 +253,9 @@ fn start_lane(
     let thread = Thread::start("lane", move || {
         let (slot, shared) = (slot_by_thread, shared_by_thread);
         if let Some(found) = meet(&library, index, &slot, &end, &shared) {
-            let lane = Lane::new(library, &found, slot, shared.clock.clone(), cadence.level);
+            let lane = Lane::new(library, &found, slot, shared.clock.clone(), cadence.level)
+                .with_presence(cadence.presence)
+                .with_driver_share(cadence.driver_share);
             sample(lane, cadence, &end, &shared);
         }
     })?;

@@ -31,7 +31,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_sampling_interval_seconds",
         Kind::Gauge,
         Unit::Seconds,
-        "How often the tier is read.",
+        "How often the tier is read: as configured, or less often where that would take too much of the driver's time.",
         &["tier"],
     ),
     agent(
@@ -80,7 +80,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_samples_rejected_total",
         Kind::Counter,
         Unit::None,
-        "Driver answers outside what the quantity can be, dropped.",
+        "Driver answers that cannot be true and were dropped: out of range, a counter that went back once, a GPU that is busy with nobody there.",
         &["reason"],
     ),
     agent(

@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Family] = &[
         help: "1 while this reason holds the clocks down, else 0; idle and clock settings are no throttle.",
         labels: &["gpu", "uuid", "reason"],
         level: Level::Lean,
-        tier: Tier::Fast,
+        tier: Tier::Medium,
         rows: Rows::Device(&[
             reason(&[("reason", "sw_power_cap")], &[Source::Reason { bit: 0x4 }]),
             reason(&[("reason", "hw_slowdown")], &[Source::Reason { bit: 0x8 }]),

@@ -90,6 +90,17 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         help: "How often what hardly moves is read; never more often than the tick.",
     },
     Key {
+        path: "sampling.driver_share",
+        field: Field::Count {
+            least: 100,
+            most: 1_000_000,
+            place: |draft| &mut draft.config.sampling.driver_share,
+        },
+        absent: Absent::Default("5000"),
+        unit: "millionths",
+        help: "Share of time inside the driver per GPU, above which what can wait is read less often.",
+    },
+    Key {
         path: "sampling.level",
         field: Field::Word {
             words: &LEVELS,

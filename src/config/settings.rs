@@ -53,6 +53,8 @@ pub struct Sampling {
     pub medium: Nanoseconds,
     /// Tier slow; may be shorter than the tick, which then rules.
     pub slow: Nanoseconds,
+    /// The share of wall time that a lane may spend inside the driver, in millionths.
+    pub driver_share: u32,
     /// Which metrics are exported.
     pub level: Level,
 }
@@ -120,6 +122,7 @@ impl Config {
                 interval: Nanoseconds(0),
                 medium: Nanoseconds(0),
                 slow: Nanoseconds(0),
+                driver_share: 0,
                 level: Level::Standard,
             },
             nvml: Nvml { library: None },

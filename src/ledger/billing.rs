@@ -242,7 +242,7 @@ fn partials(connection: &Connection, (from, to): (Utc, Utc)) -> rusqlite::Result
                     sum(energy_static_uj), sum(energy_dynamic_uj),
                     sum(memory_byte_seconds >> 20), sum(memory_byte_seconds & 1048575),
                     max(grade), sum(measured_ns), max(method), max(coarse),
-                    max(source = 0), max(source = 1), max(source = 2)
+                    max(source = 0), max(source = 1), max(source = 2), max(source = 3)
              FROM account a
              JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
              JOIN gpu g ON g.id = a.gpu

@@ -57,8 +57,8 @@ const GRADES: [Grade; 6] = [
     Grade::Unknown,
 ];
 const METHODS: [Method; 2] = [Method::Observed, Method::Bridged];
-pub(super) const SOURCES: [ActivitySource; 3] =
-    [ActivitySource::Gpm, ActivitySource::Utilization, ActivitySource::None];
+pub(super) const SOURCES: [ActivitySource; 4] =
+    [ActivitySource::Gpm, ActivitySource::Utilization, ActivitySource::None, ActivitySource::Samples];
 
 /// Rank of a grade; the ranks are part of the schema.
 pub(super) const fn grade_rank(grade: Grade) -> i64 {
@@ -80,12 +80,14 @@ pub(super) const fn method_rank(method: Method) -> i64 {
     }
 }
 
-/// Rank of a meter; the ranks are part of the schema.
+/// Rank of a meter; the ranks are part of the schema. Samples came last and are finer than utilization: where
+/// rows are added in SQL, the coarser of two is not the larger rank.
 pub(super) const fn source_rank(source: ActivitySource) -> i64 {
     match source {
         ActivitySource::Gpm => 0,
         ActivitySource::Utilization => 1,
         ActivitySource::None => 2,
+        ActivitySource::Samples => 3,
     }
 }
 

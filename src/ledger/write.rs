@@ -167,7 +167,8 @@ pub(super) fn account(
             measured_ns = measured_ns + excluded.measured_ns,
             grade = max(grade, excluded.grade),
             method = max(method, excluded.method),
-            source = max(source, excluded.source)",
+            source = CASE WHEN 2 IN (source, excluded.source) THEN 2 WHEN 1 IN (source, excluded.source) THEN 1
+                ELSE max(source, excluded.source) END",
     )?;
     statement.execute(params![
         stored(minute.0)?,

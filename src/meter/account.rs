@@ -198,10 +198,7 @@ impl Account {
             return;
         }
         let length = at.since(self.cursor);
-        // A sample of less than a second says nothing of a time in which ticks were missed.
-        let longest = 2 * policy.intervals[0].0;
-        let known =
-            activity(frame).filter(|(source, _)| *source == ActivitySource::Gpm || length.0 <= longest);
+        let known = activity(frame).filter(|(source, _)| covers(*source, length, frame, policy));
         let state = match known {
             _ if self.mig => SlotState::Unobserved,
             Some(_) => SlotState::Measured,
@@ -325,6 +322,17 @@ impl Account {
     /// By which meter activity was last known.
     pub(super) fn source(&self) -> Option<ActivitySource> {
         self.open.back().map(|open| open.span.source).filter(|source| *source != ActivitySource::None)
+    }
+}
+
+/// Whether a meter speaks of the whole span. A window of less than a second says nothing of a time in which
+/// ticks were missed; the driver's ring of samples does, as far as it reaches back.
+fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &Policy) -> bool {
+    let reach = frame.sampled.map_or(0, |sampled| sampled.covered.0);
+    match source {
+        ActivitySource::Gpm => true,
+        ActivitySource::Samples if reach >= length.0 / 2 => true,
+        _ => length.0 <= 2 * policy.intervals[0].0,
     }
 }
 

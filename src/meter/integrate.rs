@@ -2,17 +2,22 @@
 //! and memory by holder.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::Gpu;
-use crate::catalogue::{INTEGRALS, PointId, first_point, integral_source, point};
+use crate::catalogue::{INTEGRALS, PointId, device_points, first_point, integral_source};
 use crate::holders::Identities;
 use crate::model::{Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading};
 
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
-const ENCODER: PointId = point("gpu_engine_utilization_ratio", "encoder");
-const DECODER: PointId = point("gpu_engine_utilization_ratio", "decoder");
+
+/// The video engines, however many the catalogue knows.
+static VIDEO: LazyLock<Vec<PointId>> = LazyLock::new(|| {
+    let first = first_point("gpu_engine_utilization_ratio");
+    let name = |point: PointId| device_points().nth(point).map(|(family, _)| family.name);
+    (first..).take_while(|point| name(*point) == name(first)).collect()
+});
 
 /// One whole, in billionths.
 const WHOLE: u64 = 1_000_000_000;
@@ -24,10 +29,13 @@ pub(super) fn activity(frame: &Frame) -> Option<(ActivitySource, u64)> {
         return None;
     }
     let ratio = |point: PointId| frame.readings.get(point).copied().and_then(Result::ok);
+    let sampled = frame.sampled.and_then(|sampled| i64::try_from(sampled.ratio).ok());
     let (source, engine) = ratio(GR_ENGINE)
         .map(|ratio| (ActivitySource::Gpm, ratio))
+        .or_else(|| sampled.map(|ratio| (ActivitySource::Samples, ratio)))
         .or_else(|| ratio(UTILIZATION).map(|ratio| (ActivitySource::Utilization, ratio)))?;
-    let video = ratio(ENCODER).max(ratio(DECODER)).unwrap_or(0);
+    // An engine is read in every tick in which it may work: a value that stood longer is 0.
+    let video = VIDEO.iter().filter_map(|point| ratio(*point)).max().unwrap_or(0);
     let busiest = u64::try_from(engine.max(video)).unwrap_or(0).min(WHOLE);
     Some((source, busiest))
 }

@@ -161,9 +161,9 @@ impl Gpu {
     /// Whether each tier of the last frame is young enough to be shown.
     pub(super) fn fresh(&self, now: Stamp, policy: &Policy) -> [bool; 3] {
         Tier::ALL.map(|tier| {
-            let interval = policy.intervals[tier as usize];
-            let read = self.frame.as_ref().and_then(|frame| frame.tiers[tier as usize]);
-            !self.place.is_missing() && read.is_some_and(|read| now.since(read).0 <= 2 * interval.0)
+            let Some(frame) = self.frame.as_ref().filter(|_| !self.place.is_missing()) else { return false };
+            let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.of(tier));
+            frame.tiers[tier as usize].is_some_and(|read| now.since(read).0 <= 2 * interval)
         })
     }
 }

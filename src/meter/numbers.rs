@@ -8,7 +8,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Regi
 
 use crate::catalogue::{Kind, families};
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
-use crate::model::{Absence, Frame, Nanoseconds};
+use crate::model::{Frame, Nanoseconds, Rejection};
 
 /// Numbers of other threads, each a series of an agent family of the catalogue.
 #[derive(Clone, Debug, Default)]
@@ -57,11 +57,16 @@ impl Counters {
     fn unregistered() -> Self {
         let call =
             HistogramOpts::new("gpumeter_driver_call_duration_seconds", "-").buckets(CALL_BOUNDS.into());
+        let rejected = IntCounterVec::new(Opts::new("gpumeter_samples_rejected_total", "-"), &["reason"])
+            .expect("a valid name");
+        for reason in Rejection::ALL {
+            // A series is born at 0, so that its first increase is seen.
+            rejected.with_label_values(&[reason.reason()]);
+        }
         Self {
             registry: Registry::new(),
             calls: Histogram::with_opts(call).expect("a valid name"),
-            rejected: IntCounterVec::new(Opts::new("gpumeter_samples_rejected_total", "-"), &["reason"])
-                .expect("a valid name"),
+            rejected,
             unsettled: IntCounter::new("gpumeter_account_unsettled_windows_total", "-")
                 .expect("a valid name"),
         }
@@ -72,8 +77,9 @@ impl Counters {
         for call in &frame.calls {
             self.calls.observe(call.took.0 as f64 / Nanoseconds::SECOND.0 as f64);
         }
-        let rejected = frame.readings.iter().filter(|reading| **reading == Err(Absence::Rejected)).count();
-        self.rejected.with_label_values(&["out_of_range"]).inc_by(rejected as u64);
+        for (reason, count) in &frame.rejected {
+            self.rejected.with_label_values(&[reason.reason()]).inc_by(*count);
+        }
     }
 
     /// All of them as series of the catalogue.
@@ -130,14 +136,23 @@ pub(super) fn sort(series: &mut [(AgentEntry, AgentNumber)]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn every_own_counter_is_a_family_of_the_catalogue() {
         let counters = Counters::default();
-        counters.rejected.with_label_values(&["out_of_range"]).inc();
-        let mut names: Vec<_> = counters.gather().into_iter().map(|(entry, _)| entry.family).collect();
-        names.sort_unstable();
+        let names: BTreeSet<_> = counters.gather().into_iter().map(|(entry, _)| entry.family).collect();
         assert_eq!(names.len(), 3, "{names:?}");
+    }
+
+    #[test]
+    fn every_reason_of_rejection_is_counted_from_zero_on() {
+        let counters = Counters::default();
+        let rejected = |(entry, number): &(AgentEntry, AgentNumber)| {
+            entry.family == "gpumeter_samples_rejected_total" && matches!(number, AgentNumber::Integer(0))
+        };
+        assert_eq!(counters.gather().iter().filter(|one| rejected(one)).count(), Rejection::ALL.len());
     }
 }

@@ -146,7 +146,10 @@ impl Meter {
     ) -> (Vec<AgentEntry>, Vec<AgentNumber>) {
         let mut own = services.clone();
         for tier in Tier::ALL {
-            let interval = self.policy.intervals[tier as usize].0;
+            // The longest in force on any GPU.
+            let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
+            let stretch = frames.map(|frame| frame.stretch.of(tier)).max().unwrap_or(1);
+            let interval = self.policy.intervals[tier as usize].0 * u64::from(stretch);
             own.add(
                 "gpumeter_sampling_interval_seconds",
                 vec![("tier", tier.name().into())],

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, Reading, Stamp};
+use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, Reading, Stamp, Utc};
 
 /// The cadences at which readings are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,12 +48,110 @@ pub struct Frame {
     pub readings: Box<[Reading]>,
     /// The MIG instances, by id.
     pub instances: Arc<[InstanceFrame]>,
+    /// Mean activity by the driver's own sample ring, where the board has one and no GPM.
+    pub sampled: Option<Sampled>,
     /// The processes that have a context on the GPU, by pid.
     pub processes: Result<Arc<[GpuProcess]>, Absence>,
+    /// When that list was taken: not every tick asks for it. None before the first one.
+    pub listed: Option<Stamp>,
     /// Utilization samples per process that are new since the last frame; empty when nothing ran.
     pub samples: Result<Vec<ProcessSample>, Absence>,
+    /// Processes that ended since the last look into the driver's accounting, where that is on: the only trace
+    /// of one that came and went between two lists.
+    pub ended_processes: Vec<EndedProcess>,
+    /// How many times longer than configured the lane waits, so that it stays within its share of driver time.
+    pub stretch: Stretch,
+    /// Answers of this tick that cannot be true and were dropped, by reason.
+    pub rejected: Vec<(Rejection, u64)>,
     /// How long each driver call of this tick took.
     pub calls: Vec<CallTime>,
+}
+
+/// Why an answer of the driver was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rejection {
+    /// A reading outside what its quantity can be.
+    OutOfRange,
+    /// A counter that went back, until a second answer agrees.
+    CounterBack,
+    /// A utilization sample above 100 % or of the future.
+    Sample,
+    /// A process record of the driver's accounting that contradicts itself.
+    Record,
+    /// More processes or samples than any GPU has.
+    Count,
+    /// Activity of a GPU on which nobody is, as a latched flag shows it.
+    GhostBusy,
+}
+
+impl Rejection {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::OutOfRange, Self::CounterBack, Self::Sample, Self::Record, Self::Count, Self::GhostBusy];
+
+    /// The value of the `reason` label.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::OutOfRange => "out_of_range",
+            Self::CounterBack => "counter_back",
+            Self::Sample => "sample",
+            Self::Record => "record",
+            Self::Count => "count",
+            Self::GhostBusy => "ghost_busy",
+        }
+    }
+}
+
+/// Factors on the intervals of what may be read less often; 1 each while there is time enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stretch {
+    /// On tier medium.
+    pub medium: u32,
+    /// On tier slow.
+    pub slow: u32,
+    /// On the process lists, beside what makes one due at once.
+    pub lists: u32,
+}
+
+impl Default for Stretch {
+    fn default() -> Self {
+        Self { medium: 1, slow: 1, lists: 1 }
+    }
+}
+
+impl Stretch {
+    /// The factor on a tier; the fast tier is never stretched.
+    pub const fn of(self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Fast => 1,
+            Tier::Medium => self.medium,
+            Tier::Slow => self.slow,
+        }
+    }
+}
+
+/// Activity by the driver's ring of samples, over the time since the last frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// Mean share of time busy, in billionths.
+    pub ratio: u64,
+    /// The time that the samples cover; 0 where none is new and the last one stands.
+    pub covered: Nanoseconds,
+}
+
+/// A process that ended, as the driver's accounting remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedProcess {
+    /// Process id.
+    pub pid: u32,
+    /// When it began to use the GPU.
+    pub started: Utc,
+    /// For how long it had a context there.
+    pub ran: Nanoseconds,
+    /// The most memory that it held.
+    pub memory: Option<Bytes>,
+    /// Percent of its life in which a kernel of it ran.
+    pub utilization: Option<u32>,
 }
 
 /// Readings of one MIG instance.

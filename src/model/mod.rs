@@ -16,7 +16,9 @@ pub mod span;
 pub mod stamp;
 
 pub use account::{Grade, Method, Parts, Use};
-pub use frame::{CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample};
+pub use frame::{
+    CallTime, EndedProcess, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
+};
 pub use gpu::{
     GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Whereabouts, XidCount,
     XidSource,

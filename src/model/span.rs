@@ -30,6 +30,8 @@ pub enum SlotState {
 pub enum ActivitySource {
     /// GPM's graphics engine activity, over the whole span.
     Gpm,
+    /// The driver's ring of utilization samples, which covers the whole span in whole percents.
+    Samples,
     /// NVML utilization, a sample of a window shorter than the span.
     Utilization,
     /// None: activity is unknown.
@@ -41,6 +43,7 @@ impl ActivitySource {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gpm => "gpm",
+            Self::Samples => "samples",
             Self::Utilization => "utilization",
             Self::None => "none",
         }

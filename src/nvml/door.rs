@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
 
 use super::Library;
+use super::quirks::Quirks;
 use super::recording::{Arguments, Function, Recorder};
-use crate::clock::Clock;
-use crate::model::{Absence, CallTime, Nanoseconds};
+use crate::clock::{Clock, system_now};
+use crate::model::{Absence, CallTime, Nanoseconds, Rejection};
 
 /// A device handle. Handles are valid on any thread for as long as the library stays initialised.
 #[derive(Clone, Copy)]
@@ -58,6 +59,9 @@ pub(super) struct Door {
     gone: Option<Absence>,
     /// That a call was answered, be it by a refusal that says why.
     heard: bool,
+    spent: Nanoseconds,
+    rejected: Vec<(Rejection, u64)>,
+    quirks: Quirks,
 }
 
 /// Calls a function of the raw table by its name: `ask!(door, nvmlDeviceGetIndex(handle, &mut index))`.
@@ -112,7 +116,17 @@ impl From<Refusal> for Absence {
 
 impl Door {
     pub(super) fn new(library: Arc<Library>, slot: CallSlot, clock: Clock) -> Self {
-        Self { library, slot, clock, calls: Vec::new(), gone: None, heard: false }
+        Self {
+            library,
+            slot,
+            clock,
+            calls: Vec::new(),
+            gone: None,
+            heard: false,
+            spent: Nanoseconds(0),
+            rejected: Vec::new(),
+            quirks: Quirks::default(),
+        }
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -134,6 +148,37 @@ impl Door {
         std::mem::take(&mut self.heard)
     }
 
+    /// What the driver behind it does differently.
+    pub(super) fn quirks(&self) -> Quirks {
+        self.quirks
+    }
+
+    /// Tells which driver is behind it.
+    pub(super) fn learn(&mut self, quirks: Quirks) {
+        self.quirks = quirks;
+    }
+
+    /// Counts answers that cannot be true and were dropped.
+    pub(super) fn reject(&mut self, reason: Rejection, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.rejected.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, sum)) => *sum += count,
+            None => self.rejected.push((reason, count)),
+        }
+    }
+
+    /// What was dropped since the last look, by reason.
+    pub(super) fn take_rejected(&mut self) -> Vec<(Rejection, u64)> {
+        std::mem::take(&mut self.rejected)
+    }
+
+    /// Time inside the driver since the door was made.
+    pub(super) fn spent(&self) -> Nanoseconds {
+        self.spent
+    }
+
     /// The calls since the last look.
     pub(super) fn take_calls(&mut self) -> Vec<CallTime> {
         std::mem::take(&mut self.calls)
@@ -147,17 +192,18 @@ impl Door {
         arguments: A,
     ) -> Result<(), Refusal> {
         let question = self.library.recorder().map(|recorder| recorder.question(function, &arguments));
-        let begun = self.clock.now().boottime;
-        self.slot.set(Some(InFlight { function, since: begun }));
+        self.slot.set(Some(InFlight { function, since: self.clock.now().boottime }));
+        // A call takes its real time, whatever time the node lives in.
+        let begun = system_now();
         // SAFETY: `ask!`, the only caller, has the promise of whoever wrote the call.
         let answer = pick(self.library.table()).map(|function| unsafe { function.invoke(&arguments) });
+        let took = system_now().since(begun);
         self.slot.set(None);
-        let ended = self.clock.now().boottime;
         if let (Some(recorder), Some(question)) = (self.library.recorder(), question) {
-            recorder.answer(ended, question, answer, &arguments);
+            recorder.answer(self.clock.now().boottime, question, answer, &arguments);
         }
         let Some(code) = answer else { return Err(Refusal::NoSymbol) };
-        let took = Nanoseconds(ended.0.saturating_sub(begun.0));
+        self.spent += took;
         self.calls.push(CallTime { function, took });
         self.heard |= code != UNKNOWN;
         match code {

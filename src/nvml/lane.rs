@@ -1,19 +1,31 @@
 //! One GPU, one thread, one plan: reads what is due and brings home a frame.
 //!
-//! The thread itself belongs to the app; a lane only knows how to do one tick.
+//! The thread itself belongs to the app; a lane only knows how to do one tick. A tick makes few calls, since
+//! they take a lock that tenants' own calls wait for: one batch of fields, two of GPM or one look into the
+//! sample ring, one for the processes' activity; what else there is has its turn less often, and a governor
+//! makes that less often still where the driver is slow.
 
 use std::sync::Arc;
 
+use super::accounting::Accounting;
+use super::activity::{Activity, put_all};
+use super::attention::Signs;
 use super::calls;
 use super::door::{CallSlot, Door};
+use super::governor::{Governor, SHARE, Spent};
 use super::inventory::Found;
 use super::library::Library;
-use super::plan::{Plan, TierPlan, believe};
+use super::lists::Lists;
+use super::plan::{Plan, TierPlan};
 use super::processes::Processes;
+use super::quirks::ListForm;
+use super::readings::Readings;
 use crate::catalogue::Level;
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Reading, Stamp};
+use crate::model::{
+    Absence, EndedProcess, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Stamp, Stretch,
+};
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -29,10 +41,18 @@ pub struct Lane {
     /// When a provisional plan is next compared with a new one, and how long was waited for that.
     review: Option<Nanoseconds>,
     patience: Nanoseconds,
+    /// Whether presence decides who holds.
+    presence: bool,
+    governor: Governor,
+    activity: Activity,
     processes: Processes,
+    lists: Lists,
+    accounting: Accounting,
     /// The latest reading of every point, and when each tier was read.
-    readings: Box<[Reading]>,
+    readings: Readings,
     tiers: [Option<Stamp>; 3],
+    /// The stretch under which each tier was read.
+    stretched: Stretch,
     instances: Arc<[InstanceFrame]>,
 }
 
@@ -47,11 +67,30 @@ impl Lane {
             generation: 0,
             review: None,
             patience: FIRST_REVIEW,
+            presence: false,
+            governor: Governor::new(SHARE),
+            activity: Activity::new(),
             processes: Processes::new(),
-            readings: Box::default(),
+            lists: Lists::new(false, ListForm::Third),
+            accounting: Accounting::default(),
+            readings: Readings::default(),
             tiers: [None; 3],
+            stretched: Stretch::default(),
             instances: Arc::default(),
         }
+    }
+
+    /// The same lane, told whether who is there holds the GPU by that: then lists are read in every tick.
+    pub fn with_presence(mut self, presence: bool) -> Self {
+        self.presence = presence;
+        self.lists = Lists::new(presence, ListForm::Third);
+        self
+    }
+
+    /// The same lane, allowed that many millionths of wall time inside the driver.
+    pub fn with_driver_share(mut self, share: u32) -> Self {
+        self.governor = Governor::new(share.into());
+        self
     }
 
     /// The GPU.
@@ -73,7 +112,8 @@ impl Lane {
 
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         self.review();
-        if due[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
+        let turn = self.governor.turn(self.door.clock().now().boottime, due);
+        if turn[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
         {
             self.forget_plan();
         }
@@ -82,15 +122,17 @@ impl Lane {
             None => self.compile()?,
         };
         // A new plan has read nothing yet.
-        let due = if self.tiers == [None; 3] { [true; 3] } else { due };
+        let due = if self.tiers == [None; 3] { [true; 3] } else { turn };
         let begun = self.door.clock().now();
         self.door.take_heard();
-        self.read(&mut plan, due, begun);
+        let spent = self.read(&mut plan, due, begun);
+        let present = self.look(&plan, due, begun);
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
         }
-        let frame = self.frame(&mut plan, begun);
+        self.govern(begun, Spent { fast: spent.fast + present.fast, lists: present.lists, ..spent });
+        let frame = self.frame(&plan, begun, present);
         if !self.door.take_heard() {
             // Readings of slower tiers would look alive for as long as theirs are not due.
             plan.free(&mut self.door);
@@ -116,7 +158,11 @@ impl Lane {
 
     fn begin(&mut self, plan: &Plan) {
         self.generation += 1;
-        self.readings.clone_from(&plan.blank);
+        self.readings = Readings::begin(&plan.blank);
+        self.activity = Activity::new();
+        self.processes.begin();
+        self.lists = Lists::new(self.presence, self.door.quirks().list_form());
+        self.accounting = Accounting::default();
         self.tiers = [None; 3];
         self.instances = Arc::default();
         self.review = plan.provisional.then(|| self.door.clock().now().boottime + self.patience);
@@ -151,19 +197,33 @@ impl Lane {
         }
     }
 
-    fn read(&mut self, plan: &mut Plan, due: [bool; 3], begun: Stamp) {
+    /// Reads the tiers that are due, and what each cost.
+    fn read(&mut self, plan: &mut Plan, due: [bool; 3], begun: Stamp) -> Spent {
+        let before = self.door.spent();
         // First, so that the pair's span is that from one frame's beginning to the next one's.
         self.read_gpm(plan);
-        for tier in Tier::ALL {
+        let stretch = self.governor.stretch();
+        let [_, medium, slow] = Tier::ALL.map(|tier| {
+            let before = self.door.spent();
             if due[tier as usize] {
                 self.read_tier(plan, tier);
                 self.tiers[tier as usize] = Some(begun);
+                match tier {
+                    Tier::Fast => {}
+                    Tier::Medium => self.stretched.medium = stretch.medium,
+                    Tier::Slow => self.stretched.slow = stretch.slow,
+                }
             }
-        }
+            due[tier as usize].then(|| since(&self.door, before))
+        });
+        self.activity.read(&mut self.door, plan, &mut self.readings, due[Tier::Medium as usize]);
         let (door, device) = (&mut self.door, plan.device);
         if !plan.instances.is_empty() {
             self.instances = plan.instances.iter_mut().map(|instance| instance.read(door, device)).collect();
         }
+        let others = medium.unwrap_or_default() + slow.unwrap_or_default();
+        let fast = Nanoseconds(since(&self.door, before).0.saturating_sub(others.0));
+        Spent { fast, medium, slow, lists: Nanoseconds(0) }
     }
 
     fn read_gpm(&mut self, plan: &mut Plan) {
@@ -175,47 +235,91 @@ impl Lane {
         for ask in &gpm.metrics {
             // The factor is applied before rounding: half a percent is not nothing.
             let value = answer.and_then(|()| gpm.pair.value(ask.from, ask.times));
-            self.readings[ask.point] = believe(value, 1, ask.unit);
+            self.readings.put_times(&mut self.door, ask, value, 1);
         }
     }
 
     fn read_tier(&mut self, plan: &mut Plan, tier: Tier) {
         let device = plan.device;
+        let (door, readings) = (&mut self.door, &mut self.readings);
         let TierPlan { batch, fields, margins, calls, reasons } = &mut plan.tiers[tier as usize];
-        let answered = batch.read(&mut self.door, device);
+        let answered = batch.read(door, device);
         for ask in fields.iter() {
             let value = answered.and_then(|()| batch.value(ask.from));
-            self.readings[ask.point] = believe(value, ask.times, ask.unit);
+            readings.put(door, ask, value);
         }
         if !margins.is_empty() {
-            let margin = calls::margin(&mut self.door, device);
+            let margin = calls::margin(door, device);
             for ask in margins.iter() {
                 let distance = answered
                     .and_then(|()| batch.value(ask.from))
                     .and_then(|limit| margin?.checked_sub(limit).ok_or(Absence::Rejected));
-                self.readings[ask.point] = believe(distance, ask.times, ask.unit);
+                readings.put(door, ask, distance);
             }
         }
         for (function, asks) in calls.iter() {
-            let answer = calls::call(&mut self.door, device, *function);
-            for ask in asks {
-                let value = answer
-                    .and_then(|values| values.get(ask.from))
-                    .and_then(|value| i64::try_from(value).map_err(|_| Absence::Rejected));
-                self.readings[ask.point] = believe(value, ask.times, ask.unit);
-            }
+            let answer = calls::call(door, device, *function);
+            put_all(door, readings, asks, answer);
         }
         if !reasons.is_empty() {
-            let bits = calls::reasons(&mut self.door, device);
+            let bits = calls::reasons(door, device);
             for ask in reasons.iter() {
-                self.readings[ask.point] = bits.map(|bits| i64::from(bits & ask.from != 0));
+                readings.put(door, ask, bits.map(|bits| i64::from(bits & ask.from != 0)));
             }
         }
     }
 
-    fn frame(&mut self, plan: &mut Plan, begun: Stamp) -> Frame {
-        let processes = self.processes.list(&mut self.door, plan.device).map(Into::into);
+    /// Who is there: activity per process in every tick, lists and records when they are due.
+    fn look(&mut self, plan: &Plan, due: [bool; 3], begun: Stamp) -> Present {
+        let all = self.door.spent();
         let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
+        let [_, medium, slow] = due;
+        let busy = self.activity.is_busy(&self.readings);
+        let signs = Signs { now: begun.boottime, medium, slow, samples: samples.as_deref().ok(), busy };
+        let before = self.door.spent();
+        let strange = self.lists.look(&mut self.door, plan.device, &signs, begun);
+        let lists = since(&self.door, before);
+        if slow {
+            self.accounting.check(&mut self.door, plan.device);
+        }
+        let mut ended = Vec::new();
+        if self.accounting.is_on() && (medium || strange) {
+            ended = self.accounting.ended(&mut self.door, plan.device, &self.lists.pids());
+        }
+        let deserted = self.lists.is_deserted(begun);
+        self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
+        let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
+        Present { samples, ended, lists, fast }
+    }
+
+    /// Stays within the share of driver time. What cannot be stretched counts as fast.
+    fn govern(&mut self, begun: Stamp, spent: Spent) {
+        let spent = if self.presence {
+            Spent { fast: spent.fast + spent.lists, lists: Nanoseconds(0), ..spent }
+        } else {
+            spent
+        };
+        if let Some(stretch) = self.governor.spend(begun.boottime, spent) {
+            self.lists.attention().stretch(stretch.lists);
+            tracing::info!(
+                gpu = self.found.id.index,
+                medium = stretch.medium,
+                slow = stretch.slow,
+                lists = stretch.lists,
+                "sampling is stretched so many times, for the share of time inside the driver"
+            );
+        }
+    }
+
+    fn frame(&mut self, plan: &Plan, begun: Stamp, present: Present) -> Frame {
+        let (processes, listed) = self.lists.get();
+        // What was read under a longer stretch stays for as long as that promised.
+        let now = self.governor.stretch();
+        let stretch = Stretch {
+            medium: now.medium.max(self.stretched.medium),
+            slow: now.slow.max(self.stretched.slow),
+            lists: now.lists,
+        };
         Frame {
             gpu: self.found.id.clone(),
             identity: Arc::clone(&plan.identity),
@@ -223,11 +327,28 @@ impl Lane {
             begun,
             ended: self.door.clock().now(),
             tiers: self.tiers,
-            readings: self.readings.clone(),
+            readings: self.readings.all(),
             instances: Arc::clone(&self.instances),
+            sampled: self.activity.sampled(),
             processes,
-            samples,
+            listed,
+            samples: present.samples,
+            ended_processes: present.ended,
+            stretch,
+            rejected: self.door.take_rejected(),
             calls: self.door.take_calls(),
         }
     }
+}
+
+/// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
+struct Present {
+    samples: Result<Vec<ProcessSample>, Absence>,
+    ended: Vec<EndedProcess>,
+    lists: Nanoseconds,
+    fast: Nanoseconds,
+}
+
+fn since(door: &Door, before: Nanoseconds) -> Nanoseconds {
+    Nanoseconds(door.spent().0.saturating_sub(before.0))
 }

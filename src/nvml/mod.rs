@@ -9,18 +9,26 @@
 
 #![allow(unsafe_code, reason = "the driver is a C library; every call goes through `Door::call`")]
 
+mod accounting;
+mod activity;
+mod attention;
 mod calls;
 mod door;
 mod events;
 mod fields;
+mod governor;
 mod gpm;
 mod instances;
 mod inventory;
 mod lane;
 mod library;
+mod lists;
 mod plan;
 mod processes;
+mod quirks;
+mod readings;
 mod recording;
+mod samples;
 
 pub use door::{CallSlot, InFlight};
 pub use events::{Event, Events, Told, Waited};

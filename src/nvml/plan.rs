@@ -13,7 +13,8 @@ use super::fields::{Batch, Field};
 use super::gpm::Pair;
 use super::instances::{self, Instance};
 use super::inventory::{self, Found};
-use crate::catalogue::{CallValue, Family, Level, PointId, Source, device_points};
+use super::quirks::Quirks;
+use crate::catalogue::{CallValue, Family, Level, PointId, Source, device_points, first_point};
 use crate::model::frame::Tier;
 use crate::model::{Absence, GpuIdentity, InstanceId, Reading, Unit};
 
@@ -23,6 +24,10 @@ pub(super) struct Plan {
     pub(super) identity: Arc<GpuIdentity>,
     pub(super) tiers: [TierPlan; 3],
     pub(super) gpm: Option<Gpm>,
+    /// What the plain utilization call serves: in which tier it is due depends on what else tells activity.
+    pub(super) utilization: Vec<Ask<CallValue>>,
+    /// The video engines, each a call of its own.
+    pub(super) video: Vec<(Function, Vec<Ask<CallValue>>)>,
     pub(super) instances: Vec<Instance>,
     /// What every point starts from: absent for good, or not yet read.
     pub(super) blank: Box<[Reading]>,
@@ -63,6 +68,7 @@ impl Plan {
         // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
         let mig = inventory::mig_mode(door, device)?;
         let (identity, whole) = inventory::identity(door, device, mig == Some(true));
+        door.learn(Quirks::of(&identity.driver_version));
         let mut probe = Probe::new(door, device, level)?;
         let mut chosen = Vec::new();
         let mut blank = Vec::new();
@@ -82,11 +88,15 @@ impl Plan {
         let (instances, complete) =
             if identity.mig { instances::find(door, device, probe.gpm.is_ok()) } else { (Vec::new(), true) };
         let (gpm, allocated) = gpm(door, &chosen);
+        let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
+        let Apart { utilization, video } = Apart::take(&mut tiers);
         Ok(Self {
             device,
             identity: Arc::new(identity),
-            tiers: Tier::ALL.map(|tier| TierPlan::new(tier, &chosen)),
+            tiers,
             gpm,
+            utilization,
+            video,
             instances,
             blank: blank.into(),
             provisional: !(whole && complete && allocated && probe.whole),
@@ -189,6 +199,42 @@ impl TierPlan {
         }
         Self { batch: Batch::new(wanted), fields, margins, calls: groups.into_iter().collect(), reasons }
     }
+}
+
+/// Calls with a cadence of their own, taken out of the tiers.
+struct Apart {
+    utilization: Vec<Ask<CallValue>>,
+    video: Vec<(Function, Vec<Ask<CallValue>>)>,
+}
+
+impl Apart {
+    fn take(tiers: &mut [TierPlan; 3]) -> Self {
+        let mut apart = Self { utilization: Vec::new(), video: Vec::new() };
+        for tier in tiers {
+            let calls = std::mem::take(&mut tier.calls);
+            for (function, asks) in calls {
+                if function == UTILIZATION {
+                    apart.utilization.extend(asks);
+                } else if asks.iter().all(|ask| is_video(ask.point)) {
+                    apart.video.push((function, asks));
+                } else {
+                    tier.calls.push((function, asks));
+                }
+            }
+        }
+        apart
+    }
+}
+
+/// The call that brings the plain utilization.
+pub(super) const UTILIZATION: Function = calls::function(CallValue::UtilizationGpu);
+
+const FIRST_VIDEO: PointId = first_point("gpu_engine_utilization_ratio");
+
+/// Whether a point is the activity of a video engine.
+fn is_video(point: PointId) -> bool {
+    let family = |point| device_points().nth(point).map(|(family, _)| family.name);
+    family(point) == family(FIRST_VIDEO)
 }
 
 /// The margin and its limits come in whole degrees.

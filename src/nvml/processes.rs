@@ -1,20 +1,10 @@
-//! Which processes have a context on a GPU, and how busy each kept it.
-
-use std::collections::BTreeMap;
+//! How busy each process kept a GPU since the last look.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
-use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Utc};
-
-/// More processes than any GPU runs: a driver that asks for more answers garbage.
-const MOST: usize = 65_536;
-
-/// The driver's word for "no value".
-const UNKNOWN_ID: u32 = u32::MAX;
-
-/// More memory than any GPU has: 16 TiB, far above the driver's other words for "no value".
-const MOST_MEMORY: u64 = 1 << 44;
+use super::lists::MOST;
+use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
 /// The longest sample window that is believed; the driver keeps older samples too.
 const LONGEST_WINDOW: u64 = 5_000_000;
@@ -22,29 +12,19 @@ const LONGEST_WINDOW: u64 = 5_000_000;
 /// How far the driver's clock may be ahead of the host's, and how far back the first look goes.
 const SECOND: u64 = 1_000_000;
 
-/// Buffers and memory of the last look, kept between ticks.
+/// Buffer and memory of the last look, kept between ticks.
 pub(super) struct Processes {
-    infos: Vec<sys::nvmlProcessInfo_t>,
     samples: Vec<sys::nvmlProcessUtilizationSample_t>,
     /// The newest sample seen, in the driver's microseconds since 1970.
     last_seen: u64,
     /// The length of a window, once the driver has told several samples of one process in one answer.
     spacing: Option<u64>,
+    /// Why the driver will never tell, as on a MIG parent.
+    refused: Option<Absence>,
 }
 
 // SAFETY: the buffers are plain memory that the driver writes only during a call.
 unsafe impl Send for Processes {}
-
-/// The bytes that a driver may write per process: 535.54 to 535.97 added a field to the structure without
-/// telling (go-nvml issue 75, nvitop issue 79). Their entries come out shuffled, but not past the buffer.
-const LARGEST_INFO: usize = 32;
-
-const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
-    pid: 0,
-    usedGpuMemory: 0,
-    gpuInstanceId: UNKNOWN_ID,
-    computeInstanceId: UNKNOWN_ID,
-};
 
 const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizationSample_t {
     pid: 0,
@@ -57,59 +37,12 @@ const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizati
 
 impl Processes {
     pub(super) fn new() -> Self {
-        Self { infos: vec![NO_INFO; 32], samples: vec![NO_SAMPLE; 32], last_seen: 0, spacing: None }
+        Self { samples: vec![NO_SAMPLE; 32], last_seen: 0, spacing: None, refused: None }
     }
 
-    /// All processes with a context, by pid; one that is listed twice (compute and graphics) counts once,
-    /// with the larger memory, since both lists show the same allocation.
-    pub(super) fn list(&mut self, door: &mut Door, device: Handle) -> Result<Vec<GpuProcess>, Absence> {
-        let mut found = BTreeMap::new();
-        let compute = self.one_list(door, device, false, &mut found);
-        let graphics = self.one_list(door, device, true, &mut found);
-        match (compute, graphics) {
-            // One list that may come back leaves out whoever is on it: no list is better than half of one.
-            (Err(absence), _) | (_, Err(absence)) if !absence.is_permanent() => Err(absence),
-            (Err(absence), Err(_)) => Err(absence),
-            _ => Ok(found.into_values().collect()),
-        }
-    }
-
-    fn one_list(
-        &mut self,
-        door: &mut Door,
-        Handle(device): Handle,
-        graphics: bool,
-        found: &mut BTreeMap<(u32, Option<u32>), GpuProcess>,
-    ) -> Result<(), Absence> {
-        let count = loop {
-            let announced = self.infos.len() * size_of::<sys::nvmlProcessInfo_t>() / LARGEST_INFO;
-            let mut count = u32::try_from(announced).unwrap_or(u32::MAX);
-            let buffer = self.infos.as_mut_ptr();
-            let answer = if graphics {
-                ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v3(device, &raw mut count, buffer))
-            } else {
-                ask!(door, nvmlDeviceGetComputeRunningProcesses_v3(device, &raw mut count, buffer))
-            };
-            match answer {
-                Ok(()) => break (count as usize).min(announced),
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                    let room = (count as usize * LARGEST_INFO).div_ceil(size_of::<sys::nvmlProcessInfo_t>());
-                    grow(&mut self.infos, room, NO_INFO)?;
-                }
-                Err(refusal) => return Err(refusal.into()),
-            }
-        };
-        for info in &self.infos[..count] {
-            let instance = (info.gpuInstanceId != UNKNOWN_ID).then_some(info.gpuInstanceId);
-            let memory = (info.usedGpuMemory <= MOST_MEMORY).then_some(Bytes(info.usedGpuMemory));
-            let entry = found.entry((info.pid, instance)).or_insert(GpuProcess {
-                pid: info.pid,
-                gpu_instance: instance,
-                memory,
-            });
-            entry.memory = entry.memory.max(memory);
-        }
-        Ok(())
+    /// Asks again what was refused for good: the GPU was planned anew.
+    pub(super) fn begin(&mut self) {
+        self.refused = None;
     }
 
     /// Utilization samples that are new since the last look. Nothing ran: an empty list.
@@ -119,6 +52,9 @@ impl Processes {
         Handle(device): Handle,
         now: Utc,
     ) -> Result<Vec<ProcessSample>, Absence> {
+        if let Some(absence) = self.refused {
+            return Err(absence);
+        }
         let now = now.0 / 1_000;
         // At first, since from the beginning the answer would be a long average over everything buffered; and
         // after the clock was set back, or nothing would be new until it has caught up.
@@ -132,11 +68,23 @@ impl Processes {
             match ask!(door, nvmlDeviceGetProcessUtilization(device, buffer, &raw mut count, since)) {
                 Ok(()) => break (count as usize).min(self.samples.len()),
                 Err(Refusal::Code(NOT_FOUND)) => break 0,
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => grow(&mut self.samples, count as usize, NO_SAMPLE)?,
-                Err(refusal) => return Err(refusal.into()),
+                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
+                    if !grow(&mut self.samples, count as usize) {
+                        door.reject(Rejection::Count, 1);
+                        return Err(Absence::Rejected);
+                    }
+                }
+                Err(refusal) => {
+                    let absence = Absence::from(refusal);
+                    self.refused = absence.is_permanent().then_some(absence);
+                    return Err(absence);
+                }
             }
         };
         let answer = &self.samples[..count];
+        let new = answer.iter().filter(|sample| sample.timeStamp > since);
+        let garbage = new.filter(|sample| !is_possible(sample, now)).count();
+        door.reject(Rejection::Sample, garbage as u64);
         let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
         self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
         self.spacing = spacing(&believed).or(self.spacing);
@@ -144,10 +92,15 @@ impl Processes {
     }
 }
 
-/// Whether it can be true: percentages up to 100, stamped after the last look and not in the future.
+/// Whether it is new and can be true.
 fn is_new(sample: &sys::nvmlProcessUtilizationSample_t, since: u64, now: u64) -> bool {
+    sample.timeStamp > since && is_possible(sample, now)
+}
+
+/// Whether it can be true: percentages up to 100, and not of the future.
+fn is_possible(sample: &sys::nvmlProcessUtilizationSample_t, now: u64) -> bool {
     let percent = sample.smUtil <= 100 && sample.encUtil <= 100 && sample.decUtil <= 100;
-    sample.pid != 0 && percent && sample.timeStamp > since && sample.timeStamp <= now + SECOND
+    sample.pid != 0 && percent && sample.timeStamp <= now + SECOND
 }
 
 /// No driver's window is shorter; stamps that are closer than this are the same moment.
@@ -184,14 +137,13 @@ fn weigh(
         .collect()
 }
 
-fn grow<T: Clone>(buffer: &mut Vec<T>, wanted: usize, blank: T) -> Result<(), Absence> {
-    // Slack, since processes may have started meanwhile; a driver that wants less than it has is broken.
+/// Room for that many, with slack, since processes may have started meanwhile; not for more than any GPU runs.
+fn grow(buffer: &mut Vec<sys::nvmlProcessUtilizationSample_t>, wanted: usize) -> bool {
     let wanted = wanted.max(buffer.len()) + 8;
-    if wanted > MOST {
-        return Err(Absence::Rejected);
+    if wanted <= MOST {
+        buffer.resize(wanted, NO_SAMPLE);
     }
-    buffer.resize(wanted, blank);
-    Ok(())
+    wanted <= MOST
 }
 
 #[cfg(test)]

@@ -210,7 +210,8 @@ macro_rules! plain {
 plain! {
     u64, i32,
     sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlMemory_v2_t, sys::nvmlMarginTemperature_t,
-    sys::nvmlPciInfo_t, sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t,
+    sys::nvmlPciInfo_t, sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
+    sys::nvmlSample_t, sys::nvmlAccountingStats_t,
     sys::nvmlProcessUtilizationSample_t, sys::nvmlGpmSupport_t,
 }
 

@@ -198,8 +198,13 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
                 readings: [Ok(40 << 30), Ok(base * 1_000), Err(Absence::NotYet)],
             })
             .collect(),
+        sampled: None,
         processes: Ok(Arc::from([])),
+        listed: Some(stamp(AT.0 - 100_000_000)),
         samples: Ok(Vec::new()),
+        ended_processes: Vec::new(),
+        stretch: Stretch::default(),
+        rejected: Vec::new(),
         calls: Vec::new(),
     };
     GpuState {

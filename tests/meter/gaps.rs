@@ -107,6 +107,30 @@ fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
 }
 
 #[test]
+fn a_ring_of_samples_speaks_of_ticks_that_were_missed_as_far_as_it_reaches() {
+    for (reach, expected) in [(10, 0), (1, 9)] {
+        let mut world = World::new(&["alice"]);
+        world.run(16, |frame| frame.process(7, 100).utilization(0).ring(50, 1));
+        world.starve(9);
+        world.run(40, |frame| frame.process(7, 100).utilization(0).ring(50, reach));
+        let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+        assert!((expected..=expected + 2).contains(&unmeasured), "{unmeasured}");
+        assert!(used.abs_diff(idle) <= 1, "half of what was measured: {used} of {held}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn who_left_the_gpu_and_is_still_on_the_list_is_billed_no_use_of_others() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.know(8, "bob");
+    world.run(20, |frame| frame.process(7, 50).process(8, 50).busy(100));
+    world.run(60, |frame| frame.process(7, 100).silent(8).busy(100));
+    assert_eq!(world.settled()[&holder("user:bob")].used.total(), 10 * SECOND);
+    world.balanced();
+}
+
+#[test]
 fn a_gpu_that_the_driver_no_longer_counts_is_unavailable_from_then_on() {
     let mut world = World::new(&["alice"]);
     world.run(45, |frame| frame.process(7, 100).busy(100));

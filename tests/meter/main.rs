@@ -228,3 +228,16 @@ fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_
     world.first_frame();
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
 }
+
+#[test]
+fn the_interval_that_is_published_is_the_one_in_force() {
+    let mut world = World::new(&["alice"]);
+    world.run(2, |frame| frame);
+    let configured = world.interval("medium").unwrap();
+    let fast = world.interval("fast");
+    world.run(2, |frame| frame.stretched(4));
+    assert_eq!(world.interval("medium"), Some(4 * configured));
+    assert_eq!(world.interval("fast"), fast);
+    world.run(1, |frame| frame);
+    assert_eq!(world.interval("medium"), Some(configured));
+}

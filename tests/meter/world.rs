@@ -8,10 +8,11 @@ use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing}
 use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, Opening, Queue, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
-use gpumeter::model::snapshot::Snapshot;
+use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuName, GpuProcess, HealthState, Holder, HolderId,
-    Nanoseconds, Parts, PciAddress, ProcessSample, Remedy, Stamp, Use, Utc, XidCount, XidSource,
+    Nanoseconds, Parts, PciAddress, ProcessSample, Remedy, Sampled, Stamp, Stretch, Use, Utc, XidCount,
+    XidSource,
 };
 use tempfile::TempDir;
 
@@ -37,6 +38,8 @@ pub(crate) struct Making {
     readings: Vec<Result<i64, Absence>>,
     processes: Vec<GpuProcess>,
     samples: Vec<ProcessSample>,
+    sampled: Option<Sampled>,
+    stretch: Stretch,
     mig: bool,
     list_fails: bool,
 }
@@ -52,6 +55,25 @@ impl Making {
     pub(crate) fn utilization(mut self, percent: i64) -> Self {
         self.readings[GR_ENGINE] = Err(Absence::NotSupported);
         self.readings[UTILIZATION] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// Beside utilization, the driver's ring tells of so many seconds.
+    pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
+        self.sampled =
+            Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
+        self
+    }
+
+    /// The medium tier is read so many times less often.
+    pub(crate) fn stretched(mut self, medium: u32) -> Self {
+        self.stretch.medium = medium;
+        self
+    }
+
+    /// A process that is on the list and gave no sample.
+    pub(crate) fn silent(mut self, pid: u32) -> Self {
+        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
         self
     }
 
@@ -297,6 +319,8 @@ impl World {
             readings,
             processes: Vec::new(),
             samples: Vec::new(),
+            sampled: None,
+            stretch: Stretch::default(),
             mig: false,
             list_fails: false,
         });
@@ -314,8 +338,13 @@ impl World {
             tiers: [Some(self.now); 3],
             readings: made.readings.into(),
             instances: Arc::default(),
+            sampled: made.sampled,
             processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },
+            listed: Some(self.now),
             samples: Ok(made.samples),
+            ended_processes: Vec::new(),
+            stretch: made.stretch,
+            rejected: Vec::new(),
             calls: Vec::new(),
         }
     }
@@ -374,6 +403,20 @@ impl World {
         let snapshot = self.snapshot.as_ref()?;
         let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
         snapshot.accounts[place].values[0]
+    }
+
+    /// The published interval of a tier, in nanoseconds.
+    pub(crate) fn interval(&self, tier: &str) -> Option<i64> {
+        let snapshot = self.snapshot.as_ref()?;
+        let mut series = snapshot.roster.agent.iter().zip(&snapshot.agent);
+        series.find_map(|(entry, number)| {
+            let named = entry.family == "gpumeter_sampling_interval_seconds"
+                && entry.labels.iter().any(|(_, value)| &**value == tier);
+            match number {
+                AgentNumber::Integer(value) if named => Some(*value),
+                _ => None,
+            }
+        })
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::catalogue::{first_point, point};
-    use crate::model::{GpuId, GpuIdentity, Stamp};
+    use crate::model::{GpuId, GpuIdentity, Stamp, Stretch};
 
     fn frame(mig: bool, change: impl Fn(&mut Vec<Result<i64, Absence>>)) -> Frame {
         let mut readings = vec![Ok(1); device_points().count()];
@@ -177,8 +177,13 @@ mod tests {
             tiers: [None; 3],
             readings: readings.into(),
             instances: Arc::default(),
+            sampled: None,
             processes: Ok(Arc::default()),
+            listed: None,
             samples: Ok(Vec::new()),
+            ended_processes: Vec::new(),
+            stretch: Stretch::default(),
+            rejected: Vec::new(),
             calls: Vec::new(),
         }
     }

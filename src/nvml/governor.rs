@@ -1,0 +1,272 @@
+//! Keeps a lane's time inside the driver below its share of wall time, by reading less often what can wait.
+//!
+//! In goes what each part of a tick cost; out comes how far the slow tier, the medium tier and the process
+//! lists are stretched, in that order. The fast tier is what the account integrates and is never stretched:
+//! sampling changes how exact an account is, never by which rule it is made. It calls no driver and reads no
+//! clock.
+
+use std::collections::VecDeque;
+
+use crate::model::frame::Tier;
+use crate::model::{Nanoseconds, Stretch};
+
+/// The share of wall time that a lane may spend inside the driver unless it is told otherwise, in millionths:
+/// calls take a lock that tenants' own calls wait for.
+pub(super) const SHARE: u64 = 5_000;
+
+/// Costs are means over this time.
+const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// How often it is judged whether the time is enough.
+const JUDGED_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// A step back is taken only to where less than this part of the share is needed, in percent, and a minute
+/// after the last change: or a cost near the limit would change the intervals at every look.
+const RELAXED: u64 = 70;
+
+/// Each of the three is stretched by 2, 4, 8 before the next one begins.
+const STEPS_EACH: u32 = 3;
+const LAST_STEP: u32 = 3 * STEPS_EACH;
+
+/// Time inside the driver in one tick, by what it was spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    /// What cannot wait.
+    pub(super) fast: Nanoseconds,
+    /// The medium tier; none where it was not read.
+    pub(super) medium: Option<Nanoseconds>,
+    /// The slow tier, likewise.
+    pub(super) slow: Option<Nanoseconds>,
+    /// Process lists.
+    pub(super) lists: Nanoseconds,
+}
+
+/// One lane's governor.
+pub(super) struct Governor {
+    share: u64,
+    step: u32,
+    begun: Option<Nanoseconds>,
+    judged: Nanoseconds,
+    changed: Nanoseconds,
+    /// How often each tier came up, and which of these times were taken.
+    medium: Turn,
+    slow: Turn,
+    fast: Costs,
+    medium_costs: Costs,
+    slow_costs: Costs,
+    /// Times the stretch under which they arose.
+    lists: Costs,
+}
+
+/// The turns of one tier.
+#[derive(Default)]
+struct Turn {
+    count: u64,
+    last: Option<Nanoseconds>,
+    period: Option<Nanoseconds>,
+}
+
+/// What was spent within the last minute; at least the last cost stays.
+#[derive(Default)]
+struct Costs(VecDeque<(Nanoseconds, u64)>);
+
+impl Governor {
+    /// A governor that allows that many millionths of wall time.
+    pub(super) fn new(share: u64) -> Self {
+        Self {
+            share,
+            step: 0,
+            begun: None,
+            judged: Nanoseconds(0),
+            changed: Nanoseconds(0),
+            medium: Turn::default(),
+            slow: Turn::default(),
+            fast: Costs::default(),
+            medium_costs: Costs::default(),
+            slow_costs: Costs::default(),
+            lists: Costs::default(),
+        }
+    }
+
+    /// What is in force.
+    pub(super) fn stretch(&self) -> Stretch {
+        stretch(self.step)
+    }
+
+    /// What of the due tiers is read in this tick.
+    pub(super) fn turn(&mut self, now: Nanoseconds, due: [bool; 3]) -> [bool; 3] {
+        let Stretch { medium, slow, .. } = self.stretch();
+        [
+            due[Tier::Fast as usize],
+            due[Tier::Medium as usize] && self.medium.take(now, medium),
+            due[Tier::Slow as usize] && self.slow.take(now, slow),
+        ]
+    }
+
+    /// Takes account of a tick; the stretch, if it changed by that.
+    pub(super) fn spend(&mut self, now: Nanoseconds, spent: Spent) -> Option<Stretch> {
+        let lists = spent.lists.0.saturating_mul(self.stretch().lists.into());
+        self.fast.add(now, spent.fast.0);
+        self.lists.add(now, lists);
+        for (costs, cost) in [(&mut self.medium_costs, spent.medium), (&mut self.slow_costs, spent.slow)] {
+            if let Some(cost) = cost {
+                costs.add(now, cost.0);
+            }
+        }
+        let begun = *self.begun.get_or_insert(now);
+        let young = now.0.saturating_sub(begun.0) < MINUTE.0;
+        if young || now.0.saturating_sub(self.judged.0) < JUDGED_EVERY.0 {
+            return None;
+        }
+        self.judged = now;
+        let step = self.judge(now);
+        if step == self.step {
+            return None;
+        }
+        self.step = step;
+        self.changed = now;
+        Some(self.stretch())
+    }
+
+    /// The step to be on: up as far as needed, down one at a time.
+    fn judge(&self, now: Nanoseconds) -> u32 {
+        if self.needs(self.step) > self.share {
+            return (self.step..=LAST_STEP).find(|step| self.needs(*step) <= self.share).unwrap_or(LAST_STEP);
+        }
+        let settled = now.0.saturating_sub(self.changed.0) >= MINUTE.0;
+        match self.step.checked_sub(1) {
+            Some(back) if settled && self.needs(back) <= self.share * RELAXED / 100 => back,
+            _ => self.step,
+        }
+    }
+
+    /// The share of wall time, in millionths, that a step would take by what things cost lately.
+    fn needs(&self, step: u32) -> u64 {
+        let Stretch { medium, slow, lists } = stretch(step);
+        let share = |cost: u64, time: u64| u128::from(cost) * 1_000_000 / u128::from(time.max(1));
+        let sum = share(self.fast.sum(), MINUTE.0)
+            + share(self.lists.sum(), MINUTE.0) / u128::from(lists)
+            + share(self.medium_costs.mean(), self.medium.period(medium))
+            + share(self.slow_costs.mean(), self.slow.period(slow));
+        u64::try_from(sum).unwrap_or(u64::MAX)
+    }
+}
+
+fn stretch(step: u32) -> Stretch {
+    let factor = |before: u32| 1 << step.saturating_sub(before * STEPS_EACH).min(STEPS_EACH);
+    Stretch { slow: factor(0), medium: factor(1), lists: factor(2) }
+}
+
+impl Turn {
+    fn take(&mut self, now: Nanoseconds, stretch: u32) -> bool {
+        self.period = self.last.map(|last| Nanoseconds(now.0.saturating_sub(last.0))).or(self.period);
+        self.last = Some(now);
+        let mine = self.count.is_multiple_of(stretch.into());
+        self.count += 1;
+        mine
+    }
+
+    /// The time between two readings; before it was seen, a minute.
+    fn period(&self, stretch: u32) -> u64 {
+        self.period.unwrap_or(MINUTE).0.saturating_mul(stretch.into())
+    }
+}
+
+impl Costs {
+    fn add(&mut self, now: Nanoseconds, cost: u64) {
+        self.0.push_back((now, cost));
+        while self.0.len() > 1 && self.0.front().is_some_and(|(at, _)| now.0.saturating_sub(at.0) >= MINUTE.0)
+        {
+            self.0.pop_front();
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.iter().fold(0, |sum, (_, cost)| sum.saturating_add(*cost))
+    }
+
+    fn mean(&self) -> u64 {
+        self.sum() / (self.0.len() as u64).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a tick costs in microseconds: fast, medium, slow, lists.
+    struct Load(u64, u64, u64, u64);
+
+    /// Runs ticks of a second, medium every 5 s, slow every minute, lists with the medium tier.
+    fn run(governor: &mut Governor, from: u64, seconds: u64, load: &Load) -> Vec<Stretch> {
+        let micros = |number: u64| Nanoseconds(number * 1_000);
+        let mut changes = Vec::new();
+        for second in from..from + seconds {
+            let now = Nanoseconds::from_seconds(second);
+            let turn = governor.turn(now, [true, second.is_multiple_of(5), second.is_multiple_of(60)]);
+            let listed = second.is_multiple_of(5 * u64::from(governor.stretch().lists));
+            let spent = Spent {
+                fast: micros(load.0),
+                medium: turn[1].then(|| micros(load.1)),
+                slow: turn[2].then(|| micros(load.2)),
+                lists: micros(if listed { load.3 } else { 0 }),
+            };
+            changes.extend(governor.spend(now, spent));
+        }
+        changes
+    }
+
+    #[test]
+    fn a_quick_driver_is_never_stretched() {
+        let mut governor = Governor::new(SHARE);
+        assert_eq!(run(&mut governor, 0, 3_600, &Load(500, 500, 5_000, 5_000)), []);
+        assert_eq!(governor.stretch(), Stretch::default());
+    }
+
+    #[test]
+    fn the_slow_tier_gives_way_first_then_the_medium_then_the_lists() {
+        let mut governor = Governor::new(SHARE);
+        // 1 ms of every second, 300 ms of every minute: 6 per mille.
+        run(&mut governor, 0, 300, &Load(1_000, 1_000, 300_000, 0));
+        assert_eq!(governor.stretch(), Stretch { slow: 2, medium: 1, lists: 1 });
+        run(&mut governor, 300, 300, &Load(1_000, 30_000, 300_000, 0));
+        let Stretch { medium, slow, lists } = governor.stretch();
+        assert!(slow == 8 && medium > 1 && lists == 1, "{:?}", governor.stretch());
+        run(&mut governor, 600, 300, &Load(1_000, 30_000, 300_000, 40_000));
+        let Stretch { medium, slow, lists } = governor.stretch();
+        assert!(slow == 8 && medium == 8 && lists > 1, "{:?}", governor.stretch());
+    }
+
+    #[test]
+    fn what_the_fast_tier_costs_is_spent_whatever_is_stretched() {
+        let mut governor = Governor::new(SHARE);
+        run(&mut governor, 0, 600, &Load(20_000, 10, 10, 10));
+        assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 8, lists: 8 });
+        assert_eq!(governor.turn(Nanoseconds::from_seconds(600), [true, false, false]), [true, false, false]);
+    }
+
+    #[test]
+    fn it_comes_back_step_by_step_and_does_not_swing() {
+        let mut governor = Governor::new(SHARE);
+        run(&mut governor, 0, 300, &Load(1_000, 40_000, 10, 0));
+        assert!(governor.stretch().medium > 1);
+        let changes = run(&mut governor, 300, 3_600, &Load(1_000, 1_000, 10, 0));
+        assert_eq!(governor.stretch(), Stretch::default());
+        assert!(changes.windows(2).all(|pair| pair[1].medium <= pair[0].medium), "{changes:?}");
+        // A cost that needs just less than everything without a stretch stays where it is.
+        let mut governor = Governor::new(SHARE);
+        let changes = run(&mut governor, 0, 3_600, &Load(1_000, 21_000, 10, 0));
+        assert!(changes.len() <= 1, "{changes:?}");
+    }
+
+    #[test]
+    fn a_medium_tier_that_waits_is_read_every_so_many_times() {
+        let mut governor = Governor::new(SHARE);
+        run(&mut governor, 0, 300, &Load(1_000, 40_000, 10, 0));
+        let stretch = u64::from(governor.stretch().medium);
+        let taken = (300..340)
+            .filter(|second| governor.turn(Nanoseconds::from_seconds(*second), [true; 3])[1])
+            .count() as u64;
+        assert!((40 / stretch).abs_diff(taken) <= 1, "{taken} of 40 by {stretch}");
+    }
+}

@@ -1,0 +1,258 @@
+//! Which processes have a context on a GPU: the driver's compute and graphics lists, each asked for when
+//! `attention` says so, and kept in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::attention::{Attention, Known, Signs};
+use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask};
+use super::quirks::ListForm;
+use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Rejection, Stamp};
+
+/// More processes than any GPU runs: a driver that asks for more answers garbage.
+pub(super) const MOST: usize = 65_536;
+
+/// The driver's word for "no value".
+const UNKNOWN_ID: u32 = u32::MAX;
+
+/// More memory than any GPU has: 16 TiB, far above the driver's other words for "no value".
+const MOST_MEMORY: u64 = 1 << 44;
+
+/// The bytes that a driver may write per process: 535.54 to 535.97 added a field to the structure without
+/// telling (go-nvml issue 75, nvitop issue 79). They are asked for another form, but a driver that does not
+/// tell its version must not write past the buffer.
+const LARGEST_INFO: usize = 32;
+
+const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
+    pid: 0,
+    usedGpuMemory: 0,
+    gpuInstanceId: UNKNOWN_ID,
+    computeInstanceId: UNKNOWN_ID,
+};
+
+type List = Result<Vec<GpuProcess>, Absence>;
+
+/// The lists as they were last answered, with the buffer that they are asked into.
+pub(super) struct Lists {
+    infos: Vec<sys::nvmlProcessInfo_t>,
+    form: ListForm,
+    compute: List,
+    graphics: List,
+    attention: Attention,
+    merged: Result<Arc<[GpuProcess]>, Absence>,
+    listed: Option<Stamp>,
+}
+
+// SAFETY: the buffer is plain memory that the driver writes only during a call.
+unsafe impl Send for Lists {}
+
+impl Lists {
+    /// Lists of which nothing is known; `presence` says whether they decide who holds.
+    pub(super) fn new(presence: bool, form: ListForm) -> Self {
+        Self {
+            infos: vec![NO_INFO; 32],
+            form,
+            compute: Err(Absence::NotYet),
+            graphics: Err(Absence::NotYet),
+            attention: Attention::new(presence),
+            merged: Err(Absence::NotYet),
+            listed: None,
+        }
+    }
+
+    /// What decides when to look.
+    pub(super) fn attention(&mut self) -> &mut Attention {
+        &mut self.attention
+    }
+
+    /// All processes with a context, by pid, as last listed, and when that was.
+    pub(super) fn get(&self) -> (Result<Arc<[GpuProcess]>, Absence>, Option<Stamp>) {
+        (self.merged.clone(), self.listed)
+    }
+
+    /// The pids of all of them.
+    pub(super) fn pids(&self) -> BTreeSet<u32> {
+        self.merged.iter().flat_map(|list| list.iter()).map(|process| process.pid).collect()
+    }
+
+    /// Whether the list is of that moment and names nobody.
+    pub(super) fn is_deserted(&self, at: Stamp) -> bool {
+        self.listed == Some(at) && self.merged.as_ref().is_ok_and(|list| list.is_empty())
+    }
+
+    /// Asks for the lists that are due; whether somebody worked whom no list names, and who is new.
+    pub(super) fn look(&mut self, door: &mut Door, device: Handle, signs: &Signs<'_>, at: Stamp) -> bool {
+        let samples: &[ProcessSample] = signs.samples.unwrap_or_default();
+        let mut look = self.attention.look(signs, &self.known());
+        if look.compute {
+            self.compute = self.list(door, device, false);
+            self.listed = Some(at);
+            look.graphics |= self.attention.look_further(samples, &self.known());
+        }
+        if look.graphics {
+            self.graphics = self.list(door, device, true);
+        }
+        if look.compute || look.graphics {
+            self.merged = merge(&self.compute, &self.graphics).map(Into::into);
+        }
+        let known = self.known();
+        self.attention.settle(signs, &known)
+    }
+
+    /// A list that is refused for good is empty for ever; one that failed is not known.
+    fn known(&self) -> Known {
+        let pids = |list: &List| match list {
+            Ok(list) => Some(list.iter().map(|process| process.pid).collect()),
+            Err(absence) => absence.is_permanent().then(BTreeSet::new),
+        };
+        Known { compute: pids(&self.compute), graphics: pids(&self.graphics) }
+    }
+
+    /// One list in the newest form that the library has.
+    fn list(&mut self, door: &mut Door, device: Handle, graphics: bool) -> List {
+        if let Err(absence) = if graphics { &self.graphics } else { &self.compute }
+            && absence.is_permanent()
+        {
+            return Err(*absence);
+        }
+        loop {
+            let answer = match self.form {
+                ListForm::Third | ListForm::Second => self.long(door, device, graphics),
+                ListForm::First => short(door, device, graphics),
+            };
+            self.form = match (answer, self.form) {
+                (Err(Absence::NoSymbol), ListForm::Third) => ListForm::Second,
+                (Err(Absence::NoSymbol), ListForm::Second) => ListForm::First,
+                (answer, _) => return answer,
+            };
+        }
+    }
+
+    fn long(&mut self, door: &mut Door, Handle(device): Handle, graphics: bool) -> List {
+        let count = loop {
+            let announced = self.infos.len() * size_of::<sys::nvmlProcessInfo_t>() / LARGEST_INFO;
+            let mut count = u32::try_from(announced).unwrap_or(u32::MAX);
+            let (number, buffer) = (&raw mut count, self.infos.as_mut_ptr());
+            let second = buffer.cast::<sys::nvmlProcessInfo_v2_t>();
+            let answer = match (self.form, graphics) {
+                (ListForm::Third, false) => {
+                    ask!(door, nvmlDeviceGetComputeRunningProcesses_v3(device, number, buffer))
+                }
+                (ListForm::Third, true) => {
+                    ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v3(device, number, buffer))
+                }
+                (_, false) => ask!(door, nvmlDeviceGetComputeRunningProcesses_v2(device, number, second)),
+                (_, true) => ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v2(device, number, second)),
+            };
+            match answer {
+                Ok(()) => break (count as usize).min(announced),
+                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
+                    let room = (count as usize * LARGEST_INFO).div_ceil(size_of::<sys::nvmlProcessInfo_t>());
+                    let wanted = more(door, self.infos.len(), room)?;
+                    self.infos.resize(wanted, NO_INFO);
+                }
+                Err(refusal) => return Err(refusal.into()),
+            }
+        };
+        let infos = self.infos.get(..count).unwrap_or_default();
+        let process = |info: &sys::nvmlProcessInfo_t| GpuProcess {
+            pid: info.pid,
+            gpu_instance: (info.gpuInstanceId != UNKNOWN_ID).then_some(info.gpuInstanceId),
+            memory: memory(info.usedGpuMemory),
+        };
+        Ok(infos.iter().map(process).collect())
+    }
+}
+
+// The second form is the third under another name: what is written as one is read as the other.
+const _: () = assert!(
+    size_of::<sys::nvmlProcessInfo_v2_t>() == size_of::<sys::nvmlProcessInfo_t>()
+        && align_of::<sys::nvmlProcessInfo_v2_t>() == align_of::<sys::nvmlProcessInfo_t>()
+);
+
+/// The first form, which knows no instances: drivers before 460.
+fn short(door: &mut Door, Handle(device): Handle, graphics: bool) -> List {
+    let none = sys::nvmlProcessInfo_v1_t { pid: 0, usedGpuMemory: 0 };
+    let mut infos = vec![none; 32];
+    let count = loop {
+        let room = infos.len();
+        let mut count = u32::try_from(room).unwrap_or(u32::MAX);
+        let (number, buffer) = (&raw mut count, infos.as_mut_ptr());
+        let answer = if graphics {
+            ask!(door, nvmlDeviceGetGraphicsRunningProcesses(device, number, buffer))
+        } else {
+            ask!(door, nvmlDeviceGetComputeRunningProcesses(device, number, buffer))
+        };
+        match answer {
+            Ok(()) => break (count as usize).min(room),
+            Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
+                let wanted = more(door, room, count as usize)?;
+                infos.resize(wanted, none);
+            }
+            Err(refusal) => return Err(refusal.into()),
+        }
+    };
+    let process = |info: &sys::nvmlProcessInfo_v1_t| GpuProcess {
+        pid: info.pid,
+        gpu_instance: None,
+        memory: memory(info.usedGpuMemory),
+    };
+    Ok(infos.iter().take(count).map(process).collect())
+}
+
+fn memory(used: u64) -> Option<Bytes> {
+    (used <= MOST_MEMORY).then_some(Bytes(used))
+}
+
+/// Slack, since processes may have started meanwhile; a driver that wants less than it has is broken.
+fn more(door: &mut Door, room: usize, wanted: usize) -> Result<usize, Absence> {
+    let wanted = wanted.max(room) + 8;
+    if wanted > MOST {
+        door.reject(Rejection::Count, 1);
+        return Err(Absence::Rejected);
+    }
+    Ok(wanted)
+}
+
+/// Both lists as one, by pid; a process that is on both counts once, with the larger memory, since both show
+/// the same allocation. One list that may come back leaves out whoever is on it: no list is better than half
+/// of one.
+fn merge(compute: &List, graphics: &List) -> List {
+    match (compute, graphics) {
+        (Err(absence), _) | (_, Err(absence)) if !absence.is_permanent() => return Err(*absence),
+        (Err(absence), Err(_)) => return Err(*absence),
+        _ => {}
+    }
+    let mut found: BTreeMap<(u32, Option<u32>), GpuProcess> = BTreeMap::new();
+    for process in compute.iter().chain(graphics).flatten() {
+        let entry = found.entry((process.pid, process.gpu_instance)).or_insert_with(|| process.clone());
+        entry.memory = entry.memory.max(process.memory);
+    }
+    Ok(found.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, memory: Option<u64>) -> GpuProcess {
+        GpuProcess { pid, gpu_instance: None, memory: memory.map(Bytes) }
+    }
+
+    #[test]
+    fn who_is_on_both_lists_counts_once_with_the_larger_memory() {
+        let (compute, graphics) =
+            (Ok(vec![process(7, Some(5))]), Ok(vec![process(7, Some(9)), process(3, None)]));
+        assert_eq!(merge(&compute, &graphics), Ok(vec![process(3, None), process(7, Some(9))]));
+    }
+
+    #[test]
+    fn no_list_is_better_than_half_of_one_unless_the_other_half_never_comes() {
+        let some: List = Ok(vec![process(7, None)]);
+        assert_eq!(merge(&some, &Err(Absence::Failed)), Err(Absence::Failed));
+        assert_eq!(merge(&some, &Err(Absence::NotSupported)), some);
+        assert_eq!(merge(&Err(Absence::NoPermission), &Err(Absence::NoSymbol)), Err(Absence::NoPermission));
+    }
+}

@@ -1,0 +1,300 @@
+//! The driver's ring of utilization samples: drained at every tick, it covers the whole time since the last
+//! one, where a single utilization window covers its last sixth of a second.
+//!
+//! In go the ring's samples since the last one seen, out comes the mean share of time busy. Stamps are compared
+//! with one another only: they may stand in the driver's own clock. An empty ring is no answer: idle boards
+//! stop filling theirs, so whoever asks must ask the plain utilization, too.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
+use crate::model::{Absence, Nanoseconds, Rejection, Sampled};
+
+/// Rings hold some hundred samples; a driver that wants room for more than this answers garbage.
+const MOST: usize = 4_096;
+
+/// The longest window by product is a second: one sample covers no more.
+const LONGEST_WINDOW: u64 = 1_000_000;
+
+/// Stamps that are closer than this are one moment.
+const SHORTEST_WINDOW: u64 = 10_000;
+
+/// How often a ring may be empty on a busy GPU before it is read from its beginning: its clock was set back.
+const PATIENCE: u32 = 3;
+
+/// For how long a ring's last sample stands where none is new.
+const STANDS: Nanoseconds = Nanoseconds::from_seconds(2);
+
+/// Percent to billionths.
+const PERCENT: u64 = 10_000_000;
+
+const NO_SAMPLE: sys::nvmlSample_t =
+    sys::nvmlSample_t { timeStamp: 0, sampleValue: sys::nvmlValue_t { ullVal: 0 } };
+
+/// The ring of GPU utilization of one GPU, as far as it was read.
+pub(super) struct Ring {
+    buffer: Vec<sys::nvmlSample_t>,
+    /// The newest stamp seen, in the ring's microseconds; none before the first look.
+    last_seen: Option<u64>,
+    spacing: Option<u64>,
+    /// The newest sample and when it came.
+    newest: Option<(Window, Nanoseconds)>,
+    drained: Option<Nanoseconds>,
+    empty: u32,
+    refused: Option<Absence>,
+}
+
+// SAFETY: the buffer is plain memory that the driver writes only during a call.
+unsafe impl Send for Ring {}
+
+/// One believed sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Window {
+    stamp: u64,
+    percent: u32,
+}
+
+/// What a look into the ring brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drained {
+    /// Percent of the last window, and the mean since the look before.
+    Samples { last: u32, mean: Sampled },
+    /// Nothing new.
+    Nothing,
+}
+
+impl Ring {
+    pub(super) fn new() -> Self {
+        Self {
+            buffer: vec![NO_SAMPLE; 128],
+            last_seen: None,
+            spacing: None,
+            newest: None,
+            drained: None,
+            empty: 0,
+            refused: None,
+        }
+    }
+
+    /// Takes what is new out of the ring. A board that has none is not asked again.
+    pub(super) fn drain(&mut self, door: &mut Door, device: Handle) -> Result<Drained, Absence> {
+        if let Some(absence) = self.refused {
+            return Err(absence);
+        }
+        match self.ask(door, device) {
+            Ok((kind, count)) => {
+                let samples = self.buffer.get(..count).unwrap_or_default();
+                let (believed, dropped) = believed(samples, kind, self.last_seen.unwrap_or(0));
+                door.reject(Rejection::Sample, dropped);
+                Ok(self.take(believed, door.clock().now().boottime))
+            }
+            Err(absence) => {
+                if absence.is_permanent() || absence == Absence::Rejected {
+                    self.refused = Some(absence);
+                }
+                Err(absence)
+            }
+        }
+    }
+
+    fn ask(&mut self, door: &mut Door, Handle(device): Handle) -> Result<(u32, usize), Absence> {
+        let kind = sys::nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES;
+        let since = self.last_seen.unwrap_or(0);
+        let mut value_type = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+        loop {
+            let mut count = u32::try_from(self.buffer.len()).unwrap_or(u32::MAX);
+            let buffer = self.buffer.as_mut_ptr();
+            let answer = ask!(
+                door,
+                nvmlDeviceGetSamples(device, kind, since, &raw mut value_type, &raw mut count, buffer)
+            );
+            match answer {
+                // A full buffer may be the oldest part of more.
+                Ok(()) if count as usize >= self.buffer.len() && self.buffer.len() < MOST => {
+                    self.buffer.resize((self.buffer.len() * 4).min(MOST), NO_SAMPLE);
+                }
+                Ok(()) => return Ok((value_type, (count as usize).min(self.buffer.len()))),
+                Err(Refusal::Code(NOT_FOUND)) => return Ok((value_type, 0)),
+                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
+                    let wanted = (count as usize).max(self.buffer.len()) + 8;
+                    if wanted > MOST {
+                        door.reject(Rejection::Count, 1);
+                        return Err(Absence::Rejected);
+                    }
+                    self.buffer.resize(wanted, NO_SAMPLE);
+                }
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+    }
+
+    fn take(&mut self, windows: Vec<Window>, now: Nanoseconds) -> Drained {
+        let since = self.last_seen;
+        let Some(newest) = windows.last().copied() else { return Drained::Nothing };
+        self.spacing = spacing(&windows).or(self.spacing);
+        (self.last_seen, self.newest) = (Some(newest.stamp), Some((newest, now)));
+        (self.empty, self.drained) = (0, Some(now));
+        // What stood in the ring before the first look belongs to no tick.
+        let mean = since.map_or_else(|| stands(newest), |since| mean(&windows, since, self.spacing));
+        Drained::Samples { last: newest.percent, mean }
+    }
+
+    /// What an empty ring means, once the plain utilization is known, in billionths: idle where that is 0, else
+    /// the last window stands for a while. None where the ring cannot be believed.
+    pub(super) fn when_empty(&mut self, utilization: u64, now: Nanoseconds) -> Option<Sampled> {
+        let since = self.drained.unwrap_or(now);
+        if utilization == 0 {
+            (self.drained, self.empty) = (Some(now), 0);
+            return Some(Sampled { ratio: 0, covered: Nanoseconds(now.0.saturating_sub(since.0)) });
+        }
+        let (newest, at) = self.newest?;
+        if now.0.saturating_sub(at.0) <= STANDS.0 {
+            return Some(stands(newest));
+        }
+        self.empty += 1;
+        if self.empty >= PATIENCE {
+            (self.last_seen, self.empty) = (None, 0);
+        }
+        None
+    }
+}
+
+fn stands(window: Window) -> Sampled {
+    Sampled { ratio: u64::from(window.percent) * PERCENT, covered: Nanoseconds(0) }
+}
+
+/// What can be true of an answer, in order of time, and how many samples cannot. Samples that were seen before
+/// are no mistake: some drivers give the whole ring.
+fn believed(samples: &[sys::nvmlSample_t], kind: u32, since: u64) -> (Vec<Window>, u64) {
+    let mut windows = Vec::with_capacity(samples.len());
+    let mut dropped = 0;
+    for sample in samples {
+        match percent(sample, kind) {
+            Some(percent) if sample.timeStamp > since => {
+                windows.push(Window { stamp: sample.timeStamp, percent });
+            }
+            Some(_) => {}
+            None => dropped += 1,
+        }
+    }
+    windows.sort_by_key(|window| window.stamp);
+    windows.dedup_by_key(|window| window.stamp);
+    (windows, dropped)
+}
+
+fn percent(sample: &sys::nvmlSample_t, kind: u32) -> Option<u32> {
+    let value = sample.sampleValue;
+    // SAFETY: all members are plain integers at offset 0 of zeroed memory: every bit pattern is a value.
+    let raw = unsafe {
+        match kind {
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => u64::from(value.uiVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG
+            | sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG => value.ullVal,
+            _ => return None,
+        }
+    };
+    u32::try_from(raw).ok().filter(|percent| *percent <= 100)
+}
+
+/// The least time between two samples that are two.
+fn spacing(windows: &[Window]) -> Option<u64> {
+    let gaps = windows.iter().zip(windows.iter().skip(1)).map(|(one, next)| next.stamp - one.stamp);
+    gaps.filter(|gap| *gap >= SHORTEST_WINDOW).min()
+}
+
+/// Busy time over all the time since the last look. A sample covers the ring's spacing before it; a longer gap
+/// is a time in which the ring had nothing to tell, as on an idle board.
+fn mean(windows: &[Window], since: u64, spacing: Option<u64>) -> Sampled {
+    let longest = spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW);
+    let mut before = since;
+    let mut busy: u128 = 0;
+    for window in windows {
+        // A hair of jitter between two stamps is no gap.
+        let gap = window.stamp - before;
+        let covered = if gap <= longest + longest / 4 { gap } else { longest };
+        busy += u128::from(covered) * u128::from(u64::from(window.percent) * PERCENT);
+        before = window.stamp;
+    }
+    let whole = before - since;
+    let ratio = busy / u128::from(whole.max(1));
+    Sampled { ratio: u64::try_from(ratio).unwrap_or(0), covered: Nanoseconds(whole.saturating_mul(1_000)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UINT: u32 = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+    const SIXTH: u64 = 166_667;
+
+    fn sample(stamp: u64, percent: u32) -> sys::nvmlSample_t {
+        sys::nvmlSample_t { timeStamp: stamp, sampleValue: sys::nvmlValue_t { uiVal: percent } }
+    }
+
+    fn windows(samples: &[(u64, u32)], since: u64) -> Vec<Window> {
+        let raw: Vec<_> = samples.iter().map(|(stamp, percent)| sample(*stamp, *percent)).collect();
+        believed(&raw, UINT, since).0
+    }
+
+    #[test]
+    fn the_mean_of_a_tick_is_that_of_all_its_windows() {
+        let start = 7_000_000;
+        let ring: Vec<_> = (1..=6).map(|n| (start + n * SIXTH, if n <= 3 { 100 } else { 0 })).collect();
+        let windows = windows(&ring, start);
+        let mean = mean(&windows, start, spacing(&windows));
+        assert_eq!(mean.ratio, 500_000_000);
+        assert_eq!(mean.covered, Nanoseconds(6 * SIXTH * 1_000));
+    }
+
+    #[test]
+    fn a_gap_in_the_ring_is_idle_time() {
+        let windows = windows(&[(2_000_000, 100), (2_100_000, 100)], 1_000_000);
+        let mean = mean(&windows, 1_000_000, spacing(&windows));
+        assert_eq!(mean.ratio, 181_818_181, "two windows of 0.1 s in 1.1 s");
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_dropped_and_counted_and_what_was_seen_is_neither() {
+        let raw = [sample(10, 50), sample(30, 101), sample(30, 40), sample(20, 30), sample(20, 30)];
+        let (windows, dropped) = believed(&raw, UINT, 10);
+        assert_eq!(windows, [Window { stamp: 20, percent: 30 }, Window { stamp: 30, percent: 40 }]);
+        assert_eq!(dropped, 1);
+        assert_eq!(believed(&raw, 0, 10).0, [], "a double is no percentage of this ring");
+        assert_eq!(believed(&[sample(u64::MAX, u32::MAX)], UINT, 0), (Vec::new(), 1));
+    }
+
+    #[test]
+    fn stamps_at_the_ends_of_the_range_do_not_overflow() {
+        let windows = windows(&[(u64::MAX, 100)], 0);
+        let mean = mean(&windows, 0, None);
+        assert_eq!(mean.ratio, 0);
+        assert_eq!(mean.covered, Nanoseconds(u64::MAX));
+    }
+
+    #[test]
+    fn an_empty_ring_is_idle_only_if_utilization_says_so() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        assert_eq!(ring.when_empty(500_000_000, second(1)), None, "it has never said anything");
+        ring.take(windows(&[(1_000_000, 80)], 0), second(2));
+        assert_eq!(ring.when_empty(500_000_000, second(3)), Some(stands(Window { stamp: 0, percent: 80 })));
+        let idle = ring.when_empty(0, second(4));
+        assert_eq!(idle, Some(Sampled { ratio: 0, covered: second(2) }));
+    }
+
+    #[test]
+    fn a_ring_whose_clock_was_set_back_is_read_from_its_beginning() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        ring.take(windows(&[(u64::MAX, 80)], 0), second(1));
+        for tick in 10..13 {
+            assert_eq!(ring.when_empty(800_000_000, second(tick)), None);
+        }
+        assert_eq!(ring.last_seen, None);
+        let first = ring.take(windows(&[(5_000_000, 60)], 0), second(13));
+        assert_eq!(
+            first,
+            Drained::Samples { last: 60, mean: stands(Window { stamp: 5_000_000, percent: 60 }) }
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! How well what a tick brings tells what the GPU did.
+
+use gpumeter::catalogue::first_point;
+use gpumeter::model::Frame;
+
+use crate::world::World;
+
+/// Mean activity over the frames as the account takes it, in thousandths, and whether the sample ring told it.
+fn activity(frames: &[Frame]) -> (u64, bool) {
+    let plain = first_point("gpu_utilization_ratio");
+    let of = |frame: &Frame| match frame.sampled {
+        Some(sampled) => sampled.ratio,
+        None => frame.readings[plain].unwrap().try_into().unwrap(),
+    };
+    let sum: u64 = frames.iter().map(of).sum();
+    (sum / frames.len() as u64 / 1_000_000, frames.iter().all(|frame| frame.sampled.is_some()))
+}
+
+#[test]
+fn a_board_without_gpm_tells_its_activity_over_minutes() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
+        false,
+    );
+    world.tick();
+    let (mean, rings) = activity(&world.run(300));
+    // The ring covers all time and rounds to whole percents; a single window covers a part of it.
+    let error = if rings { 10 } else { 40 };
+    println!("activity {mean} of 400 thousandths, by the ring: {rings}");
+    assert!(mean.abs_diff(400) <= error, "{mean}");
+}
+
+#[test]
+fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
+    let mut world = World::new(r#"{"gpus": [{"profile": "l4"}]}"#, false);
+    world.tick();
+    let (mean, _) = activity(&world.run(30));
+    assert_eq!(mean, 0);
+}

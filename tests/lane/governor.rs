@@ -1,0 +1,64 @@
+//! A slow driver: the lane gives way where nothing is lost, and comes back.
+
+use gpumeter::model::Stretch;
+use gpumeter::model::frame::Tier;
+
+use crate::world::{World, calls, is_due};
+
+const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
+    {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5}]}]}"#;
+
+/// Each of them takes 15 ms: 3 per mille of wall time every 5 s.
+const SLOW: &str = r#"[{"function": "nvmlDeviceGetMemoryInfo_v2", "delay_ms": 15},
+    {"function": "nvmlDeviceGetTemperature", "delay_ms": 15},
+    {"function": "nvmlDeviceGetClockInfo", "delay_ms": 15}]"#;
+
+#[test]
+fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_as_ever() {
+    let mut world = World::new(WORK, false);
+    world.faults(SLOW);
+    world.run(90);
+    let frames = world.run(60);
+    let stretch = frames[0].stretch;
+    assert!(stretch.medium > 1 && stretch.slow == 8, "{stretch:?}");
+    let medium = frames.iter().filter(|frame| is_due(frame, Tier::Medium)).count();
+    assert!(medium < 12, "{medium}");
+    assert!(frames.iter().all(|frame| is_due(frame, Tier::Fast)));
+    assert_eq!(calls(&frames)["nvmlDeviceGetFieldValues"], 60 + medium);
+    let inside: u64 = frames.iter().flat_map(|frame| &frame.calls).map(|call| call.took.0).sum();
+    println!("inside the driver: {} ms in a minute, {stretch:?}", inside / 1_000_000);
+}
+
+#[test]
+fn a_driver_that_is_quick_again_is_read_as_configured() {
+    let mut world = World::new(WORK, false);
+    world.faults(SLOW);
+    let slow = world.run(90);
+    assert!(slow[89].stretch.medium > 1);
+    world.faults("[]");
+    // A tick takes a second of the node's time and a blink of the machine's; a busy machine may stretch blinks.
+    let back = (0..20_000).find(|_| world.tick().stretch == Stretch::default());
+    assert!(back.is_some_and(|ticks| ticks >= 60), "{back:?}");
+}
+
+/// What calls of a loaded driver were seen to take: a field batch and a sample ask its firmware, lists walk its
+/// clients under the lock.
+const REALISTIC: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms": 1},
+    {"function": "nvmlGpmSampleGet", "delay_ms": 1},
+    {"function": "nvmlDeviceGetProcessUtilization", "delay_ms": 1},
+    {"function": "nvmlDeviceGetComputeRunningProcesses_v3", "delay_ms": 4},
+    {"function": "nvmlDeviceGetGraphicsRunningProcesses_v3", "delay_ms": 4}]"#;
+
+#[test]
+fn with_delays_of_a_real_driver_the_dear_calls_are_few() {
+    let mut world = World::new(WORK, false);
+    world.tick();
+    world.faults(REALISTIC);
+    let frames = world.run(60);
+    let calls = calls(&frames);
+    assert!(calls["nvmlDeviceGetComputeRunningProcesses_v3"] <= 13, "{calls:?}");
+    assert!(calls["nvmlDeviceGetGraphicsRunningProcesses_v3"] <= 2, "{calls:?}");
+    // A busy machine sleeps longer than it is told to: the share is told, not judged.
+    let inside: u64 = frames.iter().flat_map(|frame| &frame.calls).map(|call| call.took.0).sum();
+    println!("inside the driver: {:.3} % of wall time", inside as f64 / 60e9 * 100.0);
+}

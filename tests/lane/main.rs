@@ -1,0 +1,10 @@
+//! A lane over the simulated driver: how few calls it makes, what it sees by them, and that it gives way.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
+
+mod activity;
+mod budget;
+mod governor;
+mod presence;
+mod quirks;
+mod world;

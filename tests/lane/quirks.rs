@@ -1,0 +1,55 @@
+//! Old drivers and sick ones.
+
+use gpumeter::catalogue::first_point;
+use gpumeter::model::Absence;
+
+use crate::world::{World, calls};
+
+const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+    {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5, "memory_bytes": 1073741824}]}]}"#;
+
+const THIRD: [&str; 2] =
+    ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"];
+const SECOND: [&str; 2] =
+    ["nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v2"];
+
+fn is_listed(world: &mut World) -> bool {
+    let frames = world.run(6);
+    let list = frames[5].processes.clone().unwrap();
+    list.iter().any(|process| process.pid == 11 && process.memory.is_some_and(|memory| memory.0 == 1 << 30))
+}
+
+#[test]
+fn processes_are_listed_in_whatever_form_the_library_has() {
+    assert!(is_listed(&mut World::without(&THIRD, WORK)));
+    assert!(is_listed(&mut World::without(&[THIRD, SECOND].concat(), WORK)));
+}
+
+#[test]
+fn early_535_is_asked_for_the_second_form() {
+    let scenario = WORK.replacen('{', r#"{"driver_version": "535.54.03", "#, 1);
+    let mut world = World::new(&scenario, false);
+    let calls = calls(&world.run(10));
+    assert!(calls.contains_key(SECOND[0]) && !calls.contains_key(THIRD[0]), "{calls:?}");
+}
+
+#[test]
+fn a_call_that_is_refused_for_good_is_not_made_again() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.tick();
+    let calls = calls(&world.run(30));
+    assert!(!calls.contains_key("nvmlDeviceGetProcessUtilization"), "{calls:?}");
+    assert!(!calls.contains_key("nvmlDeviceGetUtilizationRates"), "{calls:?}");
+}
+
+#[test]
+fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
+    let mut world = World::new(&WORK.replace("l4", "h100"), false);
+    world.run(3);
+    world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
+    let frame = world.tick();
+    assert_eq!(frame.readings[first_point("gpu_gr_engine_active_ratio")], Err(Absence::Failed));
+    assert!(frame.readings[first_point("gpu_utilization_ratio")].is_ok());
+    assert!(calls([&frame]).contains_key("nvmlDeviceGetUtilizationRates"));
+}

@@ -1,0 +1,109 @@
+//! A lane over the simulated driver, tick by tick, in time that only the test moves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpumeter::catalogue::Level;
+use gpumeter::clock::{Clock, Page, PageState};
+use gpumeter::model::frame::Tier;
+use gpumeter::model::{Frame, Nanoseconds, Utc};
+use gpumeter::nvml::{CallSlot, Lane, Library, find};
+use tempfile::TempDir;
+
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
+
+/// One GPU, read every second; medium every 5 s, slow every minute.
+pub(crate) struct World {
+    page: Arc<Page>,
+    lane: Lane,
+    second: u64,
+    /// Last: the library lies in it.
+    directory: TempDir,
+}
+
+impl World {
+    /// A node of the scenario and the lane of its first GPU, 10 s into the scenario.
+    pub(crate) fn new(scenario: &str, presence: bool) -> Self {
+        Self::over(LIBRARY, scenario, presence)
+    }
+
+    /// The same over a library that lacks functions: their names are blanked in it.
+    pub(crate) fn without(functions: &[&str], scenario: &str) -> Self {
+        let mut library = LIBRARY.to_vec();
+        for function in functions {
+            let name: Vec<u8> = [b"\0", function.as_bytes(), b"\0"].concat();
+            let places: Vec<usize> = (0..library.len() - name.len())
+                .filter(|place| library[*place..].starts_with(&name))
+                .collect();
+            assert!(!places.is_empty(), "the library has no {function}");
+            places.iter().for_each(|place| library[place + 1] = b'_');
+        }
+        Self::over(&library, scenario, false)
+    }
+
+    fn over(library: &[u8], scenario: &str, presence: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("libnvidia-ml.so.1");
+        fs::write(&path, library).unwrap();
+        fs::write(directory.path().join("scenario"), scenario).unwrap();
+        let page = Arc::new(Page::create(&directory.path().join("clock"), held(10)).unwrap());
+        let clock = Clock::Page(Arc::clone(&page));
+        let library = Library::open(Some(&path)).unwrap();
+        let slot = CallSlot::default();
+        let found = find(&library, 0, &slot, &clock).unwrap();
+        let lane = Lane::new(library, &found, slot, clock, Level::Full).with_presence(presence);
+        Self { page, lane, second: 10, directory }
+    }
+
+    /// Scripts the driver's faults.
+    pub(crate) fn faults(&self, script: &str) {
+        let new = self.path("faults.new");
+        fs::write(&new, script).unwrap();
+        fs::rename(new, self.path("faults")).unwrap();
+        // The library looks at the file every 20 ms.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The next second's frame.
+    pub(crate) fn tick(&mut self) -> Frame {
+        self.second += 1;
+        self.page.set(held(self.second)).unwrap();
+        self.lane.tick([true, self.second.is_multiple_of(5), self.second.is_multiple_of(60)]).unwrap()
+    }
+
+    /// The frames of so many seconds.
+    pub(crate) fn run(&mut self, seconds: u64) -> Vec<Frame> {
+        (0..seconds).map(|_| self.tick()).collect()
+    }
+}
+
+fn held(second: u64) -> PageState {
+    PageState {
+        held: true,
+        origin: Nanoseconds(0),
+        elapsed: Nanoseconds::from_seconds(second),
+        speed: 1_000_000,
+        utc: Utc(1_767_225_600_000_000_000),
+        boottime: Nanoseconds::from_seconds(1_000),
+    }
+}
+
+/// Whether the frame read that tier anew.
+pub(crate) fn is_due(frame: &Frame, tier: Tier) -> bool {
+    frame.tiers[tier as usize] == Some(frame.begun)
+}
+
+/// How often each function was called in these frames.
+pub(crate) fn calls<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> BTreeMap<&'static str, usize> {
+    let mut calls = BTreeMap::new();
+    for call in frames.into_iter().flat_map(|frame| &frame.calls) {
+        *calls.entry(call.function).or_default() += 1;
+    }
+    calls
+}
