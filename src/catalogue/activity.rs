@@ -75,7 +75,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_gr_engine_active_seconds_total",
         Level::Standard,
         "Time in which the graphics or compute engine was active (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_gr_engine_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_gr_engine_active_ratio" }],
     ),
     gpm_ratio(
         "gpu_sm_active_ratio",
@@ -87,7 +87,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_sm_active_seconds_total",
         Level::Standard,
         "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_sm_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_sm_active_ratio" }],
     ),
     gpm_ratio(
         "gpu_tensor_active_ratio",
@@ -99,7 +99,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe was active (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_tensor_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_tensor_active_ratio" }],
     ),
     gpm_ratio(
         "gpu_dram_active_ratio",
@@ -111,7 +111,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_dram_active_seconds_total",
         Level::Standard,
         "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_dram_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_dram_active_ratio" }],
     ),
 ];
 

@@ -197,7 +197,9 @@ pub enum CallValue {
 /// A counter that the agent integrates from a ratio.
 #[derive(Debug)]
 pub struct Integral {
-    /// The family of the ratio; its first point is integrated.
+    /// Values of the family's labels beyond `gpu` and `uuid`.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// The family of the ratio; its point with the same label values is integrated.
     pub of: &'static str,
 }
 
@@ -230,6 +232,11 @@ pub enum InstanceValue {
     MemoryTotal,
     MemoryUsed,
     GrEngineActive,
+}
+
+impl InstanceValue {
+    /// All values, in their order.
+    pub const ALL: [Self; 3] = [Self::MemoryTotal, Self::MemoryUsed, Self::GrEngineActive];
 }
 
 /// A value of a process on a GPU.

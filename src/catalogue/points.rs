@@ -59,7 +59,11 @@ pub const fn first_point(name: &str) -> PointId {
 
 /// The number of a point of a family by the value of its one label; at compile time.
 pub const fn point(name: &str, label: &str) -> PointId {
-    let first = first_point(name);
+    first_point(name) + offset(device_family(name), &[("", label)])
+}
+
+/// The points of the device family of that name; at compile time.
+const fn device_family(name: &str) -> &'static [Point] {
     let mut subject = 0;
     while subject < SUBJECTS.len() {
         let mut row = 0;
@@ -68,19 +72,32 @@ pub const fn point(name: &str, label: &str) -> PointId {
             if let Rows::Device(points) = &family.rows
                 && same(family.name, name)
             {
-                let mut offset = 0;
-                while offset < points.len() {
-                    if points[offset].labels.len() == 1 && same(points[offset].labels[0].1, label) {
-                        return first + offset;
-                    }
-                    offset += 1;
-                }
+                return points;
             }
             row += 1;
         }
         subject += 1;
     }
-    panic!("no point of that family has that label value")
+    panic!("no device family of that name")
+}
+
+/// Where the point with these label values stands among its family's.
+const fn offset(points: &[Point], labels: &[(&str, &str)]) -> usize {
+    let mut offset = 0;
+    while offset < points.len() {
+        let own = points[offset].labels;
+        let mut equal = own.len() == labels.len();
+        let mut label = 0;
+        while equal && label < labels.len() {
+            equal = same(own[label].1, labels[label].1);
+            label += 1;
+        }
+        if equal {
+            return offset;
+        }
+        offset += 1;
+    }
+    panic!("no point of that family has those label values")
 }
 
 /// The number of the first integral of the family of that name; at compile time.
@@ -119,8 +136,8 @@ const SOURCES: [PointId; INTEGRALS] = {
             if let Rows::Integral(integrals) = &SUBJECTS[subject][row].rows {
                 let mut index = 0;
                 while index < integrals.len() {
-                    let Integral { of } = &integrals[index];
-                    sources[number] = first_point(of);
+                    let Integral { of, labels } = &integrals[index];
+                    sources[number] = first_point(of) + offset(device_family(of), labels);
                     number += 1;
                     index += 1;
                 }

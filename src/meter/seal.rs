@@ -246,7 +246,7 @@ pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
     let mut absent: Vec<_> =
         answers.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect();
     for family in families() {
-        let Rows::Integral([integral]) = family.rows else { continue };
+        let Rows::Integral([integral, ..]) = family.rows else { continue };
         if let Some((_, absence)) = absent.iter().find(|(name, _)| *name == integral.of) {
             absent.push((family.name, *absence));
         }

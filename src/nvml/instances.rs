@@ -9,7 +9,7 @@ use super::calls;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::Pair;
 use super::inventory::{name, uuid};
-use crate::catalogue::CallValue;
+use crate::catalogue::{CallValue, InstanceValue};
 use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading};
 
 /// GPM's graphics engine activity, in percent.
@@ -122,9 +122,13 @@ impl Instance {
             let amount = memory.and_then(|values| values.get(value))?;
             i64::try_from(amount).map_err(|_| Absence::Rejected)
         };
-        let readings =
-            [bytes(CallValue::MemoryTotal), bytes(CallValue::MemoryUsed), self.activity(door, parent)];
-        InstanceFrame { identity: self.identity.clone(), readings }
+        let activity = self.activity(door, parent);
+        let readings = InstanceValue::ALL.map(|value| match value {
+            InstanceValue::MemoryTotal => bytes(CallValue::MemoryTotal),
+            InstanceValue::MemoryUsed => bytes(CallValue::MemoryUsed),
+            InstanceValue::GrEngineActive => activity,
+        });
+        InstanceFrame { identity: self.identity.clone(), readings: readings.into() }
     }
 
     fn activity(&mut self, door: &mut Door, parent: Handle) -> Reading {

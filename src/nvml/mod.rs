@@ -19,6 +19,7 @@ mod inventory;
 mod lane;
 mod library;
 mod plan;
+mod probe;
 mod processes;
 
 pub use door::{CallSlot, InFlight};

@@ -194,7 +194,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
             .iter()
             .map(|instance| InstanceFrame {
                 identity: instance.identity.clone(),
-                readings: [Ok(40 << 30), Ok(base * 1_000), Err(Absence::NotYet)],
+                readings: [Ok(40 << 30), Ok(base * 1_000), Err(Absence::NotYet)].into(),
             })
             .collect(),
         processes: Ok(Arc::from([])),

@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::{Labels, MOST_LABELS, Sample, Sink, Value};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{
-    AccountPoint, Family, HoldingValue, IdentityValue, InstanceValue, Point, ProcessValue, Rows, XidValue,
+    AccountPoint, Family, HoldingValue, IdentityValue, InstanceValue, Integral, Point, ProcessValue, Rows,
+    XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, PriceEntry, Snapshot};
 use crate::model::{Fraction, Reading, Unit};
@@ -23,7 +24,7 @@ impl<'a, S: Sink> Walk<'a, S> {
     pub(super) fn rows(&mut self, own: Range<usize>) {
         match &self.family.rows {
             Rows::Device(points) => self.device(own.start, points),
-            Rows::Integral(_) => self.integral(own),
+            Rows::Integral(integrals) => self.integral(own.start, integrals),
             Rows::Identity(value) => self.identity(*value),
             Rows::Xid(value) => self.xid(*value),
             Rows::Instance(value) => self.instance(*value),
@@ -42,23 +43,27 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (gpu, state) in gpus(self.snapshot) {
             for (number, point) in (first..).zip(points) {
                 let value = state.and_then(|state| state.reading(number, tier).ok());
-                let mut values = [""; MOST_LABELS];
-                values[0] = &gpu.index;
-                values[1] = &gpu.id.uuid;
-                let count = fill(&mut values, 2, point.labels.iter().map(|label| label.1));
-                self.visit(&values[..count], value.map(i128::from));
+                self.labelled(gpu, point.labels, value);
             }
         }
     }
 
-    fn integral(&mut self, own: Range<usize>) {
+    fn integral(&mut self, first: usize, integrals: &[Integral]) {
         for (gpu, state) in gpus(self.snapshot) {
-            for integral in own.clone() {
-                let value =
-                    state.and_then(|state| state.integrals.get(integral)).and_then(|value| value.ok());
-                self.visit(&[&gpu.index, &gpu.id.uuid], value.map(i128::from));
+            for (place, integral) in (first..).zip(integrals) {
+                let value = state.and_then(|state| state.integrals.get(place)).and_then(|value| value.ok());
+                self.labelled(gpu, integral.labels, value);
             }
         }
+    }
+
+    /// A series of a GPU with labels of its own.
+    fn labelled(&mut self, gpu: &GpuEntry, labels: &[(&str, &str)], value: Option<i64>) {
+        let mut values = [""; MOST_LABELS];
+        values[0] = &gpu.index;
+        values[1] = &gpu.id.uuid;
+        let count = fill(&mut values, 2, labels.iter().map(|label| label.1));
+        self.visit(&values[..count], value.map(i128::from));
     }
 
     fn identity(&mut self, value: IdentityValue) {
@@ -154,7 +159,7 @@ impl<'a, S: Sink> Walk<'a, S> {
                 // The frame may be of an older shape than the roster: only the ids tell which is which.
                 let reading = frame.and_then(|frame| {
                     let same = frame.instances.iter().filter(|other| other.identity.id.gpu_instance == id);
-                    same.filter_map(|other| number(other.readings[value as usize])).next()
+                    same.filter_map(|other| number(*other.readings.get(value as usize)?)).next()
                 });
                 let labels: [&str; 3] = [&gpu.index, &gpu.id.uuid, &instances[0].gpu_instance];
                 self.visit(&labels, reading);
