@@ -6,11 +6,13 @@
 mod account;
 mod activity;
 mod agent;
+mod aliases;
 mod clocks;
-mod errors;
+mod ecc;
 mod family;
 mod identity;
 mod instances;
+mod labels;
 mod laws;
 mod links;
 mod memory;
@@ -18,10 +20,16 @@ mod points;
 mod power;
 mod processes;
 pub mod reference;
+mod repair;
 pub mod xid;
+mod xids;
 
+pub use aliases::{ALIASES, Alias, Instrument, Profile};
 pub use family::*;
-pub use points::{INTEGRALS, PointId, device_points, first_integral, first_point, integral_source, point};
+pub use labels::{LABELS, Label};
+pub use points::{
+    INTEGRALS, IntegralOf, PointId, device_points, first_integral, first_point, integral_of, point,
+};
 
 /// All families, by subject, in the order of the page.
 pub const SUBJECTS: &[&[Family]] = &[
@@ -31,7 +39,10 @@ pub const SUBJECTS: &[&[Family]] = &[
     power::ROWS,
     clocks::ROWS,
     links::ROWS,
-    errors::ROWS,
+    links::PER_LINK,
+    xids::ROWS,
+    ecc::ROWS,
+    repair::ROWS,
     instances::ROWS,
     processes::ROWS,
     account::ROWS,

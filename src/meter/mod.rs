@@ -99,8 +99,10 @@ struct Gpu {
     account: Account,
     xids: Xids,
     frame: Option<Arc<Frame>>,
-    /// Nanoseconds integrated of every ratio that has a counter.
+    /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
     integrals: Vec<Reading>,
+    /// The same of every GPU instance that was ever met, by its id.
+    instances: BTreeMap<u32, Box<[Reading]>>,
     busy: Reading,
     /// Whether the driver has counted it in this life of the agent.
     found: bool,
@@ -289,6 +291,7 @@ impl Gpu {
             xids: Xids::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
+            instances: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             found: false,
             lost: false,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{Level, Rows, device_points, families};
+use crate::catalogue::{Level, PointId, Rows, device_points, families, first_point};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
@@ -41,7 +41,7 @@ impl Meter {
         let (agent_entries, agent) = self.agent(now, &gpus, &states, services);
         let workloads = workloads(&gpus, identities, &holding_entries);
         let roster = Roster {
-            gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
+            gpus: gpus.iter().zip(&states).map(|(gpu, state)| entry(gpu, state)).collect(),
             processes: process_entries,
             accounts: account_entries,
             holdings: holding_entries,
@@ -84,6 +84,7 @@ impl Meter {
             frame: gpu.frame.clone(),
             fresh,
             integrals: gpu.integrals.clone(),
+            instances: gpu.instances.clone(),
             busy: gpu.busy,
             slot: slot
                 .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
@@ -194,24 +195,41 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
     if let Some((call, lasting)) = state.in_flight {
         own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
     }
-    if let Some(source) = gpu.account.source() {
-        let mut labels = with("metric", "gpu_busy_seconds_total");
-        labels.push(("source", source.name().into()));
+    for (metric, source) in sources(gpu) {
+        let mut labels = with("metric", metric);
+        labels.push(("source", source.into()));
         own.add("gpumeter_source_info", labels, 1);
     }
 }
+
+/// Which meter serves the metrics whose exactness depends on it.
+fn sources(gpu: &Gpu) -> Vec<(&'static str, &'static str)> {
+    let busy = gpu.account.source().map(|source| ("gpu_busy_seconds_total", source.name()));
+    let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
+    let read = SOURCE_MATTERS
+        .iter()
+        .filter_map(|(metric, point)| Some((*metric, via.get(*point).copied().flatten()?.name())));
+    busy.into_iter().chain(read).collect()
+}
+
+/// Metrics that mean something a little different by each of their sources: a mean or a moment, a rate or a count.
+const SOURCE_MATTERS: [(&str, PointId); 2] = [
+    ("gpu_power_watts", first_point("gpu_power_watts")),
+    ("gpu_pcie_bytes_total", first_point("gpu_pcie_bytes_total")),
+];
 
 fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn entry(gpu: &Gpu) -> GpuEntry {
+fn entry(gpu: &Gpu, state: &GpuState) -> GpuEntry {
     let frame = gpu.frame.as_deref();
     GpuEntry {
         id: gpu.id.clone(),
         index: gpu.id.index.to_string().into(),
         identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
         instances: frame.map(instances).unwrap_or_default(),
+        states: states(state),
         unsupported: frame.map(unsupported).unwrap_or_default(),
         xids: gpu.xids.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
         activity_source: gpu.account.source().map(|source| source.name()),
@@ -228,6 +246,17 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
             compute_instance: instance.identity.id.compute_instance.to_string().into(),
         })
         .collect()
+}
+
+/// The states that hold, of readings young enough to be shown; a number without a name is none.
+fn states(state: &GpuState) -> Vec<(&'static str, &'static str)> {
+    let mut found = Vec::new();
+    for (point, (family, _)) in device_points().enumerate() {
+        let Rows::State { names, .. } = family.rows else { continue };
+        let number = state.reading(point, family.tier).ok().and_then(|number| usize::try_from(number).ok());
+        found.extend(number.and_then(|number| names.get(number)).map(|name| (family.name, *name)));
+    }
+    found
 }
 
 /// Families of which the GPU can answer no point, ever, and why.

@@ -16,7 +16,7 @@ pub mod stamp;
 
 pub use account::{Grade, Method, Parts, Use};
 pub use frame::{CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample};
-pub use gpu::{GpuId, GpuIdentity, InstanceId, InstanceIdentity, XidEvent};
+pub use gpu::{FabricPlace, GpuId, GpuIdentity, InstanceId, InstanceIdentity, Platform, Via, XidEvent};
 pub use holder::{Facts, Holder, HolderId, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};

@@ -73,12 +73,12 @@ pub(super) enum Refusal {
     Code(nvmlReturn_t),
 }
 
-const NOT_SUPPORTED: c_uint = 3;
+pub(super) const NOT_SUPPORTED: c_uint = 3;
 const NO_PERMISSION: c_uint = 4;
 pub(super) const NOT_FOUND: c_uint = 6;
 pub(super) const INSUFFICIENT_SIZE: c_uint = 7;
 const GPU_IS_LOST: c_uint = 15;
-const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
+pub(super) const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
 const DEPRECATED: c_uint = 26;
 const NOT_READY: c_uint = 27;
 const GPU_NOT_FOUND: c_uint = 28;

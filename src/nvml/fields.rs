@@ -1,20 +1,32 @@
 //! The batched field call: many values for one trip into the driver, each with its scope.
 
+use std::ops::Range;
+
 use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, Refusal, ask};
 use crate::model::Absence;
 
-/// What to ask: a field id and its scope.
+/// What to ask: a field id and its scope; of several scopes in a row the answers are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Field {
     pub(super) id: u32,
     pub(super) scope: u32,
+    pub(super) scopes: u32,
+}
+
+impl Field {
+    /// A field of one scope.
+    pub(super) const fn one(id: u32, scope: u32) -> Self {
+        Self { id, scope, scopes: 1 }
+    }
 }
 
 /// A batch of fields with its buffer, kept between ticks.
 pub(super) struct Batch {
     fields: Vec<Field>,
+    /// Where the answers to each field stand in the buffer.
+    places: Vec<Range<usize>>,
     buffer: Vec<sys::nvmlFieldValue_t>,
 }
 
@@ -23,8 +35,17 @@ unsafe impl Send for Batch {}
 
 impl Batch {
     pub(super) fn new(fields: Vec<Field>) -> Self {
-        let buffer = fields.iter().map(|field| blank(*field)).collect();
-        Self { fields, buffer }
+        let mut next = 0;
+        let places = fields
+            .iter()
+            .map(|field| {
+                let first = next;
+                next += field.scopes as usize;
+                first..next
+            })
+            .collect();
+        let buffer = fields.iter().flat_map(|field| blanks(*field)).collect();
+        Self { fields, places, buffer }
     }
 
     /// Asks for all fields; the answers stand in the order of the fields. By position, since some drivers
@@ -33,8 +54,9 @@ impl Batch {
         if self.fields.is_empty() {
             return Ok(());
         }
-        for (place, field) in self.buffer.iter_mut().zip(&self.fields) {
-            *place = blank(*field);
+        for (place, blank) in self.buffer.iter_mut().zip(self.fields.iter().flat_map(|field| blanks(*field)))
+        {
+            *place = blank;
         }
         let count = i32::try_from(self.buffer.len()).unwrap_or(i32::MAX);
         ask!(door, nvmlDeviceGetFieldValues(device, count, self.buffer.as_mut_ptr()))?;
@@ -43,7 +65,16 @@ impl Batch {
 
     /// The answer to the field at that position.
     pub(super) fn value(&self, position: usize) -> Result<i64, Absence> {
-        self.buffer.get(position).map_or(Err(Absence::NotYet), decode)
+        self.answers(position).iter().map(decode).reduce(add).unwrap_or(Err(Absence::NotYet))
+    }
+
+    /// Whether the field at that position is answered in 64 bits.
+    pub(super) fn is_wide(&self, position: usize) -> bool {
+        self.answers(position).iter().all(|answer| matches!(answer.valueType, 2..=4))
+    }
+
+    fn answers(&self, position: usize) -> &[sys::nvmlFieldValue_t] {
+        self.places.get(position).and_then(|place| self.buffer.get(place.clone())).unwrap_or_default()
     }
 
     /// Where a field stands in the batch.
@@ -52,10 +83,19 @@ impl Batch {
     }
 }
 
-fn blank(field: Field) -> sys::nvmlFieldValue_t {
+/// The sum of two scopes; one that answers nothing would be missing from it, so there is none.
+fn add(left: Result<i64, Absence>, right: Result<i64, Absence>) -> Result<i64, Absence> {
+    left?.checked_add(right?).ok_or(Absence::Rejected)
+}
+
+fn blanks(field: Field) -> impl Iterator<Item = sys::nvmlFieldValue_t> {
+    (0..field.scopes).map(move |step| blank(field.id, field.scope.wrapping_add(step)))
+}
+
+fn blank(id: u32, scope: u32) -> sys::nvmlFieldValue_t {
     sys::nvmlFieldValue_t {
-        fieldId: field.id,
-        scopeId: field.scope,
+        fieldId: id,
+        scopeId: scope,
         timestamp: 0,
         latencyUsec: 0,
         valueType: 0,

@@ -155,7 +155,8 @@ impl Lane {
         }
         let (door, device) = (&mut self.door, plan.device);
         if !plan.instances.is_empty() {
-            self.instances = plan.instances.iter_mut().map(|instance| instance.read(door, device)).collect();
+            self.instances =
+                plan.instances.iter_mut().map(|instance| instance.read(door, device, due)).collect();
         }
     }
 

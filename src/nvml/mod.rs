@@ -14,6 +14,7 @@ mod door;
 mod events;
 mod fields;
 mod gpm;
+mod identity;
 mod instances;
 mod inventory;
 mod lane;

@@ -11,6 +11,7 @@ use super::calls::{self, Function};
 use super::door::{Door, Handle};
 use super::fields::Batch;
 use super::gpm::Pair;
+use super::identity;
 use super::instances::{self, Instance};
 use super::inventory::{self, Found};
 use super::probe::{self, Choice, Chosen, Way};
@@ -63,8 +64,10 @@ impl Plan {
         let device = inventory::handle(door, found)?;
         // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
         let mig = inventory::mig_mode(door, device)?;
-        let (identity, whole) = inventory::identity(door, device, mig == Some(true));
-        let Choice { chosen, blank, gpm: can_pair, whole: probed } = probe::choose(door, device, level)?;
+        let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
+        let Choice { chosen, blank, via, gpm: can_pair, whole: probed } =
+            probe::choose(door, device, level, &identity.driver_version)?;
+        identity.via = via.into();
         let (instances, complete) =
             if identity.mig { instances::find(door, device, can_pair) } else { (Vec::new(), true) };
         let (gpm, allocated) = gpm(door, &chosen);

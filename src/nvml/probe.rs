@@ -10,8 +10,8 @@ use super::calls::{self, Function, Values};
 use super::door::{Door, Handle};
 use super::fields::{Batch, Field};
 use super::gpm::Pair;
-use crate::catalogue::{CallValue, Family, Level, PointId, Source, device_points};
-use crate::model::{Absence, Reading};
+use crate::catalogue::{CallValue, Family, Level, MOST_LINKS, PointId, RENUMBERED, Source, device_points};
+use crate::model::{Absence, Reading, Via};
 
 /// How a point is read on this board; a [`Source`] with everything filled in that the board decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub(super) struct Choice {
     pub(super) chosen: Vec<Chosen>,
     /// What every point starts from: absent for good, or not yet read.
     pub(super) blank: Vec<Reading>,
+    /// By what each point is read, none where it is not.
+    pub(super) via: Vec<Option<Via>>,
     /// Whether GPM works on the device.
     pub(super) gpm: bool,
     /// Whether no failure that may pass decided a choice.
@@ -48,68 +50,147 @@ pub(super) struct Choice {
 }
 
 /// Asks the board for everything up to that level, once.
-pub(super) fn choose(door: &mut Door, device: Handle, level: Level) -> Result<Choice, Absence> {
-    let mut probe = Probe::new(door, device, level)?;
-    let mut chosen = Vec::new();
-    let mut blank = Vec::new();
+pub(super) fn choose(
+    door: &mut Door,
+    device: Handle,
+    level: Level,
+    driver_version: &str,
+) -> Result<Choice, Absence> {
+    let mut probe = Probe::new(door, device, level, driver(driver_version))?;
+    let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     for (point, (family, candidates)) in device_points().enumerate() {
-        if family.level > level {
-            blank.push(Err(Absence::NotYet));
-            continue;
-        }
-        match probe.choose(door, candidates.sources) {
+        let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
+        via.push(way.ok().flatten().map(Way::via));
+        match way {
             Ok(way) => {
                 blank.push(Err(Absence::NotYet));
-                chosen.push(Chosen { point, family, way });
+                chosen.extend(way.map(|way| Chosen { point, family, way }));
             }
             Err(absence) => blank.push(Err(absence)),
         }
     }
-    Ok(Choice { chosen, blank, gpm: probe.gpm.is_ok(), whole: probe.whole })
+    Ok(Choice { chosen, blank, via, gpm: probe.gpm.is_ok(), whole: probe.whole })
 }
 
-/// The way that a source names.
-fn way(source: Source) -> Way {
-    match source {
-        Source::Field { id, scope, times } => Way::Field { field: Field { id, scope }, times },
-        Source::Margin { limit } => Way::Margin { limit: Field { id: limit, scope: 0 } },
-        Source::Call { value, times } => Way::Call { value, times },
-        Source::Reason { bit } => Way::Reason { bit },
-        Source::Gpm { id, times } => Way::Gpm { id, times },
+/// What of a board decides how a source is asked.
+#[derive(Clone, Copy)]
+struct Facts {
+    /// Major and minor number of the driver, where it tells.
+    driver: Option<(u32, u32)>,
+    /// How many NVLinks the GPU has.
+    links: u32,
+}
+
+impl Facts {
+    /// The way that a source names; none where this board cannot have it.
+    fn way(self, source: Source) -> Option<Way> {
+        Some(match source {
+            Source::Field { id, scope, times } => Way::Field { field: Field::one(id, scope), times },
+            Source::Renumbered { before, since, times } => {
+                let id = if self.driver? < RENUMBERED { before } else { since };
+                Way::Field { field: Field::one(id, 0), times }
+            }
+            Source::NotZero { id, times } | Source::Count { id, times } => {
+                Way::Field { field: Field::one(id, 0), times }
+            }
+            Source::Link { id, link, times } => {
+                if link >= self.links {
+                    return None;
+                }
+                Way::Field { field: Field::one(id, link), times }
+            }
+            Source::Links { id, times } => {
+                if self.links == 0 {
+                    return None;
+                }
+                Way::Field { field: Field { id, scope: 0, scopes: self.links }, times }
+            }
+            Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
+            Source::Call { value, times } => Way::Call { value, times },
+            Source::Reason { bit } => Way::Reason { bit },
+            Source::Gpm { id, times } => Way::Gpm { id, times },
+        })
     }
 }
+
+impl Way {
+    /// By what it is read, in words of [`Via`].
+    const fn via(self) -> Via {
+        match self {
+            Self::Field { .. } | Self::Margin { .. } => Via::Field,
+            Self::Call { .. } | Self::Reason { .. } => Via::Call,
+            Self::Gpm { .. } => Via::Gpm,
+        }
+    }
+}
+
+/// `580.95.05` to 580 and 95.
+fn driver(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// How many NVLinks the GPU says it has; a number that no GPU can have is none.
+fn links(door: &mut Door, device: Handle) -> u32 {
+    let mut count = Batch::new(vec![Field::one(LINK_COUNT, 0)]);
+    let answer = count.read(door, device).and_then(|()| count.value(0));
+    answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS).unwrap_or(0)
+}
+
+/// The field that counts NVLinks.
+const LINK_COUNT: u32 = 91;
 
 /// What the board answers when asked for everything once.
 struct Probe {
     device: Handle,
+    facts: Facts,
     fields: Batch,
     answered: Result<(), Absence>,
     functions: BTreeMap<Function, Result<Values, Absence>>,
     margin: Result<i64, Absence>,
     reasons: Result<u64, Absence>,
     gpm: Result<(), Absence>,
+    ecc: Result<(), Absence>,
+    fans: Result<u32, Absence>,
     /// Whether no failure that may pass decided a choice.
     whole: bool,
 }
 
 impl Probe {
-    fn new(door: &mut Door, device: Handle, level: Level) -> Result<Self, Absence> {
-        let mut fields = Batch::new(all_fields(level));
+    fn new(
+        door: &mut Door,
+        device: Handle,
+        level: Level,
+        driver: Option<(u32, u32)>,
+    ) -> Result<Self, Absence> {
+        let facts = Facts { driver, links: links(door, device) };
+        let mut fields = Batch::new(all_fields(level, facts));
         let answered = fields.read(door, device);
-        let margin = calls::margin(door, device);
-        let reasons = calls::reasons(door, device);
-        let gpm = Pair::supported(door, device);
-        if door.take_lost() {
-            return Err(Absence::Lost);
-        }
-        Ok(Self { device, fields, answered, functions: BTreeMap::new(), margin, reasons, gpm, whole: true })
+        let probe = Self {
+            device,
+            facts,
+            fields,
+            answered,
+            functions: BTreeMap::new(),
+            margin: calls::margin(door, device),
+            reasons: calls::reasons(door, device),
+            gpm: Pair::supported(door, device),
+            ecc: calls::ecc(door, device),
+            fans: calls::fans(door, device),
+            whole: true,
+        };
+        if door.take_lost() { Err(Absence::Lost) } else { Ok(probe) }
     }
 
     /// The first source that answers; else the first that may answer later; else why the first was refused.
     fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Way, Absence> {
         let (mut refused, mut failed) = (None, None);
-        for way in sources.iter().map(|source| way(*source)) {
-            match self.ask(door, way) {
+        for source in sources {
+            let Some(way) = self.facts.way(*source) else {
+                refused = refused.or(Some(Absence::NotSupported));
+                continue;
+            };
+            match self.ask(door, way).and_then(|()| self.accept(*source, way)) {
                 Ok(()) => {
                     self.whole &= failed.is_none();
                     return Ok(way);
@@ -124,13 +205,14 @@ impl Probe {
 
     fn ask(&mut self, door: &mut Door, way: Way) -> Result<(), Absence> {
         match way {
-            Way::Field { field, .. } => self.field(field),
+            Way::Field { field, .. } => self.field(field).map(|_| ()),
             Way::Margin { limit } => {
                 self.margin?;
-                self.field(limit)
+                self.field(limit).map(|_| ())
             }
             Way::Call { value, .. } => {
                 let function = calls::function(value);
+                self.is_meant(function)?;
                 let device = self.device;
                 let answer =
                     self.functions.entry(function).or_insert_with(|| calls::call(door, device, function));
@@ -141,21 +223,55 @@ impl Probe {
         }
     }
 
-    fn field(&self, field: Field) -> Result<(), Absence> {
+    /// Whether a function's answer would mean something on this board. Some boards answer 0 where they do
+    /// not count (a 4080 SUPER's SRAM errors), or turn a fan that is not there (A10, A40).
+    fn is_meant(&self, function: Function) -> Result<(), Absence> {
+        let meant = match function {
+            Function::EccCounter { .. } | Function::Sram => return self.ecc,
+            Function::Fan(fan) => fan < self.fans?,
+            // Boards that know distances to their limits know no temperatures of them.
+            Function::Threshold(_) => self.margin.is_err() && !self.has_distances(),
+            _ => true,
+        };
+        if meant { Ok(()) } else { Err(Absence::NotSupported) }
+    }
+
+    fn has_distances(&self) -> bool {
+        DISTANCES.iter().any(|id| self.field(Field::one(*id, 0)).is_ok())
+    }
+
+    /// What a source asks of the answer itself.
+    fn accept(&self, source: Source, way: Way) -> Result<(), Absence> {
+        let Way::Field { field, .. } = way else { return Ok(()) };
+        let accepted = match source {
+            Source::NotZero { .. } => self.field(field)? != 0,
+            Source::Count { .. } => {
+                self.fields.position(field).is_some_and(|position| self.fields.is_wide(position))
+            }
+            _ => true,
+        };
+        if accepted { Ok(()) } else { Err(Absence::NotSupported) }
+    }
+
+    fn field(&self, field: Field) -> Result<i64, Absence> {
         self.answered?;
         let position = self.fields.position(field).ok_or(Absence::NotSupported)?;
-        self.fields.value(position).map(|_| ())
+        self.fields.value(position)
     }
 }
 
-fn all_fields(level: Level) -> Vec<Field> {
+/// The fields of distances to thermal limits.
+const DISTANCES: [u32; 4] = [193, 194, 195, 196];
+
+fn all_fields(level: Level, facts: Facts) -> Vec<Field> {
     let mut fields: Vec<Field> = device_points()
-        .filter(|(family, _)| family.level <= level)
+        .filter(|(family, _)| family.is_read_at(level))
         .flat_map(|(_, point)| point.sources)
-        .filter_map(|source| match way(*source) {
+        .filter_map(|source| match facts.way(*source)? {
             Way::Field { field, .. } | Way::Margin { limit: field } => Some(field),
             _ => None,
         })
+        .chain(DISTANCES.map(|id| Field::one(id, 0)))
         .collect();
     fields.sort_unstable();
     fields.dedup();

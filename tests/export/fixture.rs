@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{self, Family, INTEGRALS, Rows, device_points, first_point};
+use gpumeter::catalogue::{self, Family, INTEGRALS, InstanceValue, Rows, device_points, first_point};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
@@ -85,12 +85,21 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
         identity: Arc::new(GpuIdentity {
             model: "NVIDIA H100 80GB HBM3".into(),
             serial: "".into(),
+            board_part: "692-2G520-0200-000".into(),
             pci_bus_id: "00000000:0F:00.0".into(),
-            driver_version: "580.95.05".into(),
+            minor_number: index.to_string().into(),
+            architecture: "hopper".into(),
+            compute_capability: "9.0".into(),
             vbios_version: "96.00.74.00.01".into(),
+            driver_version: "580.95.05".into(),
+            cuda_version: "13.0".into(),
             mig,
+            platform: Some(Platform { module_id: "2".into(), ..Platform::default() }),
+            fabric: Some(FabricPlace { cluster_uuid: "".into(), clique: "0".into() }),
+            via: Arc::default(),
         }),
         instances: if mig { vec![instance, second] } else { Vec::new() },
+        states: vec![("gpu_recovery_action", "reset_gpu")],
         unsupported: vec![("gpu_power_instant_watts", Absence::NotSupported)],
         xids: vec![(13, "13".into()), (79, "79".into())],
         activity_source: Some("gpm"),
@@ -194,7 +203,10 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
             .iter()
             .map(|instance| InstanceFrame {
                 identity: instance.identity.clone(),
-                readings: [Ok(40 << 30), Ok(base * 1_000), Err(Absence::NotYet)].into(),
+                readings: std::array::from_fn::<_, { InstanceValue::ALL.len() }, _>(|value| {
+                    if value == 3 { Err(Absence::NotYet) } else { Ok(base * (1_000 + value as i64)) }
+                })
+                .into(),
             })
             .collect(),
         processes: Ok(Arc::from([])),
@@ -205,6 +217,15 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         present: true,
         frame: Some(Arc::new(frame)),
         fresh: [true; Tier::ALL.len()],
+        instances: gpu
+            .instances
+            .iter()
+            .map(|instance| {
+                let kept =
+                    (0..InstanceValue::ALL.len() as i64).map(|value| Ok(base * (2_500_000_000 + value)));
+                (instance.identity.id.gpu_instance, kept.collect())
+            })
+            .collect(),
         integrals: (0..INTEGRALS as i64).map(|number| Ok(base * (1_500_000_000 + number))).collect(),
         busy: Ok(base * 3_000_000_001),
         slot: Ok(base * 15_000_000_000),
