@@ -103,13 +103,8 @@ pub enum Origin {
 pub enum Rows {
     /// Read from each GPU by its plan.
     Device(&'static [Point]),
-    /// One point whose number says which of the named states holds; only that one has a series, of value 1.
-    State {
-        /// Where to ask, best first.
-        points: &'static [Point],
-        /// The names of the states, by number.
-        names: &'static [&'static str],
-    },
+    /// Points of which one is 1 and the others 0, read from each GPU by its plan; only the 1 is shown.
+    State(&'static [Point]),
     /// Integrated by the agent, per tick, from a ratio that is read.
     Integral(&'static [Integral]),
     /// Kept by the agent, per tick, from a rate per second ([`Source::Gpm`]) or from a count that may wrap
@@ -139,7 +134,7 @@ impl Rows {
     /// Whose counters these are.
     pub const fn origin(&self) -> Origin {
         match self {
-            Self::Device(_) | Self::State { .. } | Self::Instance(_) => Origin::Driver,
+            Self::Device(_) | Self::State(_) | Self::Instance(_) => Origin::Driver,
             Self::Account(_) | Self::Slot => Origin::Ledger,
             Self::Integral(_)
             | Self::Flow(_)
@@ -155,7 +150,7 @@ impl Rows {
     /// The points that a plan reads for it.
     pub const fn points(&self) -> &'static [Point] {
         match self {
-            Self::Device(points) | Self::Flow(points) | Self::State { points, .. } => points,
+            Self::Device(points) | Self::Flow(points) | Self::State(points) => points,
             _ => &[],
         }
     }
@@ -179,6 +174,8 @@ pub enum Source {
     Field { id: u32, scope: u32, times: i64 },
     /// A field that has [another id](RENUMBERED) since a certain driver.
     Renumbered { before: u32, since: u32, times: i64 },
+    /// 1 when the field has this value, else 0.
+    Is { id: u32, value: i64 },
     /// A field whose 0 means that the board does not know.
     NotZero { id: u32, times: i64 },
     /// A field that counts in 64 bits and may wrap; one of 32 bits wraps unseen between two ticks and is refused.

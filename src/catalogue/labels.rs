@@ -115,6 +115,8 @@ pub const LABELS: &[Label] = &[
             "drain_p2p",
             "drain_and_reset_gpu",
             "check",
+            "check_mechanicals",
+            "update_software",
             "contact_support",
         ],
     ),
@@ -130,6 +132,7 @@ pub const LABELS: &[Label] = &[
     open("process", "name of the process"),
     open("workload", "id of a workload"),
     open("tenant", "who pays, or a remainder in double underscores"),
+    closed("state", "how a GPU is", &["ok", "degraded", "unknown", "failed"]),
     closed("part", "part of energy", &["static", "dynamic"]),
     open("currency", "currency of the price"),
     open("price_class", "class of the price"),
@@ -151,4 +154,43 @@ const fn open(name: &'static str, meaning: &'static str) -> Label {
 
 const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'static str]) -> Label {
     Label { name, meaning, values }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::xid::{self, Action};
+    use crate::model::Absence;
+    use crate::model::frame::Tier;
+
+    fn is_of(name: &str, value: &str) -> bool {
+        LABELS.iter().any(|label| label.name == name && label.values.contains(&value))
+    }
+
+    #[test]
+    fn values_that_the_code_writes_are_of_the_closed_sets() {
+        assert!(Action::ALL.iter().all(|action| is_of("action", action.name())));
+        assert!((0..=255).all(|code| is_of("class", xid::meaning(code).0.name())));
+        assert!(Tier::ALL.iter().all(|tier| is_of("tier", tier.name())));
+        let reasons = [
+            Absence::NotSupported,
+            Absence::NoSymbol,
+            Absence::NoPermission,
+            Absence::Lost,
+            Absence::Failed,
+            Absence::Rejected,
+            Absence::NotYet,
+            Absence::Stale,
+        ];
+        assert!(reasons.iter().all(|absence| is_of("reason", absence.reason())));
+        assert!(!is_of("reason", "because"));
+    }
+
+    #[test]
+    fn every_label_stands_in_a_family() {
+        let used = |name: &str| crate::catalogue::families().any(|family| family.labels.contains(&name));
+        let unused: Vec<&str> = LABELS.iter().map(|label| label.name).filter(|name| !used(name)).collect();
+        // The verdict on a GPU has it.
+        assert!(unused.iter().all(|name| *name == "state"), "{unused:?}");
+    }
 }

@@ -34,12 +34,7 @@ const fn check_row(family: &Family) {
     assert!(has_unit(family), "a name ends in its unit");
     assert!(ends_with(family.help, "."), "help is a sentence");
     match &family.rows {
-        Rows::Device(points) | Rows::Flow(points) => check_points(family, points),
-        Rows::State { points, names } => {
-            assert!(points.len() == 1 && points[0].labels.is_empty(), "a state is one point");
-            assert!(family.labels.len() == 3, "a state's name stands in the label after gpu and uuid");
-            labels::check_values(family.labels[2], names);
-        }
+        Rows::Device(points) | Rows::Flow(points) | Rows::State(points) => check_points(family, points),
         Rows::Integral(integrals) => check_integrals(family, integrals),
         Rows::Instance(points) => {
             let mut index = 0;

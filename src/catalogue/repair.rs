@@ -70,12 +70,20 @@ pub(super) const ROWS: &[Family] = &[
         labels: &["gpu", "uuid", "action"],
         level: Level::Lean,
         tier: Tier::Slow,
-        rows: Rows::State {
-            points: &[point(&[], &[field(230)])],
-            names: &["none", "reset_gpu", "reboot_node", "drain_p2p", "drain_and_reset_gpu"],
-        },
+        rows: Rows::State(&[
+            point(&[("action", "none")], &[action(0)]),
+            point(&[("action", "reset_gpu")], &[action(1)]),
+            point(&[("action", "reboot_node")], &[action(2)]),
+            point(&[("action", "drain_p2p")], &[action(3)]),
+            point(&[("action", "drain_and_reset_gpu")], &[action(4)]),
+        ]),
     },
 ];
+
+/// One of the driver's recovery actions, by its number.
+const fn action(value: i64) -> Source {
+    Source::Is { id: 230, value }
+}
 
 const fn field(id: u32) -> Source {
     Source::Field { id, scope: 0, times: 1 }

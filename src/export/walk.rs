@@ -108,12 +108,7 @@ impl Numbers {
     /// The numbers of this family's values, empty where it is not numbered.
     fn take(&mut self, family: &Family, roster: &Roster) -> Range<usize> {
         let (next, count) = match &family.rows {
-            Rows::Device(points) => (&mut self.point, points.len()),
-            // Its point is read by the pulse, which puts the state's name on the roster.
-            Rows::State { points, .. } => {
-                self.point += points.len();
-                return 0..0;
-            }
+            Rows::Device(points) | Rows::State(points) => (&mut self.point, points.len()),
             Rows::Integral(integrals) => (&mut self.integral, integrals.len()),
             // Shown is what the agent kept of its points, not what was read.
             Rows::Flow(points) => {

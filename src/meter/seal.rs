@@ -41,7 +41,7 @@ impl Meter {
         let (agent_entries, agent) = self.agent(now, &gpus, &states, services);
         let workloads = workloads(&gpus, identities, &holding_entries);
         let roster = Roster {
-            gpus: gpus.iter().zip(&states).map(|(gpu, state)| entry(gpu, state)).collect(),
+            gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
             processes: process_entries,
             accounts: account_entries,
             holdings: holding_entries,
@@ -222,14 +222,13 @@ fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn entry(gpu: &Gpu, state: &GpuState) -> GpuEntry {
+fn entry(gpu: &Gpu) -> GpuEntry {
     let frame = gpu.frame.as_deref();
     GpuEntry {
         id: gpu.id.clone(),
         index: gpu.id.index.to_string().into(),
         identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
         instances: frame.map(instances).unwrap_or_default(),
-        states: states(state),
         unsupported: frame.map(unsupported).unwrap_or_default(),
         xids: gpu.xids.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
         activity_source: gpu.account.source().map(|source| source.name()),
@@ -246,17 +245,6 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
             compute_instance: instance.identity.id.compute_instance.to_string().into(),
         })
         .collect()
-}
-
-/// The states that hold, of readings young enough to be shown; a number without a name is none.
-fn states(state: &GpuState) -> Vec<(&'static str, &'static str)> {
-    let mut found = Vec::new();
-    for (point, (family, _)) in device_points().enumerate() {
-        let Rows::State { names, .. } = family.rows else { continue };
-        let number = state.reading(point, family.tier).ok().and_then(|number| usize::try_from(number).ok());
-        found.extend(number.and_then(|number| names.get(number)).map(|name| (family.name, *name)));
-    }
-    found
 }
 
 /// Families of which the GPU can answer no point, ever, and why.

@@ -68,8 +68,6 @@ pub struct GpuEntry {
     pub identity: Arc<GpuIdentity>,
     /// Its MIG instances.
     pub instances: Vec<InstanceEntry>,
-    /// The state that holds, by name of the family of states; none while it is not known.
-    pub states: Vec<(&'static str, &'static str)>,
     /// Families that it cannot answer, by name, and why.
     pub unsupported: Vec<(&'static str, Absence)>,
     /// XIDs seen since the agent's start, ascending, with the number as a label value.

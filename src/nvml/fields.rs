@@ -13,12 +13,14 @@ pub(super) struct Field {
     pub(super) id: u32,
     pub(super) scope: u32,
     pub(super) scopes: u32,
+    /// The value at which the answer is 1, else 0; none: the answer itself.
+    pub(super) is: Option<i64>,
 }
 
 impl Field {
     /// A field of one scope.
     pub(super) const fn one(id: u32, scope: u32) -> Self {
-        Self { id, scope, scopes: 1 }
+        Self { id, scope, scopes: 1, is: None }
     }
 }
 
@@ -65,7 +67,9 @@ impl Batch {
 
     /// The answer to the field at that position.
     pub(super) fn value(&self, position: usize) -> Result<i64, Absence> {
-        self.answers(position).iter().map(decode).reduce(add).unwrap_or(Err(Absence::NotYet))
+        let value = self.answers(position).iter().map(decode).reduce(add).unwrap_or(Err(Absence::NotYet))?;
+        let is = self.fields.get(position).and_then(|field| field.is);
+        Ok(is.map_or(value, |is| i64::from(value == is)))
     }
 
     /// Whether the field at that position is answered in 64 bits.

@@ -90,6 +90,9 @@ impl Facts {
                 let id = if self.driver? < RENUMBERED { before } else { since };
                 Way::Field { field: Field::one(id, 0), times }
             }
+            Source::Is { id, value } => {
+                Way::Field { field: Field { is: Some(value), ..Field::one(id, 0) }, times: 1 }
+            }
             Source::NotZero { id, times } | Source::Count { id, times } => {
                 Way::Field { field: Field::one(id, 0), times }
             }
@@ -103,7 +106,7 @@ impl Facts {
                 if self.links == 0 {
                     return None;
                 }
-                Way::Field { field: Field { id, scope: 0, scopes: self.links }, times }
+                Way::Field { field: Field { scopes: self.links, ..Field::one(id, 0) }, times }
             }
             Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
             Source::Call { value, times } => Way::Call { value, times },

@@ -99,7 +99,6 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
             via: Arc::default(),
         }),
         instances: if mig { vec![instance, second] } else { Vec::new() },
-        states: vec![("gpu_recovery_action", "reset_gpu")],
         unsupported: vec![("gpu_power_instant_watts", Absence::NotSupported)],
         xids: vec![(13, "13".into()), (79, "79".into())],
         activity_source: Some("gpm"),
@@ -190,6 +189,10 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
     readings[first_point("gpu_temperature_margin_celsius")] = Ok(-2_500);
     readings[first_point("gpu_power_instant_watts")] = Err(Absence::NotSupported);
     readings[first_point("gpu_pcie_replays_total")] = Ok(0);
+    // The second action holds.
+    for (place, value) in (first_point("gpu_recovery_action")..).zip([0, 1, 0, 0, 0]) {
+        readings[place] = Ok(value);
+    }
     let frame = Frame {
         gpu: gpu.id.clone(),
         identity: Arc::clone(&gpu.identity),

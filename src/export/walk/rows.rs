@@ -26,8 +26,8 @@ impl<'a, S: Sink> Walk<'a, S> {
     /// Visits the family's series; `own` are the numbers of its values where it is numbered.
     pub(super) fn rows(&mut self, own: Range<usize>) {
         match &self.family.rows {
-            Rows::Device(points) => self.device(own.start, points),
-            Rows::State { .. } => self.state(),
+            Rows::Device(points) => self.device(own.start, points, |_| true),
+            Rows::State(points) => self.device(own.start, points, |value| value == 1),
             Rows::Integral(integrals) => {
                 self.integral(own.start, integrals.iter().map(|integral| integral.labels));
             }
@@ -46,21 +46,14 @@ impl<'a, S: Sink> Walk<'a, S> {
         }
     }
 
-    fn device(&mut self, first: usize, points: &'static [Point]) {
+    /// Every point is visited; values that are not shown are none.
+    fn device(&mut self, first: usize, points: &'static [Point], is_shown: impl Fn(i64) -> bool) {
         let tier = self.family.tier;
         for (gpu, state) in gpus(self.snapshot) {
             for (number, point) in (first..).zip(points) {
                 let value = state.and_then(|state| state.reading(number, tier).ok());
+                let value = value.filter(|value| is_shown(*value));
                 self.labelled(gpu, point.labels, value);
-            }
-        }
-    }
-
-    fn state(&mut self) {
-        for gpu in &self.snapshot.roster.gpus {
-            let name = gpu.states.iter().find(|(family, _)| *family == self.family.name);
-            if let Some((_, name)) = name {
-                self.visit(&[&gpu.index, &gpu.id.uuid, name], Some(1));
             }
         }
     }
