@@ -50,7 +50,7 @@ pub(super) const ROWS: &[Family] = &[
         rows: Rows::Device(&[
             Point {
                 labels: &[("limit", "enforced")],
-                sources: &[call(CallValue::PowerLimitEnforced), watts(190)],
+                sources: &[watts(190), call(CallValue::PowerLimitEnforced)],
             },
             Point {
                 labels: &[("limit", "requested")],

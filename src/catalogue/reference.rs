@@ -11,15 +11,27 @@ pub fn text() -> String {
         .map(|family| {
             let labels = family.labels.join(",");
             format!(
-                "{}{{{labels}}}  {}, {}, level {}\n    {}\n",
+                "{}{{{labels}}}  {}, {}, level {}\n    {}\n{}",
                 family.name,
                 family.kind.name(),
                 unit(family.unit),
                 family.level.name(),
-                family.help
+                family.help,
+                also(family)
             )
         })
         .collect()
+}
+
+/// What others call it, in a line of its own.
+fn also(family: &Family) -> String {
+    let names: Vec<_> =
+        aliases(family).map(|alias| format!("{} ({})", alias.name, alias.profile.name())).collect();
+    if names.is_empty() { String::new() } else { format!("    elsewhere: {}\n", names.join(", ")) }
+}
+
+fn aliases(family: &Family) -> impl Iterator<Item = &'static Alias> {
+    ALIASES.iter().filter(|alias| alias.of == family.name)
 }
 
 /// The reference page; `docs/metrics.md` is this text.
@@ -42,8 +54,8 @@ pub fn markdown() -> String {
 }
 
 fn other_name(alias: &Alias) -> String {
-    let pairs = |pairs: &[(&str, &str)]| {
-        pairs
+    let written = |labels: &[(&str, &str)]| {
+        labels
             .iter()
             .map(|(name, value)| match value.strip_prefix('=') {
                 Some(label) => format!("{name}={label}"),
@@ -52,7 +64,7 @@ fn other_name(alias: &Alias) -> String {
             .collect::<Vec<_>>()
             .join(",")
     };
-    let series = match pairs(alias.when) {
+    let series = match written(alias.when) {
         chosen if chosen.is_empty() => alias.of.to_owned(),
         chosen => format!("{}{{{chosen}}}", alias.of),
     };
@@ -65,7 +77,7 @@ fn other_name(alias: &Alias) -> String {
         "| {} | `{}` | {} | `{series}` | {factor} |\n",
         alias.profile.name(),
         alias.name,
-        match pairs(alias.labels) {
+        match written(alias.labels) {
             labels if labels.is_empty() => labels,
             labels => format!("`{labels}`"),
         }
@@ -98,10 +110,23 @@ pub fn json() -> String {
                 "level": family.level.name(),
                 "tier": family.tier.name(),
                 "help": family.help,
+                "aliases": aliases(family).map(|alias| json!({
+                    "profile": alias.profile.name(),
+                    "name": alias.name,
+                    "when": pairs(alias.when),
+                    "labels": pairs(alias.labels),
+                    "factor": alias.scale.0,
+                    "divisor": alias.scale.1,
+                    "rate": alias.rate,
+                })).collect::<Vec<_>>(),
             })
         })
         .collect();
     format!("{:#}\n", serde_json::Value::from(rows))
+}
+
+fn pairs(labels: &[(&str, &str)]) -> serde_json::Value {
+    labels.iter().map(|(name, value)| ((*name).to_owned(), serde_json::Value::from(*value))).collect()
 }
 
 fn is_read(family: &Family) -> bool {

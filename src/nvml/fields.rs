@@ -148,3 +148,60 @@ pub(super) fn whole(value: f64) -> Result<i64, Absence> {
         Err(Absence::Rejected)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch whose answers stand in the buffer as a driver would leave them: code, type, value.
+    fn answered(fields: Vec<Field>, answers: &[(u32, u32, u64)]) -> Batch {
+        let mut batch = Batch::new(fields);
+        assert_eq!(batch.buffer.len(), answers.len());
+        for (place, (code, kind, value)) in batch.buffer.iter_mut().zip(answers) {
+            place.nvmlReturn = *code;
+            place.valueType = *kind;
+            place.value.ullVal = *value;
+        }
+        batch
+    }
+
+    #[test]
+    fn links_are_added_up_and_one_that_does_not_answer_leaves_no_sum() {
+        let links = Field { scopes: 3, ..Field::one(165, 0) };
+        let fields = vec![links, Field::one(83, 0)];
+        let batch = answered(fields.clone(), &[(0, 1, 1), (0, 1, 0), (0, 1, 1), (0, 3, 9)]);
+        assert_eq!((batch.value(0), batch.value(1)), (Ok(2), Ok(9)));
+        assert_eq!(batch.buffer.iter().map(|one| one.scopeId).collect::<Vec<_>>(), [0, 1, 2, 0]);
+        let batch = answered(fields, &[(0, 1, 1), (3, 1, 0), (0, 1, 1), (0, 3, 9)]);
+        assert_eq!((batch.value(0), batch.value(1)), (Err(Absence::NotSupported), Ok(9)));
+    }
+
+    #[test]
+    fn a_sum_above_what_can_be_counted_is_rejected() {
+        let links = Field { scopes: 2, ..Field::one(138, 0) };
+        let most = u64::try_from(i64::MAX).unwrap_or(0);
+        let batch = answered(vec![links], &[(0, 3, most), (0, 3, 1)]);
+        assert_eq!(batch.value(0), Err(Absence::Rejected));
+    }
+
+    #[test]
+    fn one_of_several_states_is_1_and_an_answer_that_failed_is_none() {
+        let is = |value| Field { is: Some(value), ..Field::one(230, 0) };
+        let batch = answered(vec![is(0), is(2), is(2)], &[(0, 1, 2), (0, 1, 2), (999, 1, 2)]);
+        assert_eq!([0, 1, 2].map(|place| batch.value(place)), [Ok(0), Ok(1), Err(Absence::Failed)]);
+    }
+
+    #[test]
+    fn only_64_bits_are_wide() {
+        let fields = vec![Field::one(197, 0), Field::one(198, 0)];
+        let batch = answered(fields, &[(0, 1, 5), (0, 3, 5)]);
+        assert_eq!([0, 1].map(|place| batch.is_wide(place)), [false, true]);
+    }
+
+    #[test]
+    fn signed_answers_keep_their_sign() {
+        let limit = i64::from(-2_i32).cast_unsigned();
+        let batch = answered(vec![Field::one(194, 0)], &[(0, 5, limit)]);
+        assert_eq!(batch.value(0), Ok(-2));
+    }
+}

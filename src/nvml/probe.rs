@@ -280,3 +280,53 @@ fn all_fields(level: Level, facts: Facts) -> Vec<Field> {
     fields.dedup();
     fields
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THROTTLE: Source = Source::Renumbered { before: 251, since: 269, times: 1 };
+
+    fn id(facts: Facts, source: Source) -> Option<u32> {
+        match facts.way(source) {
+            Some(Way::Field { field, .. }) => Some(field.id),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_renumbered_field_is_asked_by_the_number_that_the_driver_knows() {
+        let of = |version: &str| id(Facts { driver: driver(version), links: 0 }, THROTTLE);
+        assert_eq!(of("570.124.06"), Some(251));
+        assert_eq!(of("580.65.06"), Some(251));
+        assert_eq!(of("580.82.07"), Some(269));
+        assert_eq!(of("590.48.01"), Some(269));
+        // Both numbers mean something else to the other drivers: without the version nothing is asked.
+        assert_eq!([of(""), of("beta"), of("580")], [None; 3]);
+    }
+
+    #[test]
+    fn only_links_that_the_gpu_has_are_asked() {
+        let facts = Facts { driver: None, links: 2 };
+        let link = |link| Source::Link { id: 165, link, times: 1 };
+        assert!(facts.way(link(1)).is_some());
+        assert_eq!(facts.way(link(2)), None);
+        let sum = Source::Links { id: 165, times: 1 };
+        let field = Field { scopes: 2, ..Field::one(165, 0) };
+        assert_eq!(facts.way(sum), Some(Way::Field { field, times: 1 }));
+        assert_eq!(Facts { links: 0, ..facts }.way(sum), None);
+    }
+
+    #[test]
+    fn levels_ask_for_their_families_and_for_what_the_account_goes_by() {
+        let facts = Facts { driver: None, links: MOST_LINKS };
+        let counts = Level::ALL.map(|level| all_fields(level, facts).len());
+        assert!(counts.is_sorted(), "{counts:?}");
+        assert!(counts[1] < 100 && counts[2] > 300, "{counts:?}");
+        let read = |name: &str| {
+            device_points().any(|(family, _)| family.name == name && family.is_read_at(Level::Lean))
+        };
+        assert!(read("gpu_gr_engine_active_ratio") && read("gpu_engine_utilization_ratio"));
+        assert!(!read("gpu_sm_active_ratio"));
+    }
+}
