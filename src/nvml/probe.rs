@@ -227,7 +227,7 @@ impl Probe {
     }
 
     /// Whether a function's answer would mean something on this board. Some boards answer 0 where they do
-    /// not count (a 4080 SUPER's SRAM errors), or turn a fan that is not there (A10, A40).
+    /// not count (a 4080 SUPER's SRAM errors), or a temperature for a limit that they know as a distance.
     fn is_meant(&self, function: Function) -> Result<(), Absence> {
         let meant = match function {
             Function::EccCounter { .. } | Function::Sram => return self.ecc,

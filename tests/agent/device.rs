@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpumeter::catalogue::{Level, Rows, family};
+
 use crate::running::Demo;
 use crate::scrape::Scrape;
 
@@ -87,6 +89,38 @@ fn boards_without_links_have_no_link_and_no_module() {
     }
     assert!(!page.has("gpu_temperature_celsius", &["sensor=\"memory\""]));
     assert_eq!(page.of("gpu_temperature_celsius", &["sensor=\"gpu\""]).count(), 2);
+}
+
+/// Series of a GPU at a level, beside those whose number follows from what happens: tenants, processes, XIDs seen.
+fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
+    let label = format!("gpu=\"{gpu}\"");
+    let is_counted = |name: &&str| {
+        let Some(row) = family(name.split('{').next().unwrap_or_default()) else { return false };
+        let happens = matches!(row.rows, Rows::Account(_) | Rows::Slot | Rows::Holding(_) | Rows::Process(_));
+        let unsupported = name.split("family=\"").nth(1).and_then(|rest| family(rest.split('"').next()?));
+        let named = unsupported.map_or(Level::Lean, |family| family.level);
+        row.level.max(named) <= level && !happens && !name.contains("xid=") && name.contains(&label)
+    };
+    page.series.keys().map(String::as_str).filter(is_counted).collect()
+}
+
+#[test]
+fn every_board_stays_within_the_levels() {
+    let boards = ["h100", "h200", "a100", "l40s", "l4"];
+    let gpus: Vec<String> = boards.iter().map(|board| format!(r#"{{"profile": "{board}"}}"#)).collect();
+    let (demo, _scenario) = demo("590.48.01", &format!("[{}]", gpus.join(",")));
+    let page = page(&demo);
+    for (gpu, board) in boards.iter().enumerate() {
+        for (level, most) in [(Level::Lean, 40), (Level::Standard, 100)] {
+            let series = series(&page, gpu, level);
+            assert!(
+                (25..=most).contains(&series.len()),
+                "{board}: {} {}\n{series:#?}",
+                level.name(),
+                series.len()
+            );
+        }
+    }
 }
 
 #[test]
