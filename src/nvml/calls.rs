@@ -90,7 +90,22 @@ const fn place(value: CallValue) -> (Function, usize) {
         CallValue::PcieWidth => (Function::PcieWidth, 0),
         CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
         CallValue::FabricState => (Function::Fabric, 0),
-        value => place_of_error(value),
+        CallValue::EccCounter { .. }
+        | CallValue::SramCorrected
+        | CallValue::SramUncorrected
+        | CallValue::SramCorrectedLifetime
+        | CallValue::SramUncorrectedLifetime
+        | CallValue::SramThresholdExceeded
+        | CallValue::RemappedCorrectable
+        | CallValue::RemappedUncorrectable
+        | CallValue::RemapPending
+        | CallValue::RemapFailure
+        | CallValue::BanksMax
+        | CallValue::BanksHigh
+        | CallValue::BanksPartial
+        | CallValue::BanksLow
+        | CallValue::BanksNone
+        | CallValue::RetiredPending => place_of_error(value),
     }
 }
 
@@ -163,7 +178,8 @@ fn long(door: &mut Door, Handle(device): Handle, function: Function) -> Result<u
         Function::EccCounter { kind, counter, location } => {
             ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut value))?;
         }
-        _ => ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
+        Function::Energy => ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
+        _ => return Err(Refusal::NoSymbol),
     }
     Ok(value)
 }
@@ -219,7 +235,8 @@ fn state(door: &mut Door, Handle(device): Handle, function: Function) -> Result<
         Function::PcieWidth => ask!(door, nvmlDeviceGetCurrPcieLinkWidth(device, value)),
         Function::PcieWidthMax => ask!(door, nvmlDeviceGetMaxPcieLinkWidth(device, value)),
         Function::RetiredPending => ask!(door, nvmlDeviceGetRetiredPagesPendingStatus(device, value)),
-        _ => ask!(door, nvmlDeviceGetPcieReplayCounter(device, value)),
+        Function::PcieReplays => ask!(door, nvmlDeviceGetPcieReplayCounter(device, value)),
+        _ => Err(Refusal::NoSymbol),
     }?;
     Ok(number)
 }
@@ -265,4 +282,30 @@ pub(super) fn reasons(door: &mut Door, Handle(device): Handle) -> Result<u64, Ab
         answer?;
     }
     Ok(reasons)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::catalogue::{Source, device_points};
+
+    #[test]
+    fn no_two_values_of_the_catalogue_stand_in_one_place() {
+        let calls = device_points().flat_map(|(_, point)| point.sources).filter_map(|source| match source {
+            Source::Call { value, .. } => Some(*value),
+            _ => None,
+        });
+        let values: Vec<CallValue> = calls.collect();
+        let places: BTreeSet<_> = values.iter().map(|value| place(*value)).collect();
+        assert_eq!(places.len(), values.len(), "each value is read for one point");
+    }
+
+    #[test]
+    fn a_value_that_the_answer_does_not_hold_is_absent() {
+        let first_version = Values::of([100, 40, 60]);
+        assert_eq!(first_version.get(CallValue::MemoryFree), Ok(60));
+        assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NotSupported));
+    }
 }

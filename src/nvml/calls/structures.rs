@@ -146,3 +146,16 @@ pub(crate) fn fabric(door: &mut Door, Handle(device): Handle) -> Result<Fabric, 
     let sys::nvmlGpuFabricInfo_t { state, status, clusterUuid, cliqueId } = info;
     Fabric { state: state.into(), status, cluster: clusterUuid, clique: cliqueId }.known()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_that_ended_in_an_error_is_not_completed() {
+        let fabric = |state, status| Fabric { state, status, cluster: [0; 16], clique: 0 };
+        let states = [(1, 0), (2, 0), (3, 0), (3, 17)].map(|(state, status)| fabric(state, status).state());
+        assert_eq!(states, [1, 2, 3, 4]);
+        assert_eq!(fabric(0, 0).known(), Err(Absence::NotSupported));
+    }
+}
