@@ -18,10 +18,7 @@ pub(super) const ROWS: &[Family] = &[
         labels: GPU,
         level: Level::Lean,
         tier: Tier::Fast,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[Source::Call { value: CallValue::UtilizationGpu, times: PERCENT }],
-        }]),
+        rows: Rows::Device(&[Point { labels: &[], sources: &[percent(CallValue::UtilizationGpu)] }]),
     },
     Family {
         name: "gpu_memory_activity_ratio",
@@ -31,28 +28,42 @@ pub(super) const ROWS: &[Family] = &[
         labels: GPU,
         level: Level::Standard,
         tier: Tier::Fast,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[Source::Call { value: CallValue::UtilizationMemory, times: PERCENT }],
-        }]),
+        rows: Rows::Device(&[Point { labels: &[], sources: &[percent(CallValue::UtilizationMemory)] }]),
     },
+    integral(
+        "gpu_memory_activity_seconds_total",
+        Level::Full,
+        "Time in which device memory was read or written, estimated from the driver's sample windows and integrated since the agent's start.",
+        &[Integral { labels: &[], of: "gpu_memory_activity_ratio" }],
+    ),
     Family {
         name: "gpu_engine_utilization_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the driver's last sample window in which the video engine worked.",
-        labels: &["gpu", "uuid", "engine"],
-        level: Level::Lean,
+        help: "Share of the driver's last sample window in which the engine worked.",
+        labels: ENGINE,
+        level: Level::Standard,
         tier: Tier::Fast,
         rows: Rows::Device(&[
-            Point {
-                labels: &[("engine", "encoder")],
-                sources: &[Source::Call { value: CallValue::UtilizationEncoder, times: PERCENT }],
-            },
-            Point {
-                labels: &[("engine", "decoder")],
-                sources: &[Source::Call { value: CallValue::UtilizationDecoder, times: PERCENT }],
-            },
+            point(&[("engine", "encoder")], &[percent(CallValue::UtilizationEncoder)]),
+            point(&[("engine", "decoder")], &[percent(CallValue::UtilizationDecoder)]),
+            point(&[("engine", "jpeg")], &[percent(CallValue::UtilizationJpeg)]),
+            point(&[("engine", "ofa")], &[percent(CallValue::UtilizationOfa)]),
+        ]),
+    },
+    Family {
+        name: "gpu_engine_busy_seconds_total",
+        kind: Kind::Counter,
+        unit: Unit::Seconds,
+        help: "Time in which the engine worked, estimated from the driver's sample windows and integrated since the agent's start.",
+        labels: ENGINE,
+        level: Level::Full,
+        tier: Tier::Fast,
+        rows: Rows::Integral(&[
+            Integral { labels: &[("engine", "encoder")], of: "gpu_engine_utilization_ratio" },
+            Integral { labels: &[("engine", "decoder")], of: "gpu_engine_utilization_ratio" },
+            Integral { labels: &[("engine", "jpeg")], of: "gpu_engine_utilization_ratio" },
+            Integral { labels: &[("engine", "ofa")], of: "gpu_engine_utilization_ratio" },
         ]),
     },
     Family {
@@ -67,7 +78,7 @@ pub(super) const ROWS: &[Family] = &[
     },
     gpm_ratio(
         "gpu_gr_engine_active_ratio",
-        Level::Lean,
+        Level::Standard,
         "Share of time in which the graphics or compute engine was active (GPM).",
         GR,
     ),
@@ -75,7 +86,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_gr_engine_active_seconds_total",
         Level::Standard,
         "Time in which the graphics or compute engine was active (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_gr_engine_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_gr_engine_active_ratio" }],
     ),
     gpm_ratio(
         "gpu_sm_active_ratio",
@@ -87,7 +98,19 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_sm_active_seconds_total",
         Level::Standard,
         "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_sm_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_sm_active_ratio" }],
+    ),
+    gpm_ratio(
+        "gpu_sm_occupancy_ratio",
+        Level::Full,
+        "Warps resident on multiprocessors as a share of what fits there, over time (GPM).",
+        OCCUPANCY,
+    ),
+    integral(
+        "gpu_sm_occupancy_seconds_total",
+        Level::Full,
+        "Time weighted by the share of warps resident (GPM), integrated since the agent's start; its rate is the mean occupancy.",
+        &[Integral { labels: &[], of: "gpu_sm_occupancy_ratio" }],
     ),
     gpm_ratio(
         "gpu_tensor_active_ratio",
@@ -99,7 +122,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe was active (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_tensor_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_tensor_active_ratio" }],
     ),
     gpm_ratio(
         "gpu_dram_active_ratio",
@@ -111,14 +134,66 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_dram_active_seconds_total",
         Level::Standard,
         "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
-        &[Integral { of: "gpu_dram_active_ratio" }],
+        &[Integral { labels: &[], of: "gpu_dram_active_ratio" }],
     ),
+    Family {
+        name: "gpu_pipe_active_ratio",
+        kind: Kind::Gauge,
+        unit: Unit::Ratio,
+        help: "Share of time in which the pipe was active (GPM); tensor pipes by number format: dfma double, hmma half, imma integer.",
+        labels: PIPE,
+        level: Level::Full,
+        tier: Tier::Fast,
+        rows: Rows::Device(&[
+            point(&[("pipe", "integer")], &[gpm(4)]),
+            point(&[("pipe", "fp16")], &[gpm(13)]),
+            point(&[("pipe", "fp32")], &[gpm(12)]),
+            point(&[("pipe", "fp64")], &[gpm(11)]),
+            point(&[("pipe", "tensor_dfma")], &[gpm(6)]),
+            point(&[("pipe", "tensor_hmma")], &[gpm(7)]),
+            point(&[("pipe", "tensor_imma")], &[gpm(9)]),
+        ]),
+    },
+    Family {
+        name: "gpu_pipe_active_seconds_total",
+        kind: Kind::Counter,
+        unit: Unit::Seconds,
+        help: "Time in which the pipe was active (GPM), integrated since the agent's start.",
+        labels: PIPE,
+        level: Level::Full,
+        tier: Tier::Fast,
+        rows: Rows::Integral(&[
+            Integral { labels: &[("pipe", "integer")], of: "gpu_pipe_active_ratio" },
+            Integral { labels: &[("pipe", "fp16")], of: "gpu_pipe_active_ratio" },
+            Integral { labels: &[("pipe", "fp32")], of: "gpu_pipe_active_ratio" },
+            Integral { labels: &[("pipe", "fp64")], of: "gpu_pipe_active_ratio" },
+            Integral { labels: &[("pipe", "tensor_dfma")], of: "gpu_pipe_active_ratio" },
+            Integral { labels: &[("pipe", "tensor_hmma")], of: "gpu_pipe_active_ratio" },
+            Integral { labels: &[("pipe", "tensor_imma")], of: "gpu_pipe_active_ratio" },
+        ]),
+    },
 ];
 
-const GR: &[Point] = &[Point { labels: &[], sources: &[Source::Gpm { id: 1, times: PERCENT }] }];
-const SM: &[Point] = &[Point { labels: &[], sources: &[Source::Gpm { id: 2, times: PERCENT }] }];
-const TENSOR: &[Point] = &[Point { labels: &[], sources: &[Source::Gpm { id: 5, times: PERCENT }] }];
-const DRAM: &[Point] = &[Point { labels: &[], sources: &[Source::Gpm { id: 10, times: PERCENT }] }];
+const ENGINE: &[&str] = &["gpu", "uuid", "engine"];
+const PIPE: &[&str] = &["gpu", "uuid", "pipe"];
+
+const fn gpm(id: u32) -> Source {
+    Source::Gpm { id, times: PERCENT }
+}
+
+const fn percent(value: CallValue) -> Source {
+    Source::Call { value, times: PERCENT }
+}
+
+const fn point(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
+    Point { labels, sources }
+}
+
+const GR: &[Point] = &[Point { labels: &[], sources: &[gpm(1)] }];
+const SM: &[Point] = &[Point { labels: &[], sources: &[gpm(2)] }];
+const OCCUPANCY: &[Point] = &[Point { labels: &[], sources: &[gpm(3)] }];
+const TENSOR: &[Point] = &[Point { labels: &[], sources: &[gpm(5)] }];
+const DRAM: &[Point] = &[Point { labels: &[], sources: &[gpm(10)] }];
 
 const fn gpm_ratio(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
     Family {

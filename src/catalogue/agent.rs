@@ -69,13 +69,16 @@ pub(super) const ROWS: &[Family] = &[
         "For how long a driver call has not returned; only there while one is late.",
         &["gpu", "uuid", "call"],
     ),
-    agent(
-        "gpumeter_source_info",
-        Kind::Gauge,
-        Unit::None,
-        "Always 1; which meter serves a metric whose exactness depends on it.",
-        &["gpu", "uuid", "metric", "source"],
-    ),
+    Family {
+        level: Level::Standard,
+        ..agent(
+            "gpumeter_source_info",
+            Kind::Gauge,
+            Unit::None,
+            "Always 1; which meter serves a metric whose exactness depends on it: gpm is exact over each tick, utilization a sample; a field or call tells as the metric's help says.",
+            &["gpu", "uuid", "metric", "source"],
+        )
+    },
     agent(
         "gpumeter_samples_rejected_total",
         Kind::Counter,

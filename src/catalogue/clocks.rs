@@ -6,25 +6,46 @@ use crate::model::frame::Tier;
 
 const MEGAHERTZ: i64 = 1_000_000;
 
+/// NVML's numbers of the clocks.
+const GRAPHICS: u32 = 0;
+const SM: u32 = 1;
+const MEMORY: u32 = 2;
+const VIDEO: u32 = 3;
+
 pub(super) const ROWS: &[Family] = &[
+    clocks(
+        "gpu_clock_hertz",
+        Level::Standard,
+        Tier::Medium,
+        "Current clock.",
+        &[
+            point(&[("clock", "sm")], &[now(SM)]),
+            point(&[("clock", "memory")], &[now(MEMORY)]),
+            point(&[("clock", "graphics")], &[now(GRAPHICS)]),
+            point(&[("clock", "video")], &[now(VIDEO)]),
+        ],
+    ),
+    clocks(
+        "gpu_clock_max_hertz",
+        Level::Full,
+        Tier::Slow,
+        "Highest clock that the board allows.",
+        &[
+            point(&[("clock", "sm")], &[most(SM)]),
+            point(&[("clock", "memory")], &[most(MEMORY)]),
+            point(&[("clock", "graphics")], &[most(GRAPHICS)]),
+            point(&[("clock", "video")], &[most(VIDEO)]),
+        ],
+    ),
     Family {
-        name: "gpu_clock_hertz",
+        name: "gpu_performance_state",
         kind: Kind::Gauge,
-        unit: Unit::Hertz,
-        help: "Current clock.",
-        labels: &["gpu", "uuid", "clock"],
+        unit: Unit::None,
+        help: "Performance state: 0 is the fastest, 15 the slowest; boards with HBM stay at 0, at rest too.",
+        labels: &["gpu", "uuid"],
         level: Level::Standard,
         tier: Tier::Medium,
-        rows: Rows::Device(&[
-            Point {
-                labels: &[("clock", "sm")],
-                sources: &[Source::Call { value: CallValue::ClockSm, times: MEGAHERTZ }],
-            },
-            Point {
-                labels: &[("clock", "memory")],
-                sources: &[Source::Call { value: CallValue::ClockMemory, times: MEGAHERTZ }],
-            },
-        ]),
+        rows: Rows::Device(&[point(&[], &[Source::Call { value: CallValue::PerformanceState, times: 1 }])]),
     },
     Family {
         name: "gpu_throttle_active",
@@ -35,16 +56,74 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Lean,
         tier: Tier::Medium,
         rows: Rows::Device(&[
-            reason(&[("reason", "sw_power_cap")], &[Source::Reason { bit: 0x4 }]),
-            reason(&[("reason", "hw_slowdown")], &[Source::Reason { bit: 0x8 }]),
-            reason(&[("reason", "sync_boost")], &[Source::Reason { bit: 0x10 }]),
-            reason(&[("reason", "sw_thermal_slowdown")], &[Source::Reason { bit: 0x20 }]),
-            reason(&[("reason", "hw_thermal_slowdown")], &[Source::Reason { bit: 0x40 }]),
-            reason(&[("reason", "hw_power_brake")], &[Source::Reason { bit: 0x80 }]),
+            point(&[("reason", "sw_power_cap")], &[Source::Reason { bit: 0x4 }]),
+            point(&[("reason", "hw_slowdown")], &[Source::Reason { bit: 0x8 }]),
+            point(&[("reason", "sync_boost")], &[Source::Reason { bit: 0x10 }]),
+            point(&[("reason", "sw_thermal_slowdown")], &[Source::Reason { bit: 0x20 }]),
+            point(&[("reason", "hw_thermal_slowdown")], &[Source::Reason { bit: 0x40 }]),
+            point(&[("reason", "hw_power_brake")], &[Source::Reason { bit: 0x80 }]),
+        ]),
+    },
+    Family {
+        name: "gpu_throttle_seconds_total",
+        kind: Kind::Counter,
+        unit: Unit::Seconds,
+        help: "Time in which this reason held the clocks down, since the driver was loaded, by the driver's own counters; drivers before 580 count the hardware's thermal slowdown with the software's.",
+        labels: &["gpu", "uuid", "reason"],
+        level: Level::Standard,
+        tier: Tier::Medium,
+        rows: Rows::Device(&[
+            point(&[("reason", "sw_power_cap")], &[nanoseconds(74)]),
+            point(&[("reason", "sync_boost")], &[nanoseconds(76)]),
+            point(&[("reason", "board_limit")], &[nanoseconds(77)]),
+            point(&[("reason", "reliability")], &[nanoseconds(79)]),
+            point(
+                &[("reason", "sw_thermal_slowdown")],
+                &[Source::Renumbered { before: 251, since: 269, times: 1 }, nanoseconds(75)],
+            ),
+            point(
+                &[("reason", "hw_thermal_slowdown")],
+                &[Source::Renumbered { before: 252, since: 270, times: 1 }],
+            ),
+            point(
+                &[("reason", "hw_power_brake")],
+                &[Source::Renumbered { before: 253, since: 271, times: 1 }],
+            ),
         ]),
     },
 ];
 
-const fn reason(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
+const fn nanoseconds(id: u32) -> Source {
+    Source::Field { id, scope: 0, times: 1 }
+}
+
+const fn now(clock: u32) -> Source {
+    Source::Call { value: CallValue::Clock(clock), times: MEGAHERTZ }
+}
+
+const fn most(clock: u32) -> Source {
+    Source::Call { value: CallValue::ClockMax(clock), times: MEGAHERTZ }
+}
+
+const fn point(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
     Point { labels, sources }
+}
+
+const fn clocks(
+    name: &'static str,
+    level: Level,
+    tier: Tier,
+    help: &'static str,
+    points: &'static [Point],
+) -> Family {
+    Family {
+        name,
+        kind: Kind::Gauge,
+        unit: Unit::Hertz,
+        help,
+        labels: &["gpu", "uuid", "clock"],
+        level,
+        tier,
+        rows: Rows::Device(points),
+    }
 }

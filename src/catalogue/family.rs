@@ -46,6 +46,22 @@ impl Kind {
     }
 }
 
+impl Family {
+    /// Whether a plan reads it when that level is exported: what the account goes by is read at every level.
+    pub fn is_read_at(&self, level: Level) -> bool {
+        self.level <= level || ACCOUNT_READS.contains(&self.name)
+    }
+}
+
+/// What the account goes by, whatever is exported.
+pub(super) const ACCOUNT_READS: &[&str] = &[
+    "gpu_utilization_ratio",
+    "gpu_engine_utilization_ratio",
+    "gpu_gr_engine_active_ratio",
+    "gpu_energy_joules_total",
+    "gpu_power_watts",
+];
+
 /// How much is exported; each level includes the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -87,14 +103,21 @@ pub enum Origin {
 pub enum Rows {
     /// Read from each GPU by its plan.
     Device(&'static [Point]),
+    /// Points of which one is 1 and the others 0, read from each GPU by its plan; only the 1 is shown.
+    State(&'static [Point]),
     /// Integrated by the agent, per tick, from a ratio that is read.
     Integral(&'static [Integral]),
+    /// Kept by the agent, per tick, from a rate per second ([`Source::Gpm`]) or from a count that may wrap
+    /// ([`Source::Count`]).
+    Flow(&'static [Point]),
     /// What is known of each GPU beside its readings.
     Identity(IdentityValue),
     /// XIDs of each GPU.
     Xid(XidValue),
-    /// One value per MIG instance.
-    Instance(InstanceValue),
+    /// Read from each MIG instance.
+    Instance(&'static [InstancePoint]),
+    /// Integrated by the agent, per tick, from a ratio of a MIG instance.
+    InstanceIntegral(InstanceValue),
     /// One value per process and GPU.
     Process(ProcessValue),
     /// One value per tenant and GPU, from closed and committed windows.
@@ -111,14 +134,24 @@ impl Rows {
     /// Whose counters these are.
     pub const fn origin(&self) -> Origin {
         match self {
-            Self::Device(_) | Self::Instance(_) => Origin::Driver,
+            Self::Device(_) | Self::State(_) | Self::Instance(_) => Origin::Driver,
             Self::Account(_) | Self::Slot => Origin::Ledger,
             Self::Integral(_)
+            | Self::Flow(_)
+            | Self::InstanceIntegral(_)
             | Self::Identity(_)
             | Self::Xid(_)
             | Self::Process(_)
             | Self::Holding(_)
             | Self::Agent => Origin::Agent,
+        }
+    }
+
+    /// The points that a plan reads for it.
+    pub const fn points(&self) -> &'static [Point] {
+        match self {
+            Self::Device(points) | Self::Flow(points) | Self::State(points) => points,
+            _ => &[],
         }
     }
 }
@@ -132,48 +165,46 @@ pub struct Point {
     pub sources: &'static [Source],
 }
 
-/// Where a device reading comes from. Ids are the driver's, as plain data.
+/// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
+/// the driver's unit to the family's integer unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variant's sentence names its fields")]
 pub enum Source {
-    /// A value of the batched field call, times a factor that brings it to the family's integer unit.
-    Field {
-        /// Field id.
-        id: u32,
-        /// Scope: 0 for the GPU, or a link, or [`ALL_LINKS`].
-        scope: u32,
-        /// Factor to the family's integer unit.
-        times: i64,
-    },
+    /// A value of the batched field call; scope 0 is the GPU, [`ALL_LINKS`] sums its NVLinks.
+    Field { id: u32, scope: u32, times: i64 },
+    /// A field that has [another id](RENUMBERED) since a certain driver.
+    Renumbered { before: u32, since: u32, times: i64 },
+    /// 1 when the field has this value, else 0.
+    Is { id: u32, value: i64 },
+    /// A field whose 0 means that the board does not know.
+    NotZero { id: u32, times: i64 },
+    /// A field that counts in 64 bits and may wrap; one of 32 bits wraps unseen between two ticks and is refused.
+    Count { id: u32, times: i64 },
+    /// A field of one NVLink; refused where the GPU has no such link.
+    Link { id: u32, link: u32, times: i64 },
+    /// A field of every NVLink that the GPU has, summed by the agent.
+    Links { id: u32, times: i64 },
     /// A value of a call of its own.
-    Call {
-        /// Which value.
-        value: CallValue,
-        /// Factor to the family's integer unit.
-        times: i64,
-    },
+    Call { value: CallValue, times: i64 },
     /// The distance to a thermal limit: the margin call less this signed field, in degrees.
-    Margin {
-        /// Field id of the limit's board constant.
-        limit: u32,
-    },
+    Margin { limit: u32 },
     /// 1 when this bit of the clock event reasons is set, else 0.
-    Reason {
-        /// The bit.
-        bit: u64,
-    },
-    /// A GPM metric between the last two samples, times a factor (the driver answers in percent).
-    Gpm {
-        /// GPM metric id.
-        id: u32,
-        /// Factor to the family's integer unit.
-        times: i64,
-    },
+    Reason { bit: u64 },
+    /// A GPM metric between the last two samples.
+    Gpm { id: u32, times: i64 },
 }
 
 /// The scope that sums all NVLink links.
 pub const ALL_LINKS: u32 = u32::MAX;
 
-/// A value of a direct driver call; several may come from one call.
+/// The most NVLinks that a GPU has (header of driver 590).
+pub const MOST_LINKS: u32 = 36;
+
+/// The driver that moved the fields of [`Source::Renumbered`]: 580.82 (NVML's "Known Issues").
+pub const RENUMBERED: (u32, u32) = (580, 82);
+
+/// A value of a direct driver call; several may come from one call. Numbers are NVML's own: of a clock, a
+/// threshold, a fan, an error's kind, counter and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each name says the value; units are the driver's, the row's factor converts")]
 pub enum CallValue {
@@ -181,23 +212,58 @@ pub enum CallValue {
     UtilizationMemory,
     UtilizationEncoder,
     UtilizationDecoder,
+    UtilizationJpeg,
+    UtilizationOfa,
     MemoryTotal,
     MemoryUsed,
     MemoryFree,
     MemoryReserved,
+    Bar1Total,
+    Bar1Used,
     PowerUsage,
     PowerLimitEnforced,
+    PowerLimitRequested,
+    PowerLimitDefault,
+    PowerLimitMin,
+    PowerLimitMax,
     Energy,
+    TemperatureVersioned,
     Temperature,
-    ClockSm,
-    ClockMemory,
+    Threshold(u32),
+    Fan(u32),
+    Clock(u32),
+    ClockMax(u32),
+    PerformanceState,
     PcieReplays,
+    PcieGeneration,
+    PcieGenerationMax,
+    PcieWidth,
+    PcieWidthMax,
+    EccCounter { kind: u32, counter: u32, location: u32 },
+    SramCorrected,
+    SramUncorrected,
+    SramCorrectedLifetime,
+    SramUncorrectedLifetime,
+    SramThresholdExceeded,
+    RemappedCorrectable,
+    RemappedUncorrectable,
+    RemapPending,
+    RemapFailure,
+    BanksMax,
+    BanksHigh,
+    BanksPartial,
+    BanksLow,
+    BanksNone,
+    RetiredPending,
+    FabricState,
 }
 
 /// A counter that the agent integrates from a ratio.
 #[derive(Debug)]
 pub struct Integral {
-    /// The family of the ratio; its first point is integrated.
+    /// Values of the family's labels beyond `gpu` and `uuid`.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// The family of the ratio; its point with the same label values is integrated.
     pub of: &'static str,
 }
 
@@ -206,6 +272,8 @@ pub struct Integral {
 #[allow(missing_docs, reason = "each family's help says it")]
 pub enum IdentityValue {
     Info,
+    PlatformInfo,
+    FabricInfo,
     Present,
     Absence,
     Up,
@@ -225,13 +293,51 @@ pub enum XidValue {
     Info,
 }
 
+/// One series per MIG instance.
+#[derive(Debug)]
+pub struct InstancePoint {
+    /// Values of the family's labels beyond `gpu`, `uuid` and `gpu_instance`.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// Which reading.
+    pub value: InstanceValue,
+}
+
 /// A reading of a MIG instance; the order is that of [`crate::model::InstanceFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each family's help says it")]
 pub enum InstanceValue {
     MemoryTotal,
     MemoryUsed,
+    MemoryFree,
     GrEngineActive,
+    SmActive,
+    SmOccupancy,
+    TensorActive,
+    DramActive,
+    SramUncorrected,
+}
+
+impl InstanceValue {
+    /// All values, in their order.
+    pub const ALL: [Self; 9] = [
+        Self::MemoryTotal,
+        Self::MemoryUsed,
+        Self::MemoryFree,
+        Self::GrEngineActive,
+        Self::SmActive,
+        Self::SmOccupancy,
+        Self::TensorActive,
+        Self::DramActive,
+        Self::SramUncorrected,
+    ];
+
+    /// Whether it is a share of time, which can be integrated.
+    pub const fn is_ratio(self) -> bool {
+        matches!(
+            self,
+            Self::GrEngineActive | Self::SmActive | Self::SmOccupancy | Self::TensorActive | Self::DramActive
+        )
+    }
 }
 
 /// A value of a process on a GPU.

@@ -2,41 +2,139 @@
 //!
 //! The driver tells memory and activity per GPU instance, so its compute instances have no series of their own.
 
-use super::{Family, InstanceValue, Kind, Level, Rows};
+use super::{Family, InstancePoint, InstanceValue, Kind, Level, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
 const INSTANCE: &[&str] = &["gpu", "uuid", "gpu_instance"];
 
 pub(super) const ROWS: &[Family] = &[
+    bytes(
+        "gpu_mig_memory_total_bytes",
+        Level::Lean,
+        "Memory of the GPU instance, which its compute instances share.",
+        &[of(InstanceValue::MemoryTotal)],
+    ),
+    bytes(
+        "gpu_mig_memory_used_bytes",
+        Level::Lean,
+        "Memory used in the GPU instance by all its compute instances.",
+        &[of(InstanceValue::MemoryUsed)],
+    ),
+    bytes(
+        "gpu_mig_memory_free_bytes",
+        Level::Standard,
+        "Memory of the GPU instance that can still be allocated.",
+        &[of(InstanceValue::MemoryFree)],
+    ),
+    ratio(
+        "gpu_mig_gr_engine_active_ratio",
+        Level::Lean,
+        "Share of time in which the GPU instance's graphics or compute engine was active (GPM).",
+        &[of(InstanceValue::GrEngineActive)],
+    ),
+    seconds(
+        "gpu_mig_gr_engine_active_seconds_total",
+        Level::Standard,
+        "Time in which the GPU instance's graphics or compute engine was active (GPM), integrated since the agent's start.",
+        InstanceValue::GrEngineActive,
+    ),
+    ratio(
+        "gpu_mig_sm_active_ratio",
+        Level::Standard,
+        "Share of time and of the GPU instance's multiprocessors in which at least one warp was assigned (GPM).",
+        &[of(InstanceValue::SmActive)],
+    ),
+    seconds(
+        "gpu_mig_sm_active_seconds_total",
+        Level::Standard,
+        "Time in which the GPU instance's multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
+        InstanceValue::SmActive,
+    ),
+    ratio(
+        "gpu_mig_sm_occupancy_ratio",
+        Level::Full,
+        "Warps resident on the GPU instance's multiprocessors as a share of what fits there, over time (GPM).",
+        &[of(InstanceValue::SmOccupancy)],
+    ),
+    seconds(
+        "gpu_mig_sm_occupancy_seconds_total",
+        Level::Full,
+        "Time weighted by the share of warps resident in the GPU instance (GPM), integrated since the agent's start; its rate is the mean occupancy.",
+        InstanceValue::SmOccupancy,
+    ),
+    ratio(
+        "gpu_mig_tensor_active_ratio",
+        Level::Standard,
+        "Share of time in which any tensor pipe of the GPU instance was active (GPM).",
+        &[of(InstanceValue::TensorActive)],
+    ),
+    seconds(
+        "gpu_mig_tensor_active_seconds_total",
+        Level::Standard,
+        "Time in which any tensor pipe of the GPU instance was active (GPM), integrated since the agent's start.",
+        InstanceValue::TensorActive,
+    ),
+    ratio(
+        "gpu_mig_dram_active_ratio",
+        Level::Standard,
+        "Share of the GPU instance's memory bandwidth that was used (GPM).",
+        &[of(InstanceValue::DramActive)],
+    ),
+    seconds(
+        "gpu_mig_dram_active_seconds_total",
+        Level::Standard,
+        "Time in which the GPU instance's memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
+        InstanceValue::DramActive,
+    ),
     Family {
-        name: "gpu_mig_memory_total_bytes",
-        kind: Kind::Gauge,
-        unit: Unit::Bytes,
-        help: "Memory of the GPU instance, which its compute instances share.",
-        labels: INSTANCE,
-        level: Level::Lean,
-        tier: Tier::Medium,
-        rows: Rows::Instance(InstanceValue::MemoryTotal),
-    },
-    Family {
-        name: "gpu_mig_memory_used_bytes",
-        kind: Kind::Gauge,
-        unit: Unit::Bytes,
-        help: "Memory used in the GPU instance by all its compute instances.",
-        labels: INSTANCE,
-        level: Level::Lean,
-        tier: Tier::Medium,
-        rows: Rows::Instance(InstanceValue::MemoryUsed),
-    },
-    Family {
-        name: "gpu_mig_gr_engine_active_ratio",
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help: "Share of time in which the GPU instance's graphics or compute engine was active (GPM).",
-        labels: INSTANCE,
-        level: Level::Lean,
-        tier: Tier::Fast,
-        rows: Rows::Instance(InstanceValue::GrEngineActive),
+        name: "gpu_mig_ecc_errors_total",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        help: "Memory errors of the GPU instance since the driver was loaded; of an instance the driver tells only uncorrected ones in SRAM.",
+        labels: &["gpu", "uuid", "gpu_instance", "type", "location"],
+        level: Level::Standard,
+        tier: Tier::Slow,
+        rows: Rows::Instance(&[InstancePoint {
+            labels: &[("type", "uncorrected"), ("location", "sram")],
+            value: InstanceValue::SramUncorrected,
+        }]),
     },
 ];
+
+const fn of(value: InstanceValue) -> InstancePoint {
+    InstancePoint { labels: &[], value }
+}
+
+const fn bytes(
+    name: &'static str,
+    level: Level,
+    help: &'static str,
+    points: &'static [InstancePoint],
+) -> Family {
+    instance(name, (level, Tier::Medium), (Kind::Gauge, Unit::Bytes), help, Rows::Instance(points))
+}
+
+const fn ratio(
+    name: &'static str,
+    level: Level,
+    help: &'static str,
+    points: &'static [InstancePoint],
+) -> Family {
+    instance(name, (level, Tier::Fast), (Kind::Gauge, Unit::Ratio), help, Rows::Instance(points))
+}
+
+const fn seconds(name: &'static str, level: Level, help: &'static str, of: InstanceValue) -> Family {
+    let rows = Rows::InstanceIntegral(of);
+    instance(name, (level, Tier::Fast), (Kind::Counter, Unit::Seconds), help, rows)
+}
+
+const fn instance(
+    name: &'static str,
+    (level, tier): (Level, Tier),
+    (kind, unit): (Kind, Unit),
+    help: &'static str,
+    rows: Rows,
+) -> Family {
+    Family { name, kind, unit, help, labels: INSTANCE, level, tier, rows }
+}

@@ -1,6 +1,9 @@
 //! The laws that every row obeys, checked when the crate is compiled.
 
-use super::points::same;
+mod aliases;
+mod labels;
+
+use super::points::{find, same};
 use super::{Family, Kind, Rows, SUBJECTS};
 use crate::model::Unit;
 
@@ -30,8 +33,33 @@ const fn check_row(family: &Family) {
     assert!(counter == ends_with(family.name, "_total"), "a counter ends in _total, and only a counter");
     assert!(has_unit(family), "a name ends in its unit");
     assert!(ends_with(family.help, "."), "help is a sentence");
-    if let Rows::Device(points) = &family.rows {
-        check_points(family, points);
+    match &family.rows {
+        Rows::Device(points) | Rows::Flow(points) | Rows::State(points) => check_points(family, points),
+        Rows::Integral(integrals) => check_integrals(family, integrals),
+        Rows::Instance(points) => {
+            let mut index = 0;
+            while index < points.len() {
+                labels::check_pairs(points[index].labels, family.labels, 3);
+                index += 1;
+            }
+        }
+        Rows::InstanceIntegral(value) => {
+            assert!(counter && value.is_ratio(), "what is integrated over time is a ratio");
+        }
+        _ => {}
+    }
+    labels::check(family);
+}
+
+const fn check_integrals(family: &Family, integrals: &[super::Integral]) {
+    assert!(matches!(family.kind, Kind::Counter), "an integral is a counter");
+    let mut index = 0;
+    while index < integrals.len() {
+        let of = find(integrals[index].of);
+        assert!(matches!(of.unit, Unit::Ratio), "what is integrated over time is a ratio");
+        assert!(of.labels.len() == family.labels.len(), "an integral has the labels of its ratio");
+        labels::check_pairs(integrals[index].labels, family.labels, 2);
+        index += 1;
     }
 }
 
@@ -39,14 +67,7 @@ const fn check_points(family: &Family, points: &[super::Point]) {
     assert!(!points.is_empty(), "a device family has points");
     let mut index = 0;
     while index < points.len() {
-        let labels = points[index].labels;
-        assert!(labels.len() + 2 == family.labels.len(), "a point names the labels after gpu and uuid");
-        let mut label = 0;
-        while label < labels.len() {
-            assert!(same(labels[label].0, family.labels[label + 2]), "labels stand in the family's order");
-            assert!(!same(labels[label].1, "total"), "no label value sums others");
-            label += 1;
-        }
+        labels::check_pairs(points[index].labels, family.labels, 2);
         assert!(!points[index].sources.is_empty(), "a point has a source");
         index += 1;
     }

@@ -1,12 +1,81 @@
 //! PCIe and NVLink.
 
+mod per_link;
+
 use super::{ALL_LINKS, CallValue, Family, Kind, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
+pub(super) use per_link::ROWS as PER_LINK;
+
 const KIBIBYTE: i64 = 1_024;
+const MEBIBYTE: i64 = 1 << 20;
+
+const fn call(value: CallValue) -> Source {
+    Source::Call { value, times: 1 }
+}
+
+const fn pcie(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
+    Family {
+        name,
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        help,
+        labels: &["gpu", "uuid"],
+        level,
+        tier: Tier::Slow,
+        rows: Rows::Device(points),
+    }
+}
+
+const fn alone(sources: &'static [Source]) -> Point {
+    Point { labels: &[], sources }
+}
 
 pub(super) const ROWS: &[Family] = &[
+    pcie(
+        "gpu_pcie_link_generation",
+        Level::Standard,
+        "Current PCIe generation of the link; boards lower it at rest to save power.",
+        &[alone(&[call(CallValue::PcieGeneration)])],
+    ),
+    pcie(
+        "gpu_pcie_link_generation_max",
+        Level::Standard,
+        "Highest PCIe generation that GPU and system reach together.",
+        &[alone(&[call(CallValue::PcieGenerationMax)])],
+    ),
+    pcie(
+        "gpu_pcie_link_width",
+        Level::Lean,
+        "Current PCIe lanes of the link; fewer than the maximum means a bad seat, riser or slot.",
+        &[alone(&[call(CallValue::PcieWidth)])],
+    ),
+    pcie(
+        "gpu_pcie_link_width_max",
+        Level::Lean,
+        "Most PCIe lanes that GPU and system reach together.",
+        &[alone(&[call(CallValue::PcieWidthMax)])],
+    ),
+    Family {
+        name: "gpu_pcie_bytes_total",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        help: "Bytes over PCIe as the GPU sees it, since the agent's start: GPM's rate times its time, or what the board's own counter grew by (gpumeter_source_info says which).",
+        labels: &["gpu", "uuid", "direction"],
+        level: Level::Standard,
+        tier: Tier::Fast,
+        rows: Rows::Flow(&[
+            Point {
+                labels: &[("direction", "transmit")],
+                sources: &[Source::Gpm { id: 20, times: MEBIBYTE }, Source::Count { id: 197, times: 1 }],
+            },
+            Point {
+                labels: &[("direction", "receive")],
+                sources: &[Source::Gpm { id: 21, times: MEBIBYTE }, Source::Count { id: 198, times: 1 }],
+            },
+        ]),
+    },
     Family {
         name: "gpu_pcie_replays_total",
         kind: Kind::Counter,
@@ -15,31 +84,93 @@ pub(super) const ROWS: &[Family] = &[
         labels: &["gpu", "uuid"],
         level: Level::Lean,
         tier: Tier::Medium,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[
-                Source::Field { id: 94, scope: 0, times: 1 },
-                Source::Call { value: CallValue::PcieReplays, times: 1 },
-            ],
-        }]),
+        rows: Rows::Device(&[alone(&[
+            Source::Field { id: 94, scope: 0, times: 1 },
+            call(CallValue::PcieReplays),
+        ])]),
+    },
+    Family {
+        name: "gpu_nvlink_links_up",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        help: "NVLinks of the GPU that are active.",
+        labels: &["gpu", "uuid"],
+        level: Level::Lean,
+        tier: Tier::Slow,
+        rows: Rows::Device(&[alone(&[Source::Links { id: 165, times: 1 }])]),
+    },
+    Family {
+        name: "gpu_nvlink_links_expected",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        help: "NVLinks that lead to a switch, or, on boards without one, all links of the GPU: there some may have no partner.",
+        labels: &["gpu", "uuid"],
+        level: Level::Lean,
+        tier: Tier::Slow,
+        rows: Rows::Device(&[alone(&[
+            Source::NotZero { id: 147, times: 1 },
+            Source::NotZero { id: 91, times: 1 },
+        ])]),
     },
     Family {
         name: "gpu_nvlink_bytes_total",
         kind: Kind::Counter,
         unit: Unit::Bytes,
-        help: "Payload over all NVLinks as the GPU sees it.",
+        help: "Payload over all NVLinks as the GPU sees it, since the driver was loaded.",
         labels: &["gpu", "uuid", "direction"],
         level: Level::Standard,
-        tier: Tier::Fast,
+        tier: Tier::Medium,
         rows: Rows::Device(&[
             Point {
                 labels: &[("direction", "transmit")],
-                sources: &[Source::Field { id: 138, scope: ALL_LINKS, times: KIBIBYTE }],
+                sources: &[
+                    Source::Field { id: 138, scope: ALL_LINKS, times: KIBIBYTE },
+                    Source::Links { id: 138, times: KIBIBYTE },
+                    Source::Links { id: 202, times: 1 },
+                ],
             },
             Point {
                 labels: &[("direction", "receive")],
-                sources: &[Source::Field { id: 139, scope: ALL_LINKS, times: KIBIBYTE }],
+                sources: &[
+                    Source::Field { id: 139, scope: ALL_LINKS, times: KIBIBYTE },
+                    Source::Links { id: 139, times: KIBIBYTE },
+                    Source::Links { id: 204, times: 1 },
+                ],
             },
         ]),
     },
+    Family {
+        name: "gpu_nvlink_errors_total",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        help: "Errors over all NVLinks since the driver was loaded: failed checksums of flow control (crc_flit) and data (crc_data), replayed transfers, recoveries of a link.",
+        labels: &["gpu", "uuid", "kind"],
+        level: Level::Standard,
+        tier: Tier::Slow,
+        rows: Rows::Device(&[
+            errors(&[("kind", "crc_flit")], &[Source::Links { id: 163, times: 1 }, total(38)]),
+            errors(&[("kind", "crc_data")], &[total(45)]),
+            errors(&[("kind", "replay")], &[Source::Links { id: 161, times: 1 }, total(52)]),
+            errors(&[("kind", "recovery")], &[Source::Links { id: 162, times: 1 }, total(59)]),
+        ]),
+    },
+    Family {
+        name: "gpu_fabric_state",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        help: "Registration of the GPU with its NVLink fabric: 1 not started, 2 in progress, 3 completed, 4 completed with an error; anything but 3 keeps jobs from using the fabric.",
+        labels: &["gpu", "uuid"],
+        level: Level::Lean,
+        tier: Tier::Slow,
+        rows: Rows::Device(&[alone(&[call(CallValue::FabricState)])]),
+    },
 ];
+
+/// A sum that the driver keeps itself; the links' own counters are newer.
+const fn total(id: u32) -> Source {
+    Source::Field { id, scope: 0, times: 1 }
+}
+
+const fn errors(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
+    Point { labels, sources }
+}

@@ -6,12 +6,14 @@
 mod account;
 mod activity;
 mod agent;
+mod aliases;
 mod clocks;
-mod errors;
+mod ecc;
 mod family;
 mod health;
 mod identity;
 mod instances;
+mod labels;
 mod laws;
 mod links;
 mod memory;
@@ -19,10 +21,16 @@ mod points;
 mod power;
 mod processes;
 pub mod reference;
+mod repair;
 pub mod xid;
+mod xids;
 
+pub use aliases::{ALIASES, Alias, Instrument, Profile};
 pub use family::*;
-pub use points::{INTEGRALS, PointId, device_points, first_integral, first_point, integral_source, point};
+pub use labels::{LABELS, Label};
+pub use points::{
+    INTEGRALS, IntegralOf, PointId, device_points, first_integral, first_point, integral_of, point,
+};
 
 /// All families, by subject, in the order of the page.
 pub const SUBJECTS: &[&[Family]] = &[
@@ -32,7 +40,10 @@ pub const SUBJECTS: &[&[Family]] = &[
     power::ROWS,
     clocks::ROWS,
     links::ROWS,
-    errors::ROWS,
+    links::PER_LINK,
+    xids::ROWS,
+    ecc::ROWS,
+    repair::ROWS,
     health::ROWS,
     instances::ROWS,
     processes::ROWS,

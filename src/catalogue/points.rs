@@ -2,23 +2,27 @@
 
 #![expect(clippy::panic, reason = "the functions that panic run when the crate is compiled")]
 
-use super::{Family, Integral, Point, Rows, SUBJECTS, Source};
+use super::{Family, Integral, Point, Rows, SUBJECTS};
 
 /// The position of a device point in [`crate::model::Frame::readings`].
 pub type PointId = usize;
 
 /// All device points in their order, with their family.
 pub fn device_points() -> impl Iterator<Item = (&'static Family, &'static Point)> {
-    super::families()
-        .filter_map(|family| match &family.rows {
-            Rows::Device(points) => Some((family, *points)),
-            _ => None,
-        })
-        .flat_map(|(family, points)| points.iter().map(move |point| (family, point)))
+    super::families().flat_map(|family| family.rows.points().iter().map(move |point| (family, point)))
 }
 
 /// How many integrals there are.
 pub const INTEGRALS: usize = count_integrals();
+
+/// How many values of the rows the agent keeps as integrals.
+const fn integrals(rows: &Rows) -> usize {
+    match rows {
+        Rows::Integral(integrals) => integrals.len(),
+        Rows::Flow(points) => points.len(),
+        _ => 0,
+    }
+}
 
 const fn count_integrals() -> usize {
     let mut count = 0;
@@ -26,9 +30,7 @@ const fn count_integrals() -> usize {
     while subject < SUBJECTS.len() {
         let mut row = 0;
         while row < SUBJECTS[subject].len() {
-            if let Rows::Integral(integrals) = &SUBJECTS[subject][row].rows {
-                count += integrals.len();
-            }
+            count += integrals(&SUBJECTS[subject][row].rows);
             row += 1;
         }
         subject += 1;
@@ -44,12 +46,10 @@ pub const fn first_point(name: &str) -> PointId {
         let mut row = 0;
         while row < SUBJECTS[subject].len() {
             let family = &SUBJECTS[subject][row];
-            if let Rows::Device(points) = &family.rows {
-                if same(family.name, name) {
-                    return number;
-                }
-                number += points.len();
+            if !family.rows.points().is_empty() && same(family.name, name) {
+                return number;
             }
+            number += family.rows.points().len();
             row += 1;
         }
         subject += 1;
@@ -59,28 +59,42 @@ pub const fn first_point(name: &str) -> PointId {
 
 /// The number of a point of a family by the value of its one label; at compile time.
 pub const fn point(name: &str, label: &str) -> PointId {
-    let first = first_point(name);
+    first_point(name) + offset(find(name).rows.points(), &[("", label)])
+}
+
+/// The family of that name; at compile time, so a wrong name does not build.
+pub(super) const fn find(name: &str) -> &'static Family {
     let mut subject = 0;
     while subject < SUBJECTS.len() {
         let mut row = 0;
         while row < SUBJECTS[subject].len() {
-            let family = &SUBJECTS[subject][row];
-            if let Rows::Device(points) = &family.rows
-                && same(family.name, name)
-            {
-                let mut offset = 0;
-                while offset < points.len() {
-                    if points[offset].labels.len() == 1 && same(points[offset].labels[0].1, label) {
-                        return first + offset;
-                    }
-                    offset += 1;
-                }
+            if same(SUBJECTS[subject][row].name, name) {
+                return &SUBJECTS[subject][row];
             }
             row += 1;
         }
         subject += 1;
     }
-    panic!("no point of that family has that label value")
+    panic!("no family of that name")
+}
+
+/// Where the point with these label values stands among its family's.
+const fn offset(points: &[Point], labels: &[(&str, &str)]) -> usize {
+    let mut offset = 0;
+    while offset < points.len() {
+        let own = points[offset].labels;
+        let mut equal = own.len() == labels.len();
+        let mut label = 0;
+        while equal && label < labels.len() {
+            equal = same(own[label].1, labels[label].1);
+            label += 1;
+        }
+        if equal {
+            return offset;
+        }
+        offset += 1;
+    }
+    panic!("no point of that family has those label values")
 }
 
 /// The number of the first integral of the family of that name; at compile time.
@@ -91,12 +105,11 @@ pub const fn first_integral(name: &str) -> usize {
         let mut row = 0;
         while row < SUBJECTS[subject].len() {
             let family = &SUBJECTS[subject][row];
-            if let Rows::Integral(integrals) = &family.rows {
-                if same(family.name, name) {
-                    return number;
-                }
-                number += integrals.len();
+            let count = integrals(&family.rows);
+            if count > 0 && same(family.name, name) {
+                return number;
             }
+            number += count;
             row += 1;
         }
         subject += 1;
@@ -104,26 +117,39 @@ pub const fn first_integral(name: &str) -> usize {
     panic!("no integral family of that name")
 }
 
-/// The point that each integral integrates, by integral number.
-pub const fn integral_source(number: usize) -> PointId {
+/// What an integral integrates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntegralOf {
+    /// A point that reads a ratio.
+    Ratio(PointId),
+    /// A point that reads a rate or a count.
+    Flow(PointId),
+}
+
+/// What each integral integrates, by integral number.
+pub const fn integral_of(number: usize) -> IntegralOf {
     SOURCES[number]
 }
 
-const SOURCES: [PointId; INTEGRALS] = {
-    let mut sources = [0; INTEGRALS];
+const SOURCES: [IntegralOf; INTEGRALS] = {
+    let mut sources = [IntegralOf::Ratio(0); INTEGRALS];
     let mut number = 0;
     let mut subject = 0;
     while subject < SUBJECTS.len() {
         let mut row = 0;
         while row < SUBJECTS[subject].len() {
-            if let Rows::Integral(integrals) = &SUBJECTS[subject][row].rows {
-                let mut index = 0;
-                while index < integrals.len() {
-                    let Integral { of } = &integrals[index];
-                    sources[number] = first_point(of);
-                    number += 1;
-                    index += 1;
-                }
+            let family = &SUBJECTS[subject][row];
+            let mut index = 0;
+            while index < integrals(&family.rows) {
+                sources[number] = match &family.rows {
+                    Rows::Integral(integrals) => {
+                        let Integral { of, labels } = &integrals[index];
+                        IntegralOf::Ratio(first_point(of) + offset(find(of).rows.points(), labels))
+                    }
+                    _ => IntegralOf::Flow(first_point(family.name) + index),
+                };
+                number += 1;
+                index += 1;
             }
             row += 1;
         }
@@ -146,11 +172,4 @@ pub(super) const fn same(left: &str, right: &str) -> bool {
         index += 1;
     }
     true
-}
-
-impl Source {
-    /// Whether the value needs the pair of GPM samples.
-    pub const fn is_gpm(&self) -> bool {
-        matches!(self, Self::Gpm { .. })
-    }
 }

@@ -43,14 +43,26 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_power_limit_watts",
         kind: Kind::Gauge,
         unit: Unit::Watts,
-        help: "Power limits; enforced is the least of all that apply.",
-        labels: &["gpu", "uuid", "limit"],
-        level: Level::Lean,
+        help: "Power limits: enforced is the least of all that apply, requested what was set, default, min and max are the board's.",
+        labels: LIMIT,
+        level: Level::Standard,
         tier: Tier::Medium,
-        rows: Rows::Device(&[Point {
-            labels: &[("limit", "enforced")],
-            sources: &[Source::Call { value: CallValue::PowerLimitEnforced, times: 1 }],
-        }]),
+        rows: Rows::Device(&[
+            Point {
+                labels: &[("limit", "enforced")],
+                sources: &[watts(190), call(CallValue::PowerLimitEnforced)],
+            },
+            Point {
+                labels: &[("limit", "requested")],
+                sources: &[watts(192), call(CallValue::PowerLimitRequested)],
+            },
+            Point {
+                labels: &[("limit", "default")],
+                sources: &[watts(189), call(CallValue::PowerLimitDefault)],
+            },
+            Point { labels: &[("limit", "min")], sources: &[watts(187), call(CallValue::PowerLimitMin)] },
+            Point { labels: &[("limit", "max")], sources: &[watts(188), call(CallValue::PowerLimitMax)] },
+        ]),
     },
     Family {
         name: "gpu_energy_joules_total",
@@ -79,7 +91,7 @@ pub(super) const ROWS: &[Family] = &[
         rows: Rows::Device(&[
             Point {
                 labels: &[("sensor", "gpu")],
-                sources: &[Source::Call { value: CallValue::Temperature, times: THOUSAND }],
+                sources: &[degrees(CallValue::TemperatureVersioned), degrees(CallValue::Temperature)],
             },
             Point {
                 labels: &[("sensor", "memory")],
@@ -88,12 +100,30 @@ pub(super) const ROWS: &[Family] = &[
         ]),
     },
     Family {
+        name: "gpu_temperature_limit_celsius",
+        kind: Kind::Gauge,
+        unit: Unit::Celsius,
+        help: "Temperatures at which a limit acts, on boards that know such; those that know only distances have gpu_temperature_margin_celsius.",
+        labels: LIMIT,
+        level: Level::Standard,
+        tier: Tier::Slow,
+        rows: Rows::Device(&[
+            Point { labels: &[("limit", "shutdown")], sources: &[degrees(CallValue::Threshold(0))] },
+            Point { labels: &[("limit", "slowdown")], sources: &[degrees(CallValue::Threshold(1))] },
+            Point {
+                labels: &[("limit", "memory_max_operating")],
+                sources: &[degrees(CallValue::Threshold(2))],
+            },
+            Point { labels: &[("limit", "gpu_max_operating")], sources: &[degrees(CallValue::Threshold(3))] },
+        ]),
+    },
+    Family {
         name: "gpu_temperature_margin_celsius",
         kind: Kind::Gauge,
         unit: Unit::Celsius,
         help: "Distance of the core temperature to a limit; 0 or less means that the limit acts.",
-        labels: &["gpu", "uuid", "limit"],
-        level: Level::Lean,
+        labels: LIMIT,
+        level: Level::Standard,
         tier: Tier::Medium,
         rows: Rows::Device(&[
             Point { labels: &[("limit", "shutdown")], sources: &[Source::Margin { limit: 193 }] },
@@ -101,4 +131,40 @@ pub(super) const ROWS: &[Family] = &[
             Point { labels: &[("limit", "gpu_max_operating")], sources: &[Source::Margin { limit: 196 }] },
         ]),
     },
+    Family {
+        name: "gpu_fan_speed_ratio",
+        kind: Kind::Gauge,
+        unit: Unit::Ratio,
+        help: "Speed that is asked of the fan, as a share of its highest; boards without a fan have none.",
+        labels: &["gpu", "uuid", "fan"],
+        level: Level::Standard,
+        tier: Tier::Medium,
+        rows: Rows::Device(&[
+            Point { labels: &[("fan", "0")], sources: &[fan(0)] },
+            Point { labels: &[("fan", "1")], sources: &[fan(1)] },
+            Point { labels: &[("fan", "2")], sources: &[fan(2)] },
+            Point { labels: &[("fan", "3")], sources: &[fan(3)] },
+        ]),
+    },
 ];
+
+const LIMIT: &[&str] = &["gpu", "uuid", "limit"];
+
+/// Milliwatts of a batched field.
+const fn watts(id: u32) -> Source {
+    Source::Field { id, scope: 0, times: 1 }
+}
+
+/// Milliwatts of a call.
+const fn call(value: CallValue) -> Source {
+    Source::Call { value, times: 1 }
+}
+
+const fn degrees(value: CallValue) -> Source {
+    Source::Call { value, times: THOUSAND }
+}
+
+/// Percent of a fan.
+const fn fan(number: u32) -> Source {
+    Source::Call { value: CallValue::Fan(number), times: 10_000_000 }
+}

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Family, Origin, Rows, families};
+use super::{ALIASES, Alias, Family, LABELS, Origin, Rows, families};
 use crate::model::Unit;
 
 /// For people: a line per family and its help.
@@ -11,15 +11,27 @@ pub fn text() -> String {
         .map(|family| {
             let labels = family.labels.join(",");
             format!(
-                "{}{{{labels}}}  {}, {}, level {}\n    {}\n",
+                "{}{{{labels}}}  {}, {}, level {}\n    {}\n{}",
                 family.name,
                 family.kind.name(),
                 unit(family.unit),
                 family.level.name(),
-                family.help
+                family.help,
+                also(family)
             )
         })
         .collect()
+}
+
+/// What others call it, in a line of its own.
+fn also(family: &Family) -> String {
+    let names: Vec<_> =
+        aliases(family).map(|alias| format!("{} ({})", alias.name, alias.profile.name())).collect();
+    if names.is_empty() { String::new() } else { format!("    elsewhere: {}\n", names.join(", ")) }
+}
+
+fn aliases(family: &Family) -> impl Iterator<Item = &'static Alias> {
+    ALIASES.iter().filter(|alias| alias.of == family.name)
 }
 
 /// The reference page; `docs/metrics.md` is this text.
@@ -29,7 +41,47 @@ pub fn markdown() -> String {
                 board is absent, never 0; `gpu_unsupported` says why.\n\n\
                 | name | type | unit | labels | level | tier | counts from | meaning |\n\
                 |---|---|---|---|---|---|---|---|\n";
-    families().fold(head.to_owned(), |page, family| page + &row(family))
+    let page = families().fold(head.to_owned(), |page, family| page + &row(family));
+    let labels = "\n## Labels\n\nA label name means the same wherever it stands.\n\n| label | meaning | values |\n|---|---|---|\n";
+    let page = LABELS.iter().fold(page + labels, |page, label| {
+        let values = label.values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ");
+        page + &format!("| `{}` | {} | {values} |\n", label.name, label.meaning)
+    });
+    let aliases = "\n## The same under other names\n\nWhat dcgm-exporter and OpenTelemetry's hardware conventions \
+                   call a quantity, and by what its value here is multiplied to get theirs.\n\n\
+                   | profile | name there | labels there | here | factor |\n|---|---|---|---|---|\n";
+    ALIASES.iter().fold(page + aliases, |page, alias| page + &other_name(alias))
+}
+
+fn other_name(alias: &Alias) -> String {
+    let written = |labels: &[(&str, &str)]| {
+        labels
+            .iter()
+            .map(|(name, value)| match value.strip_prefix('=') {
+                Some(label) => format!("{name}={label}"),
+                None => format!("{name}=\"{value}\""),
+            })
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let series = match written(alias.when) {
+        chosen if chosen.is_empty() => alias.of.to_owned(),
+        chosen => format!("{}{{{chosen}}}", alias.of),
+    };
+    let series = if alias.rate { format!("rate({series})") } else { series };
+    let factor = match alias.scale {
+        (factor, 1) => factor.to_string(),
+        (factor, divisor) => format!("{factor}/{divisor}"),
+    };
+    format!(
+        "| {} | `{}` | {} | `{series}` | {factor} |\n",
+        alias.profile.name(),
+        alias.name,
+        match written(alias.labels) {
+            labels if labels.is_empty() => labels,
+            labels => format!("`{labels}`"),
+        }
+    )
 }
 
 fn row(family: &Family) -> String {
@@ -40,7 +92,7 @@ fn row(family: &Family) -> String {
         unit(family.unit),
         family.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(" "),
         family.level.name(),
-        if matches!(family.rows, Rows::Device(_)) { family.tier.name() } else { "" },
+        if is_read(family) { family.tier.name() } else { "" },
         if family.name.ends_with("_total") { origin(family) } else { "" },
         family.help
     )
@@ -58,10 +110,27 @@ pub fn json() -> String {
                 "level": family.level.name(),
                 "tier": family.tier.name(),
                 "help": family.help,
+                "aliases": aliases(family).map(|alias| json!({
+                    "profile": alias.profile.name(),
+                    "name": alias.name,
+                    "when": pairs(alias.when),
+                    "labels": pairs(alias.labels),
+                    "factor": alias.scale.0,
+                    "divisor": alias.scale.1,
+                    "rate": alias.rate,
+                })).collect::<Vec<_>>(),
             })
         })
         .collect();
     format!("{:#}\n", serde_json::Value::from(rows))
+}
+
+fn pairs(labels: &[(&str, &str)]) -> serde_json::Value {
+    labels.iter().map(|(name, value)| ((*name).to_owned(), serde_json::Value::from(*value))).collect()
+}
+
+fn is_read(family: &Family) -> bool {
+    !family.rows.points().is_empty() || matches!(family.rows, Rows::Instance(_))
 }
 
 fn origin(family: &Family) -> &'static str {

@@ -56,7 +56,7 @@ pub enum Value<'a> {
 }
 
 /// The most labels a series can have.
-const MOST_LABELS: usize = 8;
+const MOST_LABELS: usize = 13;
 
 const _: () = {
     let mut subject = 0;
@@ -108,8 +108,13 @@ impl Numbers {
     /// The numbers of this family's values, empty where it is not numbered.
     fn take(&mut self, family: &Family, roster: &Roster) -> Range<usize> {
         let (next, count) = match &family.rows {
-            Rows::Device(points) => (&mut self.point, points.len()),
+            Rows::Device(points) | Rows::State(points) => (&mut self.point, points.len()),
             Rows::Integral(integrals) => (&mut self.integral, integrals.len()),
+            // Shown is what the agent kept of its points, not what was read.
+            Rows::Flow(points) => {
+                self.point += points.len();
+                (&mut self.integral, points.len())
+            }
             Rows::Agent => {
                 let rest = roster.agent.get(self.agent..).unwrap_or_default();
                 (&mut self.agent, rest.iter().take_while(|entry| entry.family == family.name).count())

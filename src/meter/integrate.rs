@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use super::Gpu;
-use crate::catalogue::{INTEGRALS, PointId, device_points, first_point, integral_source};
+use crate::catalogue::{InstanceValue, IntegralOf, PointId, device_points, first_point, integral_of};
 use crate::holders::Identities;
-use crate::model::{Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading};
+use crate::model::{Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading, Via};
 
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -107,27 +107,77 @@ impl Gpu {
     /// Adds the frame to the agent's own counters, over the time since the frame before it.
     pub(super) fn integrate(&mut self, frame: &Frame) {
         let begins = std::mem::take(&mut self.begins);
-        let span = self
-            .frame
-            .as_ref()
-            .filter(|before| !begins && before.generation == frame.generation)
-            .map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
-        for number in 0..INTEGRALS {
-            let ratio = frame.readings.get(integral_source(number)).copied();
-            grow(&mut self.integrals[number], ratio.unwrap_or(Err(Absence::NotYet)), span);
+        let before = self.frame.as_deref();
+        let before = before.filter(|before| !begins && before.generation == frame.generation);
+        let span = before.map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
+        for (number, counter) in self.integrals.iter_mut().enumerate() {
+            match integral_of(number) {
+                IntegralOf::Ratio(point) => grow(counter, reading(frame, point), span),
+                IntegralOf::Flow(point) => flow(counter, point, (before, frame), span),
+            }
         }
         let busy = activity(frame).map_or(Err(Absence::NotSupported), |(_, ratio)| {
             i64::try_from(ratio).map_err(|_| Absence::Rejected)
         });
         grow(&mut self.busy, busy, span);
+        self.integrate_instances(frame, span);
     }
+
+    /// Instances are kept by the id of their GPU instance, for ever: when an id is used again, its series go
+    /// on, since a counter may not go back.
+    fn integrate_instances(&mut self, frame: &Frame, span: Nanoseconds) {
+        let mut last = None;
+        for instance in &*frame.instances {
+            let id = instance.identity.id.gpu_instance;
+            // Compute instances of one GPU instance show the same.
+            if last.replace(id) == Some(id) {
+                continue;
+            }
+            let kept = self
+                .instances
+                .entry(id)
+                .or_insert_with(|| vec![Err(Absence::NotYet); InstanceValue::ALL.len()].into());
+            let readings = InstanceValue::ALL.iter().zip(&*instance.readings);
+            for (counter, (value, reading)) in kept.iter_mut().zip(readings) {
+                if value.is_ratio() {
+                    grow(counter, *reading, span);
+                }
+            }
+        }
+    }
+}
+
+fn reading(frame: &Frame, point: PointId) -> Reading {
+    frame.readings.get(point).copied().unwrap_or(Err(Absence::NotYet))
 }
 
 /// A counter appears with its first ratio and never goes back; a missing ratio adds nothing.
 fn grow(counter: &mut Reading, ratio: Reading, span: Nanoseconds) {
-    match ratio {
-        Ok(ratio) => {
-            let added = share(u64::try_from(ratio).unwrap_or(0), span);
+    let added = ratio.map(|ratio| share(u64::try_from(ratio).unwrap_or(0), span));
+    add_to(counter, added);
+}
+
+/// Adds what flowed between two frames: a rate per second over the span, or what a count grew by. A count that
+/// is smaller than before wrapped or began anew: how far it had come is not known, and nothing is added.
+fn flow(counter: &mut Reading, point: PointId, (before, frame): (Option<&Frame>, &Frame), span: Nanoseconds) {
+    let now = reading(frame, point).map(|now| u64::try_from(now).unwrap_or(0));
+    let is_rate = frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
+    let added = now.map(|now| {
+        if is_rate {
+            let flowed = u128::from(now) * u128::from(span.0) / u128::from(Nanoseconds::SECOND.0);
+            u64::try_from(flowed).unwrap_or(0)
+        } else {
+            let last = before.map_or(Err(Absence::NotYet), |before| reading(before, point));
+            let last = last.map_or(now, |last| u64::try_from(last).unwrap_or(0));
+            now.saturating_sub(last)
+        }
+    });
+    add_to(counter, added);
+}
+
+fn add_to(counter: &mut Reading, added: Result<u64, Absence>) {
+    match added {
+        Ok(added) => {
             *counter = Ok(counter.unwrap_or(0).saturating_add(i64::try_from(added).unwrap_or(0)));
         }
         Err(absence) if counter.is_err() => *counter = Err(absence),

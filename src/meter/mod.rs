@@ -124,8 +124,10 @@ struct Gpu {
     xids: Xids,
     bench: Bench,
     frame: Option<Arc<Frame>>,
-    /// Nanoseconds integrated of every ratio that has a counter.
+    /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
     integrals: Vec<Reading>,
+    /// The same of every GPU instance that was ever met, by its id.
+    instances: BTreeMap<u32, Box<[Reading]>>,
     busy: Reading,
     place: Place,
     /// Whether its next frame goes on from nothing: its lane is another one.
@@ -299,6 +301,7 @@ impl Gpu {
             bench: Bench::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
+            instances: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             place: Place::new(at),
             begins: false,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{Level, Rows, device_points, families};
+use crate::catalogue::{Level, PointId, Rows, device_points, families, first_point};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
@@ -81,6 +81,7 @@ impl Meter {
             frame: gpu.frame.clone(),
             fresh: gpu.fresh(now, &self.policy),
             integrals: gpu.integrals.clone(),
+            instances: gpu.instances.clone(),
             busy: gpu.busy,
             slot: slot
                 .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
@@ -195,12 +196,28 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
     if let Some((call, lasting)) = state.in_flight {
         own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
     }
-    if let Some(source) = gpu.account.source() {
-        let mut labels = with("metric", "gpu_busy_seconds_total");
-        labels.push(("source", source.name().into()));
+    for (metric, source) in sources(gpu) {
+        let mut labels = with("metric", metric);
+        labels.push(("source", source.into()));
         own.add("gpumeter_source_info", labels, 1);
     }
 }
+
+/// Which meter serves the metrics whose exactness depends on it.
+fn sources(gpu: &Gpu) -> Vec<(&'static str, &'static str)> {
+    let busy = gpu.account.source().map(|source| ("gpu_busy_seconds_total", source.name()));
+    let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
+    let read = SOURCE_MATTERS
+        .iter()
+        .filter_map(|(metric, point)| Some((*metric, via.get(*point).copied().flatten()?.name())));
+    busy.into_iter().chain(read).collect()
+}
+
+/// Metrics that mean something a little different by each of their sources: a mean or a moment, a rate or a count.
+const SOURCE_MATTERS: [(&str, PointId); 2] = [
+    ("gpu_power_watts", first_point("gpu_power_watts")),
+    ("gpu_pcie_bytes_total", first_point("gpu_pcie_bytes_total")),
+];
 
 fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -248,7 +265,7 @@ pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
     let mut absent: Vec<_> =
         answers.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect();
     for family in families() {
-        let Rows::Integral([integral]) = family.rows else { continue };
+        let Rows::Integral([integral, ..]) = family.rows else { continue };
         if let Some((_, absence)) = absent.iter().find(|(name, _)| *name == integral.of) {
             absent.push((family.name, *absence));
         }

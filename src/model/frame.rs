@@ -160,7 +160,7 @@ pub struct InstanceFrame {
     /// Which instance.
     pub identity: InstanceIdentity,
     /// Its values, by the order of the catalogue's instance values.
-    pub readings: [Reading; 3],
+    pub readings: Box<[Reading]>,
 }
 
 /// A process that has a context on a GPU.

@@ -20,8 +20,8 @@ pub use frame::{
     CallTime, EndedProcess, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
 };
 pub use gpu::{
-    GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Whereabouts, XidCount,
-    XidSource,
+    FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Platform,
+    Via, Whereabouts, XidCount, XidSource,
 };
 pub use health::{HealthState, Reason, Remedy, Verdict};
 pub use holder::{Facts, Holder, HolderId, HolderKind};

@@ -4,6 +4,7 @@
 //! parallel to it. So an encoder may keep what it rendered of the labels for as long as it sees the same
 //! roster, and cannot put a value under another series' labels.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::frame::Tier;
@@ -171,8 +172,11 @@ pub struct GpuState {
     pub frame: Option<Arc<Frame>>,
     /// Whether each tier of the frame is young enough to be shown, by [`Tier`] order.
     pub fresh: [bool; 3],
-    /// Nanoseconds integrated by the agent, by the catalogue's integral number.
+    /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
     pub integrals: Vec<Reading>,
+    /// Nanoseconds integrated by the agent of each GPU instance, by its id and the order of the catalogue's
+    /// instance values.
+    pub instances: BTreeMap<u32, Box<[Reading]>>,
     /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
     pub busy: Reading,
     /// Slot time in closed and committed windows, in nanoseconds.

@@ -2,13 +2,17 @@
 //!
 //! A metric from a new driver call adds a value to the catalogue's `CallValue` and its function here.
 
+mod structures;
+
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, ask};
+use super::door::{Door, Handle, Refusal, ask};
 use crate::catalogue::CallValue;
 use crate::model::Absence;
+
+pub(super) use structures::{fabric, memory};
 
 /// A driver function that brings one or more values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,33 +20,115 @@ pub(super) enum Function {
     Utilization,
     Encoder,
     Decoder,
+    Jpeg,
+    Ofa,
     Memory,
+    Bar1,
     PowerUsage,
     PowerLimitEnforced,
+    PowerLimitRequested,
+    PowerLimitDefault,
+    PowerLimitRange,
     Energy,
+    TemperatureVersioned,
     Temperature,
-    ClockSm,
-    ClockMemory,
+    Threshold(u32),
+    Fan(u32),
+    Clock(u32),
+    ClockMax(u32),
+    PerformanceState,
     PcieReplays,
+    PcieGeneration,
+    PcieGenerationMax,
+    PcieWidth,
+    PcieWidthMax,
+    EccCounter { kind: u32, counter: u32, location: u32 },
+    Sram,
+    Remap,
+    Banks,
+    RetiredPending,
+    Fabric,
 }
 
 /// The function that brings a value.
 pub(super) const fn function(value: CallValue) -> Function {
+    place(value).0
+}
+
+/// The function that brings a value, and where the value stands in its answer.
+const fn place(value: CallValue) -> (Function, usize) {
     match value {
-        CallValue::UtilizationGpu | CallValue::UtilizationMemory => Function::Utilization,
-        CallValue::UtilizationEncoder => Function::Encoder,
-        CallValue::UtilizationDecoder => Function::Decoder,
-        CallValue::MemoryTotal
-        | CallValue::MemoryUsed
-        | CallValue::MemoryFree
-        | CallValue::MemoryReserved => Function::Memory,
-        CallValue::PowerUsage => Function::PowerUsage,
-        CallValue::PowerLimitEnforced => Function::PowerLimitEnforced,
-        CallValue::Energy => Function::Energy,
-        CallValue::Temperature => Function::Temperature,
-        CallValue::ClockSm => Function::ClockSm,
-        CallValue::ClockMemory => Function::ClockMemory,
-        CallValue::PcieReplays => Function::PcieReplays,
+        CallValue::UtilizationGpu => (Function::Utilization, 0),
+        CallValue::UtilizationMemory => (Function::Utilization, 1),
+        CallValue::UtilizationEncoder => (Function::Encoder, 0),
+        CallValue::UtilizationDecoder => (Function::Decoder, 0),
+        CallValue::UtilizationJpeg => (Function::Jpeg, 0),
+        CallValue::UtilizationOfa => (Function::Ofa, 0),
+        CallValue::MemoryTotal => (Function::Memory, 0),
+        CallValue::MemoryUsed => (Function::Memory, 1),
+        CallValue::MemoryFree => (Function::Memory, 2),
+        CallValue::MemoryReserved => (Function::Memory, 3),
+        CallValue::Bar1Total => (Function::Bar1, 0),
+        CallValue::Bar1Used => (Function::Bar1, 1),
+        CallValue::PowerUsage => (Function::PowerUsage, 0),
+        CallValue::PowerLimitEnforced => (Function::PowerLimitEnforced, 0),
+        CallValue::PowerLimitRequested => (Function::PowerLimitRequested, 0),
+        CallValue::PowerLimitDefault => (Function::PowerLimitDefault, 0),
+        CallValue::PowerLimitMin => (Function::PowerLimitRange, 0),
+        CallValue::PowerLimitMax => (Function::PowerLimitRange, 1),
+        CallValue::Energy => (Function::Energy, 0),
+        CallValue::TemperatureVersioned => (Function::TemperatureVersioned, 0),
+        CallValue::Temperature => (Function::Temperature, 0),
+        CallValue::Threshold(threshold) => (Function::Threshold(threshold), 0),
+        CallValue::Fan(fan) => (Function::Fan(fan), 0),
+        CallValue::Clock(clock) => (Function::Clock(clock), 0),
+        CallValue::ClockMax(clock) => (Function::ClockMax(clock), 0),
+        CallValue::PerformanceState => (Function::PerformanceState, 0),
+        CallValue::PcieReplays => (Function::PcieReplays, 0),
+        CallValue::PcieGeneration => (Function::PcieGeneration, 0),
+        CallValue::PcieGenerationMax => (Function::PcieGenerationMax, 0),
+        CallValue::PcieWidth => (Function::PcieWidth, 0),
+        CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
+        CallValue::FabricState => (Function::Fabric, 0),
+        CallValue::EccCounter { .. }
+        | CallValue::SramCorrected
+        | CallValue::SramUncorrected
+        | CallValue::SramCorrectedLifetime
+        | CallValue::SramUncorrectedLifetime
+        | CallValue::SramThresholdExceeded
+        | CallValue::RemappedCorrectable
+        | CallValue::RemappedUncorrectable
+        | CallValue::RemapPending
+        | CallValue::RemapFailure
+        | CallValue::BanksMax
+        | CallValue::BanksHigh
+        | CallValue::BanksPartial
+        | CallValue::BanksLow
+        | CallValue::BanksNone
+        | CallValue::RetiredPending => place_of_error(value),
+    }
+}
+
+const fn place_of_error(value: CallValue) -> (Function, usize) {
+    match value {
+        CallValue::EccCounter { kind, counter, location } => {
+            (Function::EccCounter { kind, counter, location }, 0)
+        }
+        CallValue::SramCorrected => (Function::Sram, 0),
+        CallValue::SramUncorrected => (Function::Sram, 1),
+        CallValue::SramCorrectedLifetime => (Function::Sram, 2),
+        CallValue::SramUncorrectedLifetime => (Function::Sram, 3),
+        CallValue::SramThresholdExceeded => (Function::Sram, 4),
+        CallValue::RemappedCorrectable => (Function::Remap, 0),
+        CallValue::RemappedUncorrectable => (Function::Remap, 1),
+        CallValue::RemapPending => (Function::Remap, 2),
+        CallValue::RemapFailure => (Function::Remap, 3),
+        CallValue::BanksMax => (Function::Banks, 0),
+        CallValue::BanksHigh => (Function::Banks, 1),
+        CallValue::BanksPartial => (Function::Banks, 2),
+        CallValue::BanksLow => (Function::Banks, 3),
+        CallValue::BanksNone => (Function::Banks, 4),
+        _ => (Function::RetiredPending, 0),
     }
 }
 
@@ -51,89 +137,130 @@ pub(super) type Answer = Result<Values, Absence>;
 
 /// The values of one answer, in the driver's units.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Values {
-    first: u64,
-    second: u64,
-    third: u64,
-    fourth: Option<u64>,
-}
+pub(super) struct Values([Option<u64>; 5]);
 
 impl Values {
-    const fn one(value: u64) -> Self {
-        Self { first: value, second: 0, third: 0, fourth: None }
+    fn of<const N: usize>(values: [u64; N]) -> Self {
+        let mut all = Self::default();
+        for (place, value) in all.0.iter_mut().zip(values) {
+            *place = Some(value);
+        }
+        all
     }
 
     /// One value of the answer of its [`function`].
     pub(super) fn get(&self, value: CallValue) -> Result<u64, Absence> {
-        match value {
-            CallValue::UtilizationMemory | CallValue::MemoryUsed => Ok(self.second),
-            CallValue::MemoryFree => Ok(self.third),
-            CallValue::MemoryReserved => self.fourth.ok_or(Absence::NotSupported),
-            _ => Ok(self.first),
-        }
+        self.0.get(place(value).1).copied().flatten().ok_or(Absence::NotSupported)
     }
 }
 
 /// Calls one function.
-pub(super) fn call(door: &mut Door, Handle(device): Handle, function: Function) -> Answer {
-    let mut value: c_uint = 0;
+pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answer {
     match function {
-        Function::Utilization => {
-            let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
-            ask!(door, nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
-            return Ok(Values { first: rates.gpu.into(), second: rates.memory.into(), ..Values::default() });
-        }
-        Function::Memory => return memory(door, Handle(device)),
-        Function::Encoder => {
-            let mut period: c_uint = 0;
-            ask!(door, nvmlDeviceGetEncoderUtilization(device, &raw mut value, &raw mut period))?;
-        }
-        Function::Decoder => {
-            let mut period: c_uint = 0;
-            ask!(door, nvmlDeviceGetDecoderUtilization(device, &raw mut value, &raw mut period))?;
-        }
-        Function::PowerUsage => ask!(door, nvmlDeviceGetPowerUsage(device, &raw mut value))?,
-        Function::PowerLimitEnforced => ask!(door, nvmlDeviceGetEnforcedPowerLimit(device, &raw mut value))?,
-        Function::Energy => {
-            let mut energy: u64 = 0;
-            ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut energy))?;
-            return Ok(Values::one(energy));
-        }
-        Function::Temperature => {
-            let sensor = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
-            ask!(door, nvmlDeviceGetTemperature(device, sensor, &raw mut value))?;
-        }
-        Function::ClockSm => {
-            let clock = sys::nvmlClockType_enum_NVML_CLOCK_SM;
-            ask!(door, nvmlDeviceGetClockInfo(device, clock, &raw mut value))?;
-        }
-        Function::ClockMemory => {
-            let clock = sys::nvmlClockType_enum_NVML_CLOCK_MEM;
-            ask!(door, nvmlDeviceGetClockInfo(device, clock, &raw mut value))?;
-        }
-        Function::PcieReplays => ask!(door, nvmlDeviceGetPcieReplayCounter(device, &raw mut value))?,
+        Function::Utilization => structures::utilization(door, device),
+        Function::Memory => memory(door, device),
+        Function::Bar1 => structures::bar1(door, device),
+        Function::PowerLimitRange => structures::power_limits(door, device),
+        Function::TemperatureVersioned => structures::temperature(door, device),
+        Function::Sram => structures::sram(door, device),
+        Function::Remap => structures::remap(door, device),
+        Function::Banks => structures::banks(door, device),
+        Function::Fabric => fabric(door, device).map(|fabric| Values::of([fabric.state()])),
+        Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
+        _ => Ok(Values::of([number(door, device, function)?.into()])),
     }
-    Ok(Values::one(value.into()))
 }
 
-/// Total, used, free, reserved. Drivers before 510 have only the first version, which knows no reserve.
-pub(super) fn memory(door: &mut Door, Handle(device): Handle) -> Answer {
-    let version = u32::try_from(size_of::<sys::nvmlMemory_v2_t>()).unwrap_or(0) | (2 << 24);
-    let mut second = sys::nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
-    let answer = ask!(door, nvmlDeviceGetMemoryInfo_v2(device, &raw mut second));
-    match answer.map_err(Absence::from) {
-        Ok(()) => Ok(Values {
-            first: second.total,
-            second: second.used,
-            third: second.free,
-            fourth: Some(second.reserved),
-        }),
-        Err(absence) if absence.is_permanent() => {
-            let mut first = sys::nvmlMemory_t { total: 0, free: 0, used: 0 };
-            ask!(door, nvmlDeviceGetMemoryInfo(device, &raw mut first))?;
-            Ok(Values { first: first.total, second: first.used, third: first.free, fourth: None })
+/// Functions that bring one long number.
+fn long(door: &mut Door, Handle(device): Handle, function: Function) -> Result<u64, Refusal> {
+    let mut value: u64 = 0;
+    match function {
+        Function::EccCounter { kind, counter, location } => {
+            ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut value))?;
         }
-        Err(absence) => Err(absence),
+        Function::Energy => ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
+        _ => return Err(Refusal::NoSymbol),
+    }
+    Ok(value)
+}
+
+/// Functions that bring one number.
+fn number(door: &mut Door, Handle(device): Handle, function: Function) -> Result<c_uint, Refusal> {
+    let (mut number, mut period): (c_uint, c_uint) = (0, 0);
+    let value = &raw mut number;
+    let period = &raw mut period;
+    match function {
+        Function::Encoder => ask!(door, nvmlDeviceGetEncoderUtilization(device, value, period)),
+        Function::Decoder => ask!(door, nvmlDeviceGetDecoderUtilization(device, value, period)),
+        Function::Jpeg => ask!(door, nvmlDeviceGetJpgUtilization(device, value, period)),
+        Function::Ofa => ask!(door, nvmlDeviceGetOfaUtilization(device, value, period)),
+        Function::PowerUsage => ask!(door, nvmlDeviceGetPowerUsage(device, value)),
+        Function::PowerLimitEnforced => ask!(door, nvmlDeviceGetEnforcedPowerLimit(device, value)),
+        Function::PowerLimitRequested => ask!(door, nvmlDeviceGetPowerManagementLimit(device, value)),
+        Function::PowerLimitDefault => {
+            ask!(door, nvmlDeviceGetPowerManagementDefaultLimit(device, value))
+        }
+        Function::Temperature => {
+            ask!(door, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, value))
+        }
+        Function::Threshold(threshold) => {
+            ask!(door, nvmlDeviceGetTemperatureThreshold(device, threshold, value))
+        }
+        Function::Fan(fan) => match ask!(door, nvmlDeviceGetFanSpeed_v2(device, fan, value)) {
+            Err(Refusal::NoSymbol) if fan == 0 => ask!(door, nvmlDeviceGetFanSpeed(device, value)),
+            answer => answer,
+        },
+        Function::Clock(clock) => ask!(door, nvmlDeviceGetClockInfo(device, clock, value)),
+        Function::ClockMax(clock) => ask!(door, nvmlDeviceGetMaxClockInfo(device, clock, value)),
+        _ => return state(door, Handle(device), function),
+    }?;
+    Ok(number)
+}
+
+/// Functions that bring one number which says how something stands.
+fn state(door: &mut Door, Handle(device): Handle, function: Function) -> Result<c_uint, Refusal> {
+    let mut number: c_uint = 0;
+    let value = &raw mut number;
+    match function {
+        Function::PerformanceState => {
+            ask!(door, nvmlDeviceGetPerformanceState(device, value))?;
+            // 32 is NVML's word for not knowing.
+            if number == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
+                return Err(Refusal::Code(super::door::NOT_SUPPORTED));
+            }
+            Ok(())
+        }
+        Function::PcieGeneration => ask!(door, nvmlDeviceGetCurrPcieLinkGeneration(device, value)),
+        Function::PcieGenerationMax => ask!(door, nvmlDeviceGetMaxPcieLinkGeneration(device, value)),
+        Function::PcieWidth => ask!(door, nvmlDeviceGetCurrPcieLinkWidth(device, value)),
+        Function::PcieWidthMax => ask!(door, nvmlDeviceGetMaxPcieLinkWidth(device, value)),
+        Function::RetiredPending => ask!(door, nvmlDeviceGetRetiredPagesPendingStatus(device, value)),
+        Function::PcieReplays => ask!(door, nvmlDeviceGetPcieReplayCounter(device, value)),
+        _ => Err(Refusal::NoSymbol),
+    }?;
+    Ok(number)
+}
+
+/// The uncorrected SRAM errors of a MIG instance since the driver was loaded: all that is told of one.
+pub(super) fn instance_errors(door: &mut Door, device: Handle) -> Result<u64, Absence> {
+    let function = Function::EccCounter { kind: 1, counter: 0, location: 7 };
+    Ok(long(door, device, function)?)
+}
+
+/// Whether ECC is on; none where the board has none.
+pub(super) fn ecc(door: &mut Door, Handle(device): Handle) -> Result<(), Absence> {
+    let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
+    ask!(door, nvmlDeviceGetEccMode(device, &raw mut current, &raw mut pending))?;
+    if current == 0 { Err(Absence::NotSupported) } else { Ok(()) }
+}
+
+/// How many fans the board has; without the function as many as answer.
+pub(super) fn fans(door: &mut Door, Handle(device): Handle) -> Result<u32, Absence> {
+    let mut count: c_uint = 0;
+    match ask!(door, nvmlDeviceGetNumFans(device, &raw mut count)) {
+        Ok(()) => Ok(count),
+        Err(Refusal::NoSymbol) => Ok(u32::MAX),
+        Err(refusal) => Err(refusal.into()),
     }
 }
 
@@ -149,10 +276,36 @@ pub(super) fn margin(door: &mut Door, Handle(device): Handle) -> Result<i64, Abs
 pub(super) fn reasons(door: &mut Door, Handle(device): Handle) -> Result<u64, Absence> {
     let mut reasons: u64 = 0;
     let answer = ask!(door, nvmlDeviceGetCurrentClocksEventReasons(device, &raw mut reasons));
-    if let Err(super::door::Refusal::NoSymbol) = answer {
+    if let Err(Refusal::NoSymbol) = answer {
         ask!(door, nvmlDeviceGetCurrentClocksThrottleReasons(device, &raw mut reasons))?;
     } else {
         answer?;
     }
     Ok(reasons)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::catalogue::{Source, device_points};
+
+    #[test]
+    fn no_two_values_of_the_catalogue_stand_in_one_place() {
+        let calls = device_points().flat_map(|(_, point)| point.sources).filter_map(|source| match source {
+            Source::Call { value, .. } => Some(*value),
+            _ => None,
+        });
+        let values: Vec<CallValue> = calls.collect();
+        let places: BTreeSet<_> = values.iter().map(|value| place(*value)).collect();
+        assert_eq!(places.len(), values.len(), "each value is read for one point");
+    }
+
+    #[test]
+    fn a_value_that_the_answer_does_not_hold_is_absent() {
+        let first_version = Values::of([100, 40, 60]);
+        assert_eq!(first_version.get(CallValue::MemoryFree), Ok(60));
+        assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NotSupported));
+    }
 }

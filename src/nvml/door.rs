@@ -85,7 +85,7 @@ pub(super) enum Refusal {
 }
 
 const UNINITIALIZED: c_uint = 1;
-const NOT_SUPPORTED: c_uint = 3;
+pub(super) const NOT_SUPPORTED: c_uint = 3;
 const NO_PERMISSION: c_uint = 4;
 pub(super) const NOT_FOUND: c_uint = 6;
 pub(super) const INSUFFICIENT_SIZE: c_uint = 7;
@@ -95,7 +95,7 @@ const FUNCTION_NOT_FOUND: c_uint = 13;
 const GPU_IS_LOST: c_uint = 15;
 const LIB_RM_VERSION_MISMATCH: c_uint = 18;
 const UNKNOWN: c_uint = 999;
-const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
+pub(super) const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
 const DEPRECATED: c_uint = 26;
 const NOT_READY: c_uint = 27;
 const GPU_NOT_FOUND: c_uint = 28;

@@ -1,21 +1,35 @@
 //! The batched field call: many values for one trip into the driver, each with its scope.
 
+use std::ops::Range;
+
 use nvml_wrapper_sys::bindings as sys;
 
 use super::door::{Door, Handle, Refusal, ask};
 use crate::model::Absence;
 use crate::record::Value;
 
-/// What to ask: a field id and its scope.
+/// What to ask: a field id and its scope; of several scopes in a row the answers are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Field {
     pub(super) id: u32,
     pub(super) scope: u32,
+    pub(super) scopes: u32,
+    /// The value at which the answer is 1, else 0; none: the answer itself.
+    pub(super) is: Option<i64>,
+}
+
+impl Field {
+    /// A field of one scope.
+    pub(super) const fn one(id: u32, scope: u32) -> Self {
+        Self { id, scope, scopes: 1, is: None }
+    }
 }
 
 /// A batch of fields with its buffer, kept between ticks.
 pub(super) struct Batch {
     fields: Vec<Field>,
+    /// Where the answers to each field stand in the buffer.
+    places: Vec<Range<usize>>,
     buffer: Vec<sys::nvmlFieldValue_t>,
 }
 
@@ -24,8 +38,17 @@ unsafe impl Send for Batch {}
 
 impl Batch {
     pub(super) fn new(fields: Vec<Field>) -> Self {
-        let buffer = fields.iter().map(|field| blank(*field)).collect();
-        Self { fields, buffer }
+        let mut next = 0;
+        let places = fields
+            .iter()
+            .map(|field| {
+                let first = next;
+                next += field.scopes as usize;
+                first..next
+            })
+            .collect();
+        let buffer = fields.iter().flat_map(|field| blanks(*field)).collect();
+        Self { fields, places, buffer }
     }
 
     /// Asks for all fields; the answers stand in the order of the fields. By position, since some drivers
@@ -34,8 +57,9 @@ impl Batch {
         if self.fields.is_empty() {
             return Ok(());
         }
-        for (place, field) in self.buffer.iter_mut().zip(&self.fields) {
-            *place = blank(*field);
+        for (place, blank) in self.buffer.iter_mut().zip(self.fields.iter().flat_map(|field| blanks(*field)))
+        {
+            *place = blank;
         }
         let count = i32::try_from(self.buffer.len()).unwrap_or(i32::MAX);
         ask!(door, nvmlDeviceGetFieldValues(device, count, self.buffer.as_mut_ptr()))?;
@@ -61,7 +85,18 @@ impl Batch {
 
     /// The answer to the field at that position.
     pub(super) fn value(&self, position: usize) -> Result<i64, Absence> {
-        self.buffer.get(position).map_or(Err(Absence::NotYet), decode)
+        let value = self.answers(position).iter().map(decode).reduce(add).unwrap_or(Err(Absence::NotYet))?;
+        let is = self.fields.get(position).and_then(|field| field.is);
+        Ok(is.map_or(value, |is| i64::from(value == is)))
+    }
+
+    /// Whether the field at that position is answered in 64 bits.
+    pub(super) fn is_wide(&self, position: usize) -> bool {
+        self.answers(position).iter().all(|answer| matches!(answer.valueType, 2..=4))
+    }
+
+    fn answers(&self, position: usize) -> &[sys::nvmlFieldValue_t] {
+        self.places.get(position).and_then(|place| self.buffer.get(place.clone())).unwrap_or_default()
     }
 
     /// Where a field stands in the batch.
@@ -70,10 +105,19 @@ impl Batch {
     }
 }
 
-fn blank(field: Field) -> sys::nvmlFieldValue_t {
+/// The sum of two scopes; one that answers nothing would be missing from it, so there is none.
+fn add(left: Result<i64, Absence>, right: Result<i64, Absence>) -> Result<i64, Absence> {
+    left?.checked_add(right?).ok_or(Absence::Rejected)
+}
+
+fn blanks(field: Field) -> impl Iterator<Item = sys::nvmlFieldValue_t> {
+    (0..field.scopes).map(move |step| blank(field.id, field.scope.wrapping_add(step)))
+}
+
+fn blank(id: u32, scope: u32) -> sys::nvmlFieldValue_t {
     sys::nvmlFieldValue_t {
-        fieldId: field.id,
-        scopeId: field.scope,
+        fieldId: id,
+        scopeId: scope,
         timestamp: 0,
         latencyUsec: 0,
         valueType: 0,
@@ -120,5 +164,62 @@ pub(super) fn whole(value: f64) -> Result<i64, Absence> {
         Ok(value.round() as i64)
     } else {
         Err(Absence::Rejected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch whose answers stand in the buffer as a driver would leave them: code, type, value.
+    fn answered(fields: Vec<Field>, answers: &[(u32, u32, u64)]) -> Batch {
+        let mut batch = Batch::new(fields);
+        assert_eq!(batch.buffer.len(), answers.len());
+        for (place, (code, kind, value)) in batch.buffer.iter_mut().zip(answers) {
+            place.nvmlReturn = *code;
+            place.valueType = *kind;
+            place.value.ullVal = *value;
+        }
+        batch
+    }
+
+    #[test]
+    fn links_are_added_up_and_one_that_does_not_answer_leaves_no_sum() {
+        let links = Field { scopes: 3, ..Field::one(165, 0) };
+        let fields = vec![links, Field::one(83, 0)];
+        let batch = answered(fields.clone(), &[(0, 1, 1), (0, 1, 0), (0, 1, 1), (0, 3, 9)]);
+        assert_eq!((batch.value(0), batch.value(1)), (Ok(2), Ok(9)));
+        assert_eq!(batch.buffer.iter().map(|one| one.scopeId).collect::<Vec<_>>(), [0, 1, 2, 0]);
+        let batch = answered(fields, &[(0, 1, 1), (3, 1, 0), (0, 1, 1), (0, 3, 9)]);
+        assert_eq!((batch.value(0), batch.value(1)), (Err(Absence::NotSupported), Ok(9)));
+    }
+
+    #[test]
+    fn a_sum_above_what_can_be_counted_is_rejected() {
+        let links = Field { scopes: 2, ..Field::one(138, 0) };
+        let most = u64::try_from(i64::MAX).unwrap_or(0);
+        let batch = answered(vec![links], &[(0, 3, most), (0, 3, 1)]);
+        assert_eq!(batch.value(0), Err(Absence::Rejected));
+    }
+
+    #[test]
+    fn one_of_several_states_is_1_and_an_answer_that_failed_is_none() {
+        let is = |value| Field { is: Some(value), ..Field::one(230, 0) };
+        let batch = answered(vec![is(0), is(2), is(2)], &[(0, 1, 2), (0, 1, 2), (999, 1, 2)]);
+        assert_eq!([0, 1, 2].map(|place| batch.value(place)), [Ok(0), Ok(1), Err(Absence::Failed)]);
+    }
+
+    #[test]
+    fn only_64_bits_are_wide() {
+        let fields = vec![Field::one(197, 0), Field::one(198, 0)];
+        let batch = answered(fields, &[(0, 1, 5), (0, 3, 5)]);
+        assert_eq!([0, 1].map(|place| batch.is_wide(place)), [false, true]);
+    }
+
+    #[test]
+    fn signed_answers_keep_their_sign() {
+        let limit = i64::from(-2_i32).cast_unsigned();
+        let batch = answered(vec![Field::one(194, 0)], &[(0, 5, limit)]);
+        assert_eq!(batch.value(0), Ok(-2));
     }
 }

@@ -9,18 +9,30 @@ use super::calls;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::Pair;
 use super::inventory::{name, uuid};
-use crate::catalogue::CallValue;
-use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading};
+use super::plan::believe;
+use crate::catalogue::{CallValue, InstanceValue};
+use crate::model::frame::Tier;
+use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Unit};
 
-/// GPM's graphics engine activity, in percent.
-const GR_ENGINE: u32 = 1;
+/// GPM's ids of the ratios of an instance.
+const RATIOS: [(InstanceValue, u32); 5] = [
+    (InstanceValue::GrEngineActive, 1),
+    (InstanceValue::SmActive, 2),
+    (InstanceValue::SmOccupancy, 3),
+    (InstanceValue::TensorActive, 5),
+    (InstanceValue::DramActive, 10),
+];
 const PERCENT: i64 = 10_000_000;
 
-/// One MIG instance with its sample buffers.
+/// One MIG instance with its sample buffers and its latest readings.
 pub(super) struct Instance {
     handle: Handle,
     identity: InstanceIdentity,
+    /// Whether its GPU instance is read through it; the other compute instances show the same.
+    first: bool,
     gpm: Option<Pair>,
+    /// By the order of the catalogue's instance values.
+    readings: [Reading; InstanceValue::ALL.len()],
 }
 
 /// The instances of a GPU, by id, and whether none is missing that may come.
@@ -33,15 +45,19 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> (Vec<Instance>
     let mut whole = true;
     for handle in handles {
         match identity(door, handle) {
-            Ok(identity) => {
-                let pair = if gpm { Some(Pair::new(door, vec![GR_ENGINE])) } else { None };
-                whole &= !matches!(&pair, Some(Err(absence)) if !absence.is_permanent());
-                found.push(Instance { handle, identity, gpm: pair.and_then(Result::ok) });
-            }
+            Ok(identity) => found.push(Instance::new(handle, identity)),
             Err(absence) => whole &= absence.is_permanent(),
         }
     }
     found.sort_by_key(|instance| instance.identity.id);
+    let mut last = None;
+    for instance in &mut found {
+        let id = instance.identity.id.gpu_instance;
+        instance.first = last.replace(id) != Some(id);
+        if instance.first && gpm {
+            whole &= instance.pair_up(door);
+        }
+    }
     (found, whole)
 }
 
@@ -105,6 +121,21 @@ fn profile(name: &str) -> Arc<str> {
 }
 
 impl Instance {
+    fn new(handle: Handle, identity: InstanceIdentity) -> Self {
+        Self { handle, identity, first: false, gpm: None, readings: [Err(Absence::NotYet); _] }
+    }
+
+    /// Gets its sample buffers, and whether that is for good.
+    fn pair_up(&mut self, door: &mut Door) -> bool {
+        match Pair::new(door, RATIOS.map(|(_, id)| id).into()) {
+            Ok(pair) => {
+                self.gpm = Some(pair);
+                true
+            }
+            Err(absence) => absence.is_permanent(),
+        }
+    }
+
     /// What it is.
     pub(super) fn identity(&self) -> &InstanceIdentity {
         &self.identity
@@ -115,23 +146,47 @@ impl Instance {
         self.gpm.is_some()
     }
 
-    /// Reads the instance, in the order of the catalogue's instance values.
-    pub(super) fn read(&mut self, door: &mut Door, parent: Handle) -> InstanceFrame {
-        let memory = calls::memory(door, self.handle);
-        let bytes = |value| {
-            let amount = memory.and_then(|values| values.get(value))?;
-            i64::try_from(amount).map_err(|_| Absence::Rejected)
-        };
-        let readings =
-            [bytes(CallValue::MemoryTotal), bytes(CallValue::MemoryUsed), self.activity(door, parent)];
-        InstanceFrame { identity: self.identity.clone(), readings }
+    /// Reads what is due of the instance: two calls at every tick, one more with the medium and the slow tier.
+    pub(super) fn read(&mut self, door: &mut Door, parent: Handle, due: [bool; 3]) -> InstanceFrame {
+        if self.first {
+            self.read_activity(door, parent);
+            if due[Tier::Medium as usize] {
+                self.read_memory(door);
+            }
+            if due[Tier::Slow as usize] {
+                let errors = calls::instance_errors(door, self.handle);
+                self.put(InstanceValue::SramUncorrected, errors.and_then(whole));
+            }
+        }
+        InstanceFrame { identity: self.identity.clone(), readings: self.readings.into() }
     }
 
-    fn activity(&mut self, door: &mut Door, parent: Handle) -> Reading {
-        let pair = self.gpm.as_mut().ok_or(Absence::NotSupported)?;
-        pair.sample(door, parent, Some(self.identity.id.gpu_instance))?;
-        pair.compute(door)?;
-        pair.value(GR_ENGINE, PERCENT)
+    fn put(&mut self, value: InstanceValue, reading: Reading) {
+        self.readings[value as usize] = reading;
+    }
+
+    fn read_memory(&mut self, door: &mut Door) {
+        let memory = calls::memory(door, self.handle);
+        for (value, from) in [
+            (InstanceValue::MemoryTotal, CallValue::MemoryTotal),
+            (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
+            (InstanceValue::MemoryFree, CallValue::MemoryFree),
+        ] {
+            self.put(value, memory.and_then(|memory| memory.get(from)).and_then(whole));
+        }
+    }
+
+    fn read_activity(&mut self, door: &mut Door, parent: Handle) {
+        let instance = Some(self.identity.id.gpu_instance);
+        let answer = match &mut self.gpm {
+            Some(pair) => pair.sample(door, parent, instance).and_then(|()| pair.compute(door)),
+            None => Err(Absence::NotSupported),
+        };
+        for (value, id) in RATIOS {
+            let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
+            let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
+            self.put(value, believe(ratio, 1, Unit::Ratio));
+        }
     }
 
     pub(super) fn free(self, door: &mut Door) {
@@ -139,4 +194,8 @@ impl Instance {
             pair.free(door);
         }
     }
+}
+
+fn whole(amount: u64) -> Reading {
+    i64::try_from(amount).map_err(|_| Absence::Rejected)
 }

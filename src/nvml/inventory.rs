@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings as sys;
 use super::Library;
 use super::door::{CallSlot, Door, Handle, NOT_FOUND, Refusal, ask};
 use crate::clock::Clock;
-use crate::model::{Absence, GpuId, GpuIdentity};
+use crate::model::{Absence, GpuId};
 
 /// A GPU that the driver counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,27 +90,6 @@ fn c_text(text: &str) -> Vec<u8> {
     text.bytes().filter(|byte| *byte != 0).chain([0]).collect()
 }
 
-/// What the GPU says of itself, and whether that was all it can say. What it does not say is "".
-pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdentity, bool) {
-    let Handle(raw) = device;
-    let mut whole = true;
-    let mut said = |text: Result<Arc<str>, Absence>| {
-        whole &= text.as_ref().err().is_none_or(|absence| absence.is_permanent());
-        text.unwrap_or_default()
-    };
-    let identity = GpuIdentity {
-        model: said(name(door, device)),
-        serial: said(text(|buffer, length| ask!(door, nvmlDeviceGetSerial(raw, buffer, length)))),
-        pci_bus_id: said(pci_bus_id(door, device)),
-        driver_version: said(version(door)),
-        vbios_version: said(text(|buffer, length| {
-            ask!(door, nvmlDeviceGetVbiosVersion(raw, buffer, length))
-        })),
-        mig,
-    };
-    (identity, whole)
-}
-
 /// Whether the GPU is cut into instances; none where it cannot be.
 pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option<bool>, Absence> {
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
@@ -131,7 +110,7 @@ pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, 
     text(|buffer, length| ask!(door, nvmlDeviceGetName(device, buffer, length)))
 }
 
-fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+pub(super) fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     // SAFETY: the structure is integers and characters, for all of which zero is a value.
     let mut pci: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
     ask!(door, nvmlDeviceGetPciInfo_v3(device, &raw mut pci))?;
@@ -140,14 +119,16 @@ fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absen
 
 const TEXT: usize = 96;
 
-fn text(read: impl FnOnce(*mut c_char, c_uint) -> Result<(), Refusal>) -> Result<Arc<str>, Absence> {
+pub(super) fn text(
+    read: impl FnOnce(*mut c_char, c_uint) -> Result<(), Refusal>,
+) -> Result<Arc<str>, Absence> {
     let mut buffer: [c_char; TEXT] = [0; TEXT];
     read(buffer.as_mut_ptr(), TEXT as c_uint)?;
     Ok(read_text(&buffer))
 }
 
 /// A C string of the driver; without its end, or not UTF-8, it is cut or mended rather than believed.
-fn read_text(buffer: &[c_char]) -> Arc<str> {
+pub(super) fn read_text(buffer: &[c_char]) -> Arc<str> {
     let bytes: Vec<u8> = buffer.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
     CStr::from_bytes_until_nul(&bytes)
         .map_or_else(|_| "".into(), |text| text.to_string_lossy().into_owned().into())

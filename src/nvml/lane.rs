@@ -219,7 +219,8 @@ impl Lane {
         self.activity.read(&mut self.door, plan, &mut self.readings, due[Tier::Medium as usize]);
         let (door, device) = (&mut self.door, plan.device);
         if !plan.instances.is_empty() {
-            self.instances = plan.instances.iter_mut().map(|instance| instance.read(door, device)).collect();
+            self.instances =
+                plan.instances.iter_mut().map(|instance| instance.read(door, device, due)).collect();
         }
         let others = medium.unwrap_or_default() + slow.unwrap_or_default();
         let fast = Nanoseconds(since(&self.door, before).0.saturating_sub(others.0));

@@ -7,14 +7,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::calls::{self, Function, Values};
+use super::calls::{self, Function};
 use super::door::{Door, Handle};
-use super::fields::{Batch, Field};
+use super::fields::Batch;
 use super::gpm::Pair;
+use super::identity;
 use super::instances::{self, Instance};
 use super::inventory::{self, Found};
+use super::probe::{self, Choice, Chosen, Way};
 use super::quirks::Quirks;
-use crate::catalogue::{CallValue, Family, Level, PointId, Source, device_points, first_point};
+use crate::catalogue::{CallValue, Level, PointId, device_points, first_point};
 use crate::model::frame::Tier;
 use crate::model::{Absence, GpuIdentity, InstanceId, Reading, Unit};
 
@@ -67,26 +69,13 @@ impl Plan {
         let device = inventory::handle(door, found)?;
         // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
         let mig = inventory::mig_mode(door, device)?;
-        let (identity, whole) = inventory::identity(door, device, mig == Some(true));
+        let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
         door.learn(Quirks::of(&identity.driver_version));
-        let mut probe = Probe::new(door, device, level)?;
-        let mut chosen = Vec::new();
-        let mut blank = Vec::new();
-        for (point, (family, candidates)) in device_points().enumerate() {
-            if family.level > level {
-                blank.push(Err(Absence::NotYet));
-                continue;
-            }
-            match probe.choose(door, candidates.sources) {
-                Ok(source) => {
-                    blank.push(Err(Absence::NotYet));
-                    chosen.push((point, family, source));
-                }
-                Err(absence) => blank.push(Err(absence)),
-            }
-        }
+        let Choice { chosen, blank, via, gpm: can_pair, whole: probed } =
+            probe::choose(door, device, level, &identity.driver_version)?;
+        identity.via = via.into();
         let (instances, complete) =
-            if identity.mig { instances::find(door, device, probe.gpm.is_ok()) } else { (Vec::new(), true) };
+            if identity.mig { instances::find(door, device, can_pair) } else { (Vec::new(), true) };
         let (gpm, allocated) = gpm(door, &chosen);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
         let Apart { utilization, video } = Apart::take(&mut tiers);
@@ -99,7 +88,7 @@ impl Plan {
             video,
             instances,
             blank: blank.into(),
-            provisional: !(whole && complete && allocated && probe.whole),
+            provisional: !(whole && complete && allocated && probed),
             cuttable: mig.is_some(),
             chosen,
         })
@@ -107,14 +96,14 @@ impl Plan {
 
     /// Whether the other plan reads the same things of the same GPU.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        let sources =
-            |plan: &Self| plan.chosen.iter().map(|(point, _, source)| (*point, *source)).collect::<Vec<_>>();
+        let ways =
+            |plan: &Self| plan.chosen.iter().map(|chosen| (chosen.point, chosen.way)).collect::<Vec<_>>();
         self.identity == other.identity
             && self.blank == other.blank
             && self.gpm.is_some() == other.gpm.is_some()
             && self.layout() == other.layout()
             && self.pairs() == other.pairs()
-            && sources(self) == sources(other)
+            && ways(self) == ways(other)
     }
 
     /// Whether the GPU was cut otherwise since; one that cannot tell now has not been.
@@ -151,15 +140,13 @@ impl Plan {
     }
 }
 
-type Chosen = (PointId, &'static Family, Source);
-
 /// The pair, if anything needs one, and whether that is for good.
 fn gpm(door: &mut Door, chosen: &[Chosen]) -> (Option<Gpm>, bool) {
     let metrics: Vec<_> = chosen
         .iter()
-        .filter_map(|(point, family, source)| match source {
-            Source::Gpm { id, times } => {
-                Some(Ask { point: *point, unit: family.unit, from: *id, times: *times })
+        .filter_map(|chosen| match chosen.way {
+            Way::Gpm { id, times } => {
+                Some(Ask { point: chosen.point, unit: chosen.family.unit, from: id, times })
             }
             _ => None,
         })
@@ -178,23 +165,23 @@ impl TierPlan {
         let mut wanted = Vec::new();
         let (mut fields, mut margins, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         let mut groups: BTreeMap<Function, Vec<Ask<CallValue>>> = BTreeMap::new();
-        for &(point, family, source) in chosen.iter().filter(|(_, family, _)| family.tier == tier) {
+        for &Chosen { point, family, way } in chosen.iter().filter(|chosen| chosen.family.tier == tier) {
             let unit = family.unit;
-            match source {
-                Source::Field { id, scope, times } => {
+            match way {
+                Way::Field { field, times } => {
                     fields.push(Ask { point, unit, from: wanted.len(), times });
-                    wanted.push(Field { id, scope });
+                    wanted.push(field);
                 }
-                Source::Margin { limit } => {
+                Way::Margin { limit } => {
                     margins.push(Ask { point, unit, from: wanted.len(), times: DEGREES });
-                    wanted.push(Field { id: limit, scope: 0 });
+                    wanted.push(limit);
                 }
-                Source::Call { value, times } => {
+                Way::Call { value, times } => {
                     let group = groups.entry(calls::function(value)).or_default();
                     group.push(Ask { point, unit, from: value, times });
                 }
-                Source::Reason { bit } => reasons.push(Ask { point, unit, from: bit, times: 1 }),
-                Source::Gpm { .. } => {}
+                Way::Reason { bit } => reasons.push(Ask { point, unit, from: bit, times: 1 }),
+                Way::Gpm { .. } => {}
             }
         }
         Self { batch: Batch::new(wanted), fields, margins, calls: groups.into_iter().collect(), reasons }
@@ -239,90 +226,6 @@ fn is_video(point: PointId) -> bool {
 
 /// The margin and its limits come in whole degrees.
 const DEGREES: i64 = 1_000;
-
-/// What the board answers when asked for everything once.
-struct Probe {
-    device: Handle,
-    fields: Batch,
-    answered: Result<(), Absence>,
-    functions: BTreeMap<Function, Result<Values, Absence>>,
-    margin: Result<i64, Absence>,
-    reasons: Result<u64, Absence>,
-    gpm: Result<(), Absence>,
-    /// Whether no failure that may pass decided a choice.
-    whole: bool,
-}
-
-impl Probe {
-    fn new(door: &mut Door, device: Handle, level: Level) -> Result<Self, Absence> {
-        let mut fields = Batch::new(all_fields(level));
-        let answered = fields.read(door, device);
-        let margin = calls::margin(door, device);
-        let reasons = calls::reasons(door, device);
-        let gpm = Pair::supported(door, device);
-        if let Some(absence) = door.take_gone() {
-            return Err(absence);
-        }
-        Ok(Self { device, fields, answered, functions: BTreeMap::new(), margin, reasons, gpm, whole: true })
-    }
-
-    /// The first source that answers; else the first that may answer later; else why the first was refused.
-    fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Source, Absence> {
-        let (mut refused, mut failed) = (None, None);
-        for source in sources {
-            match self.ask(door, *source) {
-                Ok(()) => {
-                    self.whole &= failed.is_none();
-                    return Ok(*source);
-                }
-                Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
-                Err(_) => failed = failed.or(Some(*source)),
-            }
-        }
-        self.whole &= failed.is_none();
-        failed.ok_or(refused.unwrap_or(Absence::NotSupported))
-    }
-
-    fn ask(&mut self, door: &mut Door, source: Source) -> Result<(), Absence> {
-        match source {
-            Source::Field { id, scope, .. } => self.field(Field { id, scope }),
-            Source::Margin { limit } => {
-                self.margin?;
-                self.field(Field { id: limit, scope: 0 })
-            }
-            Source::Call { value, .. } => {
-                let function = calls::function(value);
-                let device = self.device;
-                let answer =
-                    self.functions.entry(function).or_insert_with(|| calls::call(door, device, function));
-                (*answer)?.get(value).map(|_| ())
-            }
-            Source::Reason { .. } => self.reasons.map(|_| ()),
-            Source::Gpm { .. } => self.gpm,
-        }
-    }
-
-    fn field(&self, field: Field) -> Result<(), Absence> {
-        self.answered?;
-        let position = self.fields.position(field).ok_or(Absence::NotSupported)?;
-        self.fields.value(position).map(|_| ())
-    }
-}
-
-fn all_fields(level: Level) -> Vec<Field> {
-    let mut fields: Vec<Field> = device_points()
-        .filter(|(family, _)| family.level <= level)
-        .flat_map(|(_, point)| point.sources)
-        .filter_map(|source| match *source {
-            Source::Field { id, scope, .. } => Some(Field { id, scope }),
-            Source::Margin { limit } => Some(Field { id: limit, scope: 0 }),
-            _ => None,
-        })
-        .collect();
-    fields.sort_unstable();
-    fields.dedup();
-    fields
-}
 
 /// An answer in its family's unit, or rejected when the quantity cannot be that.
 pub(super) fn believe(raw: Result<i64, Absence>, times: i64, unit: Unit) -> Reading {

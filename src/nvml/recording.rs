@@ -209,29 +209,58 @@ macro_rules! plain {
 
 plain! {
     u64, i32,
-    sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlMemory_v2_t, sys::nvmlMarginTemperature_t,
-    sys::nvmlPciInfo_t, sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
-    sys::nvmlSample_t, sys::nvmlAccountingStats_t,
-    sys::nvmlProcessUtilizationSample_t, sys::nvmlGpmSupport_t,
+    sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
+    sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
+    sys::nvmlProcessUtilizationSample_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
+    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t,
+}
+
+/// Structures whose first word says which version is wanted: another one is another question.
+macro_rules! versioned {
+    ($($kind:ty),* $(,)?) => { $(
+        impl Argument for *mut $kind {
+            fn question(self, _: &mut Handles) -> Value {
+                // SAFETY: by the promise of whoever wrote the call this leads to a live structure.
+                if self.is_null() { Value::None } else { Value::Number(unsafe { self.cast::<u32>().read() }.into()) }
+            }
+
+            unsafe fn answer(self, _: usize, _: &mut Handles) -> Value {
+                // SAFETY: by the contract of this function the structure has been filled.
+                unsafe { bytes(self, 1) }
+            }
+        }
+    )* };
+}
+
+versioned! {
+    sys::nvmlMemory_v2_t, sys::nvmlMarginTemperature_t, sys::nvmlTemperature_v1_t, sys::nvmlGpmSupport_t,
+    sys::nvmlEccSramErrorStatus_v1_t, sys::nvmlGpuFabricInfo_v3_t, sys::nvmlPlatformInfo_v2_t,
+}
+
+/// What stands behind a pointer, byte by byte.
+///
+/// # Safety
+///
+/// That many items are there, and all their bytes are set.
+unsafe fn bytes<T>(pointer: *mut T, items: usize) -> Value {
+    if pointer.is_null() {
+        return Value::None;
+    }
+    // SAFETY: the caller's promise is this function's.
+    Value::bytes(unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), items * size_of::<T>()) })
 }
 
 impl<T: Plain> Argument for *mut T {
     unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
-        if self.is_null() {
-            return Value::None;
-        }
         // SAFETY: by the contract of this function that many items are there, and they are plain.
-        Value::bytes(unsafe { std::slice::from_raw_parts(self.cast::<u8>(), items * size_of::<T>()) })
+        unsafe { bytes(self, items) }
     }
 }
 
 impl Argument for *mut u32 {
     unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
-        if self.is_null() {
-            return Value::None;
-        }
         // SAFETY: as above.
-        Value::bytes(unsafe { std::slice::from_raw_parts(self.cast::<u8>(), items * size_of::<u32>()) })
+        unsafe { bytes(self, items) }
     }
 
     unsafe fn length(self) -> usize {

@@ -4,6 +4,7 @@
 
 mod account;
 mod bad_input;
+mod device;
 mod doctor;
 mod faults;
 mod health;

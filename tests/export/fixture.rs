@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{self, Family, INTEGRALS, Rows, device_points, first_point};
+use gpumeter::catalogue::{self, Family, INTEGRALS, InstanceValue, Rows, device_points, first_point};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
@@ -85,10 +85,18 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
         identity: Arc::new(GpuIdentity {
             model: "NVIDIA H100 80GB HBM3".into(),
             serial: "".into(),
+            board_part: "692-2G520-0200-000".into(),
             pci_bus_id: "00000000:0F:00.0".into(),
-            driver_version: "580.95.05".into(),
+            minor_number: index.to_string().into(),
+            architecture: "hopper".into(),
+            compute_capability: "9.0".into(),
             vbios_version: "96.00.74.00.01".into(),
+            driver_version: "580.95.05".into(),
+            cuda_version: "13.0".into(),
             mig,
+            platform: Some(Platform { module_id: "2".into(), ..Platform::default() }),
+            fabric: Some(FabricPlace { cluster_uuid: "".into(), clique: "0".into() }),
+            via: Arc::default(),
         }),
         instances: if mig { vec![instance, second] } else { Vec::new() },
         unsupported: vec![("gpu_power_instant_watts", Absence::NotSupported)],
@@ -182,6 +190,10 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
     readings[first_point("gpu_temperature_margin_celsius")] = Ok(-2_500);
     readings[first_point("gpu_power_instant_watts")] = Err(Absence::NotSupported);
     readings[first_point("gpu_pcie_replays_total")] = Ok(0);
+    // The second action holds.
+    for (place, value) in (first_point("gpu_recovery_action")..).zip([0, 1, 0, 0, 0]) {
+        readings[place] = Ok(value);
+    }
     let frame = Frame {
         gpu: gpu.id.clone(),
         identity: Arc::clone(&gpu.identity),
@@ -195,7 +207,10 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
             .iter()
             .map(|instance| InstanceFrame {
                 identity: instance.identity.clone(),
-                readings: [Ok(40 << 30), Ok(base * 1_000), Err(Absence::NotYet)],
+                readings: std::array::from_fn::<_, { InstanceValue::ALL.len() }, _>(|value| {
+                    if value == 3 { Err(Absence::NotYet) } else { Ok(base * (1_000 + value as i64)) }
+                })
+                .into(),
             })
             .collect(),
         sampled: None,
@@ -211,6 +226,15 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         present: gpu.absence.is_none(),
         frame: Some(Arc::new(frame)),
         fresh: [true; Tier::ALL.len()],
+        instances: gpu
+            .instances
+            .iter()
+            .map(|instance| {
+                let kept =
+                    (0..InstanceValue::ALL.len() as i64).map(|value| Ok(base * (2_500_000_000 + value)));
+                (instance.identity.id.gpu_instance, kept.collect())
+            })
+            .collect(),
         integrals: (0..INTEGRALS as i64).map(|number| Ok(base * (1_500_000_000 + number))).collect(),
         busy: Ok(base * 3_000_000_001),
         slot: Ok(base * 15_000_000_000),

@@ -3,6 +3,7 @@
 
 mod fixture;
 mod golden;
+mod levels;
 mod otlp;
 mod parse;
 mod properties;

@@ -38,3 +38,34 @@ fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
     let (mean, _) = activity(&world.run(30));
     assert_eq!(mean, 0);
 }
+
+#[test]
+fn the_ring_replaces_the_plain_call() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
+        false,
+    );
+    world.tick();
+    let frames = world.run(60);
+    let calls = crate::world::calls(&frames);
+    assert_eq!(calls["nvmlDeviceGetSamples"], 60, "{calls:?}");
+    assert_eq!(calls["nvmlDeviceGetUtilizationRates"], 12, "{calls:?}");
+    assert!(frames.iter().all(|frame| frame.sampled.is_some()));
+    assert!(frames.iter().all(|frame| frame.rejected.is_empty()));
+}
+
+#[test]
+fn who_came_and_went_between_two_lists_is_told_by_accounting() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "a100", "accounting": true}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]},
+            {"pid": 12, "gpu": 0, "phases": [{"from": 31.2, "to": 32.7, "demand": 0.4, "memory_bytes": 1073741824}]}]}"#,
+        false,
+    );
+    let frames = world.run(60);
+    let ended: Vec<_> = frames.iter().flat_map(|frame| &frame.ended_processes).collect();
+    println!("{ended:?}");
+    assert_eq!(ended.len(), 1);
+    assert_eq!((ended[0].pid, ended[0].ran.0), (12, 1_500_000_000));
+}

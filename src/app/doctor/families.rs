@@ -2,7 +2,9 @@
 //!
 //! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
 
-use crate::catalogue::{Family, HoldingValue, Level, ProcessValue, Rows, device_points, families};
+use crate::catalogue::{
+    self, Family, HoldingValue, IdentityValue, Level, ProcessValue, Rows, Source, device_points, families,
+};
 use crate::config::Config;
 use crate::model::{Absence, Frame, Unit};
 
@@ -89,7 +91,13 @@ fn diagnose(
     let answer =
         |name: &str| read.iter().find(|(other, _)| *other == name).map_or(Ok(()), |(_, answer)| *answer);
     let absence = match &family.rows {
-        Rows::Device(_) => answer(family.name).err(),
+        Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => answer(family.name).err(),
+        Rows::Identity(IdentityValue::PlatformInfo) => {
+            frame.identity.platform.is_none().then_some(Absence::NotSupported)
+        }
+        Rows::Identity(IdentityValue::FabricInfo) => {
+            frame.identity.fabric.is_none().then_some(Absence::NotSupported)
+        }
         Rows::Integral(integrals) => integrals.iter().find_map(|integral| answer(integral.of).err()),
         Rows::Process(ProcessValue::Memory) => frame.processes.as_ref().err().copied(),
         Rows::Process(ProcessValue::SmUtilization) => frame.samples.as_ref().err().copied(),
@@ -118,7 +126,7 @@ fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
         let (needs, is) = (family.level.name(), wanted.level.name());
         return Some(format!("needs sampling.level: {needs}, which is {is}"));
     }
-    if matches!(family.rows, Rows::Instance(_)) && !frame.identity.mig {
+    if matches!(family.rows, Rows::Instance(_) | Rows::InstanceIntegral(_)) && !frame.identity.mig {
         return Some("MIG mode is off".into());
     }
     if of_account && !wanted.ledger {
@@ -127,15 +135,24 @@ fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
     (of_money && !wanted.prices).then(|| "needs prices".into())
 }
 
+/// Whether nothing else can tell it.
+fn needs_gpm(family: &Family) -> bool {
+    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. });
+    match &family.rows {
+        Rows::Integral(integrals) => {
+            integrals.iter().all(|integral| catalogue::family(integral.of).is_some_and(needs_gpm))
+        }
+        rows => {
+            let mut sources = rows.points().iter().flat_map(|point| point.sources).peekable();
+            sources.peek().is_some() && sources.all(is_gpm)
+        }
+    }
+}
+
 /// A typed absence as a sentence.
 fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
-    let counters = match &family.rows {
-        Rows::Device(points) => points.iter().flat_map(|point| point.sources).all(|source| source.is_gpm()),
-        Rows::Integral(_) => true,
-        _ => false,
-    };
     match absence {
-        Absence::NotSupported if counters => {
+        Absence::NotSupported if needs_gpm(family) => {
             "this board has no GPU performance monitoring; Hopper and later have".into()
         }
         Absence::NotSupported if frame.identity.mig => {
@@ -145,7 +162,7 @@ fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
         Absence::NoSymbol => {
             format!("driver {} has no function for it; a newer one may", frame.identity.driver_version)
         }
-        Absence::NoPermission if counters => {
+        Absence::NoPermission if needs_gpm(family) => {
             "the driver keeps performance counters for administrators: run as root, give CAP_SYS_ADMIN, or load \
              the module with NVreg_RestrictProfilingToAdminUsers=0"
                 .into()

@@ -6,10 +6,14 @@ use std::ops::Range;
 use super::{Labels, MOST_LABELS, Sample, Sink, Value};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{
-    AccountPoint, Family, HoldingValue, IdentityValue, InstanceValue, Point, ProcessValue, Rows, XidValue,
+    AccountPoint, Family, HoldingValue, IdentityValue, InstancePoint, InstanceValue, Point, ProcessValue,
+    Rows, XidValue,
 };
-use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, PriceEntry, Snapshot};
+use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
 use crate::model::{Fraction, HealthState, Reading, Unit};
+
+/// Label names and values that the catalogue writes.
+type Pairs = &'static [(&'static str, &'static str)];
 
 /// One family of one snapshot on its way into a sink.
 pub(super) struct Walk<'a, S> {
@@ -22,11 +26,16 @@ impl<'a, S: Sink> Walk<'a, S> {
     /// Visits the family's series; `own` are the numbers of its values where it is numbered.
     pub(super) fn rows(&mut self, own: Range<usize>) {
         match &self.family.rows {
-            Rows::Device(points) => self.device(own.start, points),
-            Rows::Integral(_) => self.integral(own),
+            Rows::Device(points) => self.device(own.start, points, |_| true),
+            Rows::State(points) => self.device(own.start, points, |value| value == 1),
+            Rows::Integral(integrals) => {
+                self.integral(own.start, integrals.iter().map(|integral| integral.labels));
+            }
+            Rows::Flow(points) => self.integral(own.start, points.iter().map(|point| point.labels)),
             Rows::Identity(value) => self.identity(*value),
             Rows::Xid(value) => self.xid(*value),
-            Rows::Instance(value) => self.instance(*value),
+            Rows::Instance(points) => self.instance(points),
+            Rows::InstanceIntegral(value) => self.instance_integral(*value),
             Rows::Process(value) => self.process(*value),
             Rows::Account(points) => self.account(points),
             Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
@@ -37,33 +46,41 @@ impl<'a, S: Sink> Walk<'a, S> {
         }
     }
 
-    fn device(&mut self, first: usize, points: &[Point]) {
+    /// Every point is visited; values that are not shown are none.
+    fn device(&mut self, first: usize, points: &'static [Point], is_shown: impl Fn(i64) -> bool) {
         let tier = self.family.tier;
         for (gpu, state) in gpus(self.snapshot) {
             for (number, point) in (first..).zip(points) {
                 let value = state.and_then(|state| state.reading(number, tier).ok());
-                let mut values = [""; MOST_LABELS];
-                values[0] = &gpu.index;
-                values[1] = &gpu.id.uuid;
-                let count = fill(&mut values, 2, point.labels.iter().map(|label| label.1));
-                self.visit(&values[..count], value.map(i128::from));
+                let value = value.filter(|value| is_shown(*value));
+                self.labelled(gpu, point.labels, value);
             }
         }
     }
 
-    fn integral(&mut self, own: Range<usize>) {
+    fn integral(&mut self, first: usize, labels: impl Iterator<Item = Pairs> + Clone) {
         for (gpu, state) in gpus(self.snapshot) {
-            for integral in own.clone() {
-                let value =
-                    state.and_then(|state| state.integrals.get(integral)).and_then(|value| value.ok());
-                self.visit(&[&gpu.index, &gpu.id.uuid], value.map(i128::from));
+            for (place, labels) in (first..).zip(labels.clone()) {
+                let value = state.and_then(|state| state.integrals.get(place)).and_then(|value| value.ok());
+                self.labelled(gpu, labels, value);
             }
         }
+    }
+
+    /// A series of a GPU with labels of its own.
+    fn labelled(&mut self, gpu: &GpuEntry, labels: Pairs, value: Option<i64>) {
+        let mut values = [""; MOST_LABELS];
+        values[0] = &gpu.index;
+        values[1] = &gpu.id.uuid;
+        let count = fill(&mut values, 2, labels.iter().map(|label| label.1));
+        self.visit(&values[..count], value.map(i128::from));
     }
 
     fn identity(&mut self, value: IdentityValue) {
         match value {
             IdentityValue::Info => self.info(),
+            IdentityValue::PlatformInfo => self.platform(),
+            IdentityValue::FabricInfo => self.fabric(),
             IdentityValue::Present => self.per_gpu(|_, state| Some(i128::from(state?.present))),
             IdentityValue::Absence => self.absence(),
             IdentityValue::Up => self.per_gpu(|_, state| Some(i128::from(state?.is_up()))),
@@ -78,14 +95,19 @@ impl<'a, S: Sink> Walk<'a, S> {
         for gpu in &self.snapshot.roster.gpus {
             let identity = &*gpu.identity;
             let mig = if identity.mig { "true" } else { "false" };
-            let labels: [&str; 8] = [
+            let labels: [&str; 13] = [
                 &gpu.index,
                 &gpu.id.uuid,
                 &identity.model,
                 &identity.serial,
+                &identity.board_part,
                 &identity.pci_bus_id,
-                &identity.driver_version,
+                &identity.minor_number,
+                &identity.architecture,
+                &identity.compute_capability,
                 &identity.vbios_version,
+                &identity.driver_version,
+                &identity.cuda_version,
                 mig,
             ];
             self.visit(&labels, Some(1));
@@ -97,6 +119,29 @@ impl<'a, S: Sink> Walk<'a, S> {
             if let Some(reason) = gpu.absence {
                 self.visit(&[&gpu.index, &gpu.id.uuid, reason], Some(1));
             }
+        }
+    }
+
+    fn platform(&mut self) {
+        for gpu in &self.snapshot.roster.gpus {
+            let Some(place) = &gpu.identity.platform else { continue };
+            let labels: [&str; 7] = [
+                &gpu.index,
+                &gpu.id.uuid,
+                &place.chassis_serial,
+                &place.slot,
+                &place.tray,
+                &place.host_id,
+                &place.module_id,
+            ];
+            self.visit(&labels, Some(1));
+        }
+    }
+
+    fn fabric(&mut self) {
+        for gpu in &self.snapshot.roster.gpus {
+            let Some(place) = &gpu.identity.fabric else { continue };
+            self.visit(&[&gpu.index, &gpu.id.uuid, &place.cluster_uuid, &place.clique], Some(1));
         }
     }
 
@@ -163,21 +208,35 @@ impl<'a, S: Sink> Walk<'a, S> {
         }
     }
 
-    fn instance(&mut self, value: InstanceValue) {
+    fn instance(&mut self, points: &[InstancePoint]) {
         let tier = self.family.tier;
         for (gpu, state) in gpus(self.snapshot) {
             let frame =
                 state.filter(|state| state.fresh[tier as usize]).and_then(|state| state.frame.as_deref());
-            // The roster lists compute instances, by id; of each GPU instance the first stands for all.
-            for instances in gpu.instances.chunk_by(|one, next| one.gpu_instance == next.gpu_instance) {
-                let id = instances[0].identity.id.gpu_instance;
+            for instance in gpu_instances(gpu) {
                 // The frame may be of an older shape than the roster: only the ids tell which is which.
-                let reading = frame.and_then(|frame| {
-                    let same = frame.instances.iter().filter(|other| other.identity.id.gpu_instance == id);
-                    same.filter_map(|other| number(other.readings[value as usize])).next()
+                let readings = frame.and_then(|frame| {
+                    let id = instance.identity.id.gpu_instance;
+                    frame.instances.iter().find(|other| other.identity.id.gpu_instance == id)
                 });
-                let labels: [&str; 3] = [&gpu.index, &gpu.id.uuid, &instances[0].gpu_instance];
-                self.visit(&labels, reading);
+                for point in points {
+                    let reading =
+                        readings.and_then(|frame| number(*frame.readings.get(point.value as usize)?));
+                    let mut labels = [""; MOST_LABELS];
+                    labels[..3].copy_from_slice(&[&gpu.index, &gpu.id.uuid, &instance.gpu_instance]);
+                    let count = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
+                    self.visit(&labels[..count], reading);
+                }
+            }
+        }
+    }
+
+    fn instance_integral(&mut self, value: InstanceValue) {
+        for (gpu, state) in gpus(self.snapshot) {
+            for instance in gpu_instances(gpu) {
+                let kept = state.and_then(|state| state.instances.get(&instance.identity.id.gpu_instance));
+                let kept = kept.and_then(|kept| number(*kept.get(value as usize)?));
+                self.visit(&[&gpu.index, &gpu.id.uuid, &instance.gpu_instance], kept);
             }
         }
     }
@@ -291,6 +350,13 @@ impl<'a, S: Sink> Walk<'a, S> {
 
 fn gpus(snapshot: &Snapshot) -> impl Iterator<Item = (&GpuEntry, Option<&GpuState>)> {
     snapshot.roster.gpus.iter().enumerate().map(|(position, gpu)| (gpu, snapshot.gpus.get(position)))
+}
+
+/// The GPU instances on the roster: it lists compute instances, by id; the first of each stands for all.
+fn gpu_instances(gpu: &GpuEntry) -> impl Iterator<Item = &InstanceEntry> {
+    gpu.instances
+        .chunk_by(|one, next| one.gpu_instance == next.gpu_instance)
+        .filter_map(|instances| instances.first())
 }
 
 fn number(reading: Reading) -> Option<i128> {

@@ -1,6 +1,6 @@
-//! XIDs and remapped memory.
+//! XIDs: errors that the driver tells as events, by code and by the action that they call for.
 
-use super::{Family, Kind, Level, Point, Rows, Source, XidValue};
+use super::{Family, Kind, Level, Rows, XidValue};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -44,37 +44,5 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Lean,
         tier: Tier::Fast,
         rows: Rows::Xid(XidValue::Info),
-    },
-    Family {
-        name: "gpu_remapped_rows",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "Memory rows replaced by spare ones over the board's life, by the kind of error that caused it.",
-        labels: &["gpu", "uuid", "cause"],
-        level: Level::Standard,
-        tier: Tier::Slow,
-        rows: Rows::Device(&[
-            Point {
-                labels: &[("cause", "correctable")],
-                sources: &[Source::Field { id: 142, scope: 0, times: 1 }],
-            },
-            Point {
-                labels: &[("cause", "uncorrectable")],
-                sources: &[Source::Field { id: 143, scope: 0, times: 1 }],
-            },
-        ]),
-    },
-    Family {
-        name: "gpu_row_remap_pending",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "1 while a memory row waits for the next reset to be replaced, else 0.",
-        labels: &["gpu", "uuid"],
-        level: Level::Lean,
-        tier: Tier::Slow,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[Source::Field { id: 144, scope: 0, times: 1 }],
-        }]),
     },
 ];

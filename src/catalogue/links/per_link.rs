@@ -1,0 +1,127 @@
+//! What each NVLink says, at level full: up to 36 links per GPU, of which a board has those that it answers.
+
+use crate::catalogue::{Family, Kind, Level, MOST_LINKS, Point, Rows, Source};
+use crate::model::Unit;
+use crate::model::frame::Tier;
+
+const LINKS: usize = MOST_LINKS as usize;
+const KIBIBYTE: i64 = 1_024;
+
+type Label = (&'static str, &'static str);
+
+const NUMBERS: [&str; LINKS] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18",
+    "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
+];
+
+/// Something that every link answers: its label beside `link`, and the fields, best first.
+struct Asked<const SOURCES: usize> {
+    label: Label,
+    fields: [(u32, i64); SOURCES],
+}
+
+/// Labels of all links for all that is asked, link by link.
+const fn labels<const N: usize, const SOURCES: usize>(asked: &[Asked<SOURCES>]) -> [[Label; 2]; N] {
+    let mut labels = [[("", ""); 2]; N];
+    let mut place = 0;
+    while place < N {
+        labels[place] = [("link", NUMBERS[place / asked.len()]), asked[place % asked.len()].label];
+        place += 1;
+    }
+    labels
+}
+
+/// Sources in the same order.
+const fn sources<const N: usize, const SOURCES: usize>(asked: &[Asked<SOURCES>]) -> [[Source; SOURCES]; N] {
+    let mut sources = [[Source::Link { id: 0, link: 0, times: 0 }; SOURCES]; N];
+    let mut place = 0;
+    while place < N {
+        let mut nth = 0;
+        while nth < SOURCES {
+            let (id, times) = asked[place % asked.len()].fields[nth];
+            let link = (place / asked.len()) as u32;
+            sources[place][nth] = Source::Link { id, link, times };
+            nth += 1;
+        }
+        place += 1;
+    }
+    sources
+}
+
+/// Points of these labels, of which the first `count` are the family's, and sources.
+const fn points<const N: usize, const SOURCES: usize>(
+    labels: &'static [[Label; 2]; N],
+    count: usize,
+    sources: &'static [[Source; SOURCES]; N],
+) -> [Point; N] {
+    let mut points = [const { Point { labels: &[], sources: &[] } }; N];
+    let mut place = 0;
+    while place < N {
+        points[place] = Point { labels: labels[place].split_at(count).0, sources: &sources[place] };
+        place += 1;
+    }
+    points
+}
+
+const STATE: &[Asked<1>] = &[Asked { label: ("", ""), fields: [(165, 1)] }];
+static STATE_LABELS: [[Label; 2]; LINKS] = labels(STATE);
+static STATE_SOURCES: [[Source; 1]; LINKS] = sources(STATE);
+static STATE_POINTS: [Point; LINKS] = points(&STATE_LABELS, 1, &STATE_SOURCES);
+
+const BYTES: &[Asked<2>] = &[
+    Asked { label: ("direction", "transmit"), fields: [(138, KIBIBYTE), (202, 1)] },
+    Asked { label: ("direction", "receive"), fields: [(139, KIBIBYTE), (204, 1)] },
+];
+static BYTES_LABELS: [[Label; 2]; LINKS * 2] = labels(BYTES);
+static BYTES_SOURCES: [[Source; 2]; LINKS * 2] = sources(BYTES);
+static BYTES_POINTS: [Point; LINKS * 2] = points(&BYTES_LABELS, 2, &BYTES_SOURCES);
+
+/// The first three up to Hopper, the others from the fifth generation of NVLink on.
+const ERRORS: &[Asked<1>] = &[
+    Asked { label: ("kind", "crc_flit"), fields: [(163, 1)] },
+    Asked { label: ("kind", "replay"), fields: [(161, 1)] },
+    Asked { label: ("kind", "recovery"), fields: [(162, 1)] },
+    Asked { label: ("kind", "malformed_packet"), fields: [(206, 1)] },
+    Asked { label: ("kind", "buffer_overrun"), fields: [(207, 1)] },
+    Asked { label: ("kind", "receive"), fields: [(208, 1)] },
+    Asked { label: ("kind", "local_integrity"), fields: [(211, 1)] },
+    Asked { label: ("kind", "recovery_failed"), fields: [(214, 1)] },
+    Asked { label: ("kind", "effective"), fields: [(219, 1)] },
+    Asked { label: ("kind", "symbol"), fields: [(221, 1)] },
+];
+static ERRORS_LABELS: [[Label; 2]; LINKS * 10] = labels(ERRORS);
+static ERRORS_SOURCES: [[Source; 1]; LINKS * 10] = sources(ERRORS);
+static ERRORS_POINTS: [Point; LINKS * 10] = points(&ERRORS_LABELS, 2, &ERRORS_SOURCES);
+
+pub(in crate::catalogue) const ROWS: &[Family] = &[
+    Family {
+        name: "gpu_nvlink_link_up",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        help: "1 while the NVLink is active, else 0.",
+        labels: &["gpu", "uuid", "link"],
+        level: Level::Full,
+        tier: Tier::Slow,
+        rows: Rows::Device(&STATE_POINTS),
+    },
+    Family {
+        name: "gpu_nvlink_link_bytes_total",
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        help: "Payload over the NVLink as the GPU sees it, since the driver was loaded.",
+        labels: &["gpu", "uuid", "link", "direction"],
+        level: Level::Full,
+        tier: Tier::Medium,
+        rows: Rows::Device(&BYTES_POINTS),
+    },
+    Family {
+        name: "gpu_nvlink_link_errors_total",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        help: "Errors of the NVLink since the driver was loaded, by kind; which kinds there are depends on the generation of NVLink.",
+        labels: &["gpu", "uuid", "link", "kind"],
+        level: Level::Full,
+        tier: Tier::Slow,
+        rows: Rows::Device(&ERRORS_POINTS),
+    },
+];

@@ -1,0 +1,161 @@
+//! Functions that bring several values in a structure.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::super::door::{Door, Handle, Refusal, ask};
+use super::{Answer, Values};
+use crate::model::Absence;
+
+/// The sensor of the GPU's core.
+pub(super) const GPU_SENSOR: c_uint = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
+
+/// The version field of a structure: its size and the number of its layout.
+fn version<T>(number: u32) -> c_uint {
+    u32::try_from(size_of::<T>()).unwrap_or(0) | (number << 24)
+}
+
+pub(super) fn utilization(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
+    ask!(door, nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
+    Ok(Values::of([rates.gpu.into(), rates.memory.into()]))
+}
+
+/// Total, used, free, reserved. Drivers before 510 have only the first version, which knows no reserve.
+pub(crate) fn memory(door: &mut Door, Handle(device): Handle) -> Answer {
+    let version = version::<sys::nvmlMemory_v2_t>(2);
+    let mut second = sys::nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+    let answer = ask!(door, nvmlDeviceGetMemoryInfo_v2(device, &raw mut second));
+    match answer.map_err(Absence::from) {
+        Ok(()) => Ok(Values::of([second.total, second.used, second.free, second.reserved])),
+        Err(absence) if absence.is_permanent() => {
+            let mut first = sys::nvmlMemory_t { total: 0, free: 0, used: 0 };
+            ask!(door, nvmlDeviceGetMemoryInfo(device, &raw mut first))?;
+            Ok(Values::of([first.total, first.used, first.free]))
+        }
+        Err(absence) => Err(absence),
+    }
+}
+
+pub(super) fn bar1(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut memory = sys::nvmlBAR1Memory_t { bar1Total: 0, bar1Free: 0, bar1Used: 0 };
+    ask!(door, nvmlDeviceGetBAR1MemoryInfo(device, &raw mut memory))?;
+    Ok(Values::of([memory.bar1Total, memory.bar1Used]))
+}
+
+pub(super) fn power_limits(door: &mut Door, Handle(device): Handle) -> Answer {
+    let (mut least, mut most): (c_uint, c_uint) = (0, 0);
+    ask!(door, nvmlDeviceGetPowerManagementLimitConstraints(device, &raw mut least, &raw mut most))?;
+    Ok(Values::of([least.into(), most.into()]))
+}
+
+pub(super) fn temperature(door: &mut Door, Handle(device): Handle) -> Answer {
+    let version = version::<sys::nvmlTemperature_v1_t>(1);
+    let mut answer = sys::nvmlTemperature_v1_t { version, sensorType: GPU_SENSOR, temperature: 0 };
+    ask!(door, nvmlDeviceGetTemperatureV(device, &raw mut answer))?;
+    // No room in which GPUs work is below zero.
+    Ok(Values::of([u64::try_from(answer.temperature).map_err(|_| Absence::Rejected)?]))
+}
+
+/// Errors of SRAM since the driver was loaded and over the board's life; uncorrected ones are told by what
+/// found them, parity or SEC-DED.
+pub(super) fn sram(door: &mut Door, Handle(device): Handle) -> Answer {
+    // SAFETY: the structure is integers, for all of which zero is a value.
+    let mut status: sys::nvmlEccSramErrorStatus_v1_t = unsafe { std::mem::zeroed() };
+    status.version = version::<sys::nvmlEccSramErrorStatus_v1_t>(1);
+    ask!(door, nvmlDeviceGetSramEccErrorStatus(device, &raw mut status))?;
+    Ok(Values::of([
+        status.volatileCor,
+        status.volatileUncParity.saturating_add(status.volatileUncSecDed),
+        status.aggregateCor,
+        status.aggregateUncParity.saturating_add(status.aggregateUncSecDed),
+        u64::from(status.bThresholdExceeded != 0),
+    ]))
+}
+
+pub(super) fn remap(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut rows: [c_uint; 4] = [0; 4];
+    let [correctable, uncorrectable, pending, failure] = rows.each_mut().map(std::ptr::from_mut);
+    ask!(door, nvmlDeviceGetRemappedRows(device, correctable, uncorrectable, pending, failure))?;
+    Ok(Values::of(rows.map(u64::from)))
+}
+
+pub(super) fn banks(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut banks = sys::nvmlRowRemapperHistogramValues_t { max: 0, high: 0, partial: 0, low: 0, none: 0 };
+    ask!(door, nvmlDeviceGetRowRemapperHistogram(device, &raw mut banks))?;
+    Ok(Values::of([banks.max, banks.high, banks.partial, banks.low, banks.none].map(u64::from)))
+}
+
+/// What the GPU says of its NVLink fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fabric {
+    state: u32,
+    status: u32,
+    /// All zero on a fabric of one node.
+    pub(crate) cluster: [u8; 16],
+    pub(crate) clique: u32,
+}
+
+/// NVML's number of a registration that came to an end.
+const COMPLETED: u32 = sys::NVML_GPU_FABRIC_STATE_COMPLETED;
+
+impl Fabric {
+    /// NVML's number of the state, and one more for a registration that ended in an error: that has the same
+    /// number there, and a code beside it.
+    pub(super) fn state(self) -> u64 {
+        u64::from(self.state) + u64::from(self.state == COMPLETED && self.status != 0)
+    }
+
+    /// Whether the GPU belongs to a fabric.
+    pub(crate) const fn is_complete(self) -> bool {
+        self.state == COMPLETED
+    }
+
+    fn known(self) -> Result<Self, Absence> {
+        if self.state == sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED {
+            Err(Absence::NotSupported)
+        } else {
+            Ok(self)
+        }
+    }
+}
+
+/// Where the GPU stands with its NVLink fabric; absent on boards without one.
+pub(crate) fn fabric(door: &mut Door, Handle(device): Handle) -> Result<Fabric, Absence> {
+    for (number, size) in
+        [(3, size_of::<sys::nvmlGpuFabricInfo_v3_t>()), (2, size_of::<sys::nvmlGpuFabricInfo_v2_t>())]
+    {
+        // SAFETY: the structure is integers, for all of which zero is a value.
+        let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
+        // The second layout is the beginning of the third.
+        info.version = u32::try_from(size).unwrap_or(0) | (number << 24);
+        match ask!(door, nvmlDeviceGetGpuFabricInfoV(device, &raw mut info)) {
+            Ok(()) => {
+                let sys::nvmlGpuFabricInfo_v3_t { state, status, clusterUuid, cliqueId, .. } = info;
+                let fabric = Fabric { state: state.into(), status, cluster: clusterUuid, clique: cliqueId };
+                return fabric.known();
+            }
+            Err(Refusal::NoSymbol | Refusal::Code(super::super::door::ARGUMENT_VERSION_MISMATCH)) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    // SAFETY: the structure is integers, for all of which zero is a value.
+    let mut info: sys::nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
+    ask!(door, nvmlDeviceGetGpuFabricInfo(device, &raw mut info))?;
+    let sys::nvmlGpuFabricInfo_t { state, status, clusterUuid, cliqueId } = info;
+    Fabric { state: state.into(), status, cluster: clusterUuid, clique: cliqueId }.known()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_that_ended_in_an_error_is_not_completed() {
+        let fabric = |state, status| Fabric { state, status, cluster: [0; 16], clique: 0 };
+        let states = [(1, 0), (2, 0), (3, 0), (3, 17)].map(|(state, status)| fabric(state, status).state());
+        assert_eq!(states, [1, 2, 3, 4]);
+        assert_eq!(fabric(0, 0).known(), Err(Absence::NotSupported));
+    }
+}

@@ -1,0 +1,332 @@
+//! Choosing how each point of the catalogue is read on this board: everything is asked once, and of a
+//! point's sources the first that answers is its way.
+//!
+//! In go the catalogue's rows up to a level, out comes a way or an absence for each point. It does not know
+//! when anything is read.
+
+use std::collections::BTreeMap;
+
+use super::calls::{self, Function, Values};
+use super::door::{Door, Handle};
+use super::fields::{Batch, Field};
+use super::gpm::Pair;
+use crate::catalogue::{CallValue, Family, Level, MOST_LINKS, PointId, RENUMBERED, Source, device_points};
+use crate::model::{Absence, Reading, Via};
+
+/// How a point is read on this board; a [`Source`] with everything filled in that the board decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A value of the batched field call.
+    Field { field: Field, times: i64 },
+    /// The margin call less this field.
+    Margin { limit: Field },
+    /// A value of a call of its own.
+    Call { value: CallValue, times: i64 },
+    /// A bit of the clock event reasons.
+    Reason { bit: u64 },
+    /// A metric of the GPM pair.
+    Gpm { id: u32, times: i64 },
+}
+
+/// A point with its way.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    pub(super) point: PointId,
+    pub(super) family: &'static Family,
+    pub(super) way: Way,
+}
+
+/// What was chosen for all points.
+pub(super) struct Choice {
+    pub(super) chosen: Vec<Chosen>,
+    /// What every point starts from: absent for good, or not yet read.
+    pub(super) blank: Vec<Reading>,
+    /// By what each point is read, none where it is not.
+    pub(super) via: Vec<Option<Via>>,
+    /// Whether GPM works on the device.
+    pub(super) gpm: bool,
+    /// Whether no failure that may pass decided a choice.
+    pub(super) whole: bool,
+}
+
+/// Asks the board for everything up to that level, once.
+pub(super) fn choose(
+    door: &mut Door,
+    device: Handle,
+    level: Level,
+    driver_version: &str,
+) -> Result<Choice, Absence> {
+    let mut probe = Probe::new(door, device, level, driver(driver_version))?;
+    let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
+    for (point, (family, candidates)) in device_points().enumerate() {
+        let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
+        via.push(way.ok().flatten().map(Way::via));
+        match way {
+            Ok(way) => {
+                blank.push(Err(Absence::NotYet));
+                chosen.extend(way.map(|way| Chosen { point, family, way }));
+            }
+            Err(absence) => blank.push(Err(absence)),
+        }
+    }
+    Ok(Choice { chosen, blank, via, gpm: probe.gpm.is_ok(), whole: probe.whole })
+}
+
+/// What of a board decides how a source is asked.
+#[derive(Clone, Copy)]
+struct Facts {
+    /// Major and minor number of the driver, where it tells.
+    driver: Option<(u32, u32)>,
+    /// How many NVLinks the GPU has.
+    links: u32,
+}
+
+impl Facts {
+    /// The way that a source names; none where this board cannot have it.
+    fn way(self, source: Source) -> Option<Way> {
+        Some(match source {
+            Source::Field { id, scope, times } => Way::Field { field: Field::one(id, scope), times },
+            Source::Renumbered { before, since, times } => {
+                let id = if self.driver? < RENUMBERED { before } else { since };
+                Way::Field { field: Field::one(id, 0), times }
+            }
+            Source::Is { id, value } => {
+                Way::Field { field: Field { is: Some(value), ..Field::one(id, 0) }, times: 1 }
+            }
+            Source::NotZero { id, times } | Source::Count { id, times } => {
+                Way::Field { field: Field::one(id, 0), times }
+            }
+            Source::Link { id, link, times } => {
+                if link >= self.links {
+                    return None;
+                }
+                Way::Field { field: Field::one(id, link), times }
+            }
+            Source::Links { id, times } => {
+                if self.links == 0 {
+                    return None;
+                }
+                Way::Field { field: Field { scopes: self.links, ..Field::one(id, 0) }, times }
+            }
+            Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
+            Source::Call { value, times } => Way::Call { value, times },
+            Source::Reason { bit } => Way::Reason { bit },
+            Source::Gpm { id, times } => Way::Gpm { id, times },
+        })
+    }
+}
+
+impl Way {
+    /// By what it is read, in words of [`Via`].
+    const fn via(self) -> Via {
+        match self {
+            Self::Field { .. } | Self::Margin { .. } => Via::Field,
+            Self::Call { .. } | Self::Reason { .. } => Via::Call,
+            Self::Gpm { .. } => Via::Gpm,
+        }
+    }
+}
+
+/// `580.95.05` to 580 and 95.
+fn driver(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// How many NVLinks the GPU says it has; a number that no GPU can have is none.
+fn links(door: &mut Door, device: Handle) -> u32 {
+    let mut count = Batch::new(vec![Field::one(LINK_COUNT, 0)]);
+    let answer = count.read(door, device).and_then(|()| count.value(0));
+    answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS).unwrap_or(0)
+}
+
+/// The field that counts NVLinks.
+const LINK_COUNT: u32 = 91;
+
+/// What the board answers when asked for everything once.
+struct Probe {
+    device: Handle,
+    facts: Facts,
+    fields: Batch,
+    answered: Result<(), Absence>,
+    functions: BTreeMap<Function, Result<Values, Absence>>,
+    margin: Result<i64, Absence>,
+    reasons: Result<u64, Absence>,
+    gpm: Result<(), Absence>,
+    ecc: Result<(), Absence>,
+    fans: Result<u32, Absence>,
+    /// Whether no failure that may pass decided a choice.
+    whole: bool,
+}
+
+impl Probe {
+    fn new(
+        door: &mut Door,
+        device: Handle,
+        level: Level,
+        driver: Option<(u32, u32)>,
+    ) -> Result<Self, Absence> {
+        let facts = Facts { driver, links: links(door, device) };
+        let mut fields = Batch::new(all_fields(level, facts));
+        let answered = fields.read(door, device);
+        let probe = Self {
+            device,
+            facts,
+            fields,
+            answered,
+            functions: BTreeMap::new(),
+            margin: calls::margin(door, device),
+            reasons: calls::reasons(door, device),
+            gpm: Pair::supported(door, device),
+            ecc: calls::ecc(door, device),
+            fans: calls::fans(door, device),
+            whole: true,
+        };
+        door.take_gone().map_or(Ok(probe), Err)
+    }
+
+    /// The first source that answers; else the first that may answer later; else why the first was refused.
+    fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Way, Absence> {
+        let (mut refused, mut failed) = (None, None);
+        for source in sources {
+            let Some(way) = self.facts.way(*source) else {
+                refused = refused.or(Some(Absence::NotSupported));
+                continue;
+            };
+            match self.ask(door, way).and_then(|()| self.accept(*source, way)) {
+                Ok(()) => {
+                    self.whole &= failed.is_none();
+                    return Ok(way);
+                }
+                Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
+                Err(_) => failed = failed.or(Some(way)),
+            }
+        }
+        self.whole &= failed.is_none();
+        failed.ok_or(refused.unwrap_or(Absence::NotSupported))
+    }
+
+    fn ask(&mut self, door: &mut Door, way: Way) -> Result<(), Absence> {
+        match way {
+            Way::Field { field, .. } => self.field(field).map(|_| ()),
+            Way::Margin { limit } => {
+                self.margin?;
+                self.field(limit).map(|_| ())
+            }
+            Way::Call { value, .. } => {
+                let function = calls::function(value);
+                self.is_meant(function)?;
+                let device = self.device;
+                let answer =
+                    self.functions.entry(function).or_insert_with(|| calls::call(door, device, function));
+                (*answer)?.get(value).map(|_| ())
+            }
+            Way::Reason { .. } => self.reasons.map(|_| ()),
+            Way::Gpm { .. } => self.gpm,
+        }
+    }
+
+    /// Whether a function's answer would mean something on this board. Some boards answer 0 where they do
+    /// not count (a 4080 SUPER's SRAM errors), or a temperature for a limit that they know as a distance.
+    fn is_meant(&self, function: Function) -> Result<(), Absence> {
+        let meant = match function {
+            Function::EccCounter { .. } | Function::Sram => return self.ecc,
+            Function::Fan(fan) => fan < self.fans?,
+            // Boards that know distances to their limits know no temperatures of them.
+            Function::Threshold(_) => self.margin.is_err() && !self.has_distances(),
+            _ => true,
+        };
+        if meant { Ok(()) } else { Err(Absence::NotSupported) }
+    }
+
+    fn has_distances(&self) -> bool {
+        DISTANCES.iter().any(|id| self.field(Field::one(*id, 0)).is_ok())
+    }
+
+    /// What a source asks of the answer itself.
+    fn accept(&self, source: Source, way: Way) -> Result<(), Absence> {
+        let Way::Field { field, .. } = way else { return Ok(()) };
+        let accepted = match source {
+            Source::NotZero { .. } => self.field(field)? != 0,
+            Source::Count { .. } => {
+                self.fields.position(field).is_some_and(|position| self.fields.is_wide(position))
+            }
+            _ => true,
+        };
+        if accepted { Ok(()) } else { Err(Absence::NotSupported) }
+    }
+
+    fn field(&self, field: Field) -> Result<i64, Absence> {
+        self.answered?;
+        let position = self.fields.position(field).ok_or(Absence::NotSupported)?;
+        self.fields.value(position)
+    }
+}
+
+/// The fields of distances to thermal limits.
+const DISTANCES: [u32; 4] = [193, 194, 195, 196];
+
+fn all_fields(level: Level, facts: Facts) -> Vec<Field> {
+    let mut fields: Vec<Field> = device_points()
+        .filter(|(family, _)| family.is_read_at(level))
+        .flat_map(|(_, point)| point.sources)
+        .filter_map(|source| match facts.way(*source)? {
+            Way::Field { field, .. } | Way::Margin { limit: field } => Some(field),
+            _ => None,
+        })
+        .chain(DISTANCES.map(|id| Field::one(id, 0)))
+        .collect();
+    fields.sort_unstable();
+    fields.dedup();
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THROTTLE: Source = Source::Renumbered { before: 251, since: 269, times: 1 };
+
+    fn id(facts: Facts, source: Source) -> Option<u32> {
+        match facts.way(source) {
+            Some(Way::Field { field, .. }) => Some(field.id),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_renumbered_field_is_asked_by_the_number_that_the_driver_knows() {
+        let of = |version: &str| id(Facts { driver: driver(version), links: 0 }, THROTTLE);
+        assert_eq!(of("570.124.06"), Some(251));
+        assert_eq!(of("580.65.06"), Some(251));
+        assert_eq!(of("580.82.07"), Some(269));
+        assert_eq!(of("590.48.01"), Some(269));
+        // Both numbers mean something else to the other drivers: without the version nothing is asked.
+        assert_eq!([of(""), of("beta"), of("580")], [None; 3]);
+    }
+
+    #[test]
+    fn only_links_that_the_gpu_has_are_asked() {
+        let facts = Facts { driver: None, links: 2 };
+        let link = |link| Source::Link { id: 165, link, times: 1 };
+        assert!(facts.way(link(1)).is_some());
+        assert_eq!(facts.way(link(2)), None);
+        let sum = Source::Links { id: 165, times: 1 };
+        let field = Field { scopes: 2, ..Field::one(165, 0) };
+        assert_eq!(facts.way(sum), Some(Way::Field { field, times: 1 }));
+        assert_eq!(Facts { links: 0, ..facts }.way(sum), None);
+    }
+
+    #[test]
+    fn levels_ask_for_their_families_and_for_what_the_account_goes_by() {
+        let facts = Facts { driver: None, links: MOST_LINKS };
+        let counts = Level::ALL.map(|level| all_fields(level, facts).len());
+        assert!(counts.is_sorted(), "{counts:?}");
+        assert!(counts[1] < 100 && counts[2] > 300, "{counts:?}");
+        let read = |name: &str| {
+            device_points().any(|(family, _)| family.name == name && family.is_read_at(Level::Lean))
+        };
+        assert!(read("gpu_gr_engine_active_ratio") && read("gpu_engine_utilization_ratio"));
+        assert!(!read("gpu_sm_active_ratio"));
+    }
+}

@@ -1,0 +1,166 @@
+//! What the page says of boards of several kinds, by what each of them answers.
+
+use std::collections::BTreeMap;
+
+use gpumeter::catalogue::{Level, Rows, family};
+
+use crate::running::Demo;
+use crate::scrape::Scrape;
+
+/// A demo of these GPUs under a driver, with somebody at work on the first.
+fn demo(driver: &str, gpus: &str) -> (Demo, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scenario.json");
+    let work = r#"[{"pid": 4001, "name": "python3", "gpu": 0, "phases": [{"from": 0, "to": 600, "demand": 0.9, "tensor": 0.5, "dram": 0.4, "memory_bytes": 8589934592}], "host": {"uid": 0, "cgroup": "/system.slice/train.service"}}]"#;
+    let work = if gpus.contains("mig") {
+        work.replace("\"phases\"", "\"instance\": 0, \"phases\"")
+    } else {
+        work.into()
+    };
+    let scenario = format!(
+        r#"{{"driver_version": "{driver}", "cycle_seconds": 600, "gpus": {gpus}, "processes": {work}}}"#
+    );
+    std::fs::write(&file, scenario).unwrap();
+    (Demo::start(&["--scenario", file.to_str().unwrap()]), directory)
+}
+
+fn page(demo: &Demo) -> Scrape {
+    let ready = |page: &Scrape| page.has("gpu_up", &[]) && page.of("gpu_up", &[]).all(|(_, up)| up == "1");
+    demo.agent.wait_for("all GPUs", |page| {
+        let busy = page.of("gpu_busy_seconds_total", &["gpu=\"0\""]).any(|(_, value)| value != "0");
+        ready(page) && (busy || page.has("gpu_mig_gr_engine_active_ratio", &[]))
+    })
+}
+
+fn number(page: &Scrape, family: &str, labels: &[&str]) -> f64 {
+    page.value(family, labels).unwrap_or_else(|| panic!("{family} {labels:?} is absent")).parse().unwrap()
+}
+
+#[test]
+fn an_h100_tells_of_memory_links_limits_and_repair() {
+    let (demo, _scenario) = demo("590.48.01", r#"[{"profile": "h100"}]"#);
+    let page = page(&demo);
+    let value = |family: &str| number(&page, family, &[]);
+    let memory = ["used", "free", "reserved"].map(|part| value(&format!("gpu_memory_{part}_bytes")));
+    assert_eq!(memory.iter().sum::<f64>(), value("gpu_memory_total_bytes"));
+    assert_eq!(value("gpu_nvlink_links_up"), 18.0);
+    assert_eq!(value("gpu_nvlink_links_expected"), 18.0);
+    assert_eq!(page.of("gpu_nvlink_link_up", &[]).count(), 18, "no link that the board has not");
+    assert_eq!(number(&page, "gpu_power_limit_watts", &["limit=\"max\""]), 700.0);
+    assert_eq!(number(&page, "gpu_clock_hertz", &["clock=\"memory\""]), 2_619e6);
+    assert_eq!(number(&page, "gpu_row_remap_banks", &["availability=\"max\""]), 2_560.0);
+    // One series of the five, the one that holds.
+    assert_eq!(page.of("gpu_recovery_action", &[]).count(), 1);
+    assert!(page.has("gpu_recovery_action", &["action=\"none\""]));
+    // Distances, and no temperatures of limits: the call answers such, as what a board has whose limits are these.
+    assert!(page.has("gpu_temperature_margin_celsius", &["limit=\"slowdown\""]));
+    assert!(!page.has("gpu_temperature_limit_celsius", &[]));
+    let platform = page.of("gpu_platform_info", &[]).next().unwrap().0;
+    assert!(platform.contains("chassis_serial=\"\"") && platform.contains("module_id=\"2\""), "{platform}");
+    for reason in ["sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"] {
+        assert!(page.has("gpu_throttle_seconds_total", &[&format!("reason=\"{reason}\"")]), "{reason}");
+    }
+}
+
+#[test]
+fn an_a100_under_an_older_driver_tells_temperatures_of_limits_and_counts_bytes_itself() {
+    let (demo, _scenario) = demo("570.124.06", r#"[{"profile": "a100"}]"#);
+    let page = page(&demo);
+    assert_eq!(number(&page, "gpu_temperature_limit_celsius", &["limit=\"shutdown\""]), 92.0);
+    assert!(!page.has("gpu_temperature_margin_celsius", &[]));
+    assert!(!page.has("gpu_sm_active_ratio", &[]));
+    assert!(page.has("gpu_unsupported", &["family=\"gpu_sm_active_ratio\""]));
+    assert!(page.has("gpu_unsupported", &["family=\"gpu_sm_active_seconds_total\""]));
+    assert!(page.has("gpumeter_source_info", &["metric=\"gpu_pcie_bytes_total\"", "source=\"field\""]));
+    assert!(page.has("gpumeter_source_info", &["metric=\"gpu_power_watts\"", "source=\"call\""]));
+    demo.agent.wait_for("bytes since the agent's start", |page| {
+        number(page, "gpu_pcie_bytes_total", &["direction=\"receive\""]) > 0.0
+    });
+}
+
+#[test]
+fn boards_without_links_have_no_link_and_no_module() {
+    let (demo, _scenario) = demo("590.48.01", r#"[{"profile": "l40s"}, {"profile": "l4"}]"#);
+    let page = page(&demo);
+    for family in
+        ["gpu_nvlink_links_up", "gpu_nvlink_links_expected", "gpu_nvlink_bytes_total", "gpu_platform_info"]
+    {
+        assert!(!page.has(family, &[]), "{family}");
+    }
+    assert!(!page.has("gpu_temperature_celsius", &["sensor=\"memory\""]));
+    assert_eq!(page.of("gpu_temperature_celsius", &["sensor=\"gpu\""]).count(), 2);
+}
+
+/// Series of a GPU at a level, beside those whose number follows from what happens: tenants, processes, XIDs seen.
+fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
+    let label = format!("gpu=\"{gpu}\"");
+    let is_counted = |name: &&str| {
+        let Some(row) = family(name.split('{').next().unwrap_or_default()) else { return false };
+        let happens = matches!(row.rows, Rows::Account(_) | Rows::Slot | Rows::Holding(_) | Rows::Process(_));
+        let unsupported = name.split("family=\"").nth(1).and_then(|rest| family(rest.split('"').next()?));
+        let named = unsupported.map_or(Level::Lean, |family| family.level);
+        row.level.max(named) <= level && !happens && !name.contains("xid=") && name.contains(&label)
+    };
+    page.series.keys().map(String::as_str).filter(is_counted).collect()
+}
+
+#[test]
+fn every_board_stays_within_the_levels() {
+    let boards = ["h100", "h200", "a100", "l40s", "l4"];
+    let gpus: Vec<String> = boards.iter().map(|board| format!(r#"{{"profile": "{board}"}}"#)).collect();
+    let (demo, _scenario) = demo("590.48.01", &format!("[{}]", gpus.join(",")));
+    let page = page(&demo);
+    for (gpu, board) in boards.iter().enumerate() {
+        for (level, most) in [(Level::Lean, 40), (Level::Standard, 100)] {
+            let series = series(&page, gpu, level);
+            assert!(
+                (25..=most).contains(&series.len()),
+                "{board}: {} {}\n{series:#?}",
+                level.name(),
+                series.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
+    let seven: Vec<String> =
+        (0..7).map(|start| format!(r#"{{"profile": "1g.10gb", "start": {start}}}"#)).collect();
+    let (demo, _scenario) =
+        demo("590.48.01", &format!(r#"[{{"profile": "h100", "mig": [{}]}}]"#, seven.join(",")));
+    page(&demo);
+    let page = demo.agent.wait_for("a working instance", |page| {
+        page.of("gpu_mig_sm_active_seconds_total", &[]).any(|(_, value)| value != "0")
+    });
+    for family in [
+        "gpu_mig_memory_used_bytes",
+        "gpu_mig_memory_free_bytes",
+        "gpu_mig_tensor_active_ratio",
+        "gpu_mig_dram_active_seconds_total",
+        "gpu_mig_ecc_errors_total",
+    ] {
+        assert_eq!(page.of(family, &[]).count(), 7, "{family}");
+    }
+    assert!(!page.has("gpu_utilization_ratio", &[]), "the parent's is not told");
+    let calls = || -> BTreeMap<String, f64> {
+        let text = std::fs::read_to_string(demo.driver("calls")).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    };
+    let count = |calls: &BTreeMap<String, f64>, name: &str| calls.get(name).copied().unwrap_or(0.0);
+    let calls = std::iter::repeat_with(calls)
+        .inspect(|_| std::thread::sleep(std::time::Duration::from_millis(100)))
+        .take(600)
+        .find(|calls| count(calls, "nvmlGpmMigSampleGet") >= 7.0 * 15.0)
+        .expect("fifteen ticks");
+    let of_instances = [
+        "nvmlGpmMigSampleGet",
+        "nvmlGpmMetricsGet",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetMemoryErrorCounter",
+    ];
+    let all: f64 = of_instances.iter().map(|name| count(&calls, name)).sum();
+    // The parent's own calls of these names are counted too.
+    let each = all / count(&calls, "nvmlGpmMigSampleGet");
+    assert!(each <= 3.0, "{each} calls: {calls:?}");
+}

@@ -1,0 +1,110 @@
+//! How many series a GPU has at each level, on the board that answers most.
+
+use std::sync::Arc;
+
+use gpumeter::catalogue::{IntegralOf, Level, Rows, device_points, family, integral_of};
+use gpumeter::model::Absence;
+use gpumeter::model::snapshot::{AgentEntry, Snapshot};
+
+use crate::fixture;
+use crate::record::{Visit, visits};
+
+/// What an H100 with all its NVLinks has not: it knows distances to its limits, has no fan, and remaps rows.
+const H100: &[&str] = &[
+    "gpu_temperature_limit_celsius",
+    "gpu_fan_speed_ratio",
+    "gpu_retired_pages",
+    "gpu_retired_pages_pending",
+];
+
+/// What an A100 has not: it has no GPM, and knows the temperatures of its limits.
+const A100: &[&str] = &[
+    "gpu_gr_engine_active_ratio",
+    "gpu_sm_active_ratio",
+    "gpu_sm_occupancy_ratio",
+    "gpu_tensor_active_ratio",
+    "gpu_dram_active_ratio",
+    "gpu_pipe_active_ratio",
+    "gpu_power_instant_watts",
+    "gpu_temperature_margin_celsius",
+    "gpu_fan_speed_ratio",
+    "gpu_retired_pages",
+    "gpu_retired_pages_pending",
+];
+
+/// A board without these, whose call is late, in a rack, with all else that can be known of it.
+fn board(lacked: &[&'static str], level: Level) -> Snapshot {
+    let mut snapshot = fixture::node(1, 0);
+    let frame = Arc::get_mut(snapshot.gpus[0].frame.as_mut().unwrap()).unwrap();
+    for (reading, (family, _)) in frame.readings.iter_mut().zip(device_points()) {
+        if lacked.contains(&family.name) {
+            *reading = Err(Absence::NotSupported);
+        }
+    }
+    // A plan does not ask for families above its level.
+    let mut unsupported = gpumeter::meter::unsupported(frame);
+    unsupported.retain(|(name, _)| family(name).is_some_and(|family| family.level <= level));
+    let readings = frame.readings.clone();
+    for (number, integral) in snapshot.gpus[0].integrals.iter_mut().enumerate() {
+        if let IntegralOf::Ratio(point) = integral_of(number) {
+            *integral = readings[point].and(*integral);
+        }
+    }
+    let roster = Arc::get_mut(&mut snapshot.roster).unwrap();
+    let gpu = &mut roster.gpus[0];
+    gpu.instances.clear();
+    gpu.unsupported = unsupported;
+    let (index, uuid) = (Arc::clone(&gpu.index), Arc::clone(&gpu.id.uuid));
+    let own = |family, more: &[(&'static str, &str)]| {
+        let mut labels = vec![("gpu", Arc::clone(&index)), ("uuid", Arc::clone(&uuid))];
+        labels.extend(more.iter().map(|(name, value)| (*name, Arc::from(*value))));
+        AgentEntry { family, labels }
+    };
+    roster.agent = vec![
+        own("gpumeter_last_sample_timestamp_seconds", &[]),
+        own("gpumeter_driver_call_in_flight_seconds", &[("call", "nvmlDeviceGetUtilizationRates")]),
+        own("gpumeter_source_info", &[("metric", "gpu_busy_seconds_total"), ("source", "gpm")]),
+        own("gpumeter_source_info", &[("metric", "gpu_pcie_bytes_total"), ("source", "gpm")]),
+        own("gpumeter_source_info", &[("metric", "gpu_power_watts"), ("source", "field")]),
+    ];
+    snapshot.agent.truncate(roster.agent.len());
+    snapshot
+}
+
+/// Series of the GPU beside those whose number follows from what happens: tenants, holdings, XIDs seen.
+fn series(snapshot: &Snapshot, level: Level) -> Vec<Visit> {
+    let mut visits = visits(snapshot, level);
+    visits.retain(|visit| {
+        let happens = matches!(visit.family.rows, Rows::Account(_) | Rows::Slot | Rows::Holding(_));
+        let of_one_xid = visit.family.labels.contains(&"xid");
+        !happens && !of_one_xid && visit.family.labels.contains(&"gpu")
+    });
+    visits
+}
+
+fn names(visits: &[Visit]) -> String {
+    visits.iter().map(|visit| format!("{} {:?}\n", visit.family.name, &visit.labels[2..])).collect()
+}
+
+#[test]
+fn lean_is_at_most_40_series_of_a_gpu_and_standard_100() {
+    for lacked in [H100, A100] {
+        for (level, most) in [(Level::Lean, 40), (Level::Standard, 100)] {
+            let series = series(&board(lacked, level), level);
+            assert!(series.len() <= most, "{}: {} series\n{}", level.name(), series.len(), names(&series));
+        }
+        // What is counted above is a board that answers.
+        let full = series(&board(lacked, Level::Full), Level::Full).len();
+        assert!(full > 200, "{full}");
+    }
+}
+
+#[test]
+fn each_level_holds_the_ones_before() {
+    let snapshot = board(H100, Level::Full);
+    let all: Vec<String> = Level::ALL.map(|level| names(&series(&snapshot, level))).into();
+    for pair in all.windows(2) {
+        assert!(pair[0].lines().all(|line| pair[1].lines().any(|other| other == line)));
+        assert!(pair[0].len() < pair[1].len());
+    }
+}
