@@ -21,7 +21,7 @@ pub mod reference;
 pub mod xid;
 
 pub use family::*;
-pub use points::{INTEGRALS, PointId, device_points, first_integral, first_point, integral_source, point};
+pub use points::{INTEGRALS, PointId, device_points, first_point, integral_source, point};
 
 /// All families, by subject, in the order of the page.
 pub const SUBJECTS: &[&[Family]] = &[

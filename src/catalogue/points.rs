@@ -83,27 +83,6 @@ pub const fn point(name: &str, label: &str) -> PointId {
     panic!("no point of that family has that label value")
 }
 
-/// The number of the first integral of the family of that name; at compile time.
-pub const fn first_integral(name: &str) -> usize {
-    let mut number = 0;
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            let family = &SUBJECTS[subject][row];
-            if let Rows::Integral(integrals) = &family.rows {
-                if same(family.name, name) {
-                    return number;
-                }
-                number += integrals.len();
-            }
-            row += 1;
-        }
-        subject += 1;
-    }
-    panic!("no integral family of that name")
-}
-
 /// The point that each integral integrates, by integral number.
 pub const fn integral_source(number: usize) -> PointId {
     SOURCES[number]
