@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -18,9 +19,41 @@ pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_gpumeter"))
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end; one that hangs is killed and fails the test with what it has said.
 pub(crate) fn output(arguments: &[&str]) -> Output {
-    program().args(arguments).output().unwrap()
+    let mut command = program();
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Read while it runs, or a full pipe would stop it.
+    let [stdout, stderr] = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
+    let status = wait(&mut child, Instant::now());
+    if status.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().unwrap());
+    let said = String::from_utf8_lossy(&stderr);
+    let status = status.unwrap_or_else(|| panic!("gpumeter {arguments:?} does not end; it said\n{said}"));
+    Output { status, stdout, stderr }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// How a child ended; nothing if it did not within the patience.
+fn wait(child: &mut Child, begun: Instant) -> Option<ExitStatus> {
+    while begun.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
 }
 
 /// A demo on a free port of loopback.
@@ -147,13 +180,8 @@ impl Agent {
         let begun = Instant::now();
         let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return (status, begun.elapsed());
-            }
-            assert!(begun.elapsed() < PATIENCE, "the agent does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let status = wait(&mut self.child, begun).expect("the agent does not end");
+        (status, begun.elapsed())
     }
 
     /// What it has logged since the last look.
