@@ -69,23 +69,29 @@ const PAIR_GAP: Nanoseconds = Nanoseconds(120_000_000);
 const LOOK_AGAIN: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// What every lane needs to know of the configuration.
-#[derive(Clone, Copy)]
-struct Cadence {
-    level: Level,
-    interval: Nanoseconds,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cadence {
+    pub(super) level: Level,
+    pub(super) interval: Nanoseconds,
     /// Ticks per tier.
     every: [u64; 3],
 }
 
+impl Cadence {
+    pub(super) fn of(config: &Config) -> Self {
+        let sampling = &config.sampling;
+        let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
+        Self {
+            level: sampling.level,
+            interval: sampling.interval,
+            every: [1, ticks(sampling.medium), ticks(sampling.slow)],
+        }
+    }
+}
+
 /// Starts the thread that finds GPUs; it starts a lane for each.
 pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartError> {
-    let sampling = &config.sampling;
-    let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
-    let cadence = Cadence {
-        level: sampling.level,
-        interval: sampling.interval,
-        every: [1, ticks(sampling.medium), ticks(sampling.slow)],
-    };
+    let cadence = Cadence::of(config);
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
     let thread = Thread::start("enumerate", move || enumerate(path, cadence, &shared_by_thread))?;
@@ -207,7 +213,7 @@ fn start_lane(
         if let Some(found) = meet(&library, index, &slot, &shared_by_thread) {
             let clock = shared_by_thread.clock.clone();
             let lane = Lane::new(library, &found, slot, clock, cadence.level);
-            sample(lane, cadence, &shared_by_thread);
+            sample(lane, &shared_by_thread);
         }
     })?;
     lock(shared).threads.push(thread);
@@ -269,16 +275,22 @@ fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
 }
 
 /// The lane thread: reads at every multiple of the interval, from the start on.
-fn sample(mut lane: Lane, cadence: Cadence, shared: &Shared) {
+fn sample(mut lane: Lane, shared: &Shared) {
     let collector: Arc<str> = format!("gpu{}", lane.gpu().index).into();
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
     while !shared.stop.is_called() {
+        let in_force = shared.in_force();
+        let cadence = in_force.cadence;
         let mut earliest = Nanoseconds(0);
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
-        match catch_unwind(AssertUnwindSafe(|| lane.tick(due))) {
+        let tick_at_level = || {
+            lane.set_level(cadence.level);
+            lane.tick(due)
+        };
+        match catch_unwind(AssertUnwindSafe(tick_at_level)) {
             Ok(answer) => {
                 if let Some(frame) = answer.as_ref().ok().filter(|frame| frame.generation != generation) {
                     // A new plan begins a new GPM pair.
@@ -294,7 +306,7 @@ fn sample(mut lane: Lane, cadence: Cadence, shared: &Shared) {
         }
         tick += 1;
         let next = next_multiple(shared.clock.now().boottime.max(earliest), cadence.interval);
-        if !shared.clock.wait_until(next, &shared.stop, || {}) {
+        if !shared.wait_until(next, &in_force, || {}) {
             return;
         }
     }

@@ -14,6 +14,13 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent(
+        "gpumeter_config_reload_success",
+        Kind::Gauge,
+        Unit::None,
+        "1 when the agent runs by its configuration file as it was last read, 0 when that file has a mistake and the former configuration runs on.",
+        &[],
+    ),
+    agent(
         "gpumeter_last_sample_timestamp_seconds",
         Kind::Gauge,
         Unit::Seconds,

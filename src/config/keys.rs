@@ -5,7 +5,7 @@
 
 use super::address::{endpoint, listen};
 use super::check::Draft;
-use super::key::{Absent, Field, Key, Row};
+use super::key::{Absent, Change, Field, Key, Row};
 use super::problem::Complaint;
 use super::values::{name, path, put};
 use super::{prices, standing};
@@ -43,6 +43,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.node.name, name(text)),
         },
         absent: Absent::Optional("gpu-node-7"),
+        change: Change::Restart(|new, old| keep(&mut new.node.name, &old.node.name)),
         unit: "",
         help: "Name of the node; without it, the host name.",
     },
@@ -53,6 +54,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.node.cluster, name(text)),
         },
         absent: Absent::Optional("zurich-1"),
+        change: Change::Restart(|new, old| keep(&mut new.node.cluster, &old.node.cluster)),
         unit: "",
         help: "Name of the cluster to which the node belongs.",
     },
@@ -64,6 +66,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.interval,
         },
         absent: Absent::Default("1s"),
+        change: Change::Reload,
         unit: "",
         help: "The tick: how often what the account integrates is read.",
     },
@@ -75,6 +78,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.medium,
         },
         absent: Absent::Default("5s"),
+        change: Change::Reload,
         unit: "",
         help: "How often what moves within seconds is read; never more often than the tick.",
     },
@@ -86,6 +90,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.slow,
         },
         absent: Absent::Default("60s"),
+        change: Change::Reload,
         unit: "",
         help: "How often what hardly moves is read; never more often than the tick.",
     },
@@ -98,6 +103,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             },
         },
         absent: Absent::Default(Level::Standard.name()),
+        change: Change::Reload,
         unit: "",
         help: "How many metrics: what alerts need, what dashboards need too, or everything.",
     },
@@ -108,6 +114,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.nvml.library, path(text)),
         },
         absent: Absent::Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+        change: Change::Restart(|new, old| keep(&mut new.nvml.library, &old.nvml.library)),
         unit: "",
         help: "The driver library; without it, the one that the system's loader finds.",
     },
@@ -115,6 +122,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "attribution.presence",
         field: Field::Flag(|draft| &mut draft.config.attribution.presence),
         absent: Absent::Default("false"),
+        change: Change::Reload,
         unit: "",
         help: "Whether whoever has a process on a GPU holds it; for nodes without a scheduler.",
     },
@@ -127,6 +135,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             rows: |prefix| standing::KEYS.iter().flat_map(|key| key.rows(prefix)).collect(),
         },
         absent: Absent::Optional(""),
+        change: Change::Reload,
         unit: "",
         help: "Grants by hand, each of a share of some GPUs to somebody.",
     },
@@ -134,6 +143,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "prices.book",
         field: Field::Word { words: &["example"], set: |draft, _| draft.example = true },
         absent: Absent::Optional("example"),
+        change: Change::Reload,
         unit: "",
         help: "The built-in example price, for demonstrations, marked as such; instead of your own.",
     },
@@ -144,6 +154,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.currency, prices::currency(text)),
         },
         absent: Absent::Optional("USD"),
+        change: Change::Reload,
         unit: "",
         help: "Currency of your rates.",
     },
@@ -154,6 +165,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             rows: |prefix| prices::KEYS.iter().flat_map(|key| key.rows(prefix)).collect(),
         },
         absent: Absent::Optional(""),
+        change: Change::Reload,
         unit: "",
         help: "Your rates, each in force until the next one begins.",
     },
@@ -161,6 +173,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "ledger.enabled",
         field: Field::Flag(|draft| &mut draft.config.ledger.enabled),
         absent: Absent::Default("true"),
+        change: Change::Restart(|new, old| keep(&mut new.ledger.enabled, &old.ledger.enabled)),
         unit: "",
         help: "Whether accounts are kept; without them there are no bills and no account metrics.",
     },
@@ -171,6 +184,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.ledger.path, path(text)),
         },
         absent: Absent::Default("/var/lib/gpumeter/ledger.db"),
+        change: Change::Restart(|new, old| keep(&mut new.ledger.path, &old.ledger.path)),
         unit: "",
         help: "The database in which accounts are kept.",
     },
@@ -181,6 +195,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.otlp.endpoint, endpoint(text)),
         },
         absent: Absent::Optional("http://127.0.0.1:4318"),
+        change: Change::Restart(|new, old| keep(&mut new.otlp.endpoint, &old.otlp.endpoint)),
         unit: "",
         help: "The collector's OTLP/HTTP address; without it nothing is pushed.",
     },
@@ -192,6 +207,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.otlp.interval,
         },
         absent: Absent::Default("15s"),
+        change: Change::Reload,
         unit: "",
         help: "How often to push; a multiple of sampling.interval.",
     },
@@ -203,6 +219,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.limits.birth_delay,
         },
         absent: Absent::Default("60s"),
+        change: Change::Reload,
         unit: "",
         help: "How long a new counter stays at 0, so that increases from its birth on are seen.",
     },
@@ -210,6 +227,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "limits.processes",
         field: Field::Count { least: 0, most: 10_000, place: |draft| &mut draft.config.limits.processes },
         absent: Absent::Default("200"),
+        change: Change::Reload,
         unit: "processes",
         help: "How many processes get series of their own at level full, largest first.",
     },
@@ -217,6 +235,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "web.listen",
         field: Field::Texts { accepts: "IP:port", set: listen_too },
         absent: Absent::Default("[::]:9855"),
+        change: Change::Restart(|new, old| keep(&mut new.web.listen, &old.web.listen)),
         unit: "",
         help: "Where to serve; [::] is all interfaces.",
     },
@@ -224,6 +243,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "web.created",
         field: Field::Flag(|draft| &mut draft.config.web.created),
         absent: Absent::Default("false"),
+        change: Change::Reload,
         unit: "",
         help: "Whether /metrics tells when each counter began, on lines of their own.",
     },
@@ -236,6 +256,12 @@ fn listen_too(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
     }
     draft.config.web.listen.push(address);
     Ok(())
+}
+
+fn keep<T: Clone + PartialEq>(new: &mut T, old: &T) -> bool {
+    let differs = new != old;
+    new.clone_from(old);
+    differs
 }
 
 /// Every key as people read about it, in the order of the printed file.

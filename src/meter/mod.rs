@@ -43,14 +43,14 @@ pub struct Policy {
     pub birth_delay: Nanoseconds,
     /// The most processes that get series.
     pub processes: usize,
-    /// The prices, each in force from a time on, in order of time.
-    pub prices: Vec<(Utc, PriceEntry)>,
+    /// The prices, each in force from a time on, in order of time; none ends all money there.
+    pub prices: Vec<(Utc, Option<PriceEntry>)>,
 }
 
 impl Policy {
     /// The price in force at that time.
     fn price(&self, at: Utc) -> Option<&PriceEntry> {
-        self.prices.iter().rev().find(|(from, _)| *from <= at).map(|(_, price)| price)
+        self.prices.iter().rev().find(|(from, _)| *from <= at).and_then(|(_, price)| price.as_ref())
     }
 }
 
@@ -127,10 +127,8 @@ pub struct Meter {
 impl Meter {
     /// A meter that goes on where the ledger stands; without a ledger the account lives and dies with it.
     pub fn new(policy: Arc<Policy>, started: Stamp, recovered: Option<Recovered>) -> Self {
-        let timeline = recovered.as_ref().map_or_else(
-            || Timeline { offset: started.utc.0.wrapping_sub(started.boottime.0).cast_signed() },
-            |recovered| recovered.timeline,
-        );
+        let timeline =
+            recovered.as_ref().map_or_else(|| Timeline::starting(started), |recovered| recovered.timeline);
         let begun = timeline.at(started.boottime);
         let mut meter = Self {
             policy,
@@ -158,6 +156,11 @@ impl Meter {
             let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
             self.gpus.insert(uuid, gpu);
         }
+    }
+
+    /// From the next pulse on, what the operator decided is this.
+    pub fn obey(&mut self, policy: Arc<Policy>) {
+        self.policy = policy;
     }
 
     /// The agent's own counters.

@@ -93,6 +93,14 @@ impl Lane {
         Ok(frame)
     }
 
+    /// Reads what that level exports from the next tick on, by a new plan.
+    pub fn set_level(&mut self, level: Level) {
+        if self.level != level {
+            self.level = level;
+            self.forget_plan();
+        }
+    }
+
     /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.
     pub fn forget_plan(&mut self) {
         if let Some(plan) = self.plan.take() {

@@ -6,5 +6,7 @@ mod account;
 mod bad_input;
 mod doctor;
 mod faults;
+mod reload;
 mod running;
 mod scrape;
+mod systemd;

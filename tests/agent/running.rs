@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::scrape::Scrape;
@@ -77,9 +78,14 @@ impl Demo {
     }
 
     fn launch(directory: &Path, arguments: &[&str]) -> Agent {
+        Agent::start(Self::command(directory, arguments))
+    }
+
+    /// What starts a demo in that directory.
+    pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         let mut command = program();
         command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory).args(arguments);
-        Agent::start(command)
+        command
     }
 
     /// Kills the agent as a power cut would and starts it again.
@@ -175,13 +181,28 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
     /// Asks the agent to end, and how long it took.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
-        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         let status = wait(&mut self.child, begun).expect("the agent does not end");
         (status, begun.elapsed())
+    }
+
+    /// Waits until the log says so; all that it has said since the last look.
+    pub(crate) fn wait_for_log(&self, words: &str) -> String {
+        let mut said = String::new();
+        while !said.contains(words) {
+            let Ok(line) = self.log.recv_timeout(PATIENCE) else { panic!("no {words:?} in\n{said}") };
+            said += &line;
+            said.push('\n');
+        }
+        said
     }
 
     /// What it has logged since the last look.
