@@ -84,6 +84,7 @@ fn policy(config: &Config) -> Policy {
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
+        series: config.limits.series as usize,
         prices: prices(config),
     }
 }

@@ -84,6 +84,13 @@ pub(super) const ROWS: &[Family] = &[
         &["reason"],
     ),
     agent(
+        "gpumeter_series_dropped_total",
+        Kind::Counter,
+        Unit::None,
+        "Series left off because of limits.series, counted once per tick and series; while it grows, the page lacks something.",
+        &["family"],
+    ),
+    agent(
         "gpumeter_resolver_success",
         Kind::Gauge,
         Unit::None,

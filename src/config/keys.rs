@@ -229,7 +229,15 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("200"),
         change: Change::Reload,
         unit: "processes",
-        help: "How many processes get series of their own at level full, largest first.",
+        help: "How many processes of each GPU get series of their own at level full, largest first.",
+    },
+    Key {
+        path: "limits.series",
+        field: Field::Count { least: 500, most: 1_000_000, place: |draft| &mut draft.config.limits.series },
+        absent: Absent::Default("20000"),
+        change: Change::Reload,
+        unit: "series",
+        help: "How many series a page may have; processes are left off first, new tenants last.",
     },
     Key {
         path: "web.listen",

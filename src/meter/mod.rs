@@ -5,6 +5,7 @@
 
 mod account;
 mod accounts;
+mod budget;
 mod idle;
 mod integrate;
 mod numbers;
@@ -26,6 +27,7 @@ use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
+use budget::Budget;
 use xids::Xids;
 
 /// What the operator decided, as far as the pulse needs it; read once per pulse.
@@ -41,8 +43,10 @@ pub struct Policy {
     pub presence: bool,
     /// How long a new series of the account stays at 0.
     pub birth_delay: Nanoseconds,
-    /// The most processes that get series.
+    /// The most processes of each GPU that get series.
     pub processes: usize,
+    /// The most series of a snapshot.
+    pub series: usize,
     /// The prices, each in force from a time on, in order of time; none ends all money there.
     pub prices: Vec<(Utc, Option<PriceEntry>)>,
 }
@@ -120,6 +124,7 @@ pub struct Meter {
     /// Whom this process has introduced to the ledger.
     introduced: BTreeSet<HolderId>,
     counters: Counters,
+    budget: Budget,
     roster: Arc<Roster>,
     sequence: u64,
 }
@@ -140,6 +145,7 @@ impl Meter {
             holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
             counters: Counters::default(),
+            budget: Budget::default(),
             roster: Arc::default(),
             sequence: 0,
         };
@@ -150,7 +156,7 @@ impl Meter {
     }
 
     fn recover(&mut self, recovered: Recovered, begun: Utc) {
-        self.accounts.recover(&recovered);
+        self.accounts.recover(&recovered, begun);
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for (uuid, known) in recovered.gpus {
             let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun));
@@ -173,7 +179,7 @@ impl Meter {
         let at = self.timeline.at(now.boottime);
         let mut batch = Batch { now: at, ..Batch::default() };
         for acknowledged in &inputs.acknowledged {
-            self.accounts.acknowledge(acknowledged);
+            self.accounts.acknowledge(acknowledged, at);
         }
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);

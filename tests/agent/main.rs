@@ -6,6 +6,7 @@ mod account;
 mod bad_input;
 mod doctor;
 mod faults;
+mod overload;
 mod reload;
 mod running;
 mod scrape;
