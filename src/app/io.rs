@@ -12,7 +12,7 @@ use super::{StartError, Thread};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::export::{self, Variant};
-use crate::host::Host;
+use crate::host::{Host, own};
 use crate::model::Utc;
 use crate::{push, serve};
 
@@ -75,7 +75,7 @@ pub(super) fn start(
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         bills,
-        limits: serve::Limits::default(),
+        limits: serve::Limits::within(own::most_files()),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));

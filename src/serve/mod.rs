@@ -66,6 +66,20 @@ pub struct Limits {
     pub connections: usize,
 }
 
+/// File descriptors that are left to everything but connections: the ledger, `/proc`, the push, the log.
+const NOT_FOR_CONNECTIONS: u64 = 44;
+
+impl Limits {
+    /// Limits for a process that may open so many files; where they are few, so are the connections.
+    pub fn within(files: u64) -> Self {
+        let usual = Self::default();
+        // A quarter of them on top is for those who are turned away and linger.
+        let connections = files.saturating_sub(NOT_FOR_CONNECTIONS) * 4 / 5;
+        let connections = usize::try_from(connections).unwrap_or(usize::MAX).clamp(4, usual.connections);
+        Self { connections, ..usual }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
