@@ -60,7 +60,7 @@ pub struct Limits {
     pub bill: Duration,
     /// For answers under way when the agent stops.
     pub drain: Duration,
-    /// For a free seat, when all are taken.
+    /// For a free seat, when all are taken: longer than an honest head takes, so that a rush is only late.
     pub queue: Duration,
     /// Connections at once.
     pub connections: usize,
@@ -88,7 +88,7 @@ impl Default for Limits {
             stall: Duration::from_secs(10),
             bill: Duration::from_secs(5),
             drain: Duration::from_millis(500),
-            queue: Duration::from_millis(100),
+            queue: Duration::from_millis(500),
             connections: 256,
         }
     }
