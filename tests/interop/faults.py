@@ -162,7 +162,10 @@ def hang_each_call(suite, table):
     hit, oldest, withdrawn, quiet, hung, stuck = [], 0.0, 0.0, [], [], 0
     blind = []
     for call in calls:
-        quiet += [node.scrape()[2] for _ in range(20)]
+        # At the same pace as below, so that as many of them ask for a page that is not rendered yet.
+        for _ in range(75):
+            quiet.append(node.scrape()[2])
+            time.sleep(0.02)
         node.faults({"function": call, "gpu": 3, "hang": True})
         last = last_sample(node.metrics(), "3")
         began, gone = time.monotonic(), None
