@@ -126,7 +126,7 @@ pub(super) fn rows(counts: &[usize], limit: usize) -> usize {
 pub(super) fn of_gpu(gpu: &Gpu, state: &GpuState, level: Level) -> usize {
     let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
     let (codes, actions) = (state.xids.len(), state.xid_actions.len());
-    let whole = Cost::at(level, |rows| match rows {
+    let series = |rows: &Rows| match rows {
         Rows::Device(points) => points.len(),
         Rows::Integral(integrals) => integrals.len(),
         // A family is read or it is unsupported, so these are paid for already.
@@ -136,8 +136,8 @@ pub(super) fn of_gpu(gpu: &Gpu, state: &GpuState, level: Level) -> usize {
         Rows::Xid(XidValue::ActionErrors) => actions,
         Rows::Xid(_) => codes,
         Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => 0,
-    });
-    whole.series()
+    };
+    families().filter(|family| family.level <= level).map(|family| series(&family.rows)).sum()
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Limits {
     pub fn within(files: u64) -> Self {
         let usual = Self::default();
         // A quarter of them on top is for those who are turned away and linger.
-        let connections = files.saturating_sub(NOT_FOR_CONNECTIONS) * 4 / 5;
+        let connections = files.saturating_sub(NOT_FOR_CONNECTIONS) / 5 * 4;
         let connections = usize::try_from(connections).unwrap_or(usize::MAX).clamp(4, usual.connections);
         Self { connections, ..usual }
     }
