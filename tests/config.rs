@@ -27,7 +27,8 @@ fn the_printed_defaults_are_what_runs_without_a_file() {
         (config.ledger.enabled, config.attribution.presence, config.web.created),
         (true, false, false)
     );
-    assert_eq!((config.limits.processes, config.limits.birth_delay), (200, Nanoseconds::from_seconds(60)));
+    assert_eq!((config.limits.processes, config.limits.series), (200, 20_000));
+    assert_eq!(config.limits.birth_delay, Nanoseconds::from_seconds(60));
     assert_eq!(config.prices, None);
 }
 

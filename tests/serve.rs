@@ -324,6 +324,12 @@ fn a_rush_of_scrapers_larger_than_the_hall_is_answered_to_the_last() {
 }
 
 #[test]
+fn where_descriptors_are_few_so_are_connections() {
+    let connections = |files| Limits::within(files).connections;
+    assert_eq!([0, 64, 1_024, u64::MAX].map(connections), [4, 16, 256, 256]);
+}
+
+#[test]
 fn when_all_are_being_answered_a_newcomer_is_turned_away() {
     let mut agent = Agent::start(Limits { connections: 1, ..Limits::default() });
     let mut waiting = agent.connect();

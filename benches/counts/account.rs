@@ -88,6 +88,7 @@ fn meter() -> (Meter, Stamp, Inputs) {
         presence: true,
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 200,
+        series: 20_000,
         prices: Vec::new(),
     };
     let identities = identities();

@@ -7,12 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
+use super::reload::Bell;
 use super::{StartError, Thread};
-use crate::catalogue::Level;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::export::{self, Variant};
-use crate::host::Host;
+use crate::host::{Host, own};
 use crate::model::Utc;
 use crate::{push, serve};
 
@@ -71,15 +71,16 @@ pub(super) fn start(
     };
     let push = destination(config, host)?;
     let site = serve::Site {
-        pages: pages(&shared.pages, config.sampling.level),
+        pages: pages(&shared.pages),
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         bills,
-        limits: serve::Limits::default(),
+        limits: serve::Limits::within(own::most_files()),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
-    let agent_stop = shared.stop.clone();
+    let (agent_stop, bell) = (shared.stop.clone(), shared.reloads.bell());
+    let (armed, is_armed) = std::sync::mpsc::channel();
     let thread = Thread::start("io", move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -89,7 +90,9 @@ pub(super) fn start(
             }
         };
         runtime.block_on(async move {
-            tokio::spawn(signals(agent_stop));
+            signals(agent_stop, bell);
+            // Nobody may be waiting any more.
+            let _ = armed.send(());
             let push = async {
                 if let Some((destination, queue)) = sender {
                     push::run(queue, destination, stopped.clone()).await;
@@ -103,6 +106,8 @@ pub(super) fn start(
         });
         runtime.shutdown_timeout(Duration::from_millis(100));
     })?;
+    // Whoever is told that the agent is ready may send signals, and an unheard SIGHUP would end it.
+    let _ = is_armed.recv_timeout(Duration::from_secs(1));
     let push = push.map(|(_, to)| to);
     Ok(Running { shared: io, push, stop, thread })
 }
@@ -121,7 +126,7 @@ fn destination(config: &Config, host: &Host) -> Result<Option<(push::Destination
 }
 
 /// The pages of the latest snapshot, without a copy.
-fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
+fn pages(latest: &Arc<export::Latest>) -> serve::Pages {
     let [metrics, snapshot, verdicts, sealed] = [(); 4].map(|()| Arc::clone(latest));
     serve::Pages::new(
         move |wanted| {
@@ -136,7 +141,8 @@ fn pages(latest: &Arc<export::Latest>, level: Level) -> serve::Pages {
         },
         move || {
             let mut json = Vec::new();
-            export::json(&snapshot.get()?.snapshot, level, &mut json);
+            let sealed = snapshot.get()?;
+            export::json(&sealed.snapshot, sealed.level(), &mut json);
             Some(json.into())
         },
         move || sealed.get().is_some(),
@@ -153,18 +159,23 @@ impl AsRef<[u8]> for PageBytes {
     }
 }
 
-/// SIGTERM and SIGINT end the agent.
-async fn signals(stop: crate::clock::Stop) {
+/// SIGTERM and SIGINT end the agent, SIGHUP rings the bell.
+fn signals(stop: crate::clock::Stop, bell: Bell) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))
     else {
         tracing::error!("signals cannot be heard; end the agent by SIGKILL, it loses at most a tick");
         return;
     };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    stop.call();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => bell.ring(),
+            }
+        }
+        stop.call();
+    });
 }

@@ -84,10 +84,10 @@ const PAIR_GAP: Nanoseconds = Nanoseconds(120_000_000);
 const LOOK_AGAIN: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// What every lane needs to know of the configuration.
-#[derive(Clone, Copy)]
-struct Cadence {
-    level: Level,
-    interval: Nanoseconds,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cadence {
+    pub(super) level: Level,
+    pub(super) interval: Nanoseconds,
     /// Ticks per tier.
     every: [u64; 3],
     /// Whether presence decides who holds.
@@ -96,20 +96,25 @@ struct Cadence {
     driver_share: u32,
 }
 
+impl Cadence {
+    pub(super) fn of(config: &Config) -> Self {
+        let sampling = &config.sampling;
+        let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
+        Self {
+            level: sampling.level,
+            interval: sampling.interval,
+            every: [1, ticks(sampling.medium), ticks(sampling.slow)],
+            presence: config.attribution.presence,
+            driver_share: sampling.driver_share,
+        }
+    }
+}
+
 /// Starts the thread that finds GPUs; it starts a lane for each.
 pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartError> {
-    let sampling = &config.sampling;
-    let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
-    let cadence = Cadence {
-        level: sampling.level,
-        interval: sampling.interval,
-        every: [1, ticks(sampling.medium), ticks(sampling.slow)],
-        presence: config.attribution.presence,
-        driver_share: sampling.driver_share,
-    };
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
-    let thread = Thread::start("enumerate", move || enumerate(path, cadence, &shared_by_thread))?;
+    let thread = Thread::start("enumerate", move || enumerate(path, &shared_by_thread))?;
     lock(shared).thread = Some(thread);
     Ok(())
 }
@@ -175,7 +180,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Lanes> {
 }
 
 /// Opens the driver, session after session.
-fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
+fn enumerate(path: Option<PathBuf>, shared: &Arc<Shared>) {
     let slot = CallSlot::default();
     watch(shared, "enumerate".into(), &slot);
     let mut driver = Driver::default();
@@ -199,7 +204,7 @@ fn enumerate(path: Option<PathBuf>, cadence: Cadence, shared: &Arc<Shared>) {
             simulated = library.is_simulated(),
             "driver library opened"
         );
-        let mut session = driver.begin((Arc::clone(&library), gpus), cadence, (&end, &slot), shared);
+        let mut session = driver.begin((Arc::clone(&library), gpus), (&end, &slot), shared);
         shared.orders.opened();
         if let Some(events) = events::event_set(&library, &slot, shared, || session.goes_on(&mut driver)) {
             drop(library);
@@ -243,7 +248,6 @@ fn collector(index: u32) -> Arc<str> {
 fn start_lane(
     library: &Arc<Library>,
     index: u32,
-    cadence: Cadence,
     end: &Stop,
     shared: &Arc<Shared>,
 ) -> Result<LaneThread, StartError> {
@@ -253,10 +257,9 @@ fn start_lane(
     let thread = Thread::start("lane", move || {
         let (slot, shared) = (slot_by_thread, shared_by_thread);
         if let Some(found) = meet(&library, index, &slot, &end, &shared) {
-            let lane = Lane::new(library, &found, slot, shared.clock.clone(), cadence.level)
-                .with_presence(cadence.presence)
-                .with_driver_share(cadence.driver_share);
-            sample(lane, cadence, &end, &shared);
+            let level = shared.in_force().cadence.level;
+            let lane = Lane::new(library, &found, slot, shared.clock.clone(), level);
+            sample(lane, &end, &shared);
         }
     })?;
     Ok(LaneThread { index, slot, thread })
@@ -331,12 +334,14 @@ fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
 }
 
 /// The lane thread: reads at every multiple of the interval, from the start on.
-fn sample(mut lane: Lane, cadence: Cadence, end: &Stop, shared: &Shared) {
+fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
     let collector = collector(lane.gpu().index);
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
     while !end.is_called() {
+        let in_force = shared.in_force();
+        let cadence = in_force.cadence;
         let mut earliest = Nanoseconds(0);
         let hint = shared.heard.take_hint(&gpu.uuid);
         if hint.recut {
@@ -344,7 +349,11 @@ fn sample(mut lane: Lane, cadence: Cadence, end: &Stop, shared: &Shared) {
         }
         let due = cadence.every.map(|every| hint.ask_all || tick.is_multiple_of(every));
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
-        match catch_unwind(AssertUnwindSafe(|| lane.tick(due))) {
+        let tick_as_told = || {
+            lane.follow(cadence.level, cadence.presence, cadence.driver_share);
+            lane.tick(due)
+        };
+        match catch_unwind(AssertUnwindSafe(tick_as_told)) {
             Ok(answer) => {
                 if let Some(frame) = answer.as_ref().ok().filter(|frame| frame.generation != generation) {
                     // A new plan begins a new GPM pair.
@@ -360,7 +369,7 @@ fn sample(mut lane: Lane, cadence: Cadence, end: &Stop, shared: &Shared) {
         }
         tick += 1;
         let next = next_multiple(shared.clock.now().boottime.max(earliest), cadence.interval);
-        shared.clock.wait_until(next, end, || {});
+        shared.wait_until(next, &in_force, end, || {});
     }
     if !shared.stop.is_called() {
         // What the driver keeps for the plan is given back, since the driver may outlive the session.

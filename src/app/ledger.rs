@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Shared, StartError, Thread, policy};
+use super::policy::InForce;
+use super::{Shared, StartError, Thread};
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::host::Host;
-use crate::ledger::{Acknowledged, Batch, Ledger, Opening, Queue, Recovered};
+use crate::ledger::{Acknowledged, Batch, Book, Ledger, Opening, Queue, Recovered, Timeline};
 use crate::model::{Stamp, Utc};
 
 /// How the ledger fares, for the pulse to tell.
@@ -83,30 +83,32 @@ impl Running {
 }
 
 /// How a ledger is opened under a configuration.
-fn opening(config: &Config, host: &Host, clock: &Clock) -> Opening {
-    Opening { boot_id: host.boot_id().unwrap_or_default(), now: clock.now(), book: policy::book(config) }
+fn opening(in_force: &InForce, host: &Host, clock: &Clock) -> Opening {
+    Opening { boot_id: host.boot_id().unwrap_or_default(), now: clock.now(), book: in_force.book.clone() }
 }
 
 /// Opens the ledger, if there is to be one; its directory is made.
 pub(super) fn open(
-    config: &Config,
+    in_force: &InForce,
     host: &Host,
     clock: &Clock,
 ) -> Result<Option<(Ledger, Recovered)>, StartError> {
-    if !config.ledger.enabled {
+    let config = &in_force.config.ledger;
+    if !config.enabled {
         return Ok(None);
     }
-    let path = &config.ledger.path;
+    let path = &config.path;
     if let Some(directory) = path.parent() {
         // Opening says what is wrong with the directory, with the path of the ledger.
         let _ = std::fs::create_dir_all(directory);
     }
-    Ok(Some(Ledger::open(path, &opening(config, host, clock))?))
+    Ok(Some(Ledger::open(path, &opening(in_force, host, clock))?))
 }
 
 /// Starts the thread.
 pub(super) fn start(
     ledger: Ledger,
+    timeline: Timeline,
     status: Arc<LedgerStatus>,
     shared: &Arc<Shared>,
 ) -> Result<Running, StartError> {
@@ -114,15 +116,18 @@ pub(super) fn start(
     let path = ledger.path().to_path_buf();
     let (queue_by_thread, status_by_thread) = (Arc::clone(&queue), Arc::clone(&status));
     let shared = Arc::clone(shared);
-    let thread = Thread::start("ledger", move || keep(ledger, &queue_by_thread, &status_by_thread, &shared))?;
+    let prices = Prices { charged: shared.in_force().book.clone(), timeline };
+    let keep = move || keep(ledger, prices, (&queue_by_thread, &status_by_thread), &shared);
+    let thread = Thread::start("ledger", keep)?;
     Ok(Running { path, queue, status, thread })
 }
 
-fn keep(mut ledger: Ledger, queue: &Queue, status: &LedgerStatus, shared: &Shared) {
+fn keep(mut ledger: Ledger, mut prices: Prices, (queue, status): (&Queue, &LedgerStatus), shared: &Shared) {
     const PATIENCE: Duration = Duration::from_millis(100);
     loop {
         // Read before taking: what was offered before the call is still taken.
         let stopping = shared.stop.is_called();
+        prices.follow(&mut ledger, status, shared);
         let Some(batch) = queue.take(PATIENCE) else {
             if stopping {
                 return;
@@ -132,6 +137,35 @@ fn keep(mut ledger: Ledger, queue: &Queue, status: &LedgerStatus, shared: &Share
         if !commit(&mut ledger, batch, (queue, status), &|| shared.clock.now()) {
             shared.stop.wait(Duration::from_secs(1));
         }
+    }
+}
+
+/// What the ledger charges.
+struct Prices {
+    charged: Option<Book>,
+    timeline: Timeline,
+}
+
+impl Prices {
+    /// Charges what a reload has put in force; what the disk prevents is tried again.
+    fn follow(&mut self, ledger: &mut Ledger, status: &LedgerStatus, shared: &Shared) {
+        let in_force = shared.in_force();
+        if in_force.book == self.charged {
+            return;
+        }
+        let now = self.timeline.at(shared.clock.now().boottime);
+        match ledger.reprice(in_force.book.as_ref(), now) {
+            Ok(()) => tracing::info!("the new prices hold from the next minute on"),
+            Err(error) => {
+                status.failed();
+                tracing::error!(%error, "the new prices were not stored");
+                if error.may_pass() {
+                    shared.stop.wait(Duration::from_secs(1));
+                    return;
+                }
+            }
+        }
+        self.charged.clone_from(&in_force.book);
     }
 }
 

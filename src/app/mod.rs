@@ -17,12 +17,14 @@ mod node_lock;
 mod policy;
 mod pulse;
 mod record;
+mod reload;
+mod systemd;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,10 +32,14 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::host::Host;
+use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
+use crate::model::Nanoseconds;
 use crate::{export, serve};
+
+use policy::InForce;
 
 pub use bills::{BillProblem, statement};
 pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, diagnose};
@@ -50,6 +56,8 @@ pub fn clock_of(library: Option<&Path>) -> Clock {
 pub struct Launch {
     /// The validated configuration.
     pub config: Config,
+    /// The file that it came from, to be read again when it changes.
+    pub source: Option<Source>,
     /// The clock: the system's, or a demo's page.
     pub clock: Clock,
     /// Where Linux is rooted: `/`, or a demo's tree.
@@ -112,6 +120,34 @@ struct Shared {
     /// The driver's library was replaced under the container that the agent runs in.
     replaced: AtomicBool,
     host: Host,
+    reloads: reload::Reloads,
+    in_force: Mutex<Arc<InForce>>,
+}
+
+impl Shared {
+    /// What the configuration says at the moment.
+    fn in_force(&self) -> Arc<InForce> {
+        Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put_in_force(&self, next: InForce) {
+        *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    /// Waits until the clock shows `moment`, or another cadence is in force than the one waited by; false if
+    /// `end` was called first.
+    fn wait_until(&self, moment: Nanoseconds, by: &InForce, end: &Stop, mut beat: impl FnMut()) -> bool {
+        const LOOK: Nanoseconds = Nanoseconds::SECOND;
+        loop {
+            let now = self.clock.now().boottime;
+            if !self.clock.wait_until(moment.min(now + LOOK), end, &mut beat) {
+                return false;
+            }
+            if moment <= now + LOOK || self.in_force().cadence != by.cadence {
+                return true;
+            }
+        }
+    }
 }
 
 /// The threads that have something to bring to an end.
@@ -131,6 +167,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         }
     }
     let (news, inbox) = mpsc::channel();
+    let (reloads, rings) = reload::Reloads::new();
     let shared = Arc::new(Shared {
         clock: launch.clock.clone(),
         stop: Stop::default(),
@@ -143,10 +180,12 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         orders: lanes::Orders::default(),
         replaced: AtomicBool::new(false),
         host: Host::at(&launch.root),
+        reloads,
+        in_force: Mutex::new(Arc::new(InForce::new(launch.config.clone()))),
     });
     // First, so that the driver answers while the ledger is opened.
     lanes::start(&launch.config, &shared)?;
-    let threads = match start(&launch, listeners, inbox, &shared) {
+    let threads = match start(launch, (listeners, inbox, rings), &shared) {
         Ok(threads) => threads,
         Err(error) => {
             shared.stop.call();
@@ -154,9 +193,9 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
             return Err(error);
         }
     };
-    tell_systemd(NotifyState::Ready);
+    systemd::tell(&[NotifyState::Ready, NotifyState::Status("running")]);
     shared.stop.wait_for_call();
-    tell_systemd(NotifyState::Stopping);
+    systemd::tell(&[NotifyState::Stopping]);
     tracing::info!("stopping");
     threads.close();
     lanes::close(&shared, PATIENCE / 3);
@@ -164,30 +203,33 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
 }
 
 fn start(
-    launch: &Launch,
-    listeners: Vec<TcpListener>,
-    inbox: mpsc::Receiver<News>,
+    launch: Launch,
+    (listeners, inbox, rings): (Vec<TcpListener>, mpsc::Receiver<News>, reload::Rings),
     shared: &Arc<Shared>,
 ) -> Result<Threads, StartError> {
-    let Launch { config, clock, root, .. } = launch;
-    let host = Host::at(root);
-    let opened = ledger::open(config, &host, clock)?;
+    let Launch { config, source, clock, root, .. } = launch;
+    let host = Host::at(&root);
+    let in_force = shared.in_force();
+    let opened = ledger::open(&in_force, &host, &clock)?;
+    let started = clock.now();
+    let timeline = opened.as_ref().map_or_else(|| Timeline::starting(started), |(_, known)| known.timeline);
     let (recovered, ledger) = match opened {
         Some((ledger, recovered)) => {
             let status = Arc::new(ledger::LedgerStatus::new(recovered.durable));
-            (Some(recovered), Some(ledger::start(ledger, status, shared)?))
+            (Some(recovered), Some(ledger::start(ledger, timeline, status, shared)?))
         }
         None => (None, None),
     };
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
-    let io = io::start(listeners, config, &host, bills, shared)?;
+    let io = io::start(listeners, &config, &host, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     host::start(host, agent, shared)?;
-    kernel_log::start(Host::at(root), shared)?;
-    let meter = Meter::new(Arc::new(policy::policy(config)), clock.now(), recovered);
-    let pulse = pulse::start(meter, inbox, pulse::Outlets::new(config, ledger.as_ref(), &io), shared)?;
+    kernel_log::start(Host::at(&root), shared)?;
+    let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);
+    let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&in_force, ledger.as_ref(), &io), shared)?;
+    reload::start(source, (rings, timeline), shared)?;
     Ok(Threads { io, pulse, ledger, control })
 }
 
@@ -202,13 +244,6 @@ impl Threads {
         if let Some(ledger) = self.ledger {
             ledger.close(PATIENCE / 3);
         }
-    }
-}
-
-/// Tells the service manager, if one listens.
-fn tell_systemd(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "systemd cannot be told");
     }
 }
 

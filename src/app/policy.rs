@@ -2,18 +2,76 @@
 
 use std::sync::Arc;
 
+use super::lanes::Cadence;
 use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding};
+use crate::export::Press;
 use crate::holders::{GpuSelector, Selector, Standing};
 use crate::ledger::{Book, Price};
 use crate::meter::Policy;
-use crate::model::Utc;
 use crate::model::snapshot::PriceEntry;
+use crate::model::{Nanoseconds, Utc};
+
+/// The ledger changes prices on this grid.
+const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The example price, so that a demo shows money: nano-units per GPU-hour.
 const EXAMPLE: i128 = 2_500_000_000;
 
+/// Everything that follows from the configuration while the agent runs: what a reload swaps, whole.
+pub(super) struct InForce {
+    pub(super) config: Config,
+    pub(super) cadence: Cadence,
+    pub(super) policy: Arc<Policy>,
+    /// What the ledger is to charge.
+    pub(super) book: Option<Book>,
+    pub(super) press: Arc<Press>,
+    /// Pulses between two pushes.
+    pub(super) push_every: u64,
+}
+
+impl InForce {
+    /// What follows from that configuration.
+    pub(super) fn new(config: Config) -> Self {
+        let sampling = &config.sampling;
+        Self {
+            cadence: Cadence::of(&config),
+            policy: Arc::new(policy(&config)),
+            book: book(&config),
+            press: Arc::new(Press::new(sampling.level, config.web.created)),
+            push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
+            config,
+        }
+    }
+
+    /// What follows from a configuration that takes the place of this one, at that account time: prices that
+    /// were in force until then stay the prices of that time, as in the ledger.
+    pub(super) fn succeeded_by(&self, config: Config, now: Utc) -> Self {
+        let mut next = Self::new(config);
+        if next.book != self.book {
+            let mut policy = policy(&next.config);
+            policy.prices = succeed(&self.policy.prices, &policy.prices, now.floor(MINUTE).plus(MINUTE));
+            next.policy = Arc::new(policy);
+        } else if next.policy.prices != self.policy.prices {
+            let policy = Policy { prices: self.policy.prices.clone(), ..policy(&next.config) };
+            next.policy = Arc::new(policy);
+        }
+        next
+    }
+}
+
+/// A price holds from a time on; none says that from then on there is no money.
+type Prices = Vec<(Utc, Option<PriceEntry>)>;
+
+/// The old prices up to `start`, the new ones from there on.
+fn succeed(old: &Prices, new: &Prices, start: Utc) -> Prices {
+    let at_start = new.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, price)| price.clone());
+    let before = old.iter().filter(|(from, _)| *from < start).cloned();
+    let after = new.iter().filter(|(from, _)| *from > start).cloned();
+    before.chain([(start, at_start)]).chain(after).collect()
+}
+
 /// What the pulse needs of the configuration.
-pub(super) fn policy(config: &Config) -> Policy {
+fn policy(config: &Config) -> Policy {
     Policy {
         level: config.sampling.level,
         // A tier cannot be faster than the tick.
@@ -26,6 +84,7 @@ pub(super) fn policy(config: &Config) -> Policy {
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
+        series: config.limits.series as usize,
         prices: prices(config),
     }
 }
@@ -48,7 +107,7 @@ fn standing(place: usize, standing: &ConfigStanding) -> Standing {
 }
 
 /// The operator's prices as the ledger keeps them.
-pub(super) fn book(config: &Config) -> Option<Book> {
+fn book(config: &Config) -> Option<Book> {
     match config.prices.as_ref()? {
         ConfigBook::Example => Some(Book {
             currency: "USD".into(),
@@ -69,7 +128,7 @@ pub(super) fn book(config: &Config) -> Option<Book> {
 }
 
 /// The prices that label the account's money, in order of time.
-fn prices(config: &Config) -> Vec<(Utc, PriceEntry)> {
+fn prices(config: &Config) -> Prices {
     let Some(book) = book(config) else { return Vec::new() };
     let currency: Arc<str> = book.currency.as_str().into();
     let mut prices: Vec<_> = book
@@ -81,9 +140,43 @@ fn prices(config: &Config) -> Vec<(Utc, PriceEntry)> {
                 class: price.class.as_str().into(),
                 nano_per_gpu_hour: price.nano_per_gpu_hour,
             };
-            (price.from, entry)
+            (price.from, Some(entry))
         })
         .collect();
     prices.sort_by_key(|(from, _)| *from);
     prices
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    fn in_force(before: Option<&InForce>, text: &str, minute: u64) -> InForce {
+        let config = Config::parse(text, "test").unwrap();
+        let now = Utc(minute * MINUTE.0 + 1);
+        before.map_or_else(|| InForce::new(config.clone()), |before| before.succeeded_by(config.clone(), now))
+    }
+
+    fn schedule(in_force: &InForce) -> Vec<(u64, Option<i128>)> {
+        let price = |price: &Option<PriceEntry>| price.as_ref().map(|price| price.nano_per_gpu_hour);
+        in_force.policy.prices.iter().map(|(from, entry)| (from.0 / MINUTE.0, price(entry))).collect()
+    }
+
+    #[test]
+    fn a_changed_price_holds_from_the_next_minute_on_and_not_before() {
+        let one = in_force(None, "prices: {currency: USD, rates: [{gpu_hour: 1}]}", 0);
+        assert_eq!(schedule(&one), [(0, Some(1_000_000_000))]);
+        let two = in_force(Some(&one), "prices: {currency: USD, rates: [{gpu_hour: 2}]}", 10);
+        assert_eq!(schedule(&two), [(0, Some(1_000_000_000)), (11, Some(2_000_000_000))]);
+        let same = in_force(
+            Some(&two),
+            "limits: {processes: 7}\nprices: {currency: USD, rates: [{gpu_hour: 2}]}",
+            15,
+        );
+        assert_eq!(schedule(&same), schedule(&two));
+        assert_eq!(same.policy.processes, 7);
+        let none = in_force(Some(&same), "", 20);
+        assert_eq!(schedule(&none).last(), Some(&(21, None)));
+    }
 }

@@ -6,9 +6,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::lanes::{self, Search, next_multiple};
+use super::policy::InForce;
+use super::systemd::Watchdog;
 use super::{Shared, StartError, Thread, io, ledger};
-use crate::config::Config;
-use crate::export::{Otlp, Press, Sealed};
+use crate::catalogue::Level;
+use crate::clock::system_now;
+use crate::export::{Otlp, Sealed};
 use crate::host::own;
 use crate::ledger::Queue;
 use crate::meter::{Inputs, Meter, News, Services};
@@ -18,47 +21,56 @@ use crate::push;
 
 /// Where a pulse's results go.
 pub(super) struct Outlets {
-    interval: Nanoseconds,
-    press: Arc<Press>,
     queue: Option<Arc<Queue>>,
     status: Option<Arc<ledger::LedgerStatus>>,
     push: Option<Push>,
     io: io::Shared,
+    watchdog: Watchdog,
 }
 
 /// The push: every so many pulses.
 struct Push {
-    every: u64,
+    level: Level,
     encoder: Otlp,
     to: io::PushTo,
     buffer: Vec<u8>,
 }
 
 impl Outlets {
-    pub(super) fn new(config: &Config, ledger: Option<&ledger::Running>, io: &io::Running) -> Self {
-        let interval = config.sampling.interval;
+    pub(super) fn new(in_force: &InForce, ledger: Option<&ledger::Running>, io: &io::Running) -> Self {
         Self {
-            interval,
-            press: Arc::new(Press::new(config.sampling.level, config.web.created)),
             queue: ledger.map(|ledger| Arc::clone(&ledger.queue)),
             status: ledger.map(|ledger| Arc::clone(&ledger.status)),
             push: io.push.clone().map(|to| Push {
-                every: (config.otlp.interval.0 / interval.0).max(1),
-                encoder: Otlp::new(config.sampling.level, &to.node),
+                level: in_force.cadence.level,
+                encoder: Otlp::new(in_force.cadence.level, &to.node),
                 to,
                 buffer: Vec::new(),
             }),
             io: io.shared.clone(),
+            watchdog: Watchdog::asked_for(),
         }
     }
 
-    fn send(&mut self, number: u64, snapshot: &Arc<Snapshot>) {
+    fn send(&mut self, number: u64, snapshot: &Arc<Snapshot>, in_force: &InForce) {
         let Some(push) = &mut self.push else { return };
-        if number.is_multiple_of(push.every) {
-            let points = push.encoder.encode(snapshot, &mut push.buffer);
-            let body = bytes::Bytes::copy_from_slice(&push.buffer);
-            push.to.queue.put(push::Batch { body, points: points as u64 });
+        if !number.is_multiple_of(in_force.push_every) {
+            return;
         }
+        if push.level != in_force.cadence.level {
+            // What it kept is numbered by its level's families; series that end so go stale by themselves.
+            push.level = in_force.cadence.level;
+            push.encoder = Otlp::new(push.level, &push.to.node);
+        }
+        let points = push.encoder.encode(snapshot, &mut push.buffer);
+        let body = bytes::Bytes::copy_from_slice(&push.buffer);
+        push.to.queue.put(push::Batch { body, points: points as u64 });
+    }
+
+    /// The pulse is alive.
+    fn beat(&mut self) {
+        self.io.heartbeat.beat();
+        self.watchdog.beat(system_now().boottime);
     }
 }
 
@@ -77,11 +89,13 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
     let mut news = first_frames(inbox, shared);
     let mut number = 0;
     loop {
+        let in_force = shared.in_force();
+        meter.obey(Arc::clone(&in_force.policy));
         news.extend(inbox.try_iter());
         let inputs = inputs(std::mem::take(&mut news), &outlets, shared);
         let pulse = meter.tick(shared.clock.now(), inputs);
-        outlets.send(number, &pulse.snapshot);
-        shared.pages.publish(Arc::new(Sealed::new(pulse.snapshot, Arc::clone(&outlets.press))));
+        outlets.send(number, &pulse.snapshot, &in_force);
+        shared.pages.publish(Arc::new(Sealed::new(pulse.snapshot, Arc::clone(&in_force.press))));
         if let Some(queue) = &outlets.queue {
             queue.offer(pulse.batch);
         }
@@ -90,9 +104,9 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         }
         number += 1;
         // Lanes read at the multiples of the interval; a fifth later what is in time has come.
-        let next = next_multiple(shared.clock.now().boottime, outlets.interval);
-        let deadline = next + Nanoseconds(outlets.interval.0 / 5);
-        if !shared.clock.wait_until(deadline, &shared.stop, || outlets.io.heartbeat.beat()) {
+        let interval = in_force.cadence.interval;
+        let deadline = next_multiple(shared.clock.now().boottime, interval) + Nanoseconds(interval.0 / 5);
+        if !shared.wait_until(deadline, &in_force, &shared.stop, || outlets.beat()) {
             return;
         }
     }
@@ -161,6 +175,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
     services.add("gpumeter_build_info", vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
     services.add("gpumeter_simulated", Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
     services.add("gpumeter_quiesced", Vec::new(), shared.orders.are_to_let_go().into());
+    services.add("gpumeter_config_reload_success", Vec::new(), shared.reloads.succeeded().into());
     if let Some(ok) = lanes::driver_ok(shared) {
         services.add("gpumeter_collector_success", vec![("collector", "driver".into())], ok.into());
     }

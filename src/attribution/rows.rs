@@ -9,9 +9,7 @@ use super::energy::Energy;
 use super::parts::Paid;
 use super::segment::Segment;
 use super::used::Used;
-use crate::model::{
-    ActivitySource, Grade, HolderId, Method, Microjoules, Nanoseconds, Parts, Row, SlotState, Use,
-};
+use crate::model::{ActivitySource, HolderId, Microjoules, Nanoseconds, Row, SlotState};
 
 /// The rows of a window while it is settled.
 #[derive(Debug, Default)]
@@ -75,8 +73,10 @@ impl Rows {
 
     /// The holder's entry, which now also stands for this segment.
     fn entry(&mut self, holder: &HolderId, segment: &Segment<'_>) -> &mut Entry {
-        let entry =
-            self.0.entry(holder.clone()).or_insert_with(|| Entry { row: empty(holder.clone()), memory: 0 });
+        let entry = self
+            .0
+            .entry(holder.clone())
+            .or_insert_with(|| Entry { row: Row::empty(holder.clone()), memory: 0 });
         let constant = segment.constant();
         entry.row.method = entry.row.method.max(constant.method);
         if constant.state == SlotState::Measured {
@@ -99,21 +99,6 @@ fn coarser(one: ActivitySource, other: ActivitySource) -> ActivitySource {
     match (one, other) {
         (ActivitySource::None, known) | (known, ActivitySource::None) => known,
         (one, other) => one.max(other),
-    }
-}
-
-fn empty(holder: HolderId) -> Row {
-    Row {
-        holder,
-        parts: Parts::default(),
-        used: Use::default(),
-        energy_static: Microjoules(0),
-        energy_dynamic: Microjoules(0),
-        memory_byte_seconds: 0,
-        grade: Grade::Measured,
-        measured: 0,
-        method: Method::Observed,
-        source: ActivitySource::None,
     }
 }
 

@@ -21,6 +21,13 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent(
+        "gpumeter_config_reload_success",
+        Kind::Gauge,
+        Unit::None,
+        "1 when the agent runs by its configuration file as it was last read, 0 when that file has a mistake and the former configuration runs on.",
+        &[],
+    ),
+    agent(
         "gpumeter_last_sample_timestamp_seconds",
         Kind::Gauge,
         Unit::Seconds,
@@ -85,6 +92,13 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Driver answers that cannot be true and were dropped: out of range, a counter that went back once, a GPU that is busy with nobody there.",
         &["reason"],
+    ),
+    agent(
+        "gpumeter_series_dropped_total",
+        Kind::Counter,
+        Unit::None,
+        "Series left off because of limits.series, counted once per tick and series; while it grows, the page lacks something.",
+        &["family"],
     ),
     agent(
         "gpumeter_resolver_success",

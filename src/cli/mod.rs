@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, demo};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Source};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -182,7 +182,12 @@ fn agent(run: Run) -> Result<(), Failure> {
     if run.print_default_config {
         return print(&config::default_yaml());
     }
-    let mut config = configuration(run.config.as_ref())?;
+    let (source, mut config) = match &run.config {
+        Some(path) => {
+            Source::open(path).map(|(source, config)| (Some(source), config)).map_err(Failure::wrong)?
+        }
+        None => (None, Config::default()),
+    };
     if !run.listen.is_empty() {
         config.web.listen = addresses(&run.listen)?;
     }
@@ -190,7 +195,7 @@ fn agent(run: Run) -> Result<(), Failure> {
         config.nvml.library = run.nvml_library;
     }
     let clock = app::clock_of(config.nvml.library.as_deref());
-    app::run(Launch { config, clock, root: "/".into(), simulated: false })
+    app::run(Launch { config, source, clock, root: "/".into(), simulated: false })
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 

@@ -5,6 +5,7 @@
 //! documentation all follow from it. It does not know YAML beyond handing on the entries of a list.
 
 use super::problem::{Complaint, Report};
+use super::settings::Config;
 use super::time::{duration, in_words};
 use super::tree::Node;
 use super::values::{count, flag, one_of, put, word};
@@ -18,6 +19,8 @@ pub(crate) struct Key<T> {
     pub(crate) field: Field<T>,
     /// What holds without it.
     pub(crate) absent: Absent,
+    /// What a changed value means to an agent that runs.
+    pub(crate) change: Change,
     /// The unit where the value does not carry it, else "".
     pub(crate) unit: &'static str,
     /// One sentence.
@@ -33,6 +36,16 @@ pub(crate) enum Absent {
     Optional(&'static str),
     /// It must be given; an example.
     Required(&'static str),
+}
+
+/// What a changed value means to an agent that runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    /// A reload takes it.
+    Reload,
+    /// The next start takes it. Copies the value from the second configuration to the first, and says
+    /// whether it was another one.
+    Restart(fn(&mut Config, &Config) -> bool),
 }
 
 /// What a key accepts, and where the value goes.
@@ -100,8 +113,10 @@ impl<T> Key<T> {
             _ => Vec::new(),
         };
         let is_list = !nested.is_empty();
+        let needs_restart = matches!(self.change, Change::Restart(_));
         let (accepts, unit, help) = (self.field.accepts(), self.unit, self.help);
-        let mut rows = vec![Row { path, accepts, default, example, required, is_list, unit, help }];
+        let row = Row { path, accepts, default, example, required, needs_restart, is_list, unit, help };
+        let mut rows = vec![row];
         rows.extend(nested);
         rows
     }
@@ -120,6 +135,8 @@ pub struct Row {
     pub example: &'static str,
     /// Whether it must be given where its entry is.
     pub required: bool,
+    /// Whether a changed value waits for the next start of the agent; all others are taken by a reload.
+    pub needs_restart: bool,
     /// Whether it is a list of mappings, whose keys follow.
     pub is_list: bool,
     /// The unit where the value does not carry it, else "".

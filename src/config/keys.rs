@@ -5,7 +5,7 @@
 
 use super::address::{endpoint, listen};
 use super::check::Draft;
-use super::key::{Absent, Field, Key, Row};
+use super::key::{Absent, Change, Field, Key, Row};
 use super::problem::Complaint;
 use super::values::{name, path, path_or_off, put};
 use super::{prices, standing};
@@ -43,6 +43,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.node.name, name(text)),
         },
         absent: Absent::Optional("gpu-node-7"),
+        change: Change::Restart(|new, old| keep(&mut new.node.name, &old.node.name)),
         unit: "",
         help: "Name of the node; without it, the host name.",
     },
@@ -53,6 +54,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.node.cluster, name(text)),
         },
         absent: Absent::Optional("zurich-1"),
+        change: Change::Restart(|new, old| keep(&mut new.node.cluster, &old.node.cluster)),
         unit: "",
         help: "Name of the cluster to which the node belongs.",
     },
@@ -64,6 +66,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.interval,
         },
         absent: Absent::Default("1s"),
+        change: Change::Reload,
         unit: "",
         help: "The tick: how often what the account integrates is read.",
     },
@@ -75,6 +78,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.medium,
         },
         absent: Absent::Default("5s"),
+        change: Change::Reload,
         unit: "",
         help: "How often what moves within seconds is read; never more often than the tick.",
     },
@@ -86,6 +90,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.slow,
         },
         absent: Absent::Default("60s"),
+        change: Change::Reload,
         unit: "",
         help: "How often what hardly moves is read; never more often than the tick.",
     },
@@ -97,6 +102,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.sampling.driver_share,
         },
         absent: Absent::Default("5000"),
+        change: Change::Reload,
         unit: "millionths",
         help: "Share of time inside the driver per GPU, above which what can wait is read less often.",
     },
@@ -109,6 +115,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             },
         },
         absent: Absent::Default(Level::Standard.name()),
+        change: Change::Reload,
         unit: "",
         help: "How many metrics: what alerts need, what dashboards need too, or everything.",
     },
@@ -119,6 +126,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.nvml.library, path(text)),
         },
         absent: Absent::Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+        change: Change::Restart(|new, old| keep(&mut new.nvml.library, &old.nvml.library)),
         unit: "",
         help: "The driver library; without it, the loader's, else the one where installers put it.",
     },
@@ -126,6 +134,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "attribution.presence",
         field: Field::Flag(|draft| &mut draft.config.attribution.presence),
         absent: Absent::Default("false"),
+        change: Change::Reload,
         unit: "",
         help: "Whether whoever has a process on a GPU holds it; for nodes without a scheduler.",
     },
@@ -138,6 +147,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             rows: |prefix| standing::KEYS.iter().flat_map(|key| key.rows(prefix)).collect(),
         },
         absent: Absent::Optional(""),
+        change: Change::Reload,
         unit: "",
         help: "Grants by hand, each of a share of some GPUs to somebody.",
     },
@@ -145,6 +155,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "prices.book",
         field: Field::Word { words: &["example"], set: |draft, _| draft.example = true },
         absent: Absent::Optional("example"),
+        change: Change::Reload,
         unit: "",
         help: "The built-in example price, for demonstrations, marked as such; instead of your own.",
     },
@@ -155,6 +166,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.currency, prices::currency(text)),
         },
         absent: Absent::Optional("USD"),
+        change: Change::Reload,
         unit: "",
         help: "Currency of your rates.",
     },
@@ -165,6 +177,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             rows: |prefix| prices::KEYS.iter().flat_map(|key| key.rows(prefix)).collect(),
         },
         absent: Absent::Optional(""),
+        change: Change::Reload,
         unit: "",
         help: "Your rates, each in force until the next one begins.",
     },
@@ -172,6 +185,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "ledger.enabled",
         field: Field::Flag(|draft| &mut draft.config.ledger.enabled),
         absent: Absent::Default("true"),
+        change: Change::Restart(|new, old| keep(&mut new.ledger.enabled, &old.ledger.enabled)),
         unit: "",
         help: "Whether accounts are kept; without them there are no bills and no account metrics.",
     },
@@ -182,6 +196,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.ledger.path, path(text)),
         },
         absent: Absent::Default("/var/lib/gpumeter/ledger.db"),
+        change: Change::Restart(|new, old| keep(&mut new.ledger.path, &old.ledger.path)),
         unit: "",
         help: "The database in which accounts are kept.",
     },
@@ -192,6 +207,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.otlp.endpoint, endpoint(text)),
         },
         absent: Absent::Optional("http://127.0.0.1:4318"),
+        change: Change::Restart(|new, old| keep(&mut new.otlp.endpoint, &old.otlp.endpoint)),
         unit: "",
         help: "The collector's OTLP/HTTP address; without it nothing is pushed.",
     },
@@ -203,6 +219,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.otlp.interval,
         },
         absent: Absent::Default("15s"),
+        change: Change::Reload,
         unit: "",
         help: "How often to push; a multiple of sampling.interval.",
     },
@@ -214,6 +231,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             place: |draft| &mut draft.config.limits.birth_delay,
         },
         absent: Absent::Default("60s"),
+        change: Change::Reload,
         unit: "",
         help: "How long a new counter stays at 0, so that increases from its birth on are seen.",
     },
@@ -221,13 +239,23 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "limits.processes",
         field: Field::Count { least: 0, most: 10_000, place: |draft| &mut draft.config.limits.processes },
         absent: Absent::Default("200"),
+        change: Change::Reload,
         unit: "processes",
-        help: "How many processes get series of their own at level full, largest first.",
+        help: "How many processes of each GPU get series of their own at level full, largest first.",
+    },
+    Key {
+        path: "limits.series",
+        field: Field::Count { least: 500, most: 1_000_000, place: |draft| &mut draft.config.limits.series },
+        absent: Absent::Default("20000"),
+        change: Change::Reload,
+        unit: "series",
+        help: "How many series a page may have; processes are left off first, new tenants last.",
     },
     Key {
         path: "web.listen",
         field: Field::Texts { accepts: "IP:port", set: listen_too },
         absent: Absent::Default("[::]:9855"),
+        change: Change::Restart(|new, old| keep(&mut new.web.listen, &old.web.listen)),
         unit: "",
         help: "Where to serve; [::] is all interfaces.",
     },
@@ -238,6 +266,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.config.web.control, path_or_off(text)),
         },
         absent: Absent::Default("/run/gpumeter/control.sock"),
+        change: Change::Restart(|new, old| keep(&mut new.web.control, &old.web.control)),
         unit: "",
         help: "The local socket of quiesce, resume and inventory, for root and this user; or off.",
     },
@@ -245,6 +274,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "web.created",
         field: Field::Flag(|draft| &mut draft.config.web.created),
         absent: Absent::Default("false"),
+        change: Change::Reload,
         unit: "",
         help: "Whether /metrics tells when each counter began, on lines of their own.",
     },
@@ -257,6 +287,12 @@ fn listen_too(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
     }
     draft.config.web.listen.push(address);
     Ok(())
+}
+
+fn keep<T: Clone + PartialEq>(new: &mut T, old: &T) -> bool {
+    let differs = new != old;
+    new.clone_from(old);
+    differs
 }
 
 /// Every key as people read about it, in the order of the printed file.

@@ -14,6 +14,7 @@ mod prices;
 mod print;
 mod problem;
 mod settings;
+mod source;
 mod standing;
 mod time;
 mod tree;
@@ -31,6 +32,7 @@ pub use prices::{Book, PriceClass, Rate};
 pub use print::default_yaml;
 pub use problem::{Problem, Problems};
 pub use settings::{Attribution, Config, Ledger, Limits, Node, Nvml, Otlp, Sampling, Web};
+pub use source::Source;
 pub use standing::{GpuChoice, Grantee, Standing};
 pub use time::span;
 

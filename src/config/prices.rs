@@ -3,7 +3,7 @@
 //! In: the list of rates as it stands in the file. Out: a [`Book`] whose rates follow one another in time. It
 //! multiplies nothing: money is made at settlement.
 
-use super::key::{Absent, Field, Key};
+use super::key::{Absent, Change, Field, Key};
 use super::problem::{Complaint, Report};
 use super::time::moment;
 use super::tree::Node;
@@ -79,6 +79,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.gpu_hour, price(text)),
         },
         absent: Absent::Required("2.49"),
+        change: Change::Reload,
         unit: "currency per GPU-hour",
         help: "Price of one GPU for one hour, exact to nine decimals.",
     },
@@ -89,6 +90,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.from, moment(text)),
         },
         absent: Absent::Optional("2026-01-01T00:00:00Z"),
+        change: Change::Reload,
         unit: "",
         help: "When it begins; it lasts until the next one does.",
     },
@@ -99,6 +101,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, index| draft.class = PriceClass::ALL.get(index).copied(),
         },
         absent: Absent::Default(PriceClass::OnDemand.name()),
+        change: Change::Reload,
         unit: "",
         help: "What kind of price it is.",
     },

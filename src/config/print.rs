@@ -10,6 +10,8 @@ use super::keys::{rows, sections};
 const HEAD: &str = "\
 ## gpumeter: every key, what it means, and what holds without it.
 ## Every key is optional, and so is the file. Check a file with `gpumeter check-config FILE`.
+## A changed file is read again within seconds, or at once on SIGHUP. A file with a mistake changes nothing and
+## the log says what is wrong; keys that need a restart keep their value until then.
 ";
 
 /// The commented default configuration, which parses to the defaults.
@@ -51,7 +53,8 @@ fn terms(row: &Row) -> String {
         (None, true) => "required".to_owned(),
         (None, false) => "optional".to_owned(),
     };
-    format!("Value: {}{unit}; {otherwise}.", row.accepts)
+    let restart = if row.needs_restart { "; needs a restart" } else { "" };
+    format!("Value: {}{unit}; {otherwise}{restart}.", row.accepts)
 }
 
 /// Quotes where plain YAML would read something else.

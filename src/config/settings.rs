@@ -98,8 +98,10 @@ pub struct Otlp {
 pub struct Limits {
     /// How long a new series stays at 0, so that a scraper sees its birth.
     pub birth_delay: Nanoseconds,
-    /// How many processes per node get series of their own.
+    /// How many processes of each GPU get series of their own.
     pub processes: u32,
+    /// How many series a page may have.
+    pub series: u32,
 }
 
 /// The pages.
@@ -130,7 +132,7 @@ impl Config {
             prices: None,
             ledger: Ledger { enabled: false, path: PathBuf::new() },
             otlp: Otlp { endpoint: None, interval: Nanoseconds(0) },
-            limits: Limits { birth_delay: Nanoseconds(0), processes: 0 },
+            limits: Limits { birth_delay: Nanoseconds(0), processes: 0, series: 0 },
             web: Web { listen: Vec::new(), control: None, created: false },
         }
     }

@@ -4,7 +4,7 @@
 //! name, more of a GPU granted than there is. It does not know which GPUs this node has.
 
 use super::fraction::{Sum, fraction};
-use super::key::{Absent, Field, Key};
+use super::key::{Absent, Change, Field, Key};
 use super::problem::{Complaint, Report};
 use super::tree::Node;
 use super::values::{put, token};
@@ -70,6 +70,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "id",
         field: Field::Text { accepts: "a name", set: |draft, text| put(&mut draft.id, token(text)) },
         absent: Absent::Optional("condo-physics"),
+        change: Change::Reload,
         unit: "",
         help: "Your name for this grant; no two alike.",
     },
@@ -80,6 +81,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.gpu, gpu(text)),
         },
         absent: Absent::Required("all"),
+        change: Change::Reload,
         unit: "",
         help: "The GPUs on which it is.",
     },
@@ -90,6 +92,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
             set: |draft, text| put(&mut draft.fraction, fraction(text)),
         },
         absent: Absent::Default("1"),
+        change: Change::Reload,
         unit: "GPUs",
         help: "How much of each GPU; the grants of one GPU sum to 1 at most.",
     },
@@ -97,6 +100,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "user",
         field: Field::Text { accepts: "a user name", set: |draft, text| put(&mut draft.user, token(text)) },
         absent: Absent::Optional("alice"),
+        change: Change::Reload,
         unit: "",
         help: "The Unix user who holds it; either this or unit.",
     },
@@ -104,6 +108,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         path: "unit",
         field: Field::Text { accepts: "NAME.service", set: |draft, text| put(&mut draft.unit, unit(text)) },
         absent: Absent::Optional("inference.service"),
+        change: Change::Reload,
         unit: "",
         help: "The systemd service that holds it; either this or user.",
     },

@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::{Page, Press, Variant};
+use crate::catalogue::Level;
 use crate::model::snapshot::Snapshot;
 
 /// A snapshot with the pages that were asked for.
@@ -26,6 +27,11 @@ impl Sealed {
     /// A snapshot whose pages this press will render.
     pub fn new(snapshot: Arc<Snapshot>, press: Arc<Press>) -> Self {
         Self { snapshot, press, pages: Default::default(), compressed: Default::default() }
+    }
+
+    /// The level of its pages.
+    pub fn level(&self) -> Level {
+        self.press.level()
     }
 
     /// The page of that variant, rendered at most once.

@@ -57,6 +57,11 @@ pub fn mapped_files() -> io::Result<BTreeSet<PathBuf>> {
     Ok(files)
 }
 
+/// The most files that it may have open.
+pub fn most_files() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 fn malformed(file: &str) -> io::Error {
     let text = format!("/proc/self/{file} is not what proc(5) describes; is proc mounted there?");
     io::Error::new(io::ErrorKind::InvalidData, text)

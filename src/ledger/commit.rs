@@ -17,10 +17,7 @@ use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::{Draft, Gpu};
 use super::{column, expected, settle, write};
-use crate::model::{
-    ActivitySource, Carry, Grade, HolderId, Method, Microjoules, Nanoseconds, Parts, Row, Settlement, Use,
-    Utc,
-};
+use crate::model::{Carry, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 
 /// At most so much of the account is lost when the power fails.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -185,16 +182,8 @@ fn close(
 fn unobserved(from: Utc, to: Utc) -> Settlement {
     let time = to.since(from);
     let row = Row {
-        holder: HolderId::new(HolderId::UNOBSERVED),
         parts: Parts { unmeasured: time.0, ..Parts::default() },
-        used: Use::default(),
-        energy_static: Microjoules(0),
-        energy_dynamic: Microjoules(0),
-        memory_byte_seconds: 0,
-        grade: Grade::Measured,
-        measured: 0,
-        method: Method::Observed,
-        source: ActivitySource::None,
+        ..Row::empty(HolderId::new(HolderId::UNOBSERVED))
     };
     let flags = vec![format!("{} ns from {} on: the settled window never came", time.0, from.0)];
     Settlement { from, to, rows: vec![row], carry: Carry::new(), weights: BTreeMap::new(), flags }

@@ -110,23 +110,12 @@ fn add_row(sum: &mut Row, row: &Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ActivitySource, Grade, Method, Microjoules, Nanoseconds, Use, Utc};
+    use crate::model::{ActivitySource, Nanoseconds, Utc};
 
     /// A window of 15 s that ends with a minute (0) or begins with one (1), held by one holder.
     fn window(index: u64, holder: &str, parts: Parts) -> Settlement {
         let from = Utc(MINUTE.0 - 15_000_000_000 * (1 - index));
-        let row = Row {
-            holder: HolderId::new(holder),
-            parts,
-            used: Use::default(),
-            energy_static: Microjoules(0),
-            energy_dynamic: Microjoules(0),
-            memory_byte_seconds: 0,
-            grade: Grade::Measured,
-            measured: 0,
-            method: Method::Observed,
-            source: ActivitySource::Gpm,
-        };
+        let row = Row { parts, source: ActivitySource::Gpm, ..Row::empty(HolderId::new(holder)) };
         let to = from.plus(Nanoseconds::from_seconds(15));
         let (carry, weights, flags) = Default::default();
         Settlement { from, to, rows: vec![row], carry, weights, flags }

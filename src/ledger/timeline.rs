@@ -18,6 +18,11 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// A time that begins as the wall clock says.
+    pub const fn starting(now: Stamp) -> Self {
+        Self { offset: now.utc.0.wrapping_sub(now.boottime.0).cast_signed() }
+    }
+
     /// Account time of a moment of this boot.
     pub const fn at(self, boottime: Nanoseconds) -> Utc {
         Utc(boottime.0.saturating_add_signed(self.offset))

@@ -12,11 +12,22 @@ use crate::tenants::tenant;
 /// Counters by GPU and holder as last acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    counters: BTreeMap<CounterKey, Counter>,
+    counters: BTreeMap<CounterKey, Known>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
 }
+
+/// A counter, and when it last changed; of one that was recovered, when that was.
+#[derive(Debug)]
+struct Known {
+    counter: Counter,
+    changed: Utc,
+}
+
+/// A tenant that is gone keeps its series for so long after its last change, so that every scraper has seen
+/// its last value.
+const LINGER: Nanoseconds = Nanoseconds::from_seconds(600);
 
 /// A tenant's account on one GPU, ready to be shown.
 pub(super) struct TenantAccount {
@@ -27,8 +38,8 @@ pub(super) struct TenantAccount {
 
 impl Accounts {
     /// Goes on from what the ledger holds.
-    pub(super) fn recover(&mut self, recovered: &Recovered) {
-        self.counters.clone_from(&recovered.counters);
+    pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
+        self.learn(&recovered.counters, now);
         self.imbalance = recovered.imbalance;
         for (uuid, gpu) in &recovered.gpus {
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot };
@@ -37,31 +48,39 @@ impl Accounts {
     }
 
     /// Takes what a commit changed.
-    pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged) {
-        self.counters
-            .extend(acknowledged.counters.iter().map(|(key, counter)| (key.clone(), counter.clone())));
+    pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Utc) {
+        self.learn(&acknowledged.counters, now);
         self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), *total)));
         self.imbalance = acknowledged.imbalance;
         self.bytes = Some(acknowledged.bytes);
     }
 
-    /// All tenants' accounts, by tenant and GPU. A series that is younger than `birth_delay` shows 0, so
-    /// that a scraper sees where it begins.
+    fn learn(&mut self, counters: &BTreeMap<CounterKey, Counter>, changed: Utc) {
+        let known = |counter: &Counter| Known { counter: counter.clone(), changed };
+        self.counters.extend(counters.iter().map(|(key, counter)| (key.clone(), known(counter))));
+    }
+
+    /// The accounts by tenant and GPU of all tenants that are here or have just gone; one that returns goes
+    /// on from where it was. A series that is younger than `birth_delay` shows 0, so that a scraper sees
+    /// where it begins.
     pub(super) fn by_tenant(
         &self,
         known: &BTreeMap<HolderId, Holder>,
         (now, birth_delay): (Utc, Nanoseconds),
         tariff: Option<&Tariff>,
     ) -> Vec<TenantAccount> {
-        let mut sums: BTreeMap<(Arc<str>, Arc<str>), AccountState> = BTreeMap::new();
-        for ((uuid, holder), counter) in &self.counters {
+        let mut sums: BTreeMap<(Arc<str>, Arc<str>), (AccountState, Utc)> = BTreeMap::new();
+        for ((uuid, holder), Known { counter, changed }) in &self.counters {
             let old = |born: Utc| now >= born.plus(birth_delay);
             let priced =
                 tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
             let grown = old(counter.born);
             let values = values(holder, counter, tariff);
             let owner = known.get(holder).map_or_else(|| tenant(&nameless(holder)), tenant);
-            let sum = sums.entry((owner, Arc::clone(uuid))).or_insert(AccountState { values: [None; 12] });
+            // A sum stays whole while anybody in it is here, or it would go back.
+            let nothing = (AccountState { values: [None; 12] }, *changed);
+            let (sum, latest) = sums.entry((owner, Arc::clone(uuid))).or_insert(nothing);
+            *latest = (*latest).max(*changed);
             for ((sum, value), kind) in sum.values.iter_mut().zip(values).zip(AccountValue::ALL) {
                 let shown = match kind {
                     AccountValue::HeldCost | AccountValue::UsedCost => priced,
@@ -74,7 +93,10 @@ impl Accounts {
                 };
             }
         }
-        sums.into_iter().map(|((tenant, uuid), state)| TenantAccount { tenant, uuid, state }).collect()
+        sums.into_iter()
+            .filter(|(_, (_, latest))| now < latest.plus(LINGER))
+            .map(|((tenant, uuid), (state, _))| TenantAccount { tenant, uuid, state })
+            .collect()
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod account;
 mod accounts;
+mod budget;
 mod idle;
 mod integrate;
 mod judge;
@@ -32,6 +33,7 @@ use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
+use budget::Budget;
 use judge::Bench;
 use presence::Place;
 use xids::Xids;
@@ -49,16 +51,18 @@ pub struct Policy {
     pub presence: bool,
     /// How long a new series of the account stays at 0.
     pub birth_delay: Nanoseconds,
-    /// The most processes that get series.
+    /// The most processes of each GPU that get series.
     pub processes: usize,
-    /// The prices, each in force from a time on, in order of time.
-    pub prices: Vec<(Utc, PriceEntry)>,
+    /// The most series of a snapshot.
+    pub series: usize,
+    /// The prices, each in force from a time on, in order of time; none ends all money there.
+    pub prices: Vec<(Utc, Option<PriceEntry>)>,
 }
 
 impl Policy {
     /// The price in force at that time.
     fn price(&self, at: Utc) -> Option<&PriceEntry> {
-        self.prices.iter().rev().find(|(from, _)| *from <= at).map(|(_, price)| price)
+        self.prices.iter().rev().find(|(from, _)| *from <= at).and_then(|(_, price)| price.as_ref())
     }
 }
 
@@ -149,6 +153,7 @@ pub struct Meter {
     /// XIDs of GPUs that have not said where they sit.
     unplaced: Vec<XidCount>,
     counters: Counters,
+    budget: Budget,
     roster: Arc<Roster>,
     sequence: u64,
 }
@@ -156,10 +161,8 @@ pub struct Meter {
 impl Meter {
     /// A meter that goes on where the ledger stands; without a ledger the account lives and dies with it.
     pub fn new(policy: Arc<Policy>, started: Stamp, recovered: Option<Recovered>) -> Self {
-        let timeline = recovered.as_ref().map_or_else(
-            || Timeline { offset: started.utc.0.wrapping_sub(started.boottime.0).cast_signed() },
-            |recovered| recovered.timeline,
-        );
+        let timeline =
+            recovered.as_ref().map_or_else(|| Timeline::starting(started), |recovered| recovered.timeline);
         let begun = timeline.at(started.boottime);
         let mut meter = Self {
             policy,
@@ -172,6 +175,7 @@ impl Meter {
             introduced: BTreeSet::new(),
             unplaced: Vec::new(),
             counters: Counters::default(),
+            budget: Budget::default(),
             roster: Arc::default(),
             sequence: 0,
         };
@@ -182,7 +186,7 @@ impl Meter {
     }
 
     fn recover(&mut self, recovered: Recovered, begun: Utc) {
-        self.accounts.recover(&recovered);
+        self.accounts.recover(&recovered, begun);
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for (uuid, known) in recovered.gpus {
             let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun), begun);
@@ -198,6 +202,11 @@ impl Meter {
         }
     }
 
+    /// From the next pulse on, what the operator decided is this.
+    pub fn obey(&mut self, policy: Arc<Policy>) {
+        self.policy = policy;
+    }
+
     /// The agent's own counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -208,7 +217,7 @@ impl Meter {
         let at = self.timeline.at(now.boottime);
         let mut batch = Batch { now: at, ..Batch::default() };
         for acknowledged in &inputs.acknowledged {
-            self.accounts.acknowledge(acknowledged);
+            self.accounts.acknowledge(acknowledged, at);
         }
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);

@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::accounts::TenantAccount;
+use super::budget::{self, Cost, Purse};
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{Level, PointId, Rows, device_points, families, first_point};
+use crate::catalogue::{HoldingValue, Level, PointId, Rows, device_points, families, first_point};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
@@ -37,11 +39,17 @@ impl Meter {
             gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
         let states: Vec<GpuState> =
             gpus.iter().map(|gpu| self.state(gpu, now, in_flight.get(&gpu.id.uuid))).collect();
-        let (process_entries, processes) = self.processes(&gpus, &states, identities);
-        let (account_entries, accounts) = self.accounts(now, &places);
-        let (holding_entries, holdings) = holdings(&gpus, identities);
         let (agent_entries, agent) = self.agent(now, &gpus, &states, services);
+        let level = self.policy.level;
+        let of_gpus: usize =
+            gpus.iter().zip(&states).map(|(gpu, state)| budget::of_gpu(gpu, state, level)).sum();
+        let mut budget = std::mem::take(&mut self.budget);
+        let mut purse = budget.purse(self.policy.series, of_gpus + agent.iter().map(series).sum::<usize>());
+        let (account_entries, accounts) = self.accounts(now, &places, &mut purse);
+        let (holding_entries, holdings) = holdings(&gpus, identities, &mut purse, level);
         let workloads = workloads(&gpus, identities, &holding_entries);
+        let workloads = purse.first(workloads, &of_holding(level, HoldingValue::WorkloadInfo));
+        let (process_entries, processes) = self.processes(&gpus, &states, identities, &mut purse);
         let roster = Roster {
             gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
             processes: process_entries,
@@ -54,6 +62,7 @@ impl Meter {
         if *self.roster != roster {
             self.roster = Arc::new(roster);
         }
+        self.budget = budget;
         self.sequence += 1;
         Arc::new(Snapshot {
             sequence: self.sequence,
@@ -98,38 +107,52 @@ impl Meter {
         gpus: &[&Gpu],
         states: &[GpuState],
         identities: &Identities,
+        purse: &mut Purse<'_>,
     ) -> (Vec<ProcessEntry>, Vec<ProcessState>) {
         if self.policy.level < Level::Full {
             return (Vec::new(), Vec::new());
         }
+        let lists: Vec<Vec<&GpuProcess>> =
+            gpus.iter().zip(states).map(|(gpu, state)| by_size(gpu, state)).collect();
+        let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
+        let cost = Cost::at(Level::Full, |rows| usize::from(matches!(rows, Rows::Process(_))));
+        let limit = budget::most_processes(&counts, self.policy.processes, purse.room(&cost));
         let mut rows = Vec::new();
-        for (place, (gpu, state)) in gpus.iter().zip(states).enumerate() {
-            let Some(frame) = gpu.frame.as_deref().filter(|_| state.is_up()) else { continue };
-            let mut processes: Vec<_> = frame.processes.iter().flat_map(|list| list.iter()).collect();
-            processes.sort_by_key(|process| (std::cmp::Reverse(process.memory), process.pid));
-            let limit = self.policy.processes.min(processes.len());
-            let mut named: Vec<_> = processes[..limit].to_vec();
+        for (place, (gpu, processes)) in gpus.iter().zip(&lists).enumerate() {
+            let (Some(frame), Some(limit)) = (gpu.frame.as_deref(), limit) else { continue };
+            let (largest, rest) = processes.split_at(limit.min(processes.len()));
+            let mut named = largest.to_vec();
             named.sort_by_key(|process| (process.pid, process.gpu_instance));
             rows.extend(named.iter().map(|process| process_row(place, process, frame, identities)));
-            let rest = &processes[limit..];
             if !rest.is_empty() {
-                rows.push(other_row(
-                    place,
-                    rest.iter().filter_map(|process| process.memory).map(|m| m.0).sum(),
-                ));
+                let memory = rest.iter().filter_map(|process| process.memory).map(|memory| memory.0);
+                rows.push(other_row(place, memory.fold(0, u64::saturating_add)));
             }
         }
+        let wanted = budget::rows(&counts, self.policy.processes);
+        purse.pay(&cost, rows.len(), wanted.saturating_sub(rows.len()));
         rows.into_iter().unzip()
     }
 
-    fn accounts(&self, now: Stamp, places: &BTreeMap<&str, usize>) -> (Vec<AccountEntry>, Vec<AccountState>) {
+    fn accounts(
+        &self,
+        now: Stamp,
+        places: &BTreeMap<&str, usize>,
+        purse: &mut Purse<'_>,
+    ) -> (Vec<AccountEntry>, Vec<AccountState>) {
         let at = self.timeline.at(now.boottime);
         let tariff = self
             .policy
             .price(at)
             .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
-        self.accounts
-            .by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref())
+        let accounts = self.accounts.by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref());
+        let cost = Cost::at(self.policy.level, |rows| match rows {
+            Rows::Account(points) => points.len(),
+            _ => 0,
+        });
+        let key = |account: &TenantAccount| (Arc::clone(&account.tenant), Arc::clone(&account.uuid));
+        purse
+            .accounts(accounts, &cost, key)
             .into_iter()
             .filter_map(|account| {
                 let gpu = *places.get(&*account.uuid)?;
@@ -167,6 +190,9 @@ impl Meter {
         if let Some(bytes) = self.accounts.bytes {
             own.add("gpumeter_ledger_bytes", Vec::new(), whole(bytes));
         }
+        for (family, count) in self.budget.dropped() {
+            own.add("gpumeter_series_dropped_total", vec![("family", family.into())], whole(count));
+        }
         for (gpu, state) in gpus.iter().zip(states) {
             gpu_numbers(&mut own, gpu, state);
         }
@@ -175,6 +201,28 @@ impl Meter {
         numbers::sort(&mut series);
         series.into_iter().unzip()
     }
+}
+
+/// The series of one of the agent's own numbers.
+fn series(number: &AgentNumber) -> usize {
+    match number {
+        AgentNumber::Integer(_) => 1,
+        // The infinite bucket, count and sum beside the others.
+        AgentNumber::Histogram(histogram) => histogram.bounds.len() + 3,
+    }
+}
+
+fn of_holding(level: Level, value: HoldingValue) -> Cost {
+    Cost::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
+}
+
+/// The processes of a GPU that answers, largest first.
+fn by_size<'a>(gpu: &'a Gpu, state: &GpuState) -> Vec<&'a GpuProcess> {
+    let frame = gpu.frame.as_deref().filter(|_| state.is_up());
+    let listed = frame.and_then(|frame| frame.processes.as_ref().ok());
+    let mut processes: Vec<_> = listed.into_iter().flat_map(|list| list.iter()).collect();
+    processes.sort_by_key(|process| (std::cmp::Reverse(process.memory), process.pid));
+    processes
 }
 
 fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
@@ -327,21 +375,24 @@ fn holder(id: &HolderId, identities: &Identities) -> Holder {
         })
 }
 
-fn holdings(gpus: &[&Gpu], identities: &Identities) -> (Vec<HoldingEntry>, Vec<HoldingState>) {
-    gpus.iter()
-        .enumerate()
-        .flat_map(|(gpu, state)| {
-            state.account.holdings().iter().map(move |holding| {
-                let entry = HoldingEntry {
-                    gpu,
-                    workload: Arc::clone(&holding.holder.0),
-                    tenant: tenant(&holder(&holding.holder, identities)),
-                    source: holding.source,
-                };
-                (entry, HoldingState { fraction: holding.fraction })
-            })
+fn holdings(
+    gpus: &[&Gpu],
+    identities: &Identities,
+    purse: &mut Purse<'_>,
+    level: Level,
+) -> (Vec<HoldingEntry>, Vec<HoldingState>) {
+    let entries = gpus.iter().enumerate().flat_map(|(gpu, state)| {
+        state.account.holdings().iter().map(move |holding| {
+            let entry = HoldingEntry {
+                gpu,
+                workload: Arc::clone(&holding.holder.0),
+                tenant: tenant(&holder(&holding.holder, identities)),
+                source: holding.source,
+            };
+            (entry, HoldingState { fraction: holding.fraction })
         })
-        .unzip()
+    });
+    purse.first(entries.collect(), &of_holding(level, HoldingValue::Ratio)).into_iter().unzip()
 }
 
 /// Everybody who holds or has a process on a GPU that answers.

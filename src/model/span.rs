@@ -127,6 +127,24 @@ pub struct Row {
     pub source: ActivitySource,
 }
 
+impl Row {
+    /// A holder's row that says nothing yet: all zero, by no meter.
+    pub fn empty(holder: HolderId) -> Self {
+        Self {
+            holder,
+            parts: Parts::default(),
+            used: Use::default(),
+            energy_static: Microjoules(0),
+            energy_dynamic: Microjoules(0),
+            memory_byte_seconds: 0,
+            grade: Grade::Measured,
+            measured: 0,
+            method: Method::Observed,
+            source: ActivitySource::None,
+        }
+    }
+}
+
 /// What every holder of a node of the splitting tree is still owed, in units of 2^-32 nanoseconds;
 /// tree node (`gpu/held`, `gpu/used`, …) to holder to carry. Zero carries are left out.
 pub type Carry = BTreeMap<String, BTreeMap<HolderId, i64>>;

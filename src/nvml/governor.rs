@@ -12,7 +12,7 @@ use crate::model::{Nanoseconds, Stretch};
 
 /// The share of wall time that a lane may spend inside the driver unless it is told otherwise, in millionths:
 /// calls take a lock that tenants' own calls wait for.
-pub(super) const SHARE: u64 = 5_000;
+pub(super) const SHARE: u32 = 5_000;
 
 /// Costs are means over this time.
 const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -218,14 +218,14 @@ mod tests {
 
     #[test]
     fn a_quick_driver_is_never_stretched() {
-        let mut governor = Governor::new(SHARE);
+        let mut governor = Governor::new(SHARE.into());
         assert_eq!(run(&mut governor, 0, 3_600, &Load(500, 500, 5_000, 5_000)), []);
         assert_eq!(governor.stretch(), Stretch::default());
     }
 
     #[test]
     fn the_slow_tier_gives_way_first_then_the_medium_then_the_lists() {
-        let mut governor = Governor::new(SHARE);
+        let mut governor = Governor::new(SHARE.into());
         // 1 ms of every second, 300 ms of every minute: 6 per mille.
         run(&mut governor, 0, 300, &Load(1_000, 1_000, 300_000, 0));
         assert_eq!(governor.stretch(), Stretch { slow: 2, medium: 1, lists: 1 });
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_the_fast_tier_costs_is_spent_whatever_is_stretched() {
-        let mut governor = Governor::new(SHARE);
+        let mut governor = Governor::new(SHARE.into());
         run(&mut governor, 0, 600, &Load(20_000, 10, 10, 10));
         assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 8, lists: 8 });
         assert_eq!(governor.turn(Nanoseconds::from_seconds(600), [true, false, false]), [true, false, false]);
@@ -247,21 +247,21 @@ mod tests {
 
     #[test]
     fn it_comes_back_step_by_step_and_does_not_swing() {
-        let mut governor = Governor::new(SHARE);
+        let mut governor = Governor::new(SHARE.into());
         run(&mut governor, 0, 300, &Load(1_000, 40_000, 10, 0));
         assert!(governor.stretch().medium > 1);
         let changes = run(&mut governor, 300, 3_600, &Load(1_000, 1_000, 10, 0));
         assert_eq!(governor.stretch(), Stretch::default());
         assert!(changes.windows(2).all(|pair| pair[1].medium <= pair[0].medium), "{changes:?}");
         // A cost that needs just less than everything without a stretch stays where it is.
-        let mut governor = Governor::new(SHARE);
+        let mut governor = Governor::new(SHARE.into());
         let changes = run(&mut governor, 0, 3_600, &Load(1_000, 21_000, 10, 0));
         assert!(changes.len() <= 1, "{changes:?}");
     }
 
     #[test]
     fn a_medium_tier_that_waits_is_read_every_so_many_times() {
-        let mut governor = Governor::new(SHARE);
+        let mut governor = Governor::new(SHARE.into());
         run(&mut governor, 0, 300, &Load(1_000, 40_000, 10, 0));
         let stretch = u64::from(governor.stretch().medium);
         let taken = (300..340)

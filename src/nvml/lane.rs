@@ -43,6 +43,8 @@ pub struct Lane {
     patience: Nanoseconds,
     /// Whether presence decides who holds.
     presence: bool,
+    /// The share of wall time that it may spend inside the driver, in millionths.
+    driver_share: u32,
     governor: Governor,
     activity: Activity,
     processes: Processes,
@@ -68,7 +70,8 @@ impl Lane {
             review: None,
             patience: FIRST_REVIEW,
             presence: false,
-            governor: Governor::new(SHARE),
+            driver_share: SHARE,
+            governor: Governor::new(SHARE.into()),
             activity: Activity::new(),
             processes: Processes::new(),
             lists: Lists::new(false, ListForm::Third),
@@ -78,19 +81,6 @@ impl Lane {
             stretched: Stretch::default(),
             instances: Arc::default(),
         }
-    }
-
-    /// The same lane, told whether who is there holds the GPU by that: then lists are read in every tick.
-    pub fn with_presence(mut self, presence: bool) -> Self {
-        self.presence = presence;
-        self.lists = Lists::new(presence, ListForm::Third);
-        self
-    }
-
-    /// The same lane, allowed that many millionths of wall time inside the driver.
-    pub fn with_driver_share(mut self, share: u32) -> Self {
-        self.governor = Governor::new(share.into());
-        self
     }
 
     /// The GPU.
@@ -140,6 +130,24 @@ impl Lane {
         }
         self.plan = Some(plan);
         Ok(frame)
+    }
+
+    /// Reads as the configuration says from the next tick on: another level takes a new plan, presence and the
+    /// driver's share begin anew what follows from them.
+    pub fn follow(&mut self, level: Level, presence: bool, driver_share: u32) {
+        if self.level != level {
+            self.level = level;
+            self.forget_plan();
+        }
+        if self.presence != presence {
+            self.presence = presence;
+            self.lists = Lists::new(presence, ListForm::Third);
+            self.forget_plan();
+        }
+        if self.driver_share != driver_share {
+            self.driver_share = driver_share;
+            self.governor = Governor::new(driver_share.into());
+        }
     }
 
     /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.

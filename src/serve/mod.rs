@@ -60,10 +60,24 @@ pub struct Limits {
     pub bill: Duration,
     /// For answers under way when the agent stops.
     pub drain: Duration,
-    /// For a free seat, when all are taken.
+    /// For a free seat, when all are taken: longer than an honest head takes, so that a rush is only late.
     pub queue: Duration,
     /// Connections at once.
     pub connections: usize,
+}
+
+/// File descriptors that are left to everything but connections: the ledger, `/proc`, the push, the log.
+const NOT_FOR_CONNECTIONS: u64 = 44;
+
+impl Limits {
+    /// Limits for a process that may open so many files; where they are few, so are the connections.
+    pub fn within(files: u64) -> Self {
+        let usual = Self::default();
+        // A quarter of them on top is for those who are turned away and linger.
+        let connections = files.saturating_sub(NOT_FOR_CONNECTIONS) / 5 * 4;
+        let connections = usize::try_from(connections).unwrap_or(usize::MAX).clamp(4, usual.connections);
+        Self { connections, ..usual }
+    }
 }
 
 impl Default for Limits {
@@ -74,7 +88,7 @@ impl Default for Limits {
             stall: Duration::from_secs(10),
             bill: Duration::from_secs(5),
             drain: Duration::from_millis(500),
-            queue: Duration::from_millis(100),
+            queue: Duration::from_millis(500),
             connections: 256,
         }
     }

@@ -21,8 +21,9 @@ use super::seats::Turn;
 
 type Deadline = Option<Pin<Box<Sleep>>>;
 
-/// An honest head is there within this; whoever takes longer may have to give way to others.
-const HONEST: Duration = Duration::from_millis(50);
+/// An honest head is there within this, also in a rush on a busy machine; whoever takes longer may have to give
+/// way to others.
+const HONEST: Duration = Duration::from_millis(250);
 
 /// A stream with deadlines.
 pub(super) struct Patience {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -28,7 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Runs on a current-thread runtime with I/O and time. Fails only where a socket cannot be watched, at start.
 pub async fn run(listeners: Vec<StdListener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
     let seats = Seats::new(site.limits.connections);
-    let hall = Hall { site: Arc::new(site), seats, turnaway: Turnaway::default() };
+    let turnaway = Turnaway::new(site.limits.connections / 4);
+    let hall = Hall { site: Arc::new(site), seats, turnaway };
     let mut doors = JoinSet::new();
     for listener in listeners {
         listener.set_nonblocking(true)?;
@@ -61,7 +63,7 @@ impl Hall {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.greet(stream, &mut guests, &shutdown).await,
-                    Err(error) => pause(&error).await,
+                    Err(error) => self.bear(&error, &listener).await,
                 },
                 Some(end) = guests.join_next() => self.note(end),
                 () = stopped(&mut stop) => break,
@@ -93,12 +95,18 @@ impl Hall {
             tracing::error!(%error, "answering a request panicked; the connection is closed");
         }
     }
-}
 
-async fn pause(error: &io::Error) {
-    // The peer left before it was accepted: the next one need not wait.
-    if error.kind() != io::ErrorKind::ConnectionAborted {
+    /// What a failed accept asks for.
+    async fn bear(&self, error: &io::Error, listener: &TcpListener) {
+        // The peer left before it was accepted: the next one need not wait.
+        if error.kind() == io::ErrorKind::ConnectionAborted {
+            return;
+        }
         tracing::warn!(%error, "no connection can be accepted; trying again");
+        let exhausted = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).map(Some);
+        if exhausted.contains(&error.raw_os_error()) && self.turnaway.send_away_from(listener).await {
+            self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+        }
         sleep(ACCEPT_PAUSE).await;
     }
 }

@@ -4,11 +4,12 @@
 //! the kernel reset the connection over the unread request and perhaps discard the answer, so the socket
 //! lingers, reading into nowhere, until the peer closes too: for a second at most, and few at a time.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -22,18 +23,50 @@ all connections are busy; try again soon\n";
 
 const LINGER: Duration = Duration::from_secs(1);
 const LONGEST_REQUEST: usize = 64 * 1024;
-const MOST: usize = 64;
 
 /// Those who were turned away and may still be reading why.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Turnaway(Arc<()>);
+#[derive(Clone, Debug)]
+pub(super) struct Turnaway {
+    /// One reference for each of them.
+    count: Arc<()>,
+    most: usize,
+    /// A descriptor in reserve: without any, a peer could be neither accepted nor sent away, and would wait
+    /// in vain.
+    spare: Arc<Mutex<Option<File>>>,
+}
 
 impl Turnaway {
+    /// At most so many linger.
+    pub(super) fn new(most: usize) -> Self {
+        Self { count: Arc::default(), most, spare: Arc::new(Mutex::new(reserve())) }
+    }
+
+    /// Sends somebody away although there is no descriptor left; whether anybody was there.
+    pub(super) async fn send_away_from(&self, listener: &TcpListener) -> bool {
+        drop(self.spare().take());
+        // Whoever the failed accept was for is still there.
+        let accepted = timeout(Duration::from_millis(1), listener.accept()).await;
+        let was_there = match accepted {
+            Ok(Ok((stream, _))) => {
+                // It may have left; then nobody misses the answer.
+                let _ = stream.try_write(ANSWER);
+                true
+            }
+            _ => false,
+        };
+        *self.spare() = reserve();
+        was_there
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Option<File>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Answers 503 and closes.
     pub(super) fn turn_away(&self, stream: TcpStream, tasks: &mut JoinSet<()>) {
         // A new socket's send buffer is empty: this does not wait. A peer that is gone needs no answer.
         let wrote = stream.try_write(ANSWER);
-        if wrote.is_err() || Arc::strong_count(&self.0) > MOST {
+        if wrote.is_err() || Arc::strong_count(&self.count) > self.most {
             return;
         }
         let counted = self.clone();
@@ -42,6 +75,10 @@ impl Turnaway {
             drop(counted);
         });
     }
+}
+
+fn reserve() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 /// Reads into nowhere until the peer closes.

@@ -5,8 +5,10 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::scrape::Scrape;
@@ -18,9 +20,41 @@ pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_gpumeter"))
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end; one that hangs is killed and fails the test with what it has said.
 pub(crate) fn output(arguments: &[&str]) -> Output {
-    program().args(arguments).output().unwrap()
+    let mut command = program();
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Read while it runs, or a full pipe would stop it.
+    let [stdout, stderr] = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
+    let status = wait(&mut child, Instant::now());
+    if status.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().unwrap());
+    let said = String::from_utf8_lossy(&stderr);
+    let status = status.unwrap_or_else(|| panic!("gpumeter {arguments:?} does not end; it said\n{said}"));
+    Output { status, stdout, stderr }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// How a child ended; nothing if it did not within the patience.
+fn wait(child: &mut Child, begun: Instant) -> Option<ExitStatus> {
+    while begun.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
 }
 
 /// A demo on a free port of loopback.
@@ -44,9 +78,14 @@ impl Demo {
     }
 
     fn launch(directory: &Path, arguments: &[&str]) -> Agent {
+        Agent::start(Self::command(directory, arguments))
+    }
+
+    /// What starts a demo in that directory.
+    pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         let mut command = program();
         command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory).args(arguments);
-        Agent::start(command)
+        command
     }
 
     /// Kills the agent as a power cut would and starts it again.
@@ -149,24 +188,32 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
     /// Asks the agent to end, and how long it took.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
-        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         (self.wait_for_end(), begun.elapsed())
     }
 
     /// Waits until the agent ends by itself.
     pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "the agent does not end");
-            std::thread::sleep(Duration::from_millis(5));
+        wait(&mut self.child, Instant::now()).expect("the agent does not end")
+    }
+
+    /// Waits until the log says so; all that it has said since the last look.
+    pub(crate) fn wait_for_log(&self, words: &str) -> String {
+        let mut said = String::new();
+        while !said.contains(words) {
+            let Ok(line) = self.log.recv_timeout(PATIENCE) else { panic!("no {words:?} in\n{said}") };
+            said += &line;
+            said.push('\n');
         }
+        said
     }
 
     /// What it has logged since the last look.

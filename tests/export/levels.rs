@@ -54,6 +54,7 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let gpu = &mut roster.gpus[0];
     gpu.instances.clear();
     gpu.unsupported = unsupported;
+    gpu.absence = None;
     let (index, uuid) = (Arc::clone(&gpu.index), Arc::clone(&gpu.id.uuid));
     let own = |family, more: &[(&'static str, &str)]| {
         let mut labels = vec![("gpu", Arc::clone(&index)), ("uuid", Arc::clone(&uuid))];

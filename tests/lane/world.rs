@@ -23,6 +23,9 @@ pub(crate) struct World {
     directory: TempDir,
 }
 
+/// Half a percent, as by default.
+const DRIVER_SHARE: u32 = 5_000;
+
 impl World {
     /// A node of the scenario and the lane of its first GPU, 10 s into the scenario.
     pub(crate) fn new(scenario: &str, presence: bool) -> Self {
@@ -53,7 +56,8 @@ impl World {
         let library = Library::open(Some(&path)).unwrap();
         let slot = CallSlot::default();
         let found = find(&library, 0, &slot, &clock).unwrap();
-        let lane = Lane::new(library, &found, slot, clock, Level::Full).with_presence(presence);
+        let mut lane = Lane::new(library, &found, slot, clock, Level::Full);
+        lane.follow(Level::Full, presence, DRIVER_SHARE);
         Self { page, lane, second: 10, directory }
     }
 

@@ -32,6 +32,7 @@ impl Device {
             presence: true,
             birth_delay: Nanoseconds::from_seconds(60),
             processes: 100,
+            series: 20_000,
             prices: Vec::new(),
         };
         let meter = Meter::new(Arc::new(policy), now, None);

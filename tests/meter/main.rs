@@ -155,6 +155,25 @@ fn published_counters_wait_for_the_birth_delay_and_never_go_back() {
 }
 
 #[test]
+fn a_tenant_that_is_gone_is_shown_for_ten_minutes_and_goes_on_where_it_was() {
+    let mut world = World::of_presence("alice");
+    world.run(200, |frame| frame.process(7, 100).busy(100));
+    world.run(120, |frame| frame);
+    let last = world.published("alice").unwrap();
+    assert!(last > 0);
+    world.run(500, |frame| frame);
+    assert_eq!(world.published("alice"), Some(last), "nothing of it is forgotten while it is shown");
+    world.run(90, |frame| frame);
+    assert_eq!(world.published("alice"), None);
+    let others = world.published("__unallocated__").unwrap();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let now = world.published("alice").unwrap();
+    assert!(now >= last, "from {last} to {now}");
+    assert!(world.published("__unallocated__").unwrap() >= others);
+    world.balanced();
+}
+
+#[test]
 fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.process(7, 100).busy(100));

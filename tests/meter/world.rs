@@ -439,6 +439,7 @@ fn open(directory: &TempDir, standing: &[Standing], presence: bool, now: Stamp) 
         presence,
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 100,
+        series: 20_000,
         prices: Vec::new(),
     };
     (ledger, Meter::new(Arc::new(policy), now, Some(recovered)))

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use super::{Launch, StartError, Thread};
 use crate::clock::{Clock, PageError};
-use crate::config::{Config, Problems};
+use crate::config::{self, Config, Problems};
 use crate::nvml::OpenError;
 use crate::record::{self, ReadError};
 use lock::Lock;
@@ -152,7 +152,7 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         Source::Recording(path) => (Scenario::of_recording(), Some((path, record::span(path)?))),
     };
     let speed = time::speed(options.speed)?;
-    let config = configure(options, &directory, &scenario)?;
+    let (source, config) = configure(options, &directory, &scenario)?;
     make(&directory)?;
     let _lock = Lock::take(&directory)?;
     if options.fresh {
@@ -170,7 +170,7 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
             Time::replay(&driver, speed, span)?
         }
     };
-    let outcome = live(options, &directory, &scenario, config, &time);
+    let outcome = live(options, &directory, &scenario, (source, config), &time);
     let ended = time.end();
     outcome.and(ended)
 }
@@ -180,14 +180,15 @@ fn live(
     options: &Options,
     directory: &Path,
     scenario: &Scenario,
-    config: Config,
+    (source, config): (Option<config::Source>, Config),
     time: &Time,
 ) -> Result<(), DemoError> {
     trial::open(options, directory, &library(directory))?;
     let root =
         if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, &time.page)? };
     tracing::info!(directory = %directory.display(), source = %options.source, "demo on a simulated node: every number is made up");
-    Ok(super::run(Launch { config, clock: Clock::Page(time.page.clone()), root, simulated: true })?)
+    let clock = Clock::Page(time.page.clone());
+    Ok(super::run(Launch { config, source, clock, root, simulated: true })?)
 }
 
 fn library(directory: &Path) -> PathBuf {
@@ -237,10 +238,15 @@ fn install(library: &Path) -> Result<(), DemoError> {
     fs::rename(&new, library).map_err(|source| DemoError::File { path: library.into(), source })
 }
 
-fn configure(options: &Options, directory: &Path, scenario: &Scenario) -> Result<Config, DemoError> {
-    let mut config = match &options.config {
-        Some(path) => Config::read(path),
-        None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration"),
+fn configure(
+    options: &Options,
+    directory: &Path,
+    scenario: &Scenario,
+) -> Result<(Option<config::Source>, Config), DemoError> {
+    let (source, mut config) = match &options.config {
+        Some(path) => config::Source::open(path).map(|(source, config)| (Some(source), config)),
+        None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
+            .map(|config| (None, config)),
     }
     .map_err(DemoError::Config)?;
     config.nvml.library = Some(library(directory));
@@ -254,7 +260,7 @@ fn configure(options: &Options, directory: &Path, scenario: &Scenario) -> Result
     if let Some(endpoint) = &options.otlp_endpoint {
         config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);
     }
-    Ok(config)
+    Ok((source, config))
 }
 
 fn make(directory: &Path) -> Result<(), DemoError> {

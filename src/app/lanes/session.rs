@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cadence, LaneThread, Search, lock, start_lane};
+use super::{LaneThread, Search, lock, start_lane};
 use crate::app::Shared;
 use crate::clock::{Stop, system_now};
 use crate::host::Pci;
@@ -56,7 +56,6 @@ pub(super) struct Session<'a> {
     library: Arc<Library>,
     counted: u32,
     lanes: Vec<LaneThread>,
-    cadence: Cadence,
     end: &'a Stop,
     slot: &'a CallSlot,
     shared: &'a Arc<Shared>,
@@ -114,7 +113,6 @@ impl Driver {
     pub(super) fn begin<'a>(
         &mut self,
         (library, counted): (Arc<Library>, u32),
-        cadence: Cadence,
         (end, slot): (&'a Stop, &'a CallSlot),
         shared: &'a Arc<Shared>,
     ) -> Session<'a> {
@@ -140,7 +138,6 @@ impl Driver {
             library,
             counted,
             lanes: Vec::new(),
-            cadence,
             end,
             slot,
             shared,
@@ -191,7 +188,7 @@ impl Driver {
 
 impl Session<'_> {
     fn start(&mut self, index: u32) {
-        match start_lane(&self.library, index, self.cadence, self.end, self.shared) {
+        match start_lane(&self.library, index, self.end, self.shared) {
             Ok(lane) => self.lanes.push(lane),
             Err(error) => tracing::error!(%error, index, "a GPU is not read"),
         }

@@ -1,0 +1,118 @@
+//! The thread that reads the configuration anew, when asked to or when its file has changed.
+//!
+//! A file is validated whole before anything is swapped; one with a mistake changes nothing, and what is wrong
+//! with it goes to the log, problem by problem. What is swapped is one [`InForce`], which pulse, lanes and
+//! ledger look at before each round.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+use super::systemd::{tell, tell_of_reload};
+use super::{Shared, StartError, Thread};
+use crate::config::Source;
+use crate::ledger::Timeline;
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How the last reload went, and where to ask for one.
+pub(super) struct Reloads {
+    success: AtomicBool,
+    bell: Bell,
+}
+
+/// Asks for a reload.
+#[derive(Clone)]
+pub(super) struct Bell(mpsc::Sender<()>);
+
+/// Where the bell is heard.
+pub(super) struct Rings(mpsc::Receiver<()>);
+
+impl Reloads {
+    pub(super) fn new() -> (Self, Rings) {
+        let (bell, rings) = mpsc::channel();
+        (Self { success: AtomicBool::new(true), bell: Bell(bell) }, Rings(rings))
+    }
+
+    /// Whether the agent runs by its file as it was last read.
+    pub(super) fn succeeded(&self) -> bool {
+        self.success.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        // After the thread has ended there is nothing left to reload.
+        let _ = self.0.send(());
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(
+    source: Option<Source>,
+    (rings, timeline): (Rings, Timeline),
+    shared: &Arc<Shared>,
+) -> Result<(), StartError> {
+    let shared = Arc::clone(shared);
+    Thread::start("reload", move || watch(source, &rings, timeline, &shared))?;
+    Ok(())
+}
+
+fn watch(mut source: Option<Source>, Rings(rings): &Rings, timeline: Timeline, shared: &Shared) {
+    while !shared.stop.is_called() {
+        let asked = rings.recv_timeout(LOOK).is_ok();
+        // Several signals ask for one reload.
+        rings.try_iter().for_each(drop);
+        let changed = source.as_ref().is_some_and(Source::has_changed);
+        if !(asked || changed) || shared.stop.is_called() {
+            continue;
+        }
+        tell_of_reload();
+        let status = match &mut source {
+            Some(source) => reload(source, timeline, shared),
+            None => "there is no configuration file to reload; name one with --config".to_owned(),
+        };
+        tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        tracing::info!("{status}");
+    }
+}
+
+/// Reads the file and puts it in force, or tells what is wrong with it; what came of it, in a line.
+fn reload(source: &mut Source, timeline: Timeline, shared: &Shared) -> String {
+    let running = shared.in_force();
+    let file = source.path().display().to_string();
+    let outcome = source.read_again(&running.config);
+    shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
+    match outcome {
+        Ok((config, waiting)) => {
+            let now = timeline.at(shared.clock.now().boottime);
+            shared.put_in_force(running.succeeded_by(config, now));
+            if waiting.is_empty() {
+                return format!("configuration reloaded: {file}");
+            }
+            let keys = waiting.join(", ");
+            tracing::warn!(
+                keys,
+                "these keys have changed and need a restart; until then the old values hold"
+            );
+            format!("configuration reloaded: {file}; a restart is needed for {keys}")
+        }
+        Err(problems) => {
+            for problem in problems.to_string().lines() {
+                tracing::error!("{problem}");
+            }
+            let count = match problems.list.len() {
+                1 => "a problem".to_owned(),
+                many => format!("{many} problems"),
+            };
+            format!("configuration not reloaded: {file} has {count}; the former one stays in force")
+        }
+    }
+}

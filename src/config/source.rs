@@ -1,0 +1,131 @@
+//! A configuration file that may change while the agent runs.
+//!
+//! In: a path. Out: the configuration, whether the file is another one than when it was last read, and what of
+//! a new one can be taken without a restart. It looks when it is asked and starts nothing.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::key::Change;
+use super::keys::KEYS;
+use super::problem::Problems;
+use super::settings::Config;
+
+/// A configuration file, and how it stood when it was last read.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    /// What it said when the agent started.
+    first: Config,
+    seen: Option<Mark>,
+}
+
+/// What tells one state of a file from another. Links are followed, so a link that points elsewhere, as
+/// when Kubernetes swaps a ConfigMap, is another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Mark {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Self {
+            file: (found.dev(), found.ino()),
+            length: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
+impl Source {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
+        // Before reading: a change in between is found later, not missed.
+        let seen = Mark::of(path);
+        let config = Config::read(path)?;
+        Ok((Self { path: path.into(), first: config.clone(), seen }, config))
+    }
+
+    /// The file as the operator named it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file is not as it was when it was last read, well or ill.
+    pub fn has_changed(&self) -> bool {
+        Mark::of(&self.path) != self.seen
+    }
+
+    /// Reads the file anew. What needs a restart stays as it runs, and the keys for which the file says
+    /// something else than at the start are named.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read_again(&mut self, running: &Config) -> Result<(Config, Vec<&'static str>), Problems> {
+        self.seen = Mark::of(&self.path);
+        let mut config = Config::read(&self.path)?;
+        let mut waiting = Vec::new();
+        for key in KEYS {
+            let Change::Restart(keep) = key.change else { continue };
+            // The command line may have said otherwise, so what runs is not what the file is held against.
+            if keep(&mut config, &self.first) {
+                waiting.push(key.path);
+            }
+            keep(&mut config, running);
+        }
+        Ok((config, waiting))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_points_elsewhere_is_a_changed_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, two, link, new] = ["one", "two", "link", "new"].map(|name| directory.path().join(name));
+        std::fs::write(&one, "limits: {processes: 1}").unwrap();
+        std::fs::write(&two, "limits: {processes: 2}").unwrap();
+        std::os::unix::fs::symlink(&one, &link).unwrap();
+        let (mut source, config) = Source::open(&link).unwrap();
+        assert!(!source.has_changed());
+        std::os::unix::fs::symlink(&two, &new).unwrap();
+        std::fs::rename(&new, &link).unwrap();
+        assert!(source.has_changed());
+        let (changed, waiting) = source.read_again(&config).unwrap();
+        assert_eq!((changed.limits.processes, waiting), (2, vec![]));
+        assert!(!source.has_changed());
+        std::fs::remove_file(&two).unwrap();
+        assert!(source.has_changed());
+        assert!(source.read_again(&changed).is_err());
+        assert!(!source.has_changed(), "a file that is missing is told once");
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named_and_stays_as_it_runs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path();
+        std::fs::write(path, "web: {listen: \"127.0.0.1:1\"}").unwrap();
+        let (mut source, mut running) = Source::open(path).unwrap();
+        // The command line said so.
+        running.web.listen = vec!["127.0.0.1:2".parse().unwrap()];
+        std::fs::write(path, "web: {listen: \"127.0.0.1:1\", created: true}").unwrap();
+        let (config, waiting) = source.read_again(&running).unwrap();
+        assert_eq!(waiting, Vec::<&str>::new());
+        assert_eq!((config.web.listen, config.web.created), (running.web.listen.clone(), true));
+        std::fs::write(path, "ledger: {path: /elsewhere}\nweb: {listen: \"127.0.0.1:3\"}").unwrap();
+        let (config, waiting) = source.read_again(&running).unwrap();
+        assert_eq!(waiting, ["ledger.path", "web.listen"]);
+        assert_eq!((config.web.listen, config.ledger), (running.web.listen, running.ledger));
+    }
+}

@@ -1,0 +1,190 @@
+//! How many series a snapshot may have, and what is left off when there are more.
+//!
+//! What a GPU and the agent say of themselves always stands. Of the rest tenants' accounts come first, then
+//! holdings and workloads, then processes. What is left off is counted by family. An account that is shown is
+//! shown for as long as it lasts, and with its whole value: a newcomer never takes its place, and nothing is
+//! folded into another series, since that one would have to shrink when the folded tenant is shown again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Gpu;
+use crate::catalogue::{IdentityValue, Level, Rows, XidValue, families};
+use crate::model::snapshot::GpuState;
+
+/// A tenant's account on a GPU, by UUID.
+type AccountKey = (Arc<str>, Arc<str>);
+
+/// What outlasts a pulse.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    shown: BTreeSet<AccountKey>,
+    /// Series left off, summed over the pulses.
+    dropped: BTreeMap<&'static str, u64>,
+}
+
+/// The families of which each entry of a list has series, and how many.
+pub(super) struct Cost(Vec<(&'static str, usize)>);
+
+impl Cost {
+    /// What an entry costs at a level; `series` says how many of a family are its.
+    pub(super) fn at(level: Level, series: impl Fn(&Rows) -> usize) -> Self {
+        let counted = families().filter(|family| family.level <= level);
+        Self(
+            counted
+                .map(|family| (family.name, series(&family.rows)))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+        )
+    }
+
+    fn series(&self) -> usize {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// What is left of a pulse's budget.
+pub(super) struct Purse<'a> {
+    budget: &'a mut Budget,
+    left: usize,
+}
+
+impl Budget {
+    /// Series left off so far, by family.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.dropped.iter().map(|(family, count)| (*family, *count))
+    }
+
+    /// A pulse's budget, less what always stands.
+    pub(super) fn purse(&mut self, limit: usize, fixed: usize) -> Purse<'_> {
+        Purse { budget: self, left: limit.saturating_sub(fixed) }
+    }
+}
+
+impl Purse<'_> {
+    /// How many entries of that cost still fit.
+    pub(super) fn room(&self, cost: &Cost) -> usize {
+        self.left.checked_div(cost.series()).unwrap_or(usize::MAX)
+    }
+
+    /// Pays for so many entries, and counts those that are left off.
+    pub(super) fn pay(&mut self, cost: &Cost, entries: usize, left_off: usize) {
+        self.left = self.left.saturating_sub(entries * cost.series());
+        if left_off > 0 {
+            for (family, count) in &cost.0 {
+                *self.budget.dropped.entry(family).or_default() += (left_off * count) as u64;
+            }
+        }
+    }
+
+    /// The first entries that fit.
+    pub(super) fn first<T>(&mut self, mut entries: Vec<T>, cost: &Cost) -> Vec<T> {
+        let all = entries.len();
+        entries.truncate(self.room(cost));
+        self.pay(cost, entries.len(), all - entries.len());
+        entries
+    }
+
+    /// The accounts that fit: those that were shown before, then newcomers, each in their order.
+    pub(super) fn accounts<T>(
+        &mut self,
+        mut entries: Vec<T>,
+        cost: &Cost,
+        key: impl Fn(&T) -> AccountKey,
+    ) -> Vec<T> {
+        let (all, room) = (entries.len(), self.room(cost));
+        let shown = std::mem::take(&mut self.budget.shown);
+        if all > room {
+            let known = entries.iter().filter(|entry| shown.contains(&key(entry))).count();
+            let (mut old, mut new) = (known.min(room), room.saturating_sub(known));
+            entries.retain(|entry| {
+                let seats = if shown.contains(&key(entry)) { &mut old } else { &mut new };
+                let fits = *seats > 0;
+                *seats = seats.saturating_sub(1);
+                fits
+            });
+        }
+        self.budget.shown = entries.iter().map(&key).collect();
+        self.pay(cost, entries.len(), all - entries.len());
+        entries
+    }
+}
+
+/// The most processes of each GPU that get a row of their own, so that all rows fit: a GPU with more of them
+/// has one row for the rest. None where not even those fit.
+pub(super) fn most_processes(counts: &[usize], wanted: usize, room: usize) -> Option<usize> {
+    let most = counts.iter().copied().max().unwrap_or(0).min(wanted);
+    (0..=most).rev().find(|limit| rows(counts, *limit) <= room)
+}
+
+/// The rows of that many processes per GPU.
+pub(super) fn rows(counts: &[usize], limit: usize) -> usize {
+    counts.iter().map(|count| (*count).min(limit) + usize::from(*count > limit)).sum()
+}
+
+/// At most so many series does a GPU have of its own, whatever it answers.
+pub(super) fn of_gpu(gpu: &Gpu, state: &GpuState, level: Level) -> usize {
+    let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
+    let (codes, actions) = (state.xids.len(), state.xid_actions.len());
+    let series = |rows: &Rows| match rows {
+        Rows::Device(points) | Rows::Flow(points) => points.len(),
+        Rows::Integral(integrals) => integrals.len(),
+        // Only the one that holds is shown.
+        Rows::State(_) => 1,
+        // A family is read or it is unsupported, so these are paid for already.
+        Rows::Identity(IdentityValue::Unsupported) => 0,
+        Rows::Identity(IdentityValue::MigInfo) | Rows::InstanceIntegral(_) => instances,
+        Rows::Instance(points) => instances * points.len(),
+        Rows::Identity(_) | Rows::Slot => 1,
+        Rows::Xid(XidValue::ActionErrors) => actions,
+        Rows::Xid(_) => codes,
+        Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => 0,
+    };
+    families().filter(|family| family.level <= level).map(|family| series(&family.rows)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<AccountKey> {
+        names.iter().map(|name| ((*name).into(), "GPU-0".into())).collect()
+    }
+
+    fn cost() -> Cost {
+        Cost(vec![("gpu_tenant_held_seconds_total", 2)])
+    }
+
+    #[test]
+    fn an_account_that_is_shown_stays_when_others_come_before_it() {
+        let mut budget = Budget::default();
+        let mut show = |limit, tenants: &[&str]| {
+            let shown = budget.purse(limit, 10).accounts(names(tenants), &cost(), Clone::clone);
+            shown.into_iter().map(|(tenant, _)| tenant.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(show(14, &["bob", "dave"]), ["bob", "dave"]);
+        assert_eq!(show(14, &["alice", "bob", "carol", "dave"]), ["bob", "dave"]);
+        assert_eq!(show(14, &["alice", "carol", "dave"]), ["alice", "dave"], "a place that is free is given");
+        assert_eq!(show(18, &["alice", "bob", "carol", "dave"]), ["alice", "bob", "carol", "dave"]);
+        assert_eq!(show(12, &["alice", "bob", "carol", "dave"]), ["alice"]);
+        let dropped: Vec<_> = budget.dropped().collect();
+        assert_eq!(dropped, [("gpu_tenant_held_seconds_total", (2 + 1 + 3) * 2)]);
+    }
+
+    #[test]
+    fn what_always_stands_may_leave_nothing_for_the_rest() {
+        let mut budget = Budget::default();
+        assert!(budget.purse(10, 99).first(vec![1, 2], &cost()).is_empty());
+        assert!(budget.purse(10, 99).accounts(names(&["alice"]), &cost(), Clone::clone).is_empty());
+    }
+
+    #[test]
+    fn processes_are_cut_evenly_and_the_rest_has_a_row() {
+        assert_eq!(most_processes(&[5, 100, 0], 200, 200), Some(100));
+        assert_eq!(most_processes(&[5, 100, 0], 20, 200), Some(20));
+        assert_eq!(most_processes(&[5, 100, 0], 200, 16), Some(10));
+        assert_eq!(rows(&[5, 100, 0], 10), 16);
+        assert_eq!(most_processes(&[5, 100, 0], 200, 2), Some(0));
+        assert_eq!(most_processes(&[5, 100, 0], 200, 1), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! A configuration that changes under a running agent.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::running::{Agent, Demo};
+use crate::scrape::Scrape;
+
+/// What the demo grants and charges.
+const DEMO: &str = include_str!("../../src/app/demo/config.yaml");
+
+/// A demo with a configuration file of its own.
+struct Configured {
+    directory: TempDir,
+    agent: Agent,
+}
+
+impl Configured {
+    fn start(text: &str, arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.yaml");
+        std::fs::write(&path, text).unwrap();
+        let state = directory.path().join("state");
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--config", path.to_str().unwrap()]);
+        let agent = Agent::start(Demo::command(&state, &arguments));
+        Self { directory, agent }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("c.yaml")
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(self.path(), text).unwrap();
+    }
+
+    fn swap(&self, target: &Path) {
+        let new = self.directory.path().join("new");
+        std::os::unix::fs::symlink(target, &new).unwrap();
+        std::fs::rename(new, self.path()).unwrap();
+    }
+}
+
+fn interval(page: &Scrape) -> Option<&str> {
+    page.value("gpumeter_sampling_interval_seconds", &["tier=\"fast\""])
+}
+
+fn success(page: &Scrape) -> Option<&str> {
+    page.value("gpumeter_config_reload_success", &[])
+}
+
+/// The counter of a GPU whose lane brings frames.
+fn busy(page: &Scrape) -> i128 {
+    page.nano_sum("gpu_busy_seconds_total", &["gpu=\"0\""])
+}
+
+#[test]
+fn a_changed_file_is_in_force_within_seconds_and_a_bad_one_changes_nothing() {
+    let demo = Configured::start("sampling: {interval: 1s, level: full}", &[]);
+    let up = |page: &Scrape| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8;
+    let page =
+        demo.agent.wait_for("a first page", |page| up(page) && page.has("gpu_process_memory_bytes", &[]));
+    assert_eq!((interval(&page), success(&page)), (Some("1"), Some("1")));
+    demo.write("sampling: {interval: 500ms, level: lean}");
+    let page = demo.agent.wait_for("the new interval", |page| interval(page) == Some("0.5"));
+    assert!(!page.has("gpu_process_memory_bytes", &[]), "the level is another one, too");
+    demo.agent.wait_for("frames of the new plan", |later| up(later) && busy(later) > busy(&page));
+    demo.write("sampling:\n  interval: soon\n  levle: lean\n");
+    let page = demo.agent.wait_for("the refusal", |page| success(page) == Some("0"));
+    assert_eq!(interval(&page), Some("0.5"));
+    let log = demo.agent.wait_for_log("not reloaded");
+    assert!(log.contains("c.yaml:2: sampling.interval: \"soon\" is not a duration"), "{log}");
+    assert!(log.contains("c.yaml:3: sampling.levle: unknown key; did you mean `level`?"), "{log}");
+    assert!(log.contains("2 problems; the former one stays in force"), "{log}");
+    demo.write("sampling: {interval: 2s}");
+    demo.agent
+        .wait_for("the next good one", |page| success(page) == Some("1") && interval(page) == Some("2"));
+}
+
+#[test]
+fn a_file_that_is_a_link_to_another_one_is_followed_and_its_loss_is_told() {
+    let demo = Configured::start("sampling: {interval: 1s}", &[]);
+    demo.agent.wait_for("a first page", |page| interval(page) == Some("1"));
+    let [one, two] = ["..one", "..two"].map(|name| demo.directory.path().join(name));
+    std::fs::write(&one, "sampling: {interval: 500ms}").unwrap();
+    std::fs::write(&two, "sampling: {interval: 200ms}").unwrap();
+    demo.swap(&one);
+    demo.agent.wait_for("the first link", |page| interval(page) == Some("0.5"));
+    demo.swap(&two);
+    demo.agent.wait_for("the second link", |page| interval(page) == Some("0.2"));
+    std::fs::remove_file(&two).unwrap();
+    let page = demo.agent.wait_for("the loss", |page| success(page) == Some("0"));
+    assert_eq!(interval(&page), Some("0.2"));
+}
+
+#[test]
+fn what_needs_a_restart_is_named_and_stays_and_the_rest_is_taken() {
+    let demo = Configured::start("sampling: {interval: 1s}", &[]);
+    demo.agent.wait_for("a first page", |page| interval(page) == Some("1"));
+    demo.write("node: {name: other}\nledger: {enabled: false}\nsampling: {interval: 500ms}\n");
+    demo.agent.signal(Signal::HUP);
+    let log = demo.agent.wait_for_log("configuration reloaded");
+    assert!(log.contains("a restart is needed for node.name, ledger.enabled"), "{log}");
+    let page = demo.agent.wait_for("the rest", |page| interval(page) == Some("0.5"));
+    assert_eq!(success(&page), Some("1"));
+    assert_eq!(demo.agent.get("/api/v1/bill").0, 200, "the ledger is still kept");
+}
+
+#[test]
+fn without_a_file_a_hangup_ends_nobody() {
+    let demo = Demo::start(&[]);
+    // Signals are heard before the first page is served.
+    demo.agent.wait_for("a first page", |_| true);
+    demo.agent.signal(Signal::HUP);
+    demo.agent.wait_for_log("there is no configuration file to reload");
+    assert_eq!(demo.agent.get("/-/healthy").0, 200);
+}
+
+fn settled(page: &Scrape) -> i128 {
+    page.of("gpu_slot_seconds_total", &[]).map(|(_, value)| crate::scrape::nano(value)).min().unwrap_or(0)
+        / 1_000_000_000
+}
+
+fn priced(rate: u32) -> String {
+    DEMO.replace("book: example", &format!("currency: CHF\n  rates: [{{gpu_hour: {rate}}}]"))
+}
+
+#[test]
+fn a_new_price_counts_from_the_next_minute_on_and_never_before() {
+    let demo = Configured::start(&priced(1), &["--speed", "30"]);
+    let page = demo.agent.wait_for("account at the first price", |page| settled(page) >= 150);
+    assert!(page.value("gpu_cost_per_hour", &["currency=\"CHF\""]).is_some(), "the demo has a price");
+    let before = settled(&page);
+    demo.write(&priced(3));
+    demo.agent.wait_for_log("the new prices hold from the next minute on");
+    demo.agent.wait_for("account at the second price", |page| settled(page) >= before + 300);
+    let (status, body) = demo.agent.get("/api/v1/bill");
+    assert_eq!(status, 200, "{body}");
+    let bill: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(bill["reconciliation"]["imbalance_money"], "0.000000000");
+    let gpus = bill["gpus"].as_array().unwrap();
+    let hours = gpus.iter().map(|gpu| gpu["slot_ns"].as_u64().unwrap()).sum::<u64>() as f64 / 3.6e12;
+    let money = |gpu: &Value| gpu["money"].as_str().unwrap().parse::<f64>().unwrap();
+    let money: f64 = gpus.iter().map(money).sum();
+    let first = before as f64 * 8.0 / 3600.0;
+    assert!(money > hours + 1e-6, "{money} for {hours} GPU-hours: the second price never came");
+    assert!(
+        money <= 3.0 * hours - 2.0 * first + 1e-6,
+        "{money} for {hours}: the first {first} h were restated"
+    );
+}

@@ -1,0 +1,108 @@
+//! What a service manager is told, heard on a socket of the test's own.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::running::{Agent, Demo};
+
+/// A service manager that only listens.
+struct Manager {
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    fn listen(directory: &Path) -> Self {
+        let socket = UnixDatagram::bind(directory.join("notify")).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { socket }
+    }
+
+    fn start(directory: &Path, arguments: &[&str]) -> Agent {
+        let mut command = Demo::command(&directory.join("state"), arguments);
+        command.env("NOTIFY_SOCKET", directory.join("notify"));
+        // The agent is told half a second, so it speaks four times a second.
+        command.env("WATCHDOG_USEC", "500000").env_remove("WATCHDOG_PID");
+        Agent::start(command)
+    }
+
+    fn hear(&self) -> String {
+        let mut buffer = [0; 4096];
+        let count = self.socket.recv(&mut buffer).expect("the agent says nothing");
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
+    }
+
+    /// The next that is no sign of life.
+    fn hear_news(&self) -> String {
+        loop {
+            let said = self.hear();
+            if said.trim() != "WATCHDOG=1" {
+                return said;
+            }
+        }
+    }
+}
+
+fn monotonic_microseconds() -> i128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000
+}
+
+#[test]
+fn the_manager_hears_of_readiness_reloads_and_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let manager = Manager::listen(directory.path());
+    let config = directory.path().join("c.yaml");
+    std::fs::write(&config, "sampling: {interval: 1s}").unwrap();
+    let mut agent = Manager::start(directory.path(), &["--config", config.to_str().unwrap()]);
+    assert!(manager.hear_news().starts_with("READY=1\nSTATUS="));
+    let begun = monotonic_microseconds();
+    agent.signal(Signal::HUP);
+    let reloading = manager.hear_news();
+    let (word, since) = reloading.trim().split_once('\n').unwrap();
+    let since: i128 = since.strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
+    assert_eq!(word, "RELOADING=1");
+    // systemd takes only a time that is not before its signal.
+    assert!((begun..=monotonic_microseconds()).contains(&since), "{since} after {begun}");
+    let ready = manager.hear_news();
+    assert!(ready.starts_with("READY=1\nSTATUS=configuration reloaded"), "{ready}");
+    std::fs::write(&config, "sampling: {interval: soon}").unwrap();
+    agent.signal(Signal::HUP);
+    assert!(manager.hear_news().starts_with("RELOADING=1"));
+    let ready = manager.hear_news();
+    assert!(ready.contains("READY=1") && ready.contains("not reloaded"), "{ready}");
+    assert!(agent.terminate().0.success());
+    assert_eq!(manager.hear_news().trim(), "STOPPING=1");
+}
+
+#[test]
+fn the_watchdog_is_fed_for_as_long_as_the_pulse_beats() {
+    let directory = tempfile::tempdir().unwrap();
+    let manager = Manager::listen(directory.path());
+    let agent = Manager::start(directory.path(), &[]);
+    let begun = Instant::now();
+    let mut longest = Duration::ZERO;
+    let mut last = begun;
+    for _ in 0..12 {
+        while manager.hear().trim() != "WATCHDOG=1" {}
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+    }
+    assert!(
+        begun.elapsed() > Duration::from_secs(2),
+        "twice in half a second is enough: {:?}",
+        begun.elapsed()
+    );
+    assert!(longest < Duration::from_secs(30), "{longest:?}");
+    // Stopped as a whole, it is silent, and on it goes; that the pulse alone counts is told in the room itself.
+    agent.signal(Signal::STOP);
+    manager.socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut buffer = [0; 4096];
+    let silent = (0..10).any(|_| manager.socket.recv(&mut buffer).is_err());
+    assert!(silent, "a stopped agent speaks");
+    agent.signal(Signal::CONT);
+    manager.socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    while manager.hear().trim() != "WATCHDOG=1" {}
+}
