@@ -46,8 +46,8 @@ fn every_pipe_and_engine_is_told_apart() {
         &get(&[1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13]),
         &[100.0, 80.0, 45.0, 25.0, 40.0, 10.0, 25.0, 5.0, 35.0, 2.0, 30.0, 4.0],
     );
-    // 1000 and 2000 MiB/s beside 0.6 MB/s at rest.
-    let rest = 600_000.0 / MIB;
+    // 1000 and 2000 MiB/s beside 0.6 MB/s at rest and one burst of 0.24 MB.
+    let rest = (600_000.0 + 240_000.0 / 5.0) / MIB;
     near(&get(&[20, 21]), &[1_000.0 + rest, 2_000.0 + rest]);
     near(&get(&[30, 36, 40, 46, 50, 166]), &[20.0, 20.0, 15.0, 15.0, 12.0, 7.0]);
     near(&get(&[60, 61, 62, 63, 96, 97]), &[36_000.0, 18_000.0, 2_000.0, 1_000.0, 2_000.0, 1_000.0]);
@@ -96,8 +96,8 @@ fn the_counters_of_newer_drivers_are_sums_and_absent_before() {
         cycles(0.25),
         cycles(0.05),
         cycles(0.1),
-        10.0 * (1_000.0 * MIB + 600_000.0),
-        10.0 * (2_000.0 * MIB + 600_000.0),
+        10.0 * (1_000.0 * MIB + 624_000.0),
+        10.0 * (2_000.0 * MIB + 624_000.0),
         cycles(0.25),
         cycles(0.02),
         cycles(0.3),

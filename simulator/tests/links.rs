@@ -117,9 +117,9 @@ fn pcie_counts_bytes_and_replays_and_can_be_slower_than_it_could() {
     node.hold(15 * SECOND);
     assert_eq!((generation(), width(), speed(), most()), (3, 8, 8_000, 5));
     assert_eq!(field(&nvml, board, 94, 0), Ok(replays + 9));
-    // 2 and 3 GB/s, and 0.6 MB/s at rest.
+    // 2 and 3 GB/s, 0.6 MB/s at rest, and two bursts of 0.24 MB.
     let bytes = |id| field(&nvml, board, id, 0).unwrap();
-    assert_eq!((bytes(197), bytes(198)), (30_009_000_000, 45_009_000_000));
+    assert_eq!((bytes(197), bytes(198)), (30_009_480_000, 45_009_480_000));
     node.hold(20 * SECOND);
     assert_eq!((generation(), width()), (5, 16));
 }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Gpu;
-use crate::catalogue::{IdentityValue, Level, Rows, XidValue, families};
+use crate::catalogue::{Family, IdentityValue, Level, Point, Rows, XidValue, families};
 use crate::model::snapshot::GpuState;
+use crate::model::{Absence, Reading};
 
 /// A tenant's account on a GPU, by UUID.
 type AccountKey = (Arc<str>, Arc<str>);
@@ -122,17 +123,24 @@ pub(super) fn rows(counts: &[usize], limit: usize) -> usize {
     counts.iter().map(|count| (*count).min(limit) + usize::from(*count > limit)).sum()
 }
 
-/// At most so many series does a GPU have of its own, whatever it answers.
+/// At most so many series does a GPU have of its own, by what its plan reads.
 pub(super) fn of_gpu(gpu: &Gpu, state: &GpuState, level: Level) -> usize {
     let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
     let (codes, actions) = (state.xids.len(), state.xid_actions.len());
-    let series = |rows: &Rows| match rows {
-        Rows::Device(points) | Rows::Flow(points) => points.len(),
-        Rows::Integral(integrals) => integrals.len(),
+    let readings = gpu.frame.as_ref().map_or(&[] as &[Reading], |frame| &frame.readings);
+    let unsupported = families().filter(|family| !family.rows.points().is_empty()).count();
+    let mut readings = readings.iter();
+    let mut read = |points: &[Point]| {
+        let own = readings.by_ref().take(points.len());
+        own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
+    };
+    let mut series = |family: &Family| match &family.rows {
+        Rows::Device(points) | Rows::Flow(points) => read(points),
         // Only the one that holds is shown.
-        Rows::State(_) => 1,
-        // A family is read or it is unsupported, so these are paid for already.
-        Rows::Identity(IdentityValue::Unsupported) => 0,
+        Rows::State(points) => read(points).min(1),
+        Rows::Integral(integrals) => integrals.len(),
+        // A family is read or it is unsupported: one for each that has no reading.
+        Rows::Identity(IdentityValue::Unsupported) => unsupported,
         Rows::Identity(IdentityValue::MigInfo) | Rows::InstanceIntegral(_) => instances,
         Rows::Instance(points) => instances * points.len(),
         Rows::Identity(_) | Rows::Slot => 1,
@@ -140,7 +148,11 @@ pub(super) fn of_gpu(gpu: &Gpu, state: &GpuState, level: Level) -> usize {
         Rows::Xid(_) => codes,
         Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => 0,
     };
-    families().filter(|family| family.level <= level).map(|family| series(&family.rows)).sum()
+    // All of them in their order, since that is the order of the readings.
+    families()
+        .map(|family| (family.level <= level, series(family)))
+        .filter_map(|(shown, count)| shown.then_some(count))
+        .sum()
 }
 
 #[cfg(test)]

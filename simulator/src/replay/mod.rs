@@ -35,7 +35,15 @@ impl Replay {
 
     /// A call whose arguments stand in the recording one by one.
     fn plain(&self, function: &str, arguments: Arguments<'_>, elapsed: u64) -> Answer {
-        let question = arguments.iter().map(|argument| argument.question()).collect::<Result<Vec<_>, _>>()?;
+        let question = arguments.iter().enumerate().map(|(place, argument)| match argument.place() {
+            // The first word of such a structure says which version of it is wanted.
+            Some(structure) if self.is_versioned(function, place) => {
+                // SAFETY: not null, so by NVML's contract the caller's structure, whose version is set.
+                Ok(Value::Number(unsafe { structure.cast::<u32>().read_unaligned() }.into()))
+            }
+            _ => argument.question(),
+        });
+        let question = question.collect::<Result<Vec<_>, _>>()?;
         let answer = match self.at(function, question, elapsed) {
             Asked::Answered(answer) => answer,
             // Asked about something else: an index above the count, say.

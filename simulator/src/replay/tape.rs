@@ -153,6 +153,12 @@ impl Replay {
         known.answers.entry(question).or_default().push(Told { at, code, out });
     }
 
+    /// Whether a number was recorded at a place: where a structure goes in, that is its version.
+    pub(super) fn is_versioned(&self, function: &str, place: usize) -> bool {
+        let question = self.known.get(function).and_then(|known| known.answers.keys().next());
+        question.is_some_and(|question| matches!(question.get(place), Some(Value::Number(_))))
+    }
+
     /// What was answered last at that time; before the first answer, the first.
     pub(super) fn at(&self, function: &str, mut question: Vec<Value>, elapsed: u64) -> Asked<'_> {
         let Some(known) = self.known.get(function) else { return Asked::Never };
