@@ -25,6 +25,7 @@ use crate::catalogue::{INTEGRALS, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
+use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
     Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
@@ -133,6 +134,8 @@ struct Gpu {
     /// The same of every GPU instance that was ever met, by its id.
     instances: BTreeMap<u32, Box<[Reading]>>,
     busy: Reading,
+    /// Families that it cannot answer, and why.
+    unsupported: Vec<(&'static str, Absence)>,
     place: Place,
     /// Whether its next frame goes on from nothing: its lane is another one.
     begins: bool,
@@ -248,6 +251,7 @@ impl Meter {
                     batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
                 }
                 gpu.place.bring();
+                gpu.learn(&frame, self.policy.level);
                 gpu.integrate(&frame);
                 gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.frame = Some(frame);
@@ -302,6 +306,15 @@ fn granted(standing: &Standing) -> Holder {
 }
 
 impl Gpu {
+    /// Finds out anew what it cannot answer when its plan is another one or the slow tier was read: that hardly
+    /// ever changes, and looking through all readings takes its time.
+    fn learn(&mut self, frame: &Frame, level: Level) {
+        let known = |frame: &Frame| (frame.generation, frame.tiers[Tier::Slow as usize]);
+        if self.frame.as_deref().map(known) != Some(known(frame)) {
+            self.unsupported = unsupported(frame, level);
+        }
+    }
+
     fn new(id: GpuId, account: Account, at: Utc) -> Self {
         Self {
             id,
@@ -312,6 +325,7 @@ impl Gpu {
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
             instances: BTreeMap::new(),
             busy: Err(Absence::NotYet),
+            unsupported: Vec::new(),
             place: Place::new(at),
             begins: false,
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::accounts::TenantAccount;
 use super::budget::{self, Cost, Purse};
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{HoldingValue, Level, PointId, Rows, device_points, families, first_point};
+use crate::catalogue::{self, HoldingValue, Level, PointId, Rows, device_points, families, first_point};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
@@ -278,7 +278,7 @@ fn entry(gpu: &Gpu) -> GpuEntry {
         index: gpu.id.index.to_string().into(),
         identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
         instances: frame.map(instances).unwrap_or_default(),
-        unsupported: frame.map(unsupported).unwrap_or_default(),
+        unsupported: gpu.unsupported.clone(),
         xids: gpu.xids.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
         absence: gpu.place.absence(),
         activity_source: gpu.account.source().map(|source| source.name()),
@@ -297,8 +297,8 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
         .collect()
 }
 
-/// Families of which the GPU can answer no point, ever, and why.
-pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
+/// Families up to that level of which the GPU can answer no point, ever, and why.
+pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> {
     let mut answers: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
     for ((family, _), reading) in device_points().zip(&*frame.readings) {
         let absent = match reading {
@@ -318,6 +318,7 @@ pub fn unsupported(frame: &Frame) -> Vec<(&'static str, Absence)> {
             absent.push((family.name, *absence));
         }
     }
+    absent.retain(|(name, _)| catalogue::family(name).is_some_and(|family| family.level <= level));
     absent
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{IntegralOf, Level, Rows, device_points, family, integral_of};
+use gpumeter::catalogue::{IntegralOf, Level, Rows, device_points, integral_of};
 use gpumeter::model::Absence;
 use gpumeter::model::snapshot::{AgentEntry, Snapshot};
 
@@ -41,9 +41,7 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
             *reading = Err(Absence::NotSupported);
         }
     }
-    // A plan does not ask for families above its level.
-    let mut unsupported = gpumeter::meter::unsupported(frame);
-    unsupported.retain(|(name, _)| family(name).is_some_and(|family| family.level <= level));
+    let unsupported = gpumeter::meter::unsupported(frame, level);
     let readings = frame.readings.clone();
     for (number, integral) in snapshot.gpus[0].integrals.iter_mut().enumerate() {
         if let IntegralOf::Ratio(point) = integral_of(number) {

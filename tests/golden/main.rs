@@ -92,7 +92,8 @@ fn level_of(series: &str) -> Option<Level> {
 }
 
 /// Families whose values belong to the machine, the moment or the build.
-const MASKED: [&str; 7] = [
+const MASKED: [&str; 8] = [
+    "gpu_xid_last_timestamp_seconds",
     "process_",
     "gpumeter_build_info",
     "gpumeter_driver_call_duration_seconds",
