@@ -6,7 +6,7 @@
 
 use super::door::Door;
 use super::plan::{Ask, believe};
-use crate::catalogue::{Kind, PointId, device_points};
+use crate::catalogue::{Family, Kind, PointId, Rows, device_points};
 use crate::model::{Absence, Reading, Rejection};
 
 /// The readings of one plan.
@@ -27,9 +27,10 @@ struct Counter {
 impl Readings {
     /// The readings that a plan begins with.
     pub(super) fn begin(blank: &[Reading]) -> Self {
-        let counters = device_points()
-            .map(|(family, _)| (family.kind == Kind::Counter).then(Counter::default))
-            .collect();
+        // What the agent counts itself from a rate, or from a count that may wrap, may fall.
+        let is_counter =
+            |family: &Family| family.kind == Kind::Counter && matches!(family.rows, Rows::Device(_));
+        let counters = device_points().map(|(family, _)| is_counter(family).then(Counter::default)).collect();
         Self { values: blank.into(), counters }
     }
 

@@ -69,3 +69,17 @@ fn who_came_and_went_between_two_lists_is_told_by_accounting() {
     assert_eq!(ended.len(), 1);
     assert_eq!((ended[0].pid, ended[0].ran.0), (12, 1_500_000_000));
 }
+
+#[test]
+fn a_rate_that_falls_is_no_counter_that_went_back() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [
+                {"from": 0, "to": 10, "demand": 1.0, "pcie_rx": 2e9, "pcie_tx": 1e9},
+                {"from": 20, "to": 30, "demand": 0.5, "pcie_rx": 1e9}]}]}"#,
+        false,
+    );
+    let frames = world.run(60);
+    let rejected: Vec<_> = frames.iter().flat_map(|frame| &frame.rejected).collect();
+    assert!(rejected.is_empty(), "{rejected:?}");
+}
