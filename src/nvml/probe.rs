@@ -133,11 +133,17 @@ fn driver(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// How many NVLinks the GPU says it has; a number that no GPU can have is none.
-fn links(door: &mut Door, device: Handle) -> u32 {
+/// What the GPU says of how many NVLinks it has.
+pub(super) fn link_count(door: &mut Door, device: Handle) -> Result<i64, Absence> {
     let mut count = Batch::new(vec![Field::one(LINK_COUNT, 0)]);
-    let answer = count.read(door, device).and_then(|()| count.value(0));
-    answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS).unwrap_or(0)
+    count.read(door, device)?;
+    count.value(0)
+}
+
+/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none.
+fn links(answer: Result<i64, Absence>) -> (u32, bool) {
+    let links = answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS);
+    (links.unwrap_or(0), answer.err().is_none_or(Absence::is_permanent))
 }
 
 /// The field that counts NVLinks.
@@ -166,7 +172,8 @@ impl Probe {
         level: Level,
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
-        let facts = Facts { driver, links: links(door, device) };
+        let (links, settled) = links(link_count(door, device));
+        let facts = Facts { driver, links };
         let mut fields = Batch::new(all_fields(level, facts));
         let answered = fields.read(door, device);
         let probe = Self {
@@ -180,7 +187,7 @@ impl Probe {
             gpm: Pair::supported(door, device),
             ecc: calls::ecc(door, device),
             fans: calls::fans(door, device),
-            whole: true,
+            whole: settled,
         };
         door.take_gone().map_or(Ok(probe), Err)
     }
@@ -315,6 +322,14 @@ mod tests {
         let field = Field { scopes: 2, ..Field::one(165, 0) };
         assert_eq!(facts.way(sum), Some(Way::Field { field, times: 1 }));
         assert_eq!(Facts { links: 0, ..facts }.way(sum), None);
+    }
+
+    #[test]
+    fn links_that_could_not_be_counted_for_now_leave_a_plan_that_is_looked_at_again() {
+        assert_eq!(links(Ok(18)), (18, true));
+        assert_eq!(links(Err(Absence::NotSupported)), (0, true));
+        assert_eq!(links(Err(Absence::Failed)), (0, false));
+        assert_eq!([-1, 1 << 40].map(|garbage| links(Ok(garbage))), [(0, true); 2]);
     }
 
     #[test]
