@@ -103,10 +103,12 @@ impl Lane {
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         self.review();
         let turn = self.governor.turn(self.door.clock().now().boottime, due);
+        let before = self.door.spent();
         if turn[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
         {
             self.forget_plan();
         }
+        let looked = since(&self.door, before);
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
             None => self.compile()?,
@@ -121,7 +123,10 @@ impl Lane {
             plan.free(&mut self.door);
             return Err(absence);
         }
-        self.govern(begun, Spent { fast: spent.fast + present.fast, lists: present.lists, ..spent });
+        let (fast, lists) = (spent.fast + present.fast, present.lists);
+        // Looking whether the GPU was cut otherwise has its turn with the medium tier.
+        let medium = spent.medium.map(|medium| medium + looked);
+        self.govern(begun, Spent { fast, medium, lists, ..spent });
         let frame = self.frame(&plan, begun, present);
         if !self.door.take_heard() {
             // Readings of slower tiers would look alive for as long as theirs are not due.
@@ -286,6 +291,8 @@ impl Lane {
         let busy = self.activity.is_busy(&self.readings);
         let signs = Signs { now: begun.boottime, medium, slow, samples: samples.as_deref().ok(), busy };
         let before = self.door.spent();
+        // Told at every look: neither lists nor a governor that begin anew know of one another.
+        self.lists.attention().stretch(self.governor.stretch().lists);
         let strange = self.lists.look(&mut self.door, plan.device, &signs, begun);
         let lists = since(&self.door, before);
         if slow {
@@ -309,7 +316,6 @@ impl Lane {
             spent
         };
         if let Some(stretch) = self.governor.spend(begun.boottime, spent) {
-            self.lists.attention().stretch(stretch.lists);
             tracing::info!(
                 gpu = self.found.id.index,
                 medium = stretch.medium,
