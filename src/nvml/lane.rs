@@ -5,6 +5,7 @@
 //! sample ring, one for the processes' activity; what else there is has its turn less often, and a governor
 //! makes that less often still where the driver is slow.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::accounting::Accounting;
@@ -17,6 +18,7 @@ use super::inventory::Found;
 use super::library::Library;
 use super::lists::Lists;
 use super::plan::{Plan, TierPlan};
+use super::probe::Wanted;
 use super::processes::Processes;
 use super::quirks::ListForm;
 use super::readings::Readings;
@@ -46,6 +48,9 @@ pub struct Lane {
     /// The share of wall time that it may spend inside the driver, in millionths.
     driver_share: u32,
     governor: Governor,
+    /// GPM's metrics that were refused alone, and whether the plan was made without knowing that.
+    refused: BTreeSet<u32>,
+    outdated: bool,
     activity: Activity,
     processes: Processes,
     lists: Lists,
@@ -72,6 +77,8 @@ impl Lane {
             presence: false,
             driver_share: SHARE,
             governor: Governor::new(SHARE.into()),
+            refused: BTreeSet::new(),
+            outdated: false,
             activity: Activity::new(),
             processes: Processes::new(),
             lists: Lists::new(false, ListForm::Third),
@@ -133,7 +140,11 @@ impl Lane {
             plan.free(&mut self.door);
             return Err(Absence::Failed);
         }
-        self.plan = Some(plan);
+        if std::mem::take(&mut self.outdated) {
+            plan.free(&mut self.door);
+        } else {
+            self.plan = Some(plan);
+        }
         Ok(frame)
     }
 
@@ -157,13 +168,15 @@ impl Lane {
 
     /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.
     pub fn forget_plan(&mut self) {
+        self.refused.clear();
         if let Some(plan) = self.plan.take() {
             plan.free(&mut self.door);
         }
     }
 
     fn compile(&mut self) -> Result<Plan, Absence> {
-        let plan = Plan::compile(&mut self.door, &self.found, self.level)?;
+        let wanted = Wanted { level: self.level, refused: &self.refused };
+        let plan = Plan::compile(&mut self.door, &self.found, wanted)?;
         self.patience = FIRST_REVIEW;
         self.begin(&plan);
         Ok(plan)
@@ -191,7 +204,8 @@ impl Lane {
         self.patience = Nanoseconds(self.patience.0.saturating_mul(2)).min(LAST_REVIEW);
         self.review = Some(self.door.clock().now().boottime + self.patience);
         let Some(old) = self.plan.take() else { return };
-        let (plan, spare) = match Plan::compile(&mut self.door, &self.found, self.level) {
+        let wanted = Wanted { level: self.level, refused: &self.refused };
+        let (plan, spare) = match Plan::compile(&mut self.door, &self.found, wanted) {
             Ok(new) if new.is_like(&old) => {
                 if !new.provisional {
                     self.review = None;
@@ -249,6 +263,10 @@ impl Lane {
         for ask in &gpm.metrics {
             // The factor is applied before rounding: half a percent is not nothing.
             let value = answer.and_then(|()| gpm.pair.value(ask.from, ask.times));
+            // Support is told of GPM as a whole: what it then refuses has its turn by another source.
+            if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&ask.from) {
+                self.outdated |= self.refused.insert(ask.from);
+            }
             self.readings.put_times(&mut self.door, ask, value, 1);
         }
     }

@@ -14,9 +14,9 @@ use super::gpm::Pair;
 use super::identity;
 use super::instances::{self, Instance, Instances, Layout};
 use super::inventory::{self, Found};
-use super::probe::{self, Choice, Chosen, Way};
+use super::probe::{self, Choice, Chosen, Wanted, Way};
 use super::quirks::Quirks;
-use crate::catalogue::{CallValue, Level, PointId, device_points, first_point};
+use crate::catalogue::{CallValue, PointId, device_points, first_point};
 use crate::model::frame::Tier;
 use crate::model::{Absence, GpuIdentity, InstanceIdentity, Reading, Unit};
 
@@ -55,6 +55,8 @@ pub(super) struct TierPlan {
 pub(super) struct Gpm {
     pub(super) pair: Pair,
     pub(super) metrics: Vec<Ask<u32>>,
+    /// Those whose points might be read by something else.
+    pub(super) replaceable: Vec<u32>,
 }
 
 /// One point to fill: from where in the answer, and times what.
@@ -66,15 +68,15 @@ pub(super) struct Ask<T> {
 }
 
 impl Plan {
-    /// Asks the board for everything up to that level, once, and keeps what it answers.
-    pub(super) fn compile(door: &mut Door, found: &Found, level: Level) -> Result<Self, Absence> {
+    /// Asks the board for everything that is wanted, once, and keeps what it answers.
+    pub(super) fn compile(door: &mut Door, found: &Found, wanted: Wanted<'_>) -> Result<Self, Absence> {
         let device = inventory::handle(door, found)?;
         // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
         let mig = inventory::mig_mode(door, device)?;
         let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
         door.learn(Quirks::of(&identity.driver_version));
         let Choice { chosen, blank, via, gpm: can_pair, whole: probed } =
-            probe::choose(door, device, level, &identity.driver_version)?;
+            probe::choose(door, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
         let Instances { found: instances, layout, whole: complete } = if identity.mig {
             instances::find(door, device, can_pair)
@@ -159,7 +161,13 @@ fn gpm(door: &mut Door, chosen: &[Chosen]) -> (Option<Gpm>, bool) {
         return (None, true);
     }
     match Pair::new(door, metrics.iter().map(|ask| ask.from).collect()) {
-        Ok(pair) => (Some(Gpm { pair, metrics }), true),
+        Ok(pair) => {
+            let others = |ask: &&Ask<u32>| {
+                device_points().nth(ask.point).is_some_and(|(_, point)| point.sources.len() > 1)
+            };
+            let replaceable = metrics.iter().filter(others).map(|ask| ask.from).collect();
+            (Some(Gpm { pair, metrics, replaceable }), true)
+        }
         Err(absence) => (None, absence.is_permanent()),
     }
 }

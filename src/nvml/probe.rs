@@ -4,7 +4,7 @@
 //! In go the catalogue's rows up to a level, out comes a way or an absence for each point. It does not know
 //! when anything is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::calls::{self, Function, Values};
 use super::door::{Door, Handle};
@@ -49,14 +49,24 @@ pub(super) struct Choice {
     pub(super) whole: bool,
 }
 
-/// Asks the board for everything up to that level, once.
+/// What is asked for, and what is known of the board before it is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Everything up to this.
+    pub(super) level: Level,
+    /// GPM's metrics that the board refused when they were computed: support is told of GPM as a whole.
+    pub(super) refused: &'a BTreeSet<u32>,
+}
+
+/// Asks the board for everything that is wanted, once.
 pub(super) fn choose(
     door: &mut Door,
     device: Handle,
-    level: Level,
+    wanted: Wanted<'_>,
     driver_version: &str,
 ) -> Result<Choice, Absence> {
-    let mut probe = Probe::new(door, device, level, driver(driver_version))?;
+    let level = wanted.level;
+    let mut probe = Probe::new(door, device, wanted, driver(driver_version))?;
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     for (point, (family, candidates)) in device_points().enumerate() {
         let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
@@ -150,8 +160,9 @@ fn links(answer: Result<i64, Absence>) -> (u32, bool) {
 const LINK_COUNT: u32 = 91;
 
 /// What the board answers when asked for everything once.
-struct Probe {
+struct Probe<'a> {
     device: Handle,
+    refused: &'a BTreeSet<u32>,
     facts: Facts,
     fields: Batch,
     answered: Result<(), Absence>,
@@ -165,11 +176,11 @@ struct Probe {
     whole: bool,
 }
 
-impl Probe {
+impl<'a> Probe<'a> {
     fn new(
         door: &mut Door,
         device: Handle,
-        level: Level,
+        Wanted { level, refused }: Wanted<'a>,
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
         let (links, settled) = links(link_count(door, device));
@@ -178,6 +189,7 @@ impl Probe {
         let answered = fields.read(door, device);
         let probe = Self {
             device,
+            refused,
             facts,
             fields,
             answered,
@@ -229,6 +241,7 @@ impl Probe {
                 (*answer)?.get(value).map(|_| ())
             }
             Way::Reason { .. } => self.reasons.map(|_| ()),
+            Way::Gpm { id, .. } if self.refused.contains(&id) => Err(Absence::NotSupported),
             Way::Gpm { .. } => self.gpm,
         }
     }

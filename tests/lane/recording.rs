@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use gpumeter::catalogue::device_points;
-use gpumeter::model::Frame;
+use gpumeter::catalogue::{device_points, first_point};
+use gpumeter::model::{Frame, Via};
 
 use crate::world::World;
 
@@ -96,4 +96,30 @@ fn how_much_room_the_recorder_had_is_no_part_of_a_recording() {
     let recording = play(&scenario);
     let refused = recording.lines().find(|line| line.contains(r#""code":7"#));
     assert_eq!(refused, None);
+}
+
+#[test]
+fn a_gpm_metric_that_is_refused_alone_is_read_by_its_next_source() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (mut world, recorder) = World::recorded(r#"{"gpus": [{"profile": "h100"}]}"#, file.path());
+    world.run(10);
+    recorder.end().unwrap();
+    let recording = fs::read_to_string(file.path()).unwrap();
+    // What GPM tells of bytes sent over PCIe.
+    let is_sent = |line: &str| line.contains("nvmlGpmMetric_t") && line.contains(r#"{"number":20}],"code""#);
+    let lines = recording.lines().map(|line| match is_sent(line) {
+        true => line.replace(r#""code":0"#, r#""code":3"#) + "\n",
+        false => line.to_owned() + "\n",
+    });
+    let refusing: String = lines.collect();
+    assert_ne!(refusing, recording);
+    fs::write(file.path(), refusing).unwrap();
+    let mut replay = World::new(&format!(r#"{{"gpus": [], "recording": {:?}}}"#, file.path()), false);
+    let frames = replay.run(8);
+    let sent = first_point("gpu_pcie_bytes_total");
+    let by = |frame: &Frame| [sent, sent + 1].map(|point| frame.identity.via[point]);
+    assert_eq!(by(&frames[0]), [Some(Via::Gpm); 2]);
+    assert_eq!(by(&frames[7]), [Some(Via::Field), Some(Via::Gpm)]);
+    assert!(frames[7].readings[sent].is_ok(), "{:?}", frames[7].readings[sent]);
+    assert_eq!(frames[7].generation, frames[0].generation + 1, "one new plan");
 }
