@@ -13,6 +13,7 @@ use super::lanes::next_multiple;
 use super::{StartError, Thread, clock_of};
 use crate::catalogue::Level;
 use crate::clock::{Clock, Stop};
+use crate::config::Config;
 use crate::model::{Absence, Nanoseconds};
 use crate::nvml::{CallSlot, Events, Found, Lane, Library, OpenError, Recorder, count, driver_version, find};
 use crate::record::{FORMAT, Head};
@@ -104,7 +105,13 @@ fn read(
     let counted = count(library, &slot, clock).map_err(RecordError::Uncounted)?;
     let found: Vec<Found> =
         (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
-    let lane = |gpu| Lane::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
+    let share = Config::default().sampling.driver_share;
+    let lane = |gpu| {
+        let mut lane = Lane::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
+        // Who was there is then known in every tick, by whatever rule the recording is billed later.
+        lane.follow(Level::Full, true, share);
+        lane
+    };
     let mut lanes: Vec<Lane> = found.iter().map(lane).collect();
     let stop = Stop::default();
     let events = hear(library, &found, clock, &stop)?;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
+use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask, more_room};
 use crate::model::{Absence, Bytes, EndedProcess, Nanoseconds, Rejection, Utc};
 
 /// The driver keeps some 4,000 records at most; one that wants room for more than this answers garbage.
@@ -61,6 +61,8 @@ impl Accounting {
         self.state = match (answer, self.state) {
             (Ok(()), State::On) if mode == 1 => State::On,
             (Ok(()), _) if mode == 1 => State::Fresh,
+            // What was known stands: who ended meanwhile would be taken for one who ended before us.
+            (Err(refusal), known) if !Absence::from(refusal).is_permanent() => known,
             _ => State::Off,
         };
     }
@@ -136,12 +138,12 @@ impl Accounting {
                     return Ok(());
                 }
                 Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                    room = (count as usize).max(room) + 8;
-                    if room > MOST {
+                    let Some(more) = more_room(room, count as usize, MOST) else {
                         self.state = State::Off;
                         door.reject(Rejection::Count, 1);
                         return Err(Absence::Rejected);
-                    }
+                    };
+                    room = more;
                 }
                 Err(refusal) => {
                     let absence = Absence::from(refusal);

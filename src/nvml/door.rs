@@ -114,6 +114,14 @@ impl From<Refusal> for Absence {
     }
 }
 
+/// How many items to offer room for after a driver wanted more: slack, since some may be new by then, and at least
+/// twice what there was, since one that wants less than it has is broken, and is not asked a thousand times.
+/// None for more than `most`.
+pub(super) fn more_room(room: usize, wanted: usize, most: usize) -> Option<usize> {
+    let wanted = wanted.saturating_add(8).max(room.saturating_mul(2).min(most));
+    (wanted <= most && room < most).then_some(wanted)
+}
+
 impl Door {
     pub(super) fn new(library: Arc<Library>, slot: CallSlot, clock: Clock) -> Self {
         Self {
@@ -217,5 +225,22 @@ impl Door {
                 Err(Refusal::Code(code))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_always_wants_more_soon_gets_none() {
+        assert_eq!(more_room(32, 5_000, 65_536), Some(5_008));
+        assert_eq!(more_room(32, 0, 65_536), Some(64));
+        assert_eq!(more_room(40_000, 41_000, 65_536), Some(65_536));
+        assert_eq!(more_room(65_536, 65_536, 65_536), None);
+        assert_eq!(more_room(32, usize::MAX, 65_536), None);
+        let mut room = 32;
+        let asked = std::iter::from_fn(|| more_room(room, 0, 65_536).inspect(|more| room = *more)).count();
+        assert_eq!(asked, 11);
     }
 }

@@ -69,8 +69,10 @@ impl Batch {
 
     fn record(&self, door: &Door, device: Handle) {
         let Some(recorder) = door.recorder() else { return };
-        for (answer, asked) in self.buffer.iter().zip(&self.fields) {
-            let question = vec![Value::Number(asked.id.into()), Value::Number(asked.scope.into())];
+        // As asked, not as answered: some drivers return translated ids.
+        let asked = self.fields.iter().flat_map(|field| blanks(*field));
+        for (answer, asked) in self.buffer.iter().zip(asked) {
+            let question = vec![Value::Number(asked.fieldId.into()), Value::Number(asked.scopeId.into())];
             // SAFETY: an integer of 8 bytes in zeroed memory: every bit pattern is one.
             let bits = unsafe { answer.value.ullVal };
             let out = vec![Value::Number(answer.valueType.into()), Value::Number(bits)];

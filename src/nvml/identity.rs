@@ -10,8 +10,8 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::calls;
 use super::door::{Door, Handle, ask};
-use super::fields::{Batch, Field};
 use super::inventory::{name, pci_bus_id, read_text, text};
+use super::probe::link_count;
 use crate::model::{Absence, FabricPlace, GpuIdentity, Platform};
 
 /// What the GPU says of itself, and whether that was all it can say.
@@ -38,12 +38,13 @@ pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdenti
         driver_version: said(text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))),
         cuda_version: said(cuda_version(door)),
         mig,
-        platform: platform(door, device),
+        platform: None,
         fabric: None,
         via: Arc::default(),
     };
+    let (platform, placed) = platform(door, device);
     let (fabric, settled) = fabric(door, device);
-    (GpuIdentity { fabric, ..identity }, whole && settled)
+    (GpuIdentity { platform, fabric, ..identity }, whole && placed && settled)
 }
 
 fn minor_number(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
@@ -81,35 +82,37 @@ fn cuda_version(door: &mut Door) -> Result<Arc<str>, Absence> {
     Ok(format!("{}.{}", version / 1_000, version % 1_000 / 10).into())
 }
 
-/// Where the GPU sits. Boards outside of a rack answer slot 0, tray 0, host 1 for form; only with a chassis'
-/// serial number are these believed. Boards that stand alone answer module 1; only one with NVLinks is a module.
-fn platform(door: &mut Door, device: Handle) -> Option<Platform> {
+/// Where the GPU sits, and whether that is for good. Boards outside of a rack answer slot 0, tray 0, host 1 for
+/// form; only with a chassis' serial number are these believed. Boards that stand alone answer module 1; only one
+/// with NVLinks is a module.
+fn platform(door: &mut Door, device: Handle) -> (Option<Platform>, bool) {
     let Handle(raw) = device;
+    let settled = |absence: Option<Absence>| absence.is_none_or(Absence::is_permanent);
     let mut module: c_uint = 0;
-    let module = ask!(door, nvmlDeviceGetModuleId(raw, &raw mut module)).is_ok().then_some(module);
+    let asked = ask!(door, nvmlDeviceGetModuleId(raw, &raw mut module)).map_err(Absence::from);
+    let module = asked.is_ok().then_some(module);
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut info: sys::nvmlPlatformInfo_v2_t = unsafe { std::mem::zeroed() };
     info.version = u32::try_from(size_of::<sys::nvmlPlatformInfo_v2_t>()).unwrap_or(0) | (2 << 24);
-    let told = ask!(door, nvmlDeviceGetPlatformInfo(raw, &raw mut info)).is_ok();
+    let told = ask!(door, nvmlDeviceGetPlatformInfo(raw, &raw mut info)).map_err(Absence::from);
+    let whole = settled(asked.err()) && settled(told.err());
     let serial = read_text(&info.chassisSerialNumber.map(|byte| byte.cast_signed()));
-    if told && !serial.is_empty() {
-        return Some(Platform {
+    if told.is_ok() && !serial.is_empty() {
+        let platform = Platform {
             chassis_serial: serial,
             slot: info.slotNumber.to_string().into(),
             tray: info.trayIndex.to_string().into(),
             host_id: info.hostId.to_string().into(),
             module_id: module.unwrap_or_else(|| info.moduleId.into()).to_string().into(),
-        });
+        };
+        return (Some(platform), whole);
     }
-    let mut links = Batch::new(vec![Field::one(LINK_COUNT, 0)]);
-    let linked = links.read(door, device).and_then(|()| links.value(0)).is_ok_and(|links| links > 0);
-    module
-        .filter(|_| linked)
-        .map(|module| Platform { module_id: module.to_string().into(), ..Platform::default() })
+    let links = link_count(door, device);
+    let module = module.filter(|_| links.is_ok_and(|links| links > 0));
+    let platform =
+        module.map(|module| Platform { module_id: module.to_string().into(), ..Platform::default() });
+    (platform, whole && settled(links.err()))
 }
-
-/// The field that counts NVLinks.
-const LINK_COUNT: u32 = 91;
 
 /// The fabric that the GPU belongs to, and whether that is settled.
 fn fabric(door: &mut Door, device: Handle) -> (Option<FabricPlace>, bool) {

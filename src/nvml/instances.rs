@@ -35,20 +35,39 @@ pub(super) struct Instance {
     readings: [Reading; InstanceValue::ALL.len()],
 }
 
-/// The instances of a GPU, by id, and whether none is missing that may come.
-pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> (Vec<Instance>, bool) {
+/// How a GPU is cut: ids and UUID of each instance, by id.
+pub(super) type Layout = Vec<(InstanceId, Arc<str>)>;
+
+/// What was found of a GPU's instances.
+#[derive(Default)]
+pub(super) struct Instances {
+    /// Those that say what they are, by id.
+    pub(super) found: Vec<Instance>,
+    /// All that say who they are.
+    pub(super) layout: Layout,
+    /// Whether none is missing that may come.
+    pub(super) whole: bool,
+}
+
+/// The instances of a GPU.
+pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> Instances {
     let handles = match handles(door, parent) {
         Ok(handles) => handles,
-        Err(absence) => return (Vec::new(), absence.is_permanent()),
+        Err(absence) => return Instances { whole: absence.is_permanent(), ..Instances::default() },
     };
-    let mut found = Vec::new();
+    let (mut found, mut layout) = (Vec::new(), Vec::new());
     let mut whole = true;
     for handle in handles {
-        match identity(door, handle) {
+        let answer = place(door, handle).and_then(|(id, uuid)| {
+            layout.push((id, Arc::clone(&uuid)));
+            identity(door, handle, (id, uuid))
+        });
+        match answer {
             Ok(identity) => found.push(Instance::new(handle, identity)),
             Err(absence) => whole &= absence.is_permanent(),
         }
     }
+    layout.sort();
     found.sort_by_key(|instance| instance.identity.id);
     let mut last = None;
     for instance in &mut found {
@@ -58,14 +77,14 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> (Vec<Instance>
             whole &= instance.pair_up(door);
         }
     }
-    (found, whole)
+    Instances { found, layout, whole }
 }
 
-/// Which instances there are: ids and UUID, by id. Both are asked for, since ids are used again.
-pub(super) fn layout(door: &mut Door, parent: Handle) -> Result<Vec<(InstanceId, Arc<str>)>, Absence> {
+/// Which instances there are now.
+pub(super) fn layout(door: &mut Door, parent: Handle) -> Result<Layout, Absence> {
     let mut found = Vec::new();
     for handle in handles(door, parent)? {
-        match ids(door, handle).and_then(|id| Ok((id, uuid(door, handle)?))) {
+        match place(door, handle) {
             Ok(instance) => found.push(instance),
             Err(absence) if absence.is_permanent() => {}
             Err(absence) => return Err(absence),
@@ -91,22 +110,27 @@ fn handles(door: &mut Door, Handle(parent): Handle) -> Result<Vec<Handle>, Absen
     Ok(handles)
 }
 
-fn ids(door: &mut Door, Handle(device): Handle) -> Result<InstanceId, Absence> {
+/// Which instance it is. Ids and UUID are asked for, since ids are used again.
+fn place(door: &mut Door, handle: Handle) -> Result<(InstanceId, Arc<str>), Absence> {
+    let Handle(device) = handle;
     let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
     ask!(door, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
     ask!(door, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
-    Ok(InstanceId { gpu_instance, compute_instance })
+    Ok((InstanceId { gpu_instance, compute_instance }, uuid(door, handle)?))
 }
 
-fn identity(door: &mut Door, handle: Handle) -> Result<InstanceIdentity, Absence> {
+fn identity(
+    door: &mut Door,
+    handle: Handle,
+    (id, uuid): (InstanceId, Arc<str>),
+) -> Result<InstanceIdentity, Absence> {
     let Handle(device) = handle;
-    let id = ids(door, handle)?;
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
     ask!(door, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
     Ok(InstanceIdentity {
         id,
-        uuid: uuid(door, handle)?,
+        uuid,
         profile: profile(&name(door, handle).unwrap_or_default()),
         memory: Bytes(attributes.memorySizeMB.saturating_mul(1 << 20)),
     })

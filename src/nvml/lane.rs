@@ -5,6 +5,7 @@
 //! sample ring, one for the processes' activity; what else there is has its turn less often, and a governor
 //! makes that less often still where the driver is slow.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::accounting::Accounting;
@@ -17,6 +18,7 @@ use super::inventory::Found;
 use super::library::Library;
 use super::lists::Lists;
 use super::plan::{Plan, TierPlan};
+use super::probe::Wanted;
 use super::processes::Processes;
 use super::quirks::ListForm;
 use super::readings::Readings;
@@ -46,6 +48,9 @@ pub struct Lane {
     /// The share of wall time that it may spend inside the driver, in millionths.
     driver_share: u32,
     governor: Governor,
+    /// GPM's metrics that were refused alone, and whether the plan was made without knowing that.
+    refused: BTreeSet<u32>,
+    outdated: bool,
     activity: Activity,
     processes: Processes,
     lists: Lists,
@@ -72,6 +77,8 @@ impl Lane {
             presence: false,
             driver_share: SHARE,
             governor: Governor::new(SHARE.into()),
+            refused: BTreeSet::new(),
+            outdated: false,
             activity: Activity::new(),
             processes: Processes::new(),
             lists: Lists::new(false, ListForm::Third),
@@ -103,10 +110,12 @@ impl Lane {
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         self.review();
         let turn = self.governor.turn(self.door.clock().now().boottime, due);
+        let before = self.door.spent();
         if turn[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
         {
             self.forget_plan();
         }
+        let looked = since(&self.door, before);
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
             None => self.compile()?,
@@ -121,14 +130,21 @@ impl Lane {
             plan.free(&mut self.door);
             return Err(absence);
         }
-        self.govern(begun, Spent { fast: spent.fast + present.fast, lists: present.lists, ..spent });
+        let (fast, lists) = (spent.fast + present.fast, present.lists);
+        // Looking whether the GPU was cut otherwise has its turn with the medium tier.
+        let medium = spent.medium.map(|medium| medium + looked);
+        self.govern(begun, Spent { fast, medium, lists, ..spent });
         let frame = self.frame(&plan, begun, present);
         if !self.door.take_heard() {
             // Readings of slower tiers would look alive for as long as theirs are not due.
             plan.free(&mut self.door);
             return Err(Absence::Failed);
         }
-        self.plan = Some(plan);
+        if std::mem::take(&mut self.outdated) {
+            plan.free(&mut self.door);
+        } else {
+            self.plan = Some(plan);
+        }
         Ok(frame)
     }
 
@@ -152,13 +168,15 @@ impl Lane {
 
     /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.
     pub fn forget_plan(&mut self) {
+        self.refused.clear();
         if let Some(plan) = self.plan.take() {
             plan.free(&mut self.door);
         }
     }
 
     fn compile(&mut self) -> Result<Plan, Absence> {
-        let plan = Plan::compile(&mut self.door, &self.found, self.level)?;
+        let wanted = Wanted { level: self.level, refused: &self.refused };
+        let plan = Plan::compile(&mut self.door, &self.found, wanted)?;
         self.patience = FIRST_REVIEW;
         self.begin(&plan);
         Ok(plan)
@@ -186,7 +204,8 @@ impl Lane {
         self.patience = Nanoseconds(self.patience.0.saturating_mul(2)).min(LAST_REVIEW);
         self.review = Some(self.door.clock().now().boottime + self.patience);
         let Some(old) = self.plan.take() else { return };
-        let (plan, spare) = match Plan::compile(&mut self.door, &self.found, self.level) {
+        let wanted = Wanted { level: self.level, refused: &self.refused };
+        let (plan, spare) = match Plan::compile(&mut self.door, &self.found, wanted) {
             Ok(new) if new.is_like(&old) => {
                 if !new.provisional {
                     self.review = None;
@@ -244,6 +263,10 @@ impl Lane {
         for ask in &gpm.metrics {
             // The factor is applied before rounding: half a percent is not nothing.
             let value = answer.and_then(|()| gpm.pair.value(ask.from, ask.times));
+            // Support is told of GPM as a whole: what it then refuses has its turn by another source.
+            if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&ask.from) {
+                self.outdated |= self.refused.insert(ask.from);
+            }
             self.readings.put_times(&mut self.door, ask, value, 1);
         }
     }
@@ -286,6 +309,8 @@ impl Lane {
         let busy = self.activity.is_busy(&self.readings);
         let signs = Signs { now: begun.boottime, medium, slow, samples: samples.as_deref().ok(), busy };
         let before = self.door.spent();
+        // Told at every look: neither lists nor a governor that begin anew know of one another.
+        self.lists.attention().stretch(self.governor.stretch().lists);
         let strange = self.lists.look(&mut self.door, plan.device, &signs, begun);
         let lists = since(&self.door, before);
         if slow {
@@ -309,7 +334,6 @@ impl Lane {
             spent
         };
         if let Some(stretch) = self.governor.spend(begun.boottime, spent) {
-            self.lists.attention().stretch(stretch.lists);
             tracing::info!(
                 gpu = self.found.id.index,
                 medium = stretch.medium,

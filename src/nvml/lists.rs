@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::attention::{Attention, Known, Signs};
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask};
+use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask, more_room};
 use super::quirks::ListForm;
 use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Rejection, Stamp};
 
@@ -206,14 +206,12 @@ fn memory(used: u64) -> Option<Bytes> {
     (used <= MOST_MEMORY).then_some(Bytes(used))
 }
 
-/// Slack, since processes may have started meanwhile; a driver that wants less than it has is broken.
+/// Room for so many; none for more than any GPU runs.
 fn more(door: &mut Door, room: usize, wanted: usize) -> Result<usize, Absence> {
-    let wanted = wanted.max(room) + 8;
-    if wanted > MOST {
+    more_room(room, wanted, MOST).ok_or_else(|| {
         door.reject(Rejection::Count, 1);
-        return Err(Absence::Rejected);
-    }
-    Ok(wanted)
+        Absence::Rejected
+    })
 }
 
 /// Both lists as one, by pid; a process that is on both counts once, with the larger memory, since both show

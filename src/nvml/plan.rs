@@ -12,13 +12,13 @@ use super::door::{Door, Handle};
 use super::fields::Batch;
 use super::gpm::Pair;
 use super::identity;
-use super::instances::{self, Instance};
+use super::instances::{self, Instance, Instances, Layout};
 use super::inventory::{self, Found};
-use super::probe::{self, Choice, Chosen, Way};
+use super::probe::{self, Choice, Chosen, Wanted, Way};
 use super::quirks::Quirks;
-use crate::catalogue::{CallValue, Level, PointId, device_points, first_point};
+use crate::catalogue::{CallValue, PointId, device_points, first_point};
 use crate::model::frame::Tier;
-use crate::model::{Absence, GpuIdentity, InstanceId, Reading, Unit};
+use crate::model::{Absence, GpuIdentity, InstanceIdentity, Reading, Unit};
 
 /// How to read one GPU.
 pub(super) struct Plan {
@@ -31,6 +31,8 @@ pub(super) struct Plan {
     /// The video engines, each a call of its own.
     pub(super) video: Vec<(Function, Vec<Ask<CallValue>>)>,
     pub(super) instances: Vec<Instance>,
+    /// How the GPU was cut, instances included that do not say what they are.
+    layout: Layout,
     /// What every point starts from: absent for good, or not yet read.
     pub(super) blank: Box<[Reading]>,
     /// Whether something failed that may work later.
@@ -53,6 +55,8 @@ pub(super) struct TierPlan {
 pub(super) struct Gpm {
     pub(super) pair: Pair,
     pub(super) metrics: Vec<Ask<u32>>,
+    /// Those whose points might be read by something else.
+    pub(super) replaceable: Vec<u32>,
 }
 
 /// One point to fill: from where in the answer, and times what.
@@ -64,18 +68,21 @@ pub(super) struct Ask<T> {
 }
 
 impl Plan {
-    /// Asks the board for everything up to that level, once, and keeps what it answers.
-    pub(super) fn compile(door: &mut Door, found: &Found, level: Level) -> Result<Self, Absence> {
+    /// Asks the board for everything that is wanted, once, and keeps what it answers.
+    pub(super) fn compile(door: &mut Door, found: &Found, wanted: Wanted<'_>) -> Result<Self, Absence> {
         let device = inventory::handle(door, found)?;
         // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
         let mig = inventory::mig_mode(door, device)?;
         let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
         door.learn(Quirks::of(&identity.driver_version));
         let Choice { chosen, blank, via, gpm: can_pair, whole: probed } =
-            probe::choose(door, device, level, &identity.driver_version)?;
+            probe::choose(door, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
-        let (instances, complete) =
-            if identity.mig { instances::find(door, device, can_pair) } else { (Vec::new(), true) };
+        let Instances { found: instances, layout, whole: complete } = if identity.mig {
+            instances::find(door, device, can_pair)
+        } else {
+            Instances { whole: true, ..Instances::default() }
+        };
         let (gpm, allocated) = gpm(door, &chosen);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
         let Apart { utilization, video } = Apart::take(&mut tiers);
@@ -87,6 +94,7 @@ impl Plan {
             utilization,
             video,
             instances,
+            layout,
             blank: blank.into(),
             provisional: !(whole && complete && allocated && probed),
             cuttable: mig.is_some(),
@@ -101,7 +109,8 @@ impl Plan {
         self.identity == other.identity
             && self.blank == other.blank
             && self.gpm.is_some() == other.gpm.is_some()
-            && self.layout() == other.layout()
+            && self.layout == other.layout
+            && self.identities().eq(other.identities())
             && self.pairs() == other.pairs()
             && ways(self) == ways(other)
     }
@@ -113,7 +122,7 @@ impl Plan {
         }
         match inventory::mig_mode(door, self.device) {
             Ok(Some(mig)) if mig != self.identity.mig => true,
-            Ok(Some(true)) => instances::layout(door, self.device).is_ok_and(|now| now != self.layout()),
+            Ok(Some(true)) => instances::layout(door, self.device).is_ok_and(|now| now != self.layout),
             _ => false,
         }
     }
@@ -122,11 +131,8 @@ impl Plan {
         self.instances.iter().filter(|instance| instance.has_pair()).count()
     }
 
-    fn layout(&self) -> Vec<(InstanceId, Arc<str>)> {
-        let identities = self.instances.iter().map(Instance::identity);
-        let mut layout: Vec<_> = identities.map(|one| (one.id, Arc::clone(&one.uuid))).collect();
-        layout.sort();
-        layout
+    fn identities(&self) -> impl Iterator<Item = &InstanceIdentity> {
+        self.instances.iter().map(Instance::identity)
     }
 
     /// Gives back what the plan allocated in the library.
@@ -155,7 +161,13 @@ fn gpm(door: &mut Door, chosen: &[Chosen]) -> (Option<Gpm>, bool) {
         return (None, true);
     }
     match Pair::new(door, metrics.iter().map(|ask| ask.from).collect()) {
-        Ok(pair) => (Some(Gpm { pair, metrics }), true),
+        Ok(pair) => {
+            let others = |ask: &&Ask<u32>| {
+                device_points().nth(ask.point).is_some_and(|(_, point)| point.sources.len() > 1)
+            };
+            let replaceable = metrics.iter().filter(others).map(|ask| ask.from).collect();
+            (Some(Gpm { pair, metrics, replaceable }), true)
+        }
         Err(absence) => (None, absence.is_permanent()),
     }
 }

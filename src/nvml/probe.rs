@@ -4,7 +4,7 @@
 //! In go the catalogue's rows up to a level, out comes a way or an absence for each point. It does not know
 //! when anything is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::calls::{self, Function, Values};
 use super::door::{Door, Handle};
@@ -49,14 +49,24 @@ pub(super) struct Choice {
     pub(super) whole: bool,
 }
 
-/// Asks the board for everything up to that level, once.
+/// What is asked for, and what is known of the board before it is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Everything up to this.
+    pub(super) level: Level,
+    /// GPM's metrics that the board refused when they were computed: support is told of GPM as a whole.
+    pub(super) refused: &'a BTreeSet<u32>,
+}
+
+/// Asks the board for everything that is wanted, once.
 pub(super) fn choose(
     door: &mut Door,
     device: Handle,
-    level: Level,
+    wanted: Wanted<'_>,
     driver_version: &str,
 ) -> Result<Choice, Absence> {
-    let mut probe = Probe::new(door, device, level, driver(driver_version))?;
+    let level = wanted.level;
+    let mut probe = Probe::new(door, device, wanted, driver(driver_version))?;
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     for (point, (family, candidates)) in device_points().enumerate() {
         let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
@@ -133,19 +143,26 @@ fn driver(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// How many NVLinks the GPU says it has; a number that no GPU can have is none.
-fn links(door: &mut Door, device: Handle) -> u32 {
+/// What the GPU says of how many NVLinks it has.
+pub(super) fn link_count(door: &mut Door, device: Handle) -> Result<i64, Absence> {
     let mut count = Batch::new(vec![Field::one(LINK_COUNT, 0)]);
-    let answer = count.read(door, device).and_then(|()| count.value(0));
-    answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS).unwrap_or(0)
+    count.read(door, device)?;
+    count.value(0)
+}
+
+/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none.
+fn links(answer: Result<i64, Absence>) -> (u32, bool) {
+    let links = answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS);
+    (links.unwrap_or(0), answer.err().is_none_or(Absence::is_permanent))
 }
 
 /// The field that counts NVLinks.
 const LINK_COUNT: u32 = 91;
 
 /// What the board answers when asked for everything once.
-struct Probe {
+struct Probe<'a> {
     device: Handle,
+    refused: &'a BTreeSet<u32>,
     facts: Facts,
     fields: Batch,
     answered: Result<(), Absence>,
@@ -159,18 +176,20 @@ struct Probe {
     whole: bool,
 }
 
-impl Probe {
+impl<'a> Probe<'a> {
     fn new(
         door: &mut Door,
         device: Handle,
-        level: Level,
+        Wanted { level, refused }: Wanted<'a>,
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
-        let facts = Facts { driver, links: links(door, device) };
+        let (links, settled) = links(link_count(door, device));
+        let facts = Facts { driver, links };
         let mut fields = Batch::new(all_fields(level, facts));
         let answered = fields.read(door, device);
         let probe = Self {
             device,
+            refused,
             facts,
             fields,
             answered,
@@ -180,7 +199,7 @@ impl Probe {
             gpm: Pair::supported(door, device),
             ecc: calls::ecc(door, device),
             fans: calls::fans(door, device),
-            whole: true,
+            whole: settled,
         };
         door.take_gone().map_or(Ok(probe), Err)
     }
@@ -222,6 +241,7 @@ impl Probe {
                 (*answer)?.get(value).map(|_| ())
             }
             Way::Reason { .. } => self.reasons.map(|_| ()),
+            Way::Gpm { id, .. } if self.refused.contains(&id) => Err(Absence::NotSupported),
             Way::Gpm { .. } => self.gpm,
         }
     }
@@ -315,6 +335,14 @@ mod tests {
         let field = Field { scopes: 2, ..Field::one(165, 0) };
         assert_eq!(facts.way(sum), Some(Way::Field { field, times: 1 }));
         assert_eq!(Facts { links: 0, ..facts }.way(sum), None);
+    }
+
+    #[test]
+    fn links_that_could_not_be_counted_for_now_leave_a_plan_that_is_looked_at_again() {
+        assert_eq!(links(Ok(18)), (18, true));
+        assert_eq!(links(Err(Absence::NotSupported)), (0, true));
+        assert_eq!(links(Err(Absence::Failed)), (0, false));
+        assert_eq!([-1, 1 << 40].map(|garbage| links(Ok(garbage))), [(0, true); 2]);
     }
 
     #[test]

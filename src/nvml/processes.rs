@@ -2,7 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
+use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask, more_room};
 use super::lists::MOST;
 use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
@@ -69,10 +69,11 @@ impl Processes {
                 Ok(()) => break (count as usize).min(self.samples.len()),
                 Err(Refusal::Code(NOT_FOUND)) => break 0,
                 Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                    if !grow(&mut self.samples, count as usize) {
+                    let Some(room) = more_room(self.samples.len(), count as usize, MOST) else {
                         door.reject(Rejection::Count, 1);
                         return Err(Absence::Rejected);
-                    }
+                    };
+                    self.samples.resize(room, NO_SAMPLE);
                 }
                 Err(refusal) => {
                     let absence = Absence::from(refusal);
@@ -135,15 +136,6 @@ fn weigh(
             decoder: sample.decUtil,
         })
         .collect()
-}
-
-/// Room for that many, with slack, since processes may have started meanwhile; not for more than any GPU runs.
-fn grow(buffer: &mut Vec<sys::nvmlProcessUtilizationSample_t>, wanted: usize) -> bool {
-    let wanted = wanted.max(buffer.len()) + 8;
-    if wanted <= MOST {
-        buffer.resize(wanted, NO_SAMPLE);
-    }
-    wanted <= MOST
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub(super) struct Appearance {
     pub(super) deserted: bool,
     /// Memory that clients allocated, in bytes.
     pub(super) memory: Reading,
-    /// Power and its enforced limit, in microwatts.
+    /// Power and its enforced limit, in milliwatts.
     pub(super) power: Reading,
     pub(super) limit: Reading,
 }

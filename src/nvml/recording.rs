@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::io::{self, Write};
+use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::Handle;
+use super::door::{Handle, INSUFFICIENT_SIZE};
 use crate::model::Nanoseconds;
 use crate::record::{Head, Value, Writer};
 
@@ -98,7 +100,9 @@ impl Recorder {
                 Some(0) => arguments.answer(array, room, &mut tape.handles),
                 _ => Vec::new(),
             };
-            if !is_housekeeping(function) {
+            // How much room a reader has is its own affair: a library tells it what it wants.
+            let lacks_room = array.is_some() && code == Some(INSUFFICIENT_SIZE);
+            if !is_housekeeping(function) && !lacks_room {
                 tape.writer.answer(at, (function, asked), (code, out));
             }
         });
@@ -201,18 +205,54 @@ pub(super) trait Argument: Copy {
 }
 
 /// What can be taken down byte by byte.
-trait Plain {}
+trait Plain {
+    /// Bytes between and behind the fields, which nobody sets: they are taken down as 0. What stood there before
+    /// is none of a reader's business, and would make each answer look new.
+    const GAPS: &'static [Range<usize>] = &[];
+}
 
 macro_rules! plain {
     ($($kind:ty),* $(,)?) => { $( impl Plain for $kind {} )* };
 }
 
 plain! {
-    u64, i32,
+    u32, u64, i32,
     sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
-    sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
-    sys::nvmlProcessUtilizationSample_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
-    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t,
+    sys::nvmlDeviceAttributes_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
+    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlMarginTemperature_t, sys::nvmlTemperature_v1_t,
+    sys::nvmlGpmSupport_t,
+}
+
+macro_rules! gaps {
+    ($($kind:ty: $($last:ident .. $next:tt),+;)*) => { $(
+        impl Plain for $kind {
+            const GAPS: &'static [Range<usize>] = &[$(gaps!(@ $kind, $last, $next)),+];
+        }
+    )* };
+    (@ $kind:ty, $last:ident, end) => { after!($kind, $last)..size_of::<$kind>() };
+    (@ $kind:ty, $last:ident, $next:ident) => { after!($kind, $last)..offset_of!($kind, $next) };
+}
+
+/// Where a field ends.
+macro_rules! after {
+    ($kind:ty, $field:ident) => {
+        offset_of!($kind, $field) + size_of_field(|value: &$kind| &raw const value.$field)
+    };
+}
+
+const fn size_of_field<S, F>(_: fn(&S) -> *const F) -> usize {
+    size_of::<F>()
+}
+
+gaps! {
+    sys::nvmlProcessInfo_t: pid..usedGpuMemory;
+    sys::nvmlProcessInfo_v1_t: pid..usedGpuMemory;
+    sys::nvmlProcessUtilizationSample_t: pid..timeStamp;
+    sys::nvmlMemory_v2_t: version..total;
+    sys::nvmlEccSramErrorStatus_v1_t: version..aggregateUncParity, bThresholdExceeded..end;
+    sys::nvmlGpuFabricInfo_t: state..end;
+    sys::nvmlGpuFabricInfo_v3_t: state..healthMask, healthSummary..end;
+    sys::nvmlPlatformInfo_v2_t: moduleId..end;
 }
 
 /// Structures whose first word says which version is wanted: another one is another question.
@@ -237,24 +277,44 @@ versioned! {
     sys::nvmlEccSramErrorStatus_v1_t, sys::nvmlGpuFabricInfo_v3_t, sys::nvmlPlatformInfo_v2_t,
 }
 
+/// Structures and numbers that say nothing on their way in.
+macro_rules! filled {
+    ($($kind:ty),* $(,)?) => { $(
+        impl Argument for *mut $kind {
+            unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+                // SAFETY: by the contract of this function that many items are there.
+                unsafe { bytes(self, items) }
+            }
+        }
+    )* };
+}
+
+filled! {
+    u64, i32,
+    sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
+    sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
+    sys::nvmlProcessUtilizationSample_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
+    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t,
+}
+
 /// What stands behind a pointer, byte by byte.
 ///
 /// # Safety
 ///
-/// That many items are there, and all their bytes are set.
-unsafe fn bytes<T>(pointer: *mut T, items: usize) -> Value {
+/// That many items are there, and all their fields are set.
+unsafe fn bytes<T: Plain>(pointer: *mut T, items: usize) -> Value {
     if pointer.is_null() {
         return Value::None;
     }
-    // SAFETY: the caller's promise is this function's.
-    Value::bytes(unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), items * size_of::<T>()) })
-}
-
-impl<T: Plain> Argument for *mut T {
-    unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
-        // SAFETY: by the contract of this function that many items are there, and they are plain.
-        unsafe { bytes(self, items) }
+    let mut all = Vec::with_capacity(items * size_of::<T>());
+    for item in 0..items {
+        for place in 0..size_of::<T>() {
+            let is_set = T::GAPS.iter().all(|gap| !gap.contains(&place));
+            // SAFETY: the caller's promise is this function's; the byte is one of a field.
+            all.push(if is_set { unsafe { pointer.add(item).cast::<u8>().add(place).read() } } else { 0 });
+        }
     }
+    Value::bytes(&all)
 }
 
 impl Argument for *mut u32 {
@@ -396,3 +456,38 @@ arity!(A 0, B 1, C 2);
 arity!(A 0, B 1, C 2, D 3);
 arity!(A 0, B 1, C 2, D 3, E 4);
 arity!(A 0, B 1, C 2, D 3, E 4, F 5);
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use super::*;
+
+    #[test]
+    fn what_stood_between_the_fields_is_not_taken_down() {
+        let mut memory = MaybeUninit::<sys::nvmlMemory_v2_t>::uninit();
+        let place = memory.as_mut_ptr();
+        // SAFETY: the bytes are those of the structure, whose fields are integers.
+        let taken = unsafe {
+            place.write_bytes(0xaa, 1);
+            (&raw mut (*place).version).write(0x0102_0304);
+            for field in [&raw mut (*place).total, &raw mut (*place).reserved] {
+                field.write(7);
+            }
+            bytes(place, 1)
+        };
+        let Value::Bytes(digits) = taken else { panic!("it is a structure") };
+        assert_eq!(&digits[..32], "04030201000000000700000000000000");
+        assert_eq!(digits.len(), 80);
+    }
+
+    #[test]
+    fn gaps_lie_where_the_fields_leave_them() {
+        let gaps = [
+            <sys::nvmlProcessInfo_t as Plain>::GAPS,
+            <sys::nvmlProcessUtilizationSample_t as Plain>::GAPS,
+            <sys::nvmlGpuFabricInfo_t as Plain>::GAPS,
+        ];
+        assert_eq!(gaps.concat(), [4..8, 4..8, 25..28]);
+    }
+}

@@ -7,7 +7,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask};
+use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask, more_room};
 use crate::model::{Absence, Nanoseconds, Rejection, Sampled};
 
 /// Rings hold some hundred samples; a driver that wants room for more than this answers garbage.
@@ -89,9 +89,7 @@ impl Ring {
                 Ok(self.take(believed, door.clock().now().boottime))
             }
             Err(absence) => {
-                if absence.is_permanent() || absence == Absence::Rejected {
-                    self.refused = Some(absence);
-                }
+                self.refused = absence.is_permanent().then_some(absence);
                 Err(absence)
             }
         }
@@ -116,12 +114,11 @@ impl Ring {
                 Ok(()) => return Ok((value_type, (count as usize).min(self.buffer.len()))),
                 Err(Refusal::Code(NOT_FOUND)) => return Ok((value_type, 0)),
                 Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                    let wanted = (count as usize).max(self.buffer.len()) + 8;
-                    if wanted > MOST {
+                    let Some(room) = more_room(self.buffer.len(), count as usize, MOST) else {
                         door.reject(Rejection::Count, 1);
                         return Err(Absence::Rejected);
-                    }
-                    self.buffer.resize(wanted, NO_SAMPLE);
+                    };
+                    self.buffer.resize(room, NO_SAMPLE);
                 }
                 Err(refusal) => return Err(refusal.into()),
             }
@@ -133,9 +130,12 @@ impl Ring {
         let Some(newest) = windows.last().copied() else { return Drained::Nothing };
         self.spacing = spacing(&windows).or(self.spacing);
         (self.last_seen, self.newest) = (Some(newest.stamp), Some((newest, now)));
+        let reach = Nanoseconds(now.0.saturating_sub(self.drained.map_or(now.0, |drained| drained.0)));
         (self.empty, self.drained) = (0, Some(now));
         // What stood in the ring before the first look belongs to no tick.
         let mean = since.map_or_else(|| stands(newest), |since| mean(&windows, since, self.spacing));
+        // No stamp reaches further back than the time that went by here.
+        let mean = Sampled { covered: mean.covered.min(reach), ..mean };
         Drained::Samples { last: newest.percent, mean }
     }
 
@@ -269,6 +269,18 @@ mod tests {
         let mean = mean(&windows, 0, None);
         assert_eq!(mean.ratio, 0);
         assert_eq!(mean.covered, Nanoseconds(u64::MAX));
+    }
+
+    #[test]
+    fn a_stamp_of_the_future_covers_no_more_than_the_time_that_went_by() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        ring.take(windows(&[(1_000_000, 80)], 0), second(1));
+        let Drained::Samples { mean, .. } = ring.take(windows(&[(u64::MAX, 80)], 1_000_000), second(2))
+        else {
+            panic!("it is new")
+        };
+        assert_eq!(mean.covered, second(1));
     }
 
     #[test]

@@ -62,3 +62,31 @@ fn with_delays_of_a_real_driver_the_dear_calls_are_few() {
     let inside: u64 = frames.iter().flat_map(|frame| &frame.calls).map(|call| call.took.0).sum();
     println!("inside the driver: {:.3} % of wall time", inside as f64 / 60e9 * 100.0);
 }
+
+/// Nothing fits into half a percent: whatever can be stretched is.
+const HOPELESS: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms": 12}]"#;
+
+const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+
+#[test]
+fn lists_stay_stretched_under_a_new_plan() {
+    let mut world = World::new(WORK, false);
+    world.faults(HOPELESS);
+    world.run(75);
+    world.plan_anew();
+    let frames = world.run(200);
+    assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
+    let lists = calls(&frames)[COMPUTE];
+    assert!(lists <= 3, "{lists} lists in 200 s");
+}
+
+#[test]
+fn lists_come_back_with_a_larger_share() {
+    let mut world = World::new(WORK, false);
+    world.faults(HOPELESS);
+    world.run(75);
+    world.faults("[]");
+    world.share(1_000_000);
+    let lists = calls(&world.run(60))[COMPUTE];
+    assert!(lists >= 12, "{lists} lists in a minute");
+}

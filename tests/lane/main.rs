@@ -7,4 +7,5 @@ mod budget;
 mod governor;
 mod presence;
 mod quirks;
+mod recording;
 mod world;

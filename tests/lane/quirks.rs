@@ -53,3 +53,27 @@ fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
     assert!(frame.readings[first_point("gpu_utilization_ratio")].is_ok());
     assert!(calls([&frame]).contains_key("nvmlDeviceGetUtilizationRates"));
 }
+
+#[test]
+fn an_instance_that_does_not_say_what_it_is_takes_no_new_plan_at_every_look() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.faults(r#"[{"function": "nvmlDeviceGetAttributes_v2", "code": 999}]"#);
+    let frames = world.run(60);
+    assert_eq!(frames[59].generation, frames[0].generation);
+    // It is looked for again all the same, less and less often.
+    world.faults("[]");
+    let found = (0..200).find(|_| !world.tick().instances.is_empty());
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
+    let mut world = World::new(WORK, false);
+    world.run(3);
+    world.faults(r#"[{"function": "nvmlDeviceGetProcessUtilization", "code": 7}]"#);
+    let frame = world.tick();
+    assert!(frame.samples.is_err());
+    let calls = calls([&frame]);
+    assert!(calls["nvmlDeviceGetProcessUtilization"] <= 16, "{calls:?}");
+}

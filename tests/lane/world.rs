@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
 use gpumeter::clock::{Clock, Page, PageState};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::{Frame, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Lane, Library, find};
+use gpumeter::nvml::{CallSlot, Lane, Library, Recorder, find};
+use gpumeter::record::{FORMAT, Head};
 use tempfile::TempDir;
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
@@ -29,7 +30,21 @@ const DRIVER_SHARE: u32 = 5_000;
 impl World {
     /// A node of the scenario and the lane of its first GPU, 10 s into the scenario.
     pub(crate) fn new(scenario: &str, presence: bool) -> Self {
-        Self::over(LIBRARY, scenario, presence)
+        Self::over(LIBRARY, scenario, presence, None)
+    }
+
+    /// The same, taken down into a file from the scenario's beginning on.
+    pub(crate) fn recorded(scenario: &str, file: &Path) -> (Self, Arc<Recorder>) {
+        let head = Head {
+            gpumeter_recording: FORMAT,
+            utc_ns: UTC.0,
+            interval_ns: 1_000_000_000,
+            driver_version: String::new(),
+            simulated: true,
+        };
+        let to = Box::new(fs::File::create(file).unwrap());
+        let recorder = Arc::new(Recorder::begin(to, &head, BOOTTIME).unwrap());
+        (Self::over(LIBRARY, scenario, false, Some(Arc::clone(&recorder))), recorder)
     }
 
     /// The same over a library that lacks functions: their names are blanked in it.
@@ -43,10 +58,10 @@ impl World {
             assert!(!places.is_empty(), "the library has no {function}");
             places.iter().for_each(|place| library[place + 1] = b'_');
         }
-        Self::over(&library, scenario, false)
+        Self::over(&library, scenario, false, None)
     }
 
-    fn over(library: &[u8], scenario: &str, presence: bool) -> Self {
+    fn over(library: &[u8], scenario: &str, presence: bool, recorder: Option<Arc<Recorder>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("libnvidia-ml.so.1");
         fs::write(&path, library).unwrap();
@@ -54,6 +69,9 @@ impl World {
         let page = Arc::new(Page::create(&directory.path().join("clock"), held(10)).unwrap());
         let clock = Clock::Page(Arc::clone(&page));
         let library = Library::open(Some(&path)).unwrap();
+        if let Some(recorder) = recorder {
+            library.record(recorder);
+        }
         let slot = CallSlot::default();
         let found = find(&library, 0, &slot, &clock).unwrap();
         let mut lane = Lane::new(library, &found, slot, clock, Level::Full);
@@ -68,6 +86,16 @@ impl World {
         fs::rename(new, self.path("faults")).unwrap();
         // The library looks at the file every 20 ms.
         std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+
+    /// Lets the lane spend another share of wall time inside the driver.
+    pub(crate) fn share(&mut self, millionths: u32) {
+        self.lane.follow(Level::Full, false, millionths);
+    }
+
+    /// Lets the lane plan anew.
+    pub(crate) fn plan_anew(&mut self) {
+        self.lane.forget_plan();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -87,14 +115,17 @@ impl World {
     }
 }
 
+const UTC: Utc = Utc(1_767_225_600_000_000_000);
+const BOOTTIME: Nanoseconds = Nanoseconds::from_seconds(1_000);
+
 fn held(second: u64) -> PageState {
     PageState {
         held: true,
         origin: Nanoseconds(0),
         elapsed: Nanoseconds::from_seconds(second),
         speed: 1_000_000,
-        utc: Utc(1_767_225_600_000_000_000),
-        boottime: Nanoseconds::from_seconds(1_000),
+        utc: UTC,
+        boottime: BOOTTIME,
     }
 }
 

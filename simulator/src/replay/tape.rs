@@ -147,8 +147,12 @@ impl Replay {
             return self.events.push((at, question, out));
         }
         let known = self.known.entry(call).or_default();
+        // A place that was none once and something another time, such as the instance of a GPM sample, is one.
+        let left_out = question.iter().map(|value| *value == Value::None);
         if known.answers.is_empty() {
-            known.left_out = question.iter().map(|value| *value == Value::None).collect();
+            known.left_out = left_out.collect();
+        } else {
+            known.left_out.iter_mut().zip(left_out).for_each(|(known, now)| *known &= now);
         }
         known.answers.entry(question).or_default().push(Told { at, code, out });
     }
