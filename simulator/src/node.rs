@@ -56,7 +56,7 @@ pub(crate) struct Gpu {
     pub(crate) bus: u32,
     pub(crate) module: u32,
     pub(crate) warmer: u32,
-    /// PCIe replays: boards in good health have 0 to 174.
+    /// PCIe replays until the driver is loaded anew: boards in good health have 0 to 174.
     pub(crate) replays: u32,
     /// How it misleads its readers, as some real boards do.
     pub(crate) surprise: Option<Surprise>,
@@ -284,10 +284,8 @@ fn gpu(
             Arc::new(cycle(scenario, (index, group), board, &instances, (&marks, slot.placements.is_none()))?)
         }
     };
-    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle);
-    let timeline = Arc::new(Timeline::going_on(cycle, slot.since.clone()));
-    // The driver counts replays from its loading.
-    let replays = if timeline.reloaded() { 0 } else { marks.between(3, replays_of(surprise)) };
+    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, (&cycle, slot));
+    let timeline = Arc::new(Timeline::going_on(cycle, Condition::driver_loads(scenario), slot.since.clone()));
     Ok(Gpu {
         index,
         slot: index,
@@ -299,7 +297,7 @@ fn gpu(
         bus: identity::bus(board, index),
         module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
         warmer: marks.between(2, (0, 6)),
-        replays,
+        replays: marks.between(3, replays_of(surprise)),
         surprise,
         instances,
         timeline,

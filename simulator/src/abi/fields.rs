@@ -74,7 +74,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         80 => brake(at, 10),
         81 => brake(at, 11),
         82 => at.meters().memory_temperature().map(Value::Unsigned).ok_or(NOT_SUPPORTED),
-        83 | 191 => Ok(Value::Long(at.gpu.timeline.totals(at.now.elapsed).energy / 1_000)),
+        83 | 191 => Ok(Value::Long(at.gpu.timeline.counted(at.now.elapsed).energy / 1_000)),
         94 => Ok(Value::Unsigned(pcie::replays(at))),
         95 => Ok(Value::Unsigned(0)),
         142..=145 => {
@@ -88,8 +88,8 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         188 => limit(scoped_limits(at, scope)?.1),
         189 | 190 | 192 => limit(scoped_limits(at, scope)?.2),
         193..=196 => tlimit(at, field - 193),
-        197 => Ok(Value::Long(pcie::counted(at).sent)),
-        198 => Ok(Value::Long(pcie::counted(at).received)),
+        197 => Ok(Value::Long(pcie::counted(at.gpu, at.now.elapsed).sent)),
+        198 => Ok(Value::Long(pcie::counted(at.gpu, at.now.elapsed).received)),
         226 => Ok(Value::Unsigned(u32::from(matches!(action(at), 1 | 2)))),
         227 => Ok(Value::Unsigned(u32::from(action(at) == 4))),
         230 => Ok(Value::Unsigned(action(at))),
@@ -232,7 +232,7 @@ fn kibibytes(at: &Device<'_>, field: c_uint, link: Option<u32>) -> u64 {
         bytes / 1_024
     };
     let mut sum = 0;
-    for (number, carried) in (0..).zip(links::traffic(at)) {
+    for (number, carried) in (0..).zip(links::counted(at)) {
         if link.is_none_or(|link| link == number) {
             sum += of(if field.is_multiple_of(2) { carried.sent } else { carried.received });
         }

@@ -17,19 +17,17 @@ use crate::channel::conditions::ErrorKind::{
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
 use crate::habits::{self, Ecc};
-use crate::node::Gpu;
 
-/// Memory locations of NVML that are told apart since Ampere.
+/// Memory locations of NVML that are told apart since Turing.
 const DRAM: nvmlMemoryLocation_t = 2;
 const SRAM: nvmlMemoryLocation_t = 7;
-const L2: nvmlMemoryLocation_t = 1;
 
 const SRAM_UNCORRECTED: [ErrorKind; 2] = [SramUncorrectedParity, SramUncorrectedSecded];
 
 impl Device<'_> {
     /// From the last load of the driver to now, in elapsed nanoseconds.
     pub(super) fn since_load(&self) -> (u64, u64) {
-        (loaded(self.gpu, self.now.elapsed), self.now.elapsed)
+        (self.gpu.timeline.loaded(self.now.elapsed), self.now.elapsed)
     }
 
     /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
@@ -46,15 +44,11 @@ impl Device<'_> {
     }
 }
 
-/// When the driver that answers at an elapsed time was loaded.
-pub(super) fn loaded(gpu: &Gpu, elapsed: u64) -> u64 {
-    gpu.condition.loaded(elapsed).max(gpu.timeline.counted_from())
-}
-
 /// All errors of a type (0 corrected, 1 uncorrected) and counter (0 volatile, 1 aggregate).
 pub(super) fn total(at: &Device<'_>, kind: c_uint, counter: c_uint) -> Result<u64, Refused> {
     let kinds: &[ErrorKind] = match kind {
         0 => &[DramCorrected, SramCorrected],
+        1 if at.instance.is_some() => &SRAM_UNCORRECTED,
         1 => &[DramUncorrected, SramUncorrectedParity, SramUncorrectedSecded],
         _ => return Err(INVALID_ARGUMENT),
     };
@@ -71,16 +65,12 @@ pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_u
         return Err(INVALID_ARGUMENT);
     }
     at.counts(kind == 1 && counter == 0 && place == SRAM)?;
-    let split = habits::splits_sram(at.gpu.board);
+    // Since Turing these are the two places; caches, registers and textures were told apart before.
     let kinds: &[ErrorKind] = match (place, kind) {
         (DRAM, 0) => &[DramCorrected],
         (DRAM, _) => &[DramUncorrected],
-        // Before Ampere what is in caches is counted at the second level.
-        (SRAM, 0) if split => &[SramCorrected],
-        (SRAM, 1) => &SRAM_UNCORRECTED,
-        (L2, 0) if !split => &[SramCorrected],
-        (L2, 1) if !split => &SRAM_UNCORRECTED,
-        (0 | 3..=6, _) if !split => &[],
+        (SRAM, 0) => &[SramCorrected],
+        (SRAM, _) => &SRAM_UNCORRECTED,
         _ => return Err(NOT_SUPPORTED),
     };
     Ok(at.errors(kinds, counter == 0))

@@ -19,15 +19,8 @@ const SLI_BRIDGE: nvmlNvLinkCapability_t = 4;
 const SWITCH: nvmlIntNvLinkDeviceType_t = 2;
 
 /// What each link has carried since the driver was loaded, in bytes.
-pub(super) fn traffic(at: &Device<'_>) -> Vec<Traffic> {
-    let (loaded, now) = at.since_load();
-    let links = &at.gpu.condition.links;
-    let before = links.traffic(at.gpu.timeline.cycle(), loaded);
-    let mut carried = links.traffic(at.gpu.timeline.cycle(), now);
-    for (now, before) in carried.iter_mut().zip(before) {
-        *now = now.since(before);
-    }
-    carried
+pub(super) fn counted(at: &Device<'_>) -> Vec<Traffic> {
+    at.gpu.condition.links.counted(&at.gpu.timeline, at.now.elapsed)
 }
 
 /// Errors of a link, or of all, since the driver was loaded.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{Condition, Storm};
 use super::scenario::Placement;
+use crate::condition::Carried;
 use crate::schedule::Since;
 
 /// The state in force.
@@ -47,6 +48,11 @@ pub(crate) struct Slot {
     /// None: the scenario's layout.
     pub(crate) placements: Option<Vec<Placement>>,
     pub(crate) since: Since,
+    /// Elapsed nanoseconds at which the board came; 0: it was there.
+    #[serde(default)]
+    pub(crate) came: u64,
+    #[serde(default)]
+    pub(crate) links: Carried,
 }
 
 /// Something that happened once.

@@ -8,6 +8,7 @@ use crate::abi::answer::{GPU_IS_LOST, RESET_REQUIRED, Refused};
 use crate::channel::condition::{Condition, Fate, Health};
 use crate::channel::scenario::{Placement, Scenario};
 use crate::channel::settled::{Fired, Moment, Running, Settled, Slot, What};
+use crate::condition::Carried;
 use crate::schedule::{Since, Totals, hash};
 
 /// What is kept of the past: more is only counted.
@@ -91,7 +92,12 @@ impl Change {
         }
         let engines = self.placements.as_ref().map_or_else(|| gpu.engines(), |layout| layout.len().max(1));
         let mut done = gpu.timeline.lifetime(elapsed).laid_out(engines);
+        let loaded = gpu.timeline.loaded(elapsed);
         let mut forgotten = slot.since.forgotten.as_ref().map(|forgotten| forgotten.laid_out(engines));
+        if loaded > slot.since.counting {
+            // The driver was loaded by script since the last entry.
+            forgotten = Some(gpu.timeline.lifetime(loaded).laid_out(engines));
+        }
         if another {
             // A new board has done nothing; what processes did stays.
             let workers = std::mem::take(&mut done.workers);
@@ -101,13 +107,15 @@ impl Change {
         if reloaded {
             forgotten = Some(done.clone());
         }
-        let counting = if reloaded || another { elapsed } else { slot.since.counting };
+        let counting = if reloaded || another { elapsed } else { loaded };
         Slot {
             identity,
             life: slot.life + u32::from(another || left),
             cut: slot.cut + u32::from(self.placements.is_some()),
             placements: self.placements.clone().or_else(|| slot.placements.clone()),
             since: Since { at: elapsed, done: Some(done), forgotten, counting, stopped: self.stopped },
+            came: if another { elapsed } else { slot.came },
+            links: if another { Carried::default() } else { carried(gpu, elapsed, reloaded) },
         }
     }
 
@@ -136,6 +144,19 @@ impl Change {
             _ => {}
         }
     }
+}
+
+/// What the links have carried until now, and what of it the driver no longer counts.
+fn carried(gpu: &Gpu, elapsed: u64, reloaded: bool) -> Carried {
+    let links = &gpu.condition.links;
+    let done = links.lifetime(&gpu.timeline, elapsed);
+    let mut forgotten = done.clone();
+    if !reloaded {
+        for (mine, counted) in forgotten.iter_mut().zip(links.counted(&gpu.timeline, elapsed)) {
+            *mine = mine.since(counted);
+        }
+    }
+    Carried { done, forgotten }
 }
 
 /// The scenario's own layout of a GPU.
