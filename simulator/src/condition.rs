@@ -1,6 +1,6 @@
 //! The state of one GPU beside its work: memory health, links, how it is shared, what the driver remembers.
 //!
-//! In: the scenario's conditions. Out: counts and states at an elapsed time, since elapsed 0 or since the
+//! In: the scenario's incidents. Out: counts and states at an elapsed time, since elapsed 0 or since the
 //! driver was loaded last. It knows no NVML and no handles.
 
 mod health;
@@ -10,9 +10,10 @@ pub(crate) use health::Health;
 pub(crate) use links::{Carried, Links, Traffic, part};
 
 use crate::board::Board;
-use crate::channel::conditions::{Conditions, UseOf};
+use crate::channel::incidents::Incidents;
 use crate::channel::scenario::Scenario;
 use crate::channel::settled::Slot;
+use crate::channel::sharing::UseOf;
 use crate::schedule::{self, Cycle, SLICE};
 
 /// One GPU's condition.
@@ -83,13 +84,13 @@ impl Condition {
         board: &Board,
         (work, slot): (&Cycle, &Slot),
     ) -> Self {
-        let Conditions { replays, pcie, .. } = &scenario.conditions;
+        let Incidents { replays, pcie, .. } = &scenario.incidents;
         let cycle = work.length();
         let replays = replays.iter().filter(|entry| entry.gpu == index);
         let pcie = pcie.iter().filter(|entry| entry.gpu == index);
         Self {
-            health: Health::new(&scenario.conditions, (index, seed), board.remap_banks, cycle, slot.came),
-            links: Links::new(&scenario.conditions, index, board.nvlinks, work, slot.links.clone()),
+            health: Health::new(&scenario.incidents, (index, seed), board.remap_banks, cycle, slot.came),
+            links: Links::new(&scenario.incidents, index, board.nvlinks, work, slot.links.clone()),
             use_of,
             replays: replays.map(|entry| Event::new(entry.at, entry.count, ())).collect(),
             downgrades: pcie
@@ -101,8 +102,7 @@ impl Condition {
 
     /// When the scenario has the driver loaded anew: elapsed nanoseconds, rising.
     pub(crate) fn driver_loads(scenario: &Scenario) -> Vec<u64> {
-        let mut loads: Vec<u64> =
-            scenario.conditions.driver_loads.iter().map(|at| nanoseconds(*at)).collect();
+        let mut loads: Vec<u64> = scenario.incidents.driver_loads.iter().map(|at| nanoseconds(*at)).collect();
         loads.sort_unstable();
         loads
     }

@@ -10,7 +10,7 @@ use super::power::{scoped_limits, scoped_power};
 use super::violations::{braked, violation};
 use super::{Device, gpu_calls, health, links, pcie};
 use crate::board::Limits;
-use crate::channel::conditions::{ErrorKind, LinkErrorKind};
+use crate::channel::incidents::{ErrorKind, LinkErrorKind};
 
 /// The scope that means all links.
 const ALL: c_uint = c_uint::MAX;
@@ -144,7 +144,7 @@ fn located(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
     let (kind, place) = if place == 10 { (1, 5) } else { (place % 2, place / 2) };
     let location = [0, 1, 2, 3, 4, 6].get(place as usize).copied().ok_or(NOT_SUPPORTED)?;
     // Since Ampere the fields are not answered, not even that of the device memory.
-    if crate::habits::splits_sram(at.gpu.board) {
+    if crate::board::family::splits_sram(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     health::located(at, kind, counter, location).map(Value::Long)

@@ -12,11 +12,11 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, expect_version, fill};
 use super::{Device, device_calls, gpu_calls};
-use crate::channel::conditions::ErrorKind::{
+use crate::board::family::{self, Ecc};
+use crate::channel::incidents::ErrorKind::{
     self, DramCorrected, DramUncorrected, PageRetiredCorrected, PageRetiredUncorrected, SramCorrected,
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
-use crate::habits::{self, Ecc};
 
 /// Memory locations of NVML that are told apart since Turing.
 const DRAM: nvmlMemoryLocation_t = 2;
@@ -39,7 +39,7 @@ impl Device<'_> {
     /// Refuses where no errors are counted, and what an instance does not show: it has only the uncorrected
     /// errors of its SRAM since the driver was loaded.
     fn counts(&self, shown_by_instances: bool) -> Answer {
-        let on = habits::ecc(self.gpu.board) == Ecc::On;
+        let on = family::ecc(self.gpu.board) == Ecc::On;
         if on && (self.instance.is_none() || shown_by_instances) { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_u
 
 /// Whether ECC is on; both now and after the next boot, since nothing changes it.
 pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
-    match habits::ecc(at.gpu.board) {
+    match family::ecc(at.gpu.board) {
         Ecc::Absent => Err(NOT_SUPPORTED),
         Ecc::Off => Ok(0),
         Ecc::On => Ok(1),
@@ -88,7 +88,7 @@ pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
 /// Rows corrected, uncorrected, pending, failed; not answered in MIG mode, while the histogram is.
 pub(super) fn remapped(at: &Device<'_>) -> Result<[c_uint; 4], Refused> {
     at.undivided()?;
-    if !habits::remaps_rows(at.gpu.board) {
+    if !family::remaps_rows(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     let (loaded, now) = at.since_load();
@@ -103,7 +103,7 @@ pub(super) fn retired(at: &Device<'_>, cause: c_uint) -> Result<Vec<(u64, u64)>,
         1 => PageRetiredUncorrected,
         _ => return Err(INVALID_ARGUMENT),
     };
-    if !habits::retires_pages(at.gpu.board) {
+    if !family::retires_pages(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     Ok(at.gpu.condition.health.pages(kind, at.now.elapsed))
@@ -111,7 +111,7 @@ pub(super) fn retired(at: &Device<'_>, cause: c_uint) -> Result<Vec<(u64, u64)>,
 
 /// Whether pages of a cause wait for the next load of the driver.
 pub(super) fn retirement_pending(at: &Device<'_>, causes: &[ErrorKind]) -> Result<c_uint, Refused> {
-    if !habits::retires_pages(at.gpu.board) {
+    if !family::retires_pages(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     Ok(c_uint::from(at.errors(causes, true) > 0))
@@ -142,7 +142,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetRowRemapperHistogram(at, values: Out<nvmlRowRemapperHistogramValues_t>) {
-        if !habits::remaps_rows(at.gpu.board) {
+        if !family::remaps_rows(at.gpu.board) {
             return Err(NOT_SUPPORTED);
         }
         let banks = at.gpu.condition.health.histogram(at.now.elapsed);
@@ -189,7 +189,7 @@ gpu_calls! {
     fn nvmlDeviceGetSramEccErrorStatus(at, status: Out<nvmlEccSramErrorStatus_v1_t>) {
         let version = status.get()?.version;
         expect_version::<nvmlEccSramErrorStatus_v1_t>(version, 1)?;
-        if !habits::splits_sram(at.gpu.board) {
+        if !family::splits_sram(at.gpu.board) {
             return Err(NOT_SUPPORTED);
         }
         status.put(sram_status(at, version))
@@ -201,7 +201,7 @@ gpu_calls! {
     ) {
         let mut asked = request.get()?;
         expect_version::<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>(asked.version, 1)?;
-        if !habits::splits_sram(at.gpu.board) || at.counts(false).is_err() {
+        if !family::splits_sram(at.gpu.board) || at.counts(false).is_err() {
             return Err(NOT_SUPPORTED);
         }
         let filled = fill(Out::at(&raw mut asked.entryCount), Out::at(asked.entries), &unique(at));

@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array};
 use super::{Device, gpu_calls};
-use crate::channel::conditions::LinkErrorKind;
+use crate::channel::incidents::LinkErrorKind;
 use crate::condition::Traffic;
 
 /// NVML_NVLINK_CAP_SLI_BRIDGE, the one that links of server boards lack.

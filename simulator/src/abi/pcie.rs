@@ -7,8 +7,8 @@ use nvml_wrapper_sys::bindings::nvmlPcieUtilCounter_t;
 use super::answer::INVALID_ARGUMENT;
 use super::buffers::Out;
 use super::{Device, gpu_calls};
+use crate::board::family;
 use crate::condition::Traffic;
-use crate::habits;
 use crate::node::Gpu;
 use crate::schedule::Totals;
 use crate::surprise::Surprise;
@@ -41,7 +41,7 @@ fn at_rest(elapsed: u64) -> u64 {
 
 fn with_rest(gpu: &Gpu, rest: u64, totals: &Totals) -> Traffic {
     // On Grace what goes to the host takes C2C, and PCIe shows 0.
-    if habits::c2c_links(gpu.board) > 0 {
+    if family::c2c_links(gpu.board) > 0 {
         return Traffic::default();
     }
     let all = totals.all();

@@ -5,7 +5,7 @@ use nvml_wrapper_sys::bindings::{nvmlPerfPolicyType_t, nvmlViolationTime_t};
 use super::answer::INVALID_ARGUMENT;
 use super::buffers::Out;
 use super::{Device, gpu_calls};
-use crate::habits;
+use crate::board::family;
 
 gpu_calls! {
     fn nvmlDeviceGetViolationStatus(at, policy: nvmlPerfPolicyType_t, time: Out<nvmlViolationTime_t>) {
@@ -41,6 +41,6 @@ fn capped(at: &Device<'_>) -> u64 {
     if at.since_load().0 > 0 {
         return 0;
     }
-    let seconds = habits::power_capped(at.gpu.board, at.gpu.surprise);
+    let seconds = family::power_capped(at.gpu.board, at.gpu.surprise);
     if seconds > 0 { (seconds + u64::from(at.gpu.warmer)) * 1_000_000_000 } else { 0 }
 }

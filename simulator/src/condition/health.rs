@@ -4,7 +4,7 @@
 //! board answers which of them is not known here.
 
 use super::{Event, Lasting};
-use crate::channel::conditions::{Conditions, ErrorKind, RemapCause};
+use crate::channel::incidents::{ErrorKind, Incidents, RemapCause};
 use crate::schedule::hash;
 
 /// Boards with so many banks have HBM, and show in the histogram what was remapped; the others do not.
@@ -53,7 +53,7 @@ pub(crate) struct Histogram {
 
 impl Health {
     pub(super) fn new(
-        script: &Conditions,
+        script: &Incidents,
         (gpu, seed): (u32, u64),
         banks: u32,
         cycle: u64,

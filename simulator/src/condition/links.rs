@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, Lasting};
-use crate::channel::conditions::{Conditions, LinkErrorKind};
+use crate::channel::incidents::{Incidents, LinkErrorKind};
 use crate::schedule::{Cycle, Timeline, Totals};
 
 /// Bytes in each direction.
@@ -66,7 +66,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(script: &Conditions, gpu: u32, count: u32, work: &Cycle, former: Carried) -> Self {
+    pub(super) fn new(script: &Incidents, gpu: u32, count: u32, work: &Cycle, former: Carried) -> Self {
         let errors = script.link_errors.iter().filter(|entry| entry.gpu == gpu);
         let down = script.links_down.iter().filter(|entry| entry.gpu == gpu);
         let cycle = work.length();

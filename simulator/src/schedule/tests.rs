@@ -1,7 +1,7 @@
 //! The sums against a walk over every slice, and the laws of sharing.
 
 use super::*;
-use crate::channel::conditions::Pipes;
+use crate::channel::pipes::Pipes;
 use crate::channel::scenario::Phase;
 
 fn phase(from: f64, to: f64, demand: f64) -> Phase {

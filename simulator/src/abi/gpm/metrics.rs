@@ -12,8 +12,8 @@ use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetric_t__bindgen_ty_1}
 use super::super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 use super::super::pcie;
 use super::{Part, Sample, counters};
+use crate::board::family;
 use crate::condition::{Traffic, part};
-use crate::habits;
 use crate::node::{Gpu, Instance, Node};
 use crate::schedule::{Totals, Work};
 
@@ -198,7 +198,7 @@ impl<'a> Between<'a> {
 
     /// Grace alone: all and data, sent and received; first of all links, then link by link.
     fn c2c(&self, place: c_uint) -> Result<f64, Refused> {
-        let links = habits::c2c_links(self.gpu.board);
+        let links = family::c2c_links(self.gpu.board);
         let (link, what) = ((place / 4).checked_sub(1), place % 4);
         if links == 0 || self.divided() || link.is_some_and(|link| link >= links) {
             return Err(NOT_SUPPORTED);
@@ -212,7 +212,7 @@ impl<'a> Between<'a> {
 
     /// Hits and misses by turns: of the host's memory, of peers' and of DRAM, while there is any access.
     fn cache(&self, place: c_uint) -> Result<f64, Refused> {
-        if habits::c2c_links(self.gpu.board) == 0 || self.divided() {
+        if family::c2c_links(self.gpu.board) == 0 || self.divided() {
             return Err(NOT_SUPPORTED);
         }
         let (before, after) = (self.before.all(), self.after.all());

@@ -3,7 +3,7 @@
 //! In: a board. Out: what it has of ECC, retired pages, counters that are not 0, rates of its sensors. From
 //! captures; it knows no time and no load.
 
-use crate::board::Board;
+use super::Board;
 use crate::surprise::Surprise;
 
 /// NVML's architectures.
