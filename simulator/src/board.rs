@@ -6,6 +6,7 @@
 mod ada;
 mod ampere;
 mod blackwell;
+pub(crate) mod family;
 mod hopper;
 mod turing;
 

@@ -1,17 +1,19 @@
 //! The state of one GPU beside its work: memory health, links, how it is shared, what the driver remembers.
 //!
-//! In: the scenario's conditions. Out: counts and states at an elapsed time, since elapsed 0 or since the
+//! In: the scenario's incidents. Out: counts and states at an elapsed time, since elapsed 0 or since the
 //! driver was loaded last. It knows no NVML and no handles.
 
 mod health;
 mod links;
 
 pub(crate) use health::Health;
-pub(crate) use links::{Links, Traffic, part};
+pub(crate) use links::{Carried, Links, Traffic, part};
 
 use crate::board::Board;
-use crate::channel::conditions::{Conditions, UseOf};
+use crate::channel::incidents::Incidents;
 use crate::channel::scenario::Scenario;
+use crate::channel::settled::Slot;
+use crate::channel::sharing::UseOf;
 use crate::schedule::{self, Cycle, SLICE};
 
 /// One GPU's condition.
@@ -21,8 +23,6 @@ pub(crate) struct Condition {
     pub(crate) use_of: UseOf,
     replays: Vec<Event<()>>,
     downgrades: Vec<Lasting<(Option<u32>, Option<u32>)>>,
-    /// Elapsed nanoseconds, rising.
-    loads: Vec<u64>,
     cycle: u64,
 }
 
@@ -76,36 +76,35 @@ fn nanoseconds(seconds: f64) -> u64 {
 }
 
 impl Condition {
-    /// Of the GPU with an index; the seed decides which bank a row is in.
+    /// Of the GPU in a place; the seed decides which bank a row is in.
     pub(crate) fn new(
         scenario: &Scenario,
         (index, seed): (u32, u64),
         use_of: UseOf,
         board: &Board,
-        work: &Cycle,
+        (work, slot): (&Cycle, &Slot),
     ) -> Self {
-        let Conditions { replays, pcie, driver_loads, .. } = &scenario.conditions;
+        let Incidents { replays, pcie, .. } = &scenario.incidents;
         let cycle = work.length();
-        let mut loads: Vec<u64> = driver_loads.iter().map(|at| nanoseconds(*at)).collect();
-        loads.sort_unstable();
         let replays = replays.iter().filter(|entry| entry.gpu == index);
         let pcie = pcie.iter().filter(|entry| entry.gpu == index);
         Self {
-            health: Health::new(&scenario.conditions, index, seed, board.remap_banks, cycle),
-            links: Links::new(&scenario.conditions, index, board.nvlinks, work),
+            health: Health::new(&scenario.incidents, (index, seed), board.remap_banks, cycle, slot.came),
+            links: Links::new(&scenario.incidents, index, board.nvlinks, work, slot.links.clone()),
             use_of,
             replays: replays.map(|entry| Event::new(entry.at, entry.count, ())).collect(),
             downgrades: pcie
                 .map(|entry| Lasting::new(entry.from, entry.to, (entry.generation, entry.width)))
                 .collect(),
-            loads,
             cycle,
         }
     }
 
-    /// When the driver that answers now was loaded, in elapsed nanoseconds.
-    pub(crate) fn loaded(&self, elapsed: u64) -> u64 {
-        self.loads.iter().rev().find(|at| **at <= elapsed).copied().unwrap_or(0)
+    /// When the scenario has the driver loaded anew: elapsed nanoseconds, rising.
+    pub(crate) fn driver_loads(scenario: &Scenario) -> Vec<u64> {
+        let mut loads: Vec<u64> = scenario.incidents.driver_loads.iter().map(|at| nanoseconds(*at)).collect();
+        loads.sort_unstable();
+        loads
     }
 
     /// PCIe packets sent again after a time and up to another.

@@ -17,7 +17,6 @@ mod board;
 mod channel;
 mod clock;
 mod condition;
-mod habits;
 mod meters;
 mod mig;
 mod node;

@@ -132,11 +132,11 @@ impl Meters<'_> {
 
     /// Milliwatts above rest, smoothed over the last half minute.
     fn heat_above_rest(&self) -> u64 {
-        let now = self.timeline.totals(self.elapsed).energy;
+        let now = self.timeline.lifetime(self.elapsed).energy;
         let rest = u128::from(self.board.power.idle.0) * 1_000;
         let mean = |span: u64| {
             let seen = span.min(self.elapsed);
-            let spent = now - self.timeline.totals(self.elapsed - seen).energy;
+            let spent = now - self.timeline.lifetime(self.elapsed - seen).energy;
             // Microjoules over nanoseconds are thousands of watts. Before its time the board was at rest:
             // a mean over a first few milliseconds would leap.
             (u128::from(spent) * 1_000_000 + rest * u128::from(span - seen)) / u128::from(span)

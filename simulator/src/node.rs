@@ -8,6 +8,7 @@
 mod identity;
 mod instances;
 mod open;
+mod script;
 mod settle;
 pub(crate) mod xids;
 
@@ -22,21 +23,18 @@ use crate::abi::answer::{GPU_IS_LOST, Refused};
 use crate::abi::events::EventSets;
 use crate::abi::gpm::Samples;
 use crate::board::{self, Board};
-use crate::channel::condition::Health;
-use crate::channel::conditions::{ProcessKind, UseOf};
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
+use crate::channel::hardware::Standing;
 use crate::channel::kmsg::Log;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
-use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
+use crate::channel::scenario::{Gpus, Scenario};
 use crate::channel::settled::{Record, Settled, Slot, Version};
 use crate::clock::{Clock, Now};
 use crate::condition::Condition;
 use crate::replay::Replay;
-use crate::schedule::{
-    self, Brake, Cycle, Face, Kind, NOWHERE, PowerModel, Script, Span, Timeline, Worker, hash,
-};
+use crate::schedule::{Timeline, hash};
 use crate::surprise::Surprise;
 
 pub(crate) use instances::Instance;
@@ -56,7 +54,7 @@ pub(crate) struct Gpu {
     pub(crate) bus: u32,
     pub(crate) module: u32,
     pub(crate) warmer: u32,
-    /// PCIe replays: boards in good health have 0 to 174.
+    /// PCIe replays until the driver is loaded anew: boards in good health have 0 to 174.
     pub(crate) replays: u32,
     /// How it misleads its readers, as some real boards do.
     pub(crate) surprise: Option<Surprise>,
@@ -157,7 +155,7 @@ impl Node {
             let fate = if gpu.life == *life { gpu.fate } else { Some(GPU_IS_LOST) };
             gpus.push(Gpu { index, fate, ..gpu.clone() });
         }
-        let version = settled.condition.driver.version.as_deref();
+        let version = settled.hardware.driver.version.as_deref();
         let driver_version = version.unwrap_or_else(|| host.scenario.driver_version()).to_owned();
         Self { host, gpus, slots, driver_version, settled }
     }
@@ -242,7 +240,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
     }
     let xids = scenario.xids.iter().map(|xid| ("xids", xid.gpu));
     let throttles = scenario.throttles.iter().map(|throttle| ("throttles", throttle.gpu));
-    match xids.chain(throttles).chain(scenario.conditions.gpus()).find(|(_, gpu)| !exists(*gpu)) {
+    match xids.chain(throttles).chain(scenario.incidents.gpus()).find(|(_, gpu)| !exists(*gpu)) {
         Some((place, gpu)) => Err(format!("{place}: there is no gpu {gpu}")),
         None => Ok(gpus),
     }
@@ -251,7 +249,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
 /// What has become of a place, and who was there before.
 struct Became<'a> {
     slot: Slot,
-    health: Health,
+    standing: Standing,
     loads: u32,
     former: Option<&'a Gpu>,
 }
@@ -261,7 +259,7 @@ impl<'a> Became<'a> {
         let slot = settled.slots.get(index as usize).cloned().unwrap_or_default();
         let former = former.get(index as usize);
         let former = former.filter(|gpu| gpu.identity == slot.identity && gpu.cut == slot.cut);
-        Self { health: settled.condition.fate(index).state, loads: settled.loads, slot, former }
+        Self { standing: settled.hardware.fate(index).state, loads: settled.loads, slot, former }
     }
 }
 
@@ -280,14 +278,16 @@ fn gpu(
     let instances = instances::instances(board, placements, &marks)?;
     let cycle = match became.former {
         Some(former) => Arc::clone(former.timeline.cycle()),
-        None => {
-            Arc::new(cycle(scenario, (index, group), board, &instances, (&marks, slot.placements.is_none()))?)
-        }
+        None => Arc::new(script::cycle(
+            scenario,
+            (index, group),
+            board,
+            &instances,
+            (&marks, slot.placements.is_none()),
+        )?),
     };
-    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, &cycle);
-    let timeline = Arc::new(Timeline::going_on(cycle, slot.since.clone()));
-    // The driver counts replays from its loading.
-    let replays = if timeline.reloaded() { 0 } else { marks.between(3, replays_of(surprise)) };
+    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, (&cycle, slot));
+    let timeline = Arc::new(Timeline::going_on(cycle, Condition::driver_loads(scenario), slot.since.clone()));
     Ok(Gpu {
         index,
         slot: index,
@@ -299,12 +299,12 @@ fn gpu(
         bus: identity::bus(board, index),
         module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
         warmer: marks.between(2, (0, 6)),
-        replays,
+        replays: marks.between(3, replays_of(surprise)),
         surprise,
         instances,
         timeline,
         condition: Arc::new(condition),
-        fate: settle::refusal(became.health),
+        fate: settle::refusal(became.standing),
         life: slot.life,
         cut: slot.cut,
         loads: became.loads,
@@ -315,99 +315,4 @@ fn gpu(
 /// Packets sent again on boards in good health, and on those of which captures show many.
 fn replays_of(surprise: Option<Surprise>) -> (u32, u32) {
     if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) }
-}
-
-/// The script of a GPU as it is cut; in the scenario's own layout every process must have its place.
-fn cycle(
-    scenario: &Scenario,
-    (index, group): (u32, &Gpus),
-    board: &'static Board,
-    instances: &[Instance],
-    (marks, own): (&identity::Marks, bool),
-) -> Result<Cycle, String> {
-    let mut engines: Vec<u64> = vec![1_000_000];
-    if !instances.is_empty() {
-        engines = instances::shares(board, instances);
-    }
-    let mut workers = Vec::new();
-    for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        let placed = worker(process, group.use_of, instances);
-        workers.push(if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) });
-    }
-    let mut brakes = Vec::new();
-    for throttle in scenario.throttles.iter().filter(|throttle| throttle.gpu == index) {
-        brakes.push(brake(throttle)?);
-    }
-    let idle = u64::from(marks.between(1, board.power.idle)) * 1_000;
-    let dynamic = u64::from(board.power.limit_default) * 1_000 - idle;
-    let power = PowerModel { idle, dynamic };
-    let seed = marks.seed();
-    let together = group.use_of.mps;
-    let cycle_seconds = scenario.cycle_seconds;
-    Ok(Cycle::new(Script { seed, cycle_seconds, engines, workers, brakes, power, together }))
-}
-
-/// A process whose place the layout does not have.
-fn nowhere(process: &Process) -> Worker {
-    Worker {
-        pid: process.pid,
-        engine: NOWHERE,
-        spans: process.phases.iter().map(Span::new).collect(),
-        face: Face::default(),
-    }
-}
-
-fn worker(process: &Process, use_of: UseOf, instances: &[Instance]) -> Result<Worker, String> {
-    let place = format!("process {} on gpu {}", process.pid, process.gpu);
-    let engine = match (process.instance, instances.is_empty()) {
-        (None, true) => 0,
-        (None, false) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
-        (Some(_), true) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),
-        (Some(entry), false) => {
-            let here = |instance: &&Instance| {
-                instance.entry == entry as usize && instance.compute == process.compute
-            };
-            let missing =
-                || format!("{place}: there is no instance {entry} with compute {}", process.compute);
-            instances.iter().find(here).ok_or_else(missing)?.engine
-        }
-    };
-    let spans = process.phases.iter().map(Span::new).collect();
-    Ok(Worker { pid: process.pid, engine, spans, face: face(process, use_of) })
-}
-
-fn face(process: &Process, use_of: UseOf) -> Face {
-    let listing = &process.listing;
-    let kind = match listing.kind {
-        ProcessKind::C if use_of.mps && !listing.server => Kind::Client,
-        ProcessKind::C => Kind::Compute,
-        ProcessKind::G => Kind::Graphics,
-        ProcessKind::Both => Kind::Both,
-    };
-    Face {
-        kind,
-        memory_unknown: listing.memory_unknown,
-        linger: listing.zombie_ms.saturating_mul(1_000_000),
-        garbage: listing.garbage_sm,
-    }
-}
-
-fn brake(throttle: &Throttle) -> Result<Brake, String> {
-    let reason = match throttle.reason.as_str() {
-        "applications_clocks" => 0x2,
-        "sw_power_cap" => 0x4,
-        "hw_slowdown" => 0x8,
-        "sync_boost" => 0x10,
-        "sw_thermal" => 0x20,
-        "hw_thermal" => 0x40,
-        "hw_power_brake" => 0x80,
-        other => {
-            return Err(format!(
-                "throttle of gpu {}: unknown reason {other:?}; there are applications_clocks, sw_power_cap, \
-                 hw_slowdown, sync_boost, sw_thermal, hw_thermal, hw_power_brake",
-                throttle.gpu
-            ));
-        }
-    };
-    Ok(Brake { from: schedule::slices(throttle.from), to: schedule::slices(throttle.to), reason })
 }

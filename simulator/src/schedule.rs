@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use crate::state::lock;
 
 mod presence;
+mod slices;
 mod span;
 mod timeline;
 mod walk;
@@ -86,6 +87,8 @@ pub(crate) struct Cycle {
     stride: u64,
     /// Where each worker's spans begin among all.
     offsets: Vec<usize>,
+    /// Slices at which somebody comes or goes, or a brake does, rising; the cycle's end is one.
+    changes: Vec<u64>,
     /// Sums at the beginning of every stride.
     checkpoints: Vec<Sums>,
     whole: Sums,
@@ -104,14 +107,17 @@ impl Cycle {
             spans += worker.spans.len();
         }
         let whole = Sums::nothing(script.engines.len(), spans);
+        let changes = changes(&script, cycle);
+        let checkpoints = Vec::new();
         let mut cycles =
-            Self { script, cycle, stride, offsets, checkpoints: Vec::new(), whole, known: Mutex::default() };
+            Self { script, cycle, stride, offsets, changes, checkpoints, whole, known: Mutex::default() };
         let mut sum = cycles.whole.clone();
-        for slice in 0..cycle {
-            if slice.is_multiple_of(stride) {
-                cycles.checkpoints.push(sum.clone());
-            }
-            cycles.accumulate(slice, SLICE, &mut sum);
+        let mut from = 0;
+        while from < cycle {
+            let to = (from + stride).min(cycle);
+            cycles.checkpoints.push(sum.clone());
+            cycles.add_slices(from..to, &mut sum);
+            from = to;
         }
         cycles.whole = sum;
         cycles
@@ -149,9 +155,7 @@ impl Cycle {
         let stride = slice / self.stride;
         let known = usize::try_from(stride).ok().and_then(|index| self.checkpoints.get(index));
         let mut sums = known.cloned().unwrap_or_default();
-        for full in stride * self.stride..slice {
-            self.accumulate(full, SLICE, &mut sums);
-        }
+        self.add_slices(stride * self.stride..slice, &mut sums);
         sums.add(&self.whole, cycles);
         Walk { cycle: self, slices: elapsed / SLICE, part, sums, stopped: false }
     }
@@ -204,90 +208,18 @@ impl Cycle {
         let brakes = self.script.brakes.iter().filter(|brake| (brake.from..brake.to).contains(&slice));
         brakes.fold(0, |reasons, brake| reasons | brake.reason)
     }
+}
 
-    /// Whether a worker wants its engine in a slice.
-    fn wants(&self, worker: &Worker, span: &Span, slice: u64) -> bool {
-        let place = (slice << 20) ^ (worker.engine as u64) << 60;
-        hash(self.script.seed ^ hash(place ^ u64::from(worker.pid))) % MILLION < span.demand
-    }
-
-    /// Calls `each` with every present worker, its span's number and the nanoseconds it has of a slice.
-    fn slice(&self, slice: u64, mut each: impl FnMut(&Worker, &Span, usize, u64)) {
-        for (engine, _) in self.script.engines.iter().enumerate() {
-            let workers = self.script.workers.iter().zip(&self.offsets);
-            let here =
-                workers.filter(|(worker, _)| worker.engine == engine).filter_map(|(worker, offset)| {
-                    let (number, span) = worker.span(slice)?;
-                    Some((worker, span, offset + number))
-                });
-            let wanting =
-                here.clone().filter(|(worker, span, _)| self.wants(worker, span, slice)).count() as u64;
-            let turns = if self.script.together { wanting.min(1) } else { wanting };
-            let mut remainder = SLICE.checked_rem(turns).unwrap_or(0);
-            for (worker, span, number) in here {
-                let mut held = 0;
-                if wanting > 0 && self.wants(worker, span, slice) {
-                    held = SLICE.checked_div(turns).unwrap_or(0) + remainder;
-                    remainder = 0;
-                }
-                each(worker, span, number, held);
-            }
-        }
-    }
-
-    fn accumulate(&self, slice: u64, part: u64, sum: &mut Sums) {
-        if part == 0 {
-            return;
-        }
-        let scale = |time: u64| if part == SLICE { time } else { time * part / SLICE };
-        let mut busy = false;
-        let mut dynamic = 0;
-        let mut last = None;
-        self.slice(slice, |worker, span, number, held| {
-            dynamic += self.heat(worker.engine, span, held);
-            if let Some(mine) = sum.spans.get_mut(number) {
-                mine.held += scale(held);
-                mine.present += part;
-            }
-            if held == 0 {
-                return;
-            }
-            busy = true;
-            if let Some(engine) = sum.engines.get_mut(worker.engine) {
-                // Whoever comes after the first on an engine takes its turn by a switch, or runs beside it.
-                if last == Some(worker.engine) {
-                    engine.switches += u64::from(!self.script.together && part == SLICE);
-                } else {
-                    engine.busy += part;
-                }
-            }
-            last = Some(worker.engine);
-        });
-        if busy {
-            sum.busy += part;
-        }
-        sum.energy += self.milliwatts(slice, dynamic) * part / MILLION;
-    }
-
-    /// Milliwatts in a slice.
-    fn draw(&self, slice: u64) -> u64 {
-        let mut dynamic = 0;
-        self.slice(slice, |worker, span, _, held| dynamic += self.heat(worker.engine, span, held));
-        self.milliwatts(slice, dynamic)
-    }
-
-    /// Milliwatts that a worker adds in a slice.
-    fn heat(&self, engine: usize, span: &Span, held: u64) -> u64 {
-        let share = self.script.engines.get(engine).copied().unwrap_or(0);
-        self.script.power.dynamic * (span.heat(held) / 100) / SLICE * share / MILLION
-    }
-
-    fn milliwatts(&self, slice: u64, dynamic: u64) -> u64 {
-        let bounded = dynamic.min(self.script.power.dynamic);
-        // Any brake lowers the clocks, and so the power above rest.
-        let braked = if self.braking(slice) == 0 { bounded } else { bounded * 4 / 5 };
-        self.script.power.idle + braked
-    }
+/// Every slice at which something is other than in the one before, and the end of the cycle.
+fn changes(script: &Script, cycle: u64) -> Vec<u64> {
+    let spans = script.workers.iter().flat_map(|worker| &worker.spans);
+    let comings = spans.flat_map(|span| [span.from, span.to]);
+    let brakes = script.brakes.iter().flat_map(|brake| [brake.from, brake.to]);
+    let mut changes: Vec<u64> = comings.chain(brakes).filter(|change| *change < cycle).collect();
+    changes.push(cycle);
+    changes.sort_unstable();
+    changes.dedup();
+    changes
 }
 
 /// Whole slices in so many seconds.

@@ -12,7 +12,7 @@ pub(crate) enum Surprise {
     PersistenceOff,
     /// Every other second the power is 27 W above the truth.
     FirstLookPower,
-    /// Power-cap time of 7015 s at the start, and the reason active at rest.
+    /// Power-cap time of 7015 s at the start, on any board, and the reason active at rest.
     PowerCapAtRest,
     /// Margin and temperature do not add up to a constant.
     DriftingMargin,
@@ -108,11 +108,6 @@ impl Surprise {
             ClockedDown => Some(0x8 | 0x80),
             _ => None,
         }
-    }
-
-    /// Nanoseconds of power cap before elapsed 0.
-    pub(crate) fn former_power_cap(self) -> u64 {
-        if self == PowerCapAtRest { 7015 * SECOND } else { 0 }
     }
 
     /// The margin shown for a true one.

@@ -22,11 +22,17 @@ fn pages_retire_before_ampere_and_wait_for_the_driver() {
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
     let fields = |ids: [u32; 5]| ids.map(|id| field(&nvml, board, id, 0).unwrap());
+    let value = |id| field(&nvml, board, id, 0);
     assert_eq!(fields([29, 30, 31, 92, 93]), [0; 5]);
     node.hold(20 * SECOND);
     assert_eq!(fields([29, 30, 31, 92, 93]), [2, 1, 1, 1, 1]);
-    // Volatile: corrected in device memory, uncorrected at the second level; aggregate alike.
-    assert_eq!(fields([11, 10, 22, 21, 3]), [1, 2, 1, 2, 1]);
+    // What fields tell is of the device memory; the SRAM's errors have a place of their own, and no caches.
+    assert_eq!([11, 22, 3, 10].map(value), [Ok(1), Ok(1), Ok(1), Err(NOT_SUPPORTED)]);
+    let mut errors = 0;
+    let mut located =
+        |place| call!(nvml, nvmlDeviceGetMemoryErrorCounter, board, 1, 0, place, &raw mut errors);
+    assert_eq!([1, 3, 7].map(&mut located), [NOT_SUPPORTED, NOT_SUPPORTED, 0]);
+    assert_eq!(errors, 2);
     let (mut count, mut addresses, mut times) = (1, [0; 4], [0; 4]);
     let (places, stamps) = (addresses.as_mut_ptr(), times.as_mut_ptr());
     let ask = |count: *mut u32| call!(nvml, nvmlDeviceGetRetiredPages_v2, board, 0, count, places, stamps);
@@ -41,7 +47,7 @@ fn pages_retire_before_ampere_and_wait_for_the_driver() {
     node.hold(41 * SECOND);
     assert_eq!(fields([29, 30, 31, 92, 93]), [2, 1, 0, 0, 0]);
     // No rows, no split of the SRAM's errors.
-    assert_eq!(field(&nvml, board, 142, 0), Err(NOT_SUPPORTED));
+    assert_eq!([142, 143, 144, 145].map(|id| field(&nvml, board, id, 0)), [Err(NOT_SUPPORTED); 4]);
     let mut status: sys::nvmlEccSramErrorStatus_v1_t = unsafe { std::mem::zeroed() };
     status.version = version::<sys::nvmlEccSramErrorStatus_v1_t>(1);
     assert_eq!(call!(nvml, nvmlDeviceGetSramEccErrorStatus, board, &raw mut status), NOT_SUPPORTED);

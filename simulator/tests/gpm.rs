@@ -6,6 +6,7 @@
 mod raw;
 mod support;
 
+use nvml_wrapper_sys::bindings as sys;
 use raw::{INVALID_ARGUMENT, NOT_SUPPORTED, between, call, gpu, instance, sample};
 use support::{Node, SECOND};
 
@@ -183,4 +184,56 @@ fn processes_that_share_an_engine_switch_it() {
     let second = sample(&nvml, board);
     // A hundred slices, each taken over once for 20 microseconds.
     near(&between(&nvml, first, second, &[172, 173, 174, 1]), &[100.0, 39_600.0, 0.2, 100.0]);
+}
+
+#[test]
+fn a_gpu_instance_is_all_of_its_compute_instances() {
+    let node = Node::new(
+        r#"{"cycle_seconds":60,"gpus":[{"profile":"h100","mig":[
+            {"profile":"3g.40gb","start":4,"compute":["1c.3g.40gb","2c.3g.40gb"]}]}],"processes":[
+            {"pid":7,"gpu":0,"instance":0,"compute":0,"phases":[{"from":0,"to":60,"demand":1.0,"sm":0.9}]},
+            {"pid":8,"gpu":0,"instance":0,"compute":1,"phases":[{"from":0,"to":60,"demand":1.0,"sm":0.3}]}]}"#,
+    );
+    let nvml = node.nvml();
+    let board = gpu(&nvml, 0);
+    let of_instance = || {
+        let taken = sample(&nvml, board);
+        assert_eq!(call!(nvml, nvmlGpmMigSampleGet, board, 2, taken), 0);
+        taken
+    };
+    let firsts =
+        [of_instance(), sample(&nvml, instance(&nvml, board, 0)), sample(&nvml, instance(&nvml, board, 1))];
+    node.hold(5 * SECOND);
+    let seconds =
+        [of_instance(), sample(&nvml, instance(&nvml, board, 0)), sample(&nvml, instance(&nvml, board, 1))];
+    let seen = [0, 1, 2].map(|part: usize| between(&nvml, firsts[part], seconds[part], &[2])[0]);
+    // A third of 90 % and two thirds of 30 %; each alone as its process has it.
+    near(&seen, &[50.0, 90.0, 30.0]);
+    // Two graphics engines, and no third.
+    let engines = between(&nvml, firsts[0], seconds[0], &[170, 175, 180]);
+    assert!(engines[0].is_ok() && engines[1].is_ok(), "{engines:?}");
+    assert_eq!(engines[2], Err(NOT_SUPPORTED));
+}
+
+#[test]
+fn samples_over_a_new_layout_have_nothing_between_them() {
+    let node = Node::new(r#"{"cycle_seconds":60,"gpus":[{"profile":"h100"}]}"#);
+    let nvml = node.nvml();
+    let board = gpu(&nvml, 0);
+    let ask = |first, second| {
+        let mut request: Box<sys::nvmlGpmMetricsGet_t> = Box::new(unsafe { std::mem::zeroed() });
+        (request.version, request.sample1, request.sample2) = (1, first, second);
+        call!(nvml, nvmlGpmMetricsGet, &raw mut *request)
+    };
+    let first = sample(&nvml, board);
+    node.hold(5 * SECOND);
+    let second = sample(&nvml, board);
+    assert_eq!(ask(first, second), 0);
+    node.state(r#"{"mig":{"0":[{"profile":"7g.80gb","start":0}]}}"#);
+    assert_eq!(ask(first, second), INVALID_ARGUMENT);
+    node.hold(10 * SECOND);
+    let third = sample(&nvml, board);
+    assert_eq!(ask(second, third), INVALID_ARGUMENT);
+    node.hold(15 * SECOND);
+    assert_eq!(ask(third, sample(&nvml, board)), 0);
 }

@@ -212,6 +212,12 @@ fn four_slices_of_an_a30_have_its_own_ids() {
     let mut count = 0;
     assert_eq!(ask!(parent, nvmlDeviceGetMaxMigDeviceCount(raw(&parent), &raw mut count)), 0);
     assert_eq!(count, 4);
+    let off = Node::new(r#"{"gpus":[{"profile":"a30"}]}"#);
+    let off = off.nvml();
+    let undivided = off.device_by_index(0).unwrap();
+    let mut none = 9;
+    assert_eq!(ask!(undivided, nvmlDeviceGetMaxMigDeviceCount(raw(&undivided), &raw mut none)), 0);
+    assert_eq!(none, 0);
     let mut ids = Vec::new();
     for index in 0..3 {
         let device = parent.mig_device_by_index(index).unwrap();

@@ -11,6 +11,7 @@ use libloading::Library;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings as sys;
 use support::{EIGHT, Node, SECOND};
 
 const MIG: &str = r#"{"seed":2,"cycle_seconds":60,"gpus":[{"profile":"h100"},{"profile":"h100","mig":[
@@ -376,4 +377,68 @@ fn device_files_are_open_from_init_to_shutdown() {
     assert!(open().contains(&"nvidiactl".to_owned()) && open().contains(&"nvidia7".to_owned()));
     drop(nvml);
     assert!(open().is_empty());
+}
+
+/// The sent kibibytes of all links, as field 138 tells them.
+fn sent_by_links(nvml: &Nvml, index: u32) -> u64 {
+    let device = nvml.device_by_index(index).unwrap();
+    let mut value: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+    (value.fieldId, value.scopeId) = (138, u32::MAX);
+    let call = nvml.lib().nvmlDeviceGetFieldValues.as_ref().unwrap();
+    assert_eq!(unsafe { call(device.handle(), 1, &raw mut value) }, 0);
+    assert_eq!(value.nvmlReturn, 0);
+    unsafe { value.value.ullVal }
+}
+
+#[test]
+fn links_count_on_over_layouts_and_from_nothing_under_another_driver() {
+    let script = r#"{"seed":2,"cycle_seconds":60,"driver_loads":[90],"gpus":[{"profile":"h100"}],"processes":[
+        {"pid":7,"gpu":0,"phases":[{"from":0,"to":60,"demand":1.0,"nvlink_tx":1024000000}]}]}"#;
+    let node = Node::new(script);
+    let nvml = node.nvml();
+    node.hold(50 * SECOND);
+    let before = sent_by_links(&nvml, 0);
+    assert!(before.abs_diff(50_000_000) < 100, "{before}");
+    node.state(r#"{"mig":{"0":[{"profile":"1g.10gb","start":0}]}}"#);
+    nvml.device_count().unwrap();
+    node.hold(55 * SECOND);
+    node.state(r#"{"mig":{}}"#);
+    // Nothing passed while the process had no place.
+    assert_eq!(sent_by_links(&nvml, 0), before);
+    node.hold(65 * SECOND);
+    let after = sent_by_links(&nvml, 0);
+    assert!(after.abs_diff(60_000_000) < 100, "{after}");
+    // The driver is loaded at 90, and what was before is not counted after another cut either.
+    node.hold(95 * SECOND);
+    assert!(sent_by_links(&nvml, 0).abs_diff(5_000_000) < 100);
+    let energy = || nvml.device_by_index(0).unwrap().total_energy_consumption().unwrap();
+    let joules = energy();
+    node.state(r#"{"mig":{"0":[{"profile":"1g.10gb","start":1}]}}"#);
+    assert_eq!(energy(), joules);
+    node.state("{}");
+    assert!(sent_by_links(&nvml, 0).abs_diff(5_000_000) < 100);
+    assert_eq!(energy(), joules);
+}
+
+#[test]
+fn a_module_is_where_it_was_when_its_neighbour_has_gone() {
+    let node = Node::new(r#"{"gpus":[{"profile":"gb200","count":4}]}"#);
+    let module = |nvml: &Nvml, index: u32| {
+        let device = nvml.device_by_index(index).unwrap();
+        let mut value: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+        (value.fieldId, value.scopeId) = (186, 1);
+        let call = nvml.lib().nvmlDeviceGetFieldValues.as_ref().unwrap();
+        assert_eq!(unsafe { call(device.handle(), 1, &raw mut value) }, 0);
+        (unsafe { value.value.uiVal }, device.serial().unwrap())
+    };
+    let nvml = node.nvml();
+    let (first, last) = (module(&nvml, 1), module(&nvml, 3));
+    drop(nvml);
+    node.state(r#"{"gpus":{"0":{"state":"gone"}}}"#);
+    let nvml = node.nvml();
+    assert_eq!(nvml.device_count().unwrap(), 3);
+    // GPU 1 is alone on its module, GPUs 2 and 3 still share theirs.
+    let alone = module(&nvml, 0);
+    assert!(alone.1 == first.1 && alone.0 + 100_000 < first.0, "{alone:?} {first:?}");
+    assert_eq!(module(&nvml, 2), last);
 }

@@ -3,31 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(missing_docs, reason = "a test")]
 
+#[path = "support/header.rs"]
+mod header;
 mod support;
 
-use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::path::PathBuf;
-use std::process::Command;
 
 use libloading::Library;
 use support::Node;
 
-/// The names that nvml-wrapper-sys looks up: the header's functions, the older ones included.
-fn header() -> BTreeSet<String> {
-    let cargo = Command::new(env!("CARGO")).args(["metadata", "--format-version", "1", "--offline"]).output();
-    let metadata: serde_json::Value = serde_json::from_slice(&cargo.unwrap().stdout).unwrap();
-    let packages = metadata.get("packages").and_then(|packages| packages.as_array()).unwrap();
-    let bindings = packages.iter().find(|package| package["name"] == "nvml-wrapper-sys").unwrap();
-    let manifest = PathBuf::from(bindings["manifest_path"].as_str().unwrap());
-    let source = std::fs::read_to_string(manifest.parent().unwrap().join("src/bindings.rs")).unwrap();
-    let calls = source.split(".get(b\"").skip(1).filter_map(|rest| rest.split_once("\\0"));
-    calls.map(|(name, _)| name.to_owned()).collect()
-}
-
 #[test]
 fn every_function_of_the_header_is_there() {
-    let names = header();
+    let names = header::names();
     assert!(names.len() > 390, "{}", names.len());
     let node = Node::new(r#"{"gpus":[{"profile":"h100"}]}"#);
     // SAFETY: the library runs no code of its own while it is loaded.
@@ -45,7 +32,8 @@ fn every_function_refuses_a_null_device_and_is_counted() {
     // SAFETY: as above; it is the library that is initialised above.
     let library = unsafe { Library::new(node.library()) }.unwrap();
     type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
-    let asked: Vec<String> = header().into_iter().filter(|name| name.starts_with("nvmlDeviceGet")).collect();
+    let asked: Vec<String> =
+        header::names().into_iter().filter(|name| name.starts_with("nvmlDeviceGet")).collect();
     for name in asked.iter().filter(|name| !name.contains("HandleBy") && !name.contains("GetCount")) {
         // SAFETY: NVML's functions return an int-sized code and take at most six words here, all zero: no
         // device, no count, and null for what would be written.

@@ -74,7 +74,7 @@ fn stats_of(at: &Device<'_>, (place, stay): &Record) -> Option<nvmlAccountingSta
     let timeline = &at.gpu.timeline;
     let until = stay.ended.unwrap_or(records_until(at)?);
     let worker = timeline.workers().get(*place)?;
-    let (before, after) = (timeline.totals(stay.began), timeline.totals(until));
+    let (before, after) = (timeline.lifetime(stay.began), timeline.lifetime(until));
     let work = *after.workers.get(*place)? - *before.workers.get(*place)?;
     let lived = until.saturating_sub(stay.began);
     let percent = |time: u64| {

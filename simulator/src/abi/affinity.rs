@@ -46,7 +46,7 @@ gpu_calls! {
         if !at.gpu.board.rack {
             return Err(NOT_SUPPORTED);
         }
-        node.put(2 + at.gpu.index * 8)
+        node.put(2 + at.gpu.slot * 8)
     }
 
     fn nvmlDeviceGetTopologyCommonAncestor(at, other: nvmlDevice_t, level: Out<nvmlGpuTopologyLevel_t>) {
@@ -87,7 +87,7 @@ node_calls! {
 }
 
 fn socket(gpu: &Gpu) -> u32 {
-    gpu.index / if gpu.board.rack { 2 } else { 4 } % 2
+    gpu.slot / if gpu.board.rack { 2 } else { 4 } % 2
 }
 
 fn threads(gpu: &Gpu, words: c_uint, set: Out<c_ulong>) -> Answer {

@@ -41,7 +41,7 @@ node_calls! {
 
     fn nvmlDeviceGetHandleBySerial(node, _, serial: Text, device: Out<nvmlDevice_t>) {
         let serial = serial.get()?;
-        by(node, device, |gpu| gpu.serial == serial)
+        by(node, device, |gpu| gpu.board.part.is_some() && gpu.serial == serial)
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(node, _, bus: Text, device: Out<nvmlDevice_t>) {

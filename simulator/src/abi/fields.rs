@@ -10,7 +10,7 @@ use super::power::{scoped_limits, scoped_power};
 use super::violations::{braked, violation};
 use super::{Device, gpu_calls, health, links, pcie};
 use crate::board::Limits;
-use crate::channel::conditions::{ErrorKind, LinkErrorKind};
+use crate::channel::incidents::{ErrorKind, LinkErrorKind};
 
 /// The scope that means all links.
 const ALL: c_uint = c_uint::MAX;
@@ -74,7 +74,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         80 => brake(at, 10),
         81 => brake(at, 11),
         82 => at.meters().memory_temperature().map(Value::Unsigned).ok_or(NOT_SUPPORTED),
-        83 | 191 => Ok(Value::Long(at.gpu.timeline.totals(at.now.elapsed).energy / 1_000)),
+        83 | 191 => Ok(Value::Long(at.gpu.timeline.counted(at.now.elapsed).energy / 1_000)),
         94 => Ok(Value::Unsigned(pcie::replays(at))),
         95 => Ok(Value::Unsigned(0)),
         142..=145 => {
@@ -88,8 +88,8 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         188 => limit(scoped_limits(at, scope)?.1),
         189 | 190 | 192 => limit(scoped_limits(at, scope)?.2),
         193..=196 => tlimit(at, field - 193),
-        197 => Ok(Value::Long(pcie::counted(at).sent)),
-        198 => Ok(Value::Long(pcie::counted(at).received)),
+        197 => Ok(Value::Long(pcie::counted(at.gpu, at.now.elapsed).sent)),
+        198 => Ok(Value::Long(pcie::counted(at.gpu, at.now.elapsed).received)),
         226 => Ok(Value::Unsigned(u32::from(matches!(action(at), 1 | 2)))),
         227 => Ok(Value::Unsigned(u32::from(action(at) == 4))),
         230 => Ok(Value::Unsigned(action(at))),
@@ -144,7 +144,7 @@ fn located(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
     let (kind, place) = if place == 10 { (1, 5) } else { (place % 2, place / 2) };
     let location = [0, 1, 2, 3, 4, 6].get(place as usize).copied().ok_or(NOT_SUPPORTED)?;
     // Since Ampere the fields are not answered, not even that of the device memory.
-    if crate::habits::splits_sram(at.gpu.board) {
+    if crate::board::family::splits_sram(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     health::located(at, kind, counter, location).map(Value::Long)
@@ -232,7 +232,7 @@ fn kibibytes(at: &Device<'_>, field: c_uint, link: Option<u32>) -> u64 {
         bytes / 1_024
     };
     let mut sum = 0;
-    for (number, carried) in (0..).zip(links::traffic(at)) {
+    for (number, carried) in (0..).zip(links::counted(at)) {
         if link.is_none_or(|link| link == number) {
             sum += of(if field.is_multiple_of(2) { carried.sent } else { carried.received });
         }

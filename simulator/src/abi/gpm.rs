@@ -1,6 +1,6 @@
 //! GPM: metrics between two samples.
 //!
-//! A sample is no more than a time and an engine; what happened between two of them follows from the truth
+//! A sample is no more than a time and a part of a GPU; what happened between two of them follows from the truth
 //! exactly. What the numbers mean is in `metrics`.
 
 mod counters;
@@ -15,6 +15,7 @@ use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetricsGet_t, nvmlGpmSa
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::Out;
 use super::{Device, device_calls, gpu_calls, node_calls};
+use crate::node::Gpu;
 use crate::state::lock;
 use metrics::Between;
 
@@ -28,13 +29,33 @@ struct Shelf {
     samples: BTreeMap<usize, Option<Sample>>,
 }
 
-/// A GPU (or one engine of it) at a time.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A GPU, or a part of it, at a time.
+#[derive(Clone, Copy)]
 struct Sample {
-    gpu: u32,
-    engine: Option<usize>,
+    subject: Subject,
     elapsed: u64,
 }
+
+/// What a sample is of: another board or another MIG layout in the same place is something else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Subject {
+    slot: u32,
+    life: u32,
+    cut: u32,
+    part: Part,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// A GPU instance, by its id.
+    Instance(u32),
+    /// A compute instance, by its engine.
+    Compute(usize),
+}
+
+/// More metrics than any header's request has room for.
+const TOO_MANY: c_uint = 1_024;
 
 /// Sample handles are numbers, not addresses.
 const SAMPLE_MARK: usize = 0x6770_0000_0000;
@@ -84,6 +105,9 @@ node_calls! {
         if version != 1 {
             return Err(VERSION_MISMATCH);
         }
+        if count > TOO_MANY {
+            return Err(INVALID_ARGUMENT);
+        }
         let span = Between::new(node, node.samples.get(first)?, node.samples.get(second)?)?;
         for index in 0..count as usize {
             let place = Out::at(metrics.cast::<nvmlGpmMetric_t>().wrapping_add(index));
@@ -95,7 +119,7 @@ node_calls! {
 
 device_calls! {
     fn nvmlGpmSampleGet(at, sample: nvmlGpmSample_t) {
-        take(at, at.instance.map(|instance| instance.engine), sample)
+        take(at, at.instance.map_or(Part::Whole, |instance| Part::Compute(instance.engine)), sample)
     }
 
     fn nvmlGpmQueryDeviceSupport(at, support: Out<nvmlGpmSupport_t>) {
@@ -110,8 +134,8 @@ device_calls! {
 
 gpu_calls! {
     fn nvmlGpmMigSampleGet(at, instance: c_uint, sample: nvmlGpmSample_t) {
-        let instance = at.gpu.instances.iter().find(|known| known.id == instance).ok_or(INVALID_ARGUMENT)?;
-        take(at, Some(instance.engine), sample)
+        at.gpu.instances.iter().find(|known| known.id == instance).ok_or(INVALID_ARGUMENT)?;
+        take(at, Part::Instance(instance), sample)
     }
 
     fn nvmlGpmQueryIfStreamingEnabled(at, state: Out<c_uint>) {
@@ -122,9 +146,12 @@ gpu_calls! {
     }
 }
 
-fn take(at: &Device<'_>, engine: Option<usize>, sample: nvmlGpmSample_t) -> Answer {
+fn take(at: &Device<'_>, part: Part, sample: nvmlGpmSample_t) -> Answer {
     if !at.gpu.board.gpm {
         return Err(NOT_SUPPORTED);
     }
-    at.node.samples.set(sample, Sample { gpu: at.gpu.index, engine, elapsed: at.now.elapsed })
+    let Gpu { slot, life, cut, .. } = *at.gpu;
+    at.node
+        .samples
+        .set(sample, Sample { subject: Subject { slot, life, cut, part }, elapsed: at.now.elapsed })
 }

@@ -12,24 +12,22 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, expect_version, fill};
 use super::{Device, device_calls, gpu_calls};
-use crate::channel::conditions::ErrorKind::{
+use crate::board::family::{self, Ecc};
+use crate::channel::incidents::ErrorKind::{
     self, DramCorrected, DramUncorrected, PageRetiredCorrected, PageRetiredUncorrected, SramCorrected,
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
-use crate::habits::{self, Ecc};
-use crate::node::Gpu;
 
-/// Memory locations of NVML that are told apart since Ampere.
+/// Memory locations of NVML that are told apart since Turing.
 const DRAM: nvmlMemoryLocation_t = 2;
 const SRAM: nvmlMemoryLocation_t = 7;
-const L2: nvmlMemoryLocation_t = 1;
 
 const SRAM_UNCORRECTED: [ErrorKind; 2] = [SramUncorrectedParity, SramUncorrectedSecded];
 
 impl Device<'_> {
     /// From the last load of the driver to now, in elapsed nanoseconds.
     pub(super) fn since_load(&self) -> (u64, u64) {
-        (loaded(self.gpu, self.now.elapsed), self.now.elapsed)
+        (self.gpu.timeline.loaded(self.now.elapsed), self.now.elapsed)
     }
 
     /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
@@ -41,20 +39,16 @@ impl Device<'_> {
     /// Refuses where no errors are counted, and what an instance does not show: it has only the uncorrected
     /// errors of its SRAM since the driver was loaded.
     fn counts(&self, shown_by_instances: bool) -> Answer {
-        let on = habits::ecc(self.gpu.board) == Ecc::On;
+        let on = family::ecc(self.gpu.board) == Ecc::On;
         if on && (self.instance.is_none() || shown_by_instances) { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
-}
-
-/// When the driver that answers at an elapsed time was loaded.
-pub(super) fn loaded(gpu: &Gpu, elapsed: u64) -> u64 {
-    gpu.condition.loaded(elapsed).max(gpu.timeline.counted_from())
 }
 
 /// All errors of a type (0 corrected, 1 uncorrected) and counter (0 volatile, 1 aggregate).
 pub(super) fn total(at: &Device<'_>, kind: c_uint, counter: c_uint) -> Result<u64, Refused> {
     let kinds: &[ErrorKind] = match kind {
         0 => &[DramCorrected, SramCorrected],
+        1 if at.instance.is_some() => &SRAM_UNCORRECTED,
         1 => &[DramUncorrected, SramUncorrectedParity, SramUncorrectedSecded],
         _ => return Err(INVALID_ARGUMENT),
     };
@@ -71,16 +65,12 @@ pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_u
         return Err(INVALID_ARGUMENT);
     }
     at.counts(kind == 1 && counter == 0 && place == SRAM)?;
-    let split = habits::splits_sram(at.gpu.board);
+    // Since Turing these are the two places; caches, registers and textures were told apart before.
     let kinds: &[ErrorKind] = match (place, kind) {
         (DRAM, 0) => &[DramCorrected],
         (DRAM, _) => &[DramUncorrected],
-        // Before Ampere what is in caches is counted at the second level.
-        (SRAM, 0) if split => &[SramCorrected],
-        (SRAM, 1) => &SRAM_UNCORRECTED,
-        (L2, 0) if !split => &[SramCorrected],
-        (L2, 1) if !split => &SRAM_UNCORRECTED,
-        (0 | 3..=6, _) if !split => &[],
+        (SRAM, 0) => &[SramCorrected],
+        (SRAM, _) => &SRAM_UNCORRECTED,
         _ => return Err(NOT_SUPPORTED),
     };
     Ok(at.errors(kinds, counter == 0))
@@ -88,7 +78,7 @@ pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_u
 
 /// Whether ECC is on; both now and after the next boot, since nothing changes it.
 pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
-    match habits::ecc(at.gpu.board) {
+    match family::ecc(at.gpu.board) {
         Ecc::Absent => Err(NOT_SUPPORTED),
         Ecc::Off => Ok(0),
         Ecc::On => Ok(1),
@@ -98,7 +88,7 @@ pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
 /// Rows corrected, uncorrected, pending, failed; not answered in MIG mode, while the histogram is.
 pub(super) fn remapped(at: &Device<'_>) -> Result<[c_uint; 4], Refused> {
     at.undivided()?;
-    if !habits::remaps_rows(at.gpu.board) {
+    if !family::remaps_rows(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     let (loaded, now) = at.since_load();
@@ -113,7 +103,7 @@ pub(super) fn retired(at: &Device<'_>, cause: c_uint) -> Result<Vec<(u64, u64)>,
         1 => PageRetiredUncorrected,
         _ => return Err(INVALID_ARGUMENT),
     };
-    if !habits::retires_pages(at.gpu.board) {
+    if !family::retires_pages(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     Ok(at.gpu.condition.health.pages(kind, at.now.elapsed))
@@ -121,7 +111,7 @@ pub(super) fn retired(at: &Device<'_>, cause: c_uint) -> Result<Vec<(u64, u64)>,
 
 /// Whether pages of a cause wait for the next load of the driver.
 pub(super) fn retirement_pending(at: &Device<'_>, causes: &[ErrorKind]) -> Result<c_uint, Refused> {
-    if !habits::retires_pages(at.gpu.board) {
+    if !family::retires_pages(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     Ok(c_uint::from(at.errors(causes, true) > 0))
@@ -152,7 +142,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetRowRemapperHistogram(at, values: Out<nvmlRowRemapperHistogramValues_t>) {
-        if !habits::remaps_rows(at.gpu.board) {
+        if !family::remaps_rows(at.gpu.board) {
             return Err(NOT_SUPPORTED);
         }
         let banks = at.gpu.condition.health.histogram(at.now.elapsed);
@@ -199,7 +189,7 @@ gpu_calls! {
     fn nvmlDeviceGetSramEccErrorStatus(at, status: Out<nvmlEccSramErrorStatus_v1_t>) {
         let version = status.get()?.version;
         expect_version::<nvmlEccSramErrorStatus_v1_t>(version, 1)?;
-        if !habits::splits_sram(at.gpu.board) {
+        if !family::splits_sram(at.gpu.board) {
             return Err(NOT_SUPPORTED);
         }
         status.put(sram_status(at, version))
@@ -211,7 +201,7 @@ gpu_calls! {
     ) {
         let mut asked = request.get()?;
         expect_version::<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>(asked.version, 1)?;
-        if !habits::splits_sram(at.gpu.board) || at.counts(false).is_err() {
+        if !family::splits_sram(at.gpu.board) || at.counts(false).is_err() {
             return Err(NOT_SUPPORTED);
         }
         let filled = fill(Out::at(&raw mut asked.entryCount), Out::at(asked.entries), &unique(at));

@@ -176,7 +176,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetIrqNum(at, number: Out<c_uint>) {
-        number.put(130 + at.gpu.index)
+        number.put(130 + at.gpu.slot)
     }
 
     fn nvmlDeviceGetBusType(at, kind: Out<nvmlBusType_t>) {

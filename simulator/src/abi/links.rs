@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array};
 use super::{Device, gpu_calls};
-use crate::channel::conditions::LinkErrorKind;
+use crate::channel::incidents::LinkErrorKind;
 use crate::condition::Traffic;
 
 /// NVML_NVLINK_CAP_SLI_BRIDGE, the one that links of server boards lack.
@@ -19,15 +19,8 @@ const SLI_BRIDGE: nvmlNvLinkCapability_t = 4;
 const SWITCH: nvmlIntNvLinkDeviceType_t = 2;
 
 /// What each link has carried since the driver was loaded, in bytes.
-pub(super) fn traffic(at: &Device<'_>) -> Vec<Traffic> {
-    let (loaded, now) = at.since_load();
-    let links = &at.gpu.condition.links;
-    let before = links.traffic(at.gpu.timeline.cycle(), loaded);
-    let mut carried = links.traffic(at.gpu.timeline.cycle(), now);
-    for (now, before) in carried.iter_mut().zip(before) {
-        *now = now.since(before);
-    }
-    carried
+pub(super) fn counted(at: &Device<'_>) -> Vec<Traffic> {
+    at.gpu.condition.links.counted(&at.gpu.timeline, at.now.elapsed)
 }
 
 /// Errors of a link, or of all, since the driver was loaded.

@@ -7,9 +7,10 @@ use nvml_wrapper_sys::bindings::nvmlPcieUtilCounter_t;
 use super::answer::INVALID_ARGUMENT;
 use super::buffers::Out;
 use super::{Device, gpu_calls};
+use crate::board::family;
 use crate::condition::Traffic;
-use crate::habits;
 use crate::node::Gpu;
+use crate::schedule::Totals;
 use crate::surprise::Surprise;
 
 /// How long PCIe traffic is counted for a rate: 20 ms, says the header.
@@ -23,27 +24,35 @@ const BURST_EVERY: u64 = 10_000_000_000;
 
 /// Bytes over PCIe since elapsed 0.
 pub(super) fn traffic(gpu: &Gpu, elapsed: u64) -> Traffic {
-    let bursts = elapsed / BURST_EVERY * BURST + (elapsed % BURST_EVERY).min(BURST);
-    let rest = elapsed / 1_000 * REST / 1_000 + bursts / 1_000 * BURST_RATE / 1_000;
-    // On Grace what goes to the host takes C2C, and PCIe shows 0.
-    if habits::c2c_links(gpu.board) > 0 {
-        return Traffic::default();
-    }
-    let all = gpu.timeline.totals(elapsed).all();
-    Traffic { sent: rest + all.pcie_tx, received: rest + all.pcie_rx }
+    with_rest(gpu, at_rest(elapsed), &gpu.timeline.lifetime(elapsed))
 }
 
 /// Bytes since the driver was loaded.
-pub(super) fn counted(at: &Device<'_>) -> Traffic {
-    let (loaded, now) = at.since_load();
-    let (before, after) = (traffic(at.gpu, loaded), traffic(at.gpu, now));
-    Traffic { sent: after.sent - before.sent, received: after.received - before.received }
+pub(super) fn counted(gpu: &Gpu, elapsed: u64) -> Traffic {
+    let rest = at_rest(elapsed) - at_rest(gpu.timeline.loaded(elapsed));
+    with_rest(gpu, rest, &gpu.timeline.counted(elapsed))
 }
 
-/// Packets sent again since the driver was loaded; healthy boards have some.
+/// Bytes in each direction that a board without work has passed.
+fn at_rest(elapsed: u64) -> u64 {
+    let bursts = elapsed / BURST_EVERY * BURST + (elapsed % BURST_EVERY).min(BURST);
+    elapsed / 1_000 * REST / 1_000 + bursts / 1_000 * BURST_RATE / 1_000
+}
+
+fn with_rest(gpu: &Gpu, rest: u64, totals: &Totals) -> Traffic {
+    // On Grace what goes to the host takes C2C, and PCIe shows 0.
+    if family::c2c_links(gpu.board) > 0 {
+        return Traffic::default();
+    }
+    let all = totals.all();
+    Traffic { sent: rest + all.pcie_tx, received: rest + all.pcie_rx }
+}
+
+/// Packets sent again since the driver was loaded; healthy boards have some, until it is loaded anew.
 pub(super) fn replays(at: &Device<'_>) -> u32 {
-    let scripted = at.gpu.condition.replays(at.since_load());
-    at.gpu.replays.saturating_add(u32::try_from(scripted).unwrap_or(u32::MAX))
+    let since = at.since_load();
+    let scripted = u32::try_from(at.gpu.condition.replays(since)).unwrap_or(u32::MAX);
+    scripted.saturating_add(if since.0 == 0 { at.gpu.replays } else { 0 })
 }
 
 /// Generation and width now.

@@ -16,7 +16,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetTotalEnergyConsumption(at, energy: Out<c_ulonglong>) {
-        energy.put(at.gpu.timeline.totals(at.now.elapsed).energy / 1_000)
+        energy.put(at.gpu.timeline.counted(at.now.elapsed).energy / 1_000)
     }
 
     fn nvmlDeviceGetPowerManagementMode(at, mode: Out<nvmlEnableState_t>) {
@@ -70,8 +70,8 @@ pub(super) fn scoped_power(at: &Device<'_>, average: bool, scope: c_uint) -> Res
 
 /// The GPUs on the same module, this one included.
 pub(super) fn neighbours<'a>(at: &Device<'a>) -> impl Iterator<Item = &'a Gpu> {
-    let module = at.gpu.index / 2;
-    at.node.gpus.iter().filter(move |gpu| gpu.index / 2 == module)
+    let module = at.gpu.slot / 2;
+    at.node.gpus.iter().filter(move |gpu| gpu.slot / 2 == module)
 }
 
 /// Watts of a scope: least, most, and set.

@@ -5,7 +5,7 @@ use nvml_wrapper_sys::bindings::{nvmlPerfPolicyType_t, nvmlViolationTime_t};
 use super::answer::INVALID_ARGUMENT;
 use super::buffers::Out;
 use super::{Device, gpu_calls};
-use crate::habits;
+use crate::board::family;
 
 gpu_calls! {
     fn nvmlDeviceGetViolationStatus(at, policy: nvmlPerfPolicyType_t, time: Out<nvmlViolationTime_t>) {
@@ -33,9 +33,7 @@ pub(super) fn violation(at: &Device<'_>, policy: nvmlPerfPolicyType_t) -> Option
 
 /// Nanoseconds since the driver was loaded in which any of the reasons was in force.
 pub(super) fn braked(at: &Device<'_>, reasons: u64) -> u64 {
-    let (loaded, now) = at.since_load();
-    let timeline = &at.gpu.timeline;
-    timeline.braked(reasons, now).saturating_sub(timeline.braked(reasons, loaded))
+    at.gpu.timeline.braked(reasons, at.now.elapsed)
 }
 
 /// The power-cap time of an idle board, nearly equal on its neighbours, until the driver is loaded anew.
@@ -43,7 +41,6 @@ fn capped(at: &Device<'_>) -> u64 {
     if at.since_load().0 > 0 {
         return 0;
     }
-    let seconds = habits::power_capped(at.gpu.board);
-    let constant = if seconds > 0 { (seconds + u64::from(at.gpu.warmer)) * 1_000_000_000 } else { 0 };
-    at.gpu.surprise.map_or(constant, |surprise| surprise.former_power_cap().max(constant))
+    let seconds = family::power_capped(at.gpu.board, at.gpu.surprise);
+    if seconds > 0 { (seconds + u64::from(at.gpu.warmer)) * 1_000_000_000 } else { 0 }
 }

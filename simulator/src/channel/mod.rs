@@ -4,16 +4,17 @@
 //! `settled`, `kmsg`, device files, `error`.
 //! The directory is the one this library was loaded from, so that two copies are two nodes.
 
-pub(crate) mod condition;
-pub(crate) mod conditions;
 pub(crate) mod delays;
 pub(crate) mod devices;
 pub(crate) mod faults;
+pub(crate) mod hardware;
+pub(crate) mod incidents;
 pub(crate) mod kmsg;
+pub(crate) mod pipes;
 pub(crate) mod report;
 pub(crate) mod scenario;
 pub(crate) mod settled;
-mod sharing;
+pub(crate) mod sharing;
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

@@ -10,7 +10,9 @@ use crate::persona::Persona;
 /// GPUs that handles can tell apart.
 const MOST: u32 = 1_022;
 
-use super::conditions::{Conditions, Listing, Pipes, UseOf};
+use super::incidents::Incidents;
+use super::pipes::Pipes;
+use super::sharing::{Listing, UseOf};
 
 /// The script; times are seconds within a cycle, and the cycle repeats for ever.
 #[derive(Debug, Deserialize)]
@@ -40,7 +42,7 @@ pub(crate) struct Scenario {
     #[serde(default)]
     pub(crate) recording: Option<String>,
     #[serde(flatten)]
-    pub(crate) conditions: Conditions,
+    pub(crate) incidents: Incidents,
 }
 
 /// Whether calls take the time of real ones.
@@ -155,7 +157,7 @@ impl Scenario {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut scenario: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         scenario.check()?;
-        scenario.conditions.check(scenario.cycle_seconds)?;
+        scenario.incidents.check(scenario.cycle_seconds)?;
         scenario.share_gpus()?;
         Ok(scenario)
     }

@@ -11,8 +11,9 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::{Condition, Storm};
+use super::hardware::{Hardware, Storm};
 use super::scenario::Placement;
+use crate::condition::Carried;
 use crate::schedule::Since;
 
 /// The state in force.
@@ -22,7 +23,7 @@ pub(crate) struct Settled {
     pub(crate) scenario: u64,
     /// Elapsed nanoseconds of the last change.
     pub(crate) at: u64,
-    pub(crate) condition: Condition,
+    pub(crate) hardware: Hardware,
     /// How often the driver was loaded anew.
     pub(crate) loads: u32,
     /// By the scenario's number of the GPU.
@@ -47,6 +48,11 @@ pub(crate) struct Slot {
     /// None: the scenario's layout.
     pub(crate) placements: Option<Vec<Placement>>,
     pub(crate) since: Since,
+    /// Elapsed nanoseconds at which the board came; 0: it was there.
+    #[serde(default)]
+    pub(crate) came: u64,
+    #[serde(default)]
+    pub(crate) links: Carried,
 }
 
 /// Something that happened once.
@@ -87,7 +93,7 @@ impl Settled {
         Self {
             scenario,
             at: 0,
-            condition: Condition::default(),
+            hardware: Hardware::default(),
             loads: 0,
             slots: vec![Slot::default(); slots],
             next: 0,
@@ -126,13 +132,13 @@ impl Record {
     }
 
     /// What the state file says now; none when it is broken, with the reason in `error`.
-    pub(crate) fn wanted(&self) -> Option<Condition> {
+    pub(crate) fn wanted(&self) -> Option<Hardware> {
         let text = match fs::read_to_string(self.state()) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(Condition::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(Hardware::default()),
             Err(_) => return None,
         };
-        Condition::parse(&text).map_err(|reason| self.complain(&reason)).ok()
+        Hardware::parse(&text).map_err(|reason| self.complain(&reason)).ok()
     }
 
     /// Best effort: no call fails for a state that cannot be.

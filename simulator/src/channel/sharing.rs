@@ -1,13 +1,64 @@
-//! How processes share a GPU: what the script may not say, and the MPS servers that it implies.
+//! How processes share a GPU and show: what the script says of it, what it may not say, and the MPS servers
+//! that it implies.
 //!
-//! In: a parsed scenario. Out: the same with a server process for each GPU under MPS, or what is wrong.
+//! In: keys of GPUs and processes; a parsed scenario. Out: the scenario with a server process for each GPU
+//! under MPS, or what is wrong.
 
-use super::conditions::{Listing, Pipes, UseOf};
+use serde::Deserialize;
+
+use super::pipes::Pipes;
 use super::scenario::{Phase, Process, Scenario};
 
 const SERVER: &str = "nvidia-cuda-mps-server";
 /// What tables of real nodes show for a server.
 const SERVER_BYTES: u64 = 28 << 20;
+
+/// How the GPUs of an entry are used.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct UseOf {
+    /// Clients of one MPS server run side by side.
+    #[serde(default)]
+    pub(crate) mps: bool,
+    /// The server's pid; otherwise 9000 and the GPU's index.
+    #[serde(default)]
+    pub(crate) mps_server_pid: Option<u32>,
+    /// One process at a time; a script with two is refused.
+    #[serde(default)]
+    pub(crate) exclusive: bool,
+    #[serde(default)]
+    pub(crate) accounting: bool,
+    /// Elapsed seconds, not of a cycle, at which accounting is turned off.
+    #[serde(default)]
+    pub(crate) accounting_until: Option<f64>,
+}
+
+/// What the driver says of a process.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Listing {
+    #[serde(default, rename = "type")]
+    pub(crate) kind: ProcessKind,
+    #[serde(default)]
+    pub(crate) memory_unknown: bool,
+    /// For how long it is still listed after its end.
+    #[serde(default)]
+    pub(crate) zombie_ms: u64,
+    /// What its utilization samples show for the SM instead of its share.
+    #[serde(default)]
+    pub(crate) garbage_sm: Option<u32>,
+    /// The MPS server, which no scenario names.
+    #[serde(skip)]
+    pub(crate) server: bool,
+}
+
+/// As nvidia-smi names the types.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub(crate) enum ProcessKind {
+    #[default]
+    C,
+    G,
+    #[serde(rename = "C+G")]
+    Both,
+}
 
 impl Scenario {
     pub(super) fn share_gpus(&mut self) -> Result<(), String> {

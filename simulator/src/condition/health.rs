@@ -4,13 +4,13 @@
 //! board answers which of them is not known here.
 
 use super::{Event, Lasting};
-use crate::channel::conditions::{Conditions, ErrorKind, RemapCause};
+use crate::channel::incidents::{ErrorKind, Incidents, RemapCause};
 use crate::schedule::hash;
 
 /// Boards with so many banks have HBM, and show in the histogram what was remapped; the others do not.
 const HBM_BANKS: u32 = 640;
 /// The driver keeps no more retired pages.
-const MOST_PAGES: u64 = 64;
+const MOST_PAGES: usize = 64;
 
 /// One GPU's memory.
 pub(crate) struct Health {
@@ -20,6 +20,8 @@ pub(crate) struct Health {
     banks: u32,
     seed: u64,
     cycle: u64,
+    /// Elapsed nanoseconds at which the board came: what was before happened to another.
+    came: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -50,7 +52,13 @@ pub(crate) struct Histogram {
 }
 
 impl Health {
-    pub(super) fn new(script: &Conditions, gpu: u32, seed: u64, banks: u32, cycle: u64) -> Self {
+    pub(super) fn new(
+        script: &Incidents,
+        (gpu, seed): (u32, u64),
+        banks: u32,
+        cycle: u64,
+        came: u64,
+    ) -> Self {
         let errors = script.memory_errors.iter().filter(|entry| entry.gpu == gpu);
         let actions = script.recoveries.iter().filter(|entry| entry.gpu == gpu);
         let mut remaps = Vec::new();
@@ -69,11 +77,18 @@ impl Health {
             banks,
             seed,
             cycle,
+            came,
         }
     }
 
-    /// Errors of some kinds after a time and up to another; of one instance if it is named.
-    pub(crate) fn errors(&self, kinds: &[ErrorKind], instance: Option<usize>, span: (u64, u64)) -> u64 {
+    /// Errors of some kinds after a time (0: ever) and up to another; of one instance if it is named.
+    pub(crate) fn errors(
+        &self,
+        kinds: &[ErrorKind],
+        instance: Option<usize>,
+        (after, until): (u64, u64),
+    ) -> u64 {
+        let span = (after.max(self.came), until);
         let mut sum = 0_u64;
         for event in &self.errors {
             let (kind, place) = event.what;
@@ -88,7 +103,7 @@ impl Health {
     pub(crate) fn remaps(&self, loaded: u64, elapsed: u64) -> Remaps {
         let mut remaps = Remaps::default();
         for event in &self.remaps {
-            let times = event.counted((0, elapsed), self.cycle);
+            let times = event.counted((self.came, elapsed), self.cycle);
             let rows = u32::try_from(times).unwrap_or(u32::MAX);
             match event.what.cause {
                 RemapCause::Correctable => remaps.correctable = remaps.correctable.saturating_add(rows),
@@ -111,7 +126,7 @@ impl Health {
         banks.dedup();
         for bank in banks {
             let here = self.remaps.iter().filter(|event| event.what.bank == bank);
-            let rows: u64 = here.map(|event| event.counted((0, elapsed), self.cycle)).sum();
+            let rows: u64 = here.map(|event| event.counted((self.came, elapsed), self.cycle)).sum();
             let place = match rows {
                 0 => continue,
                 1 => &mut histogram.high,
@@ -135,14 +150,15 @@ impl Health {
     pub(crate) fn pages(&self, cause: ErrorKind, elapsed: u64) -> Vec<(u64, u64)> {
         let mut pages = Vec::new();
         for (number, event) in (0_u64..).zip(&self.errors).filter(|(_, event)| event.what.0 == cause) {
-            for time in 0..event.times(elapsed, self.cycle).min(MOST_PAGES) {
-                for page in 0..event.count.min(MOST_PAGES) {
+            let before = if self.came == 0 { 0 } else { event.times(self.came, self.cycle) };
+            for time in (before..event.times(elapsed, self.cycle)).take(MOST_PAGES) {
+                for page in (0..event.count).take(MOST_PAGES) {
                     let address = hash(self.seed ^ hash(number << 40 | time << 20 | page)) % (1 << 22);
                     pages.push((address << 12, time * self.cycle + event.at));
                 }
             }
         }
-        pages.truncate(usize::try_from(MOST_PAGES).unwrap_or(0));
+        pages.truncate(MOST_PAGES);
         pages
     }
 }
@@ -155,7 +171,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn health(script: &str) -> Health {
-        Health::new(&serde_json::from_str(script).unwrap(), 0, 7, 640, 60 * SECOND)
+        Health::new(&serde_json::from_str(script).unwrap(), (0, 7), 640, 60 * SECOND, 0)
     }
 
     #[test]
@@ -185,6 +201,25 @@ mod tests {
         let errors = |span| health.errors(&[ErrorKind::DramCorrected], None, span);
         assert_eq!((errors((0, 0)), errors((0, 59 * SECOND)), errors((0, 60 * SECOND))), (5, 5, 10));
         assert_eq!(errors((60 * SECOND, 61 * SECOND)), 0);
+    }
+
+    #[test]
+    fn a_board_that_came_later_has_no_errors_of_the_one_before_it() {
+        let script = r#"{"memory_errors":[{"at":5,"gpu":0,"kind":"dram_corrected"},
+            {"at":5,"gpu":0,"kind":"page_retired_corrected"}],"remaps":[{"at":5,"gpu":0,"cause":"correctable"}]}"#;
+        let script = serde_json::from_str(script).unwrap();
+        let health = Health::new(&script, (0, 7), 640, 60 * SECOND, 10 * SECOND);
+        let seen = |elapsed: u64| {
+            let errors = health.errors(&[ErrorKind::DramCorrected], None, (0, elapsed * SECOND));
+            let pages = health.pages(ErrorKind::PageRetiredCorrected, elapsed * SECOND).len();
+            (
+                errors,
+                pages,
+                health.remaps(0, elapsed * SECOND).correctable,
+                health.histogram(elapsed * SECOND).max,
+            )
+        };
+        assert_eq!((seen(20), seen(70)), ((0, 0, 0, 640), (1, 1, 1, 639)));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! In: the scenario's entries for one GPU, and its timeline for the traffic. Out: bytes, errors and states of
 //! one link at an elapsed time. Links that are up share the traffic; one that is down carries none.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Event, Lasting};
-use crate::channel::conditions::{Conditions, LinkErrorKind};
-use crate::schedule::{Cycle, Totals};
+use crate::channel::incidents::{Incidents, LinkErrorKind};
+use crate::schedule::{Cycle, Timeline, Totals};
 
 /// Bytes in each direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) received: u64,
@@ -35,6 +37,13 @@ impl Traffic {
     }
 }
 
+/// What the links had carried when the timeline began, and what of it the driver no longer counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Carried {
+    pub(crate) done: Vec<Traffic>,
+    pub(crate) forgotten: Vec<Traffic>,
+}
+
 /// A part of the cycle in which the same links are up.
 struct Segment {
     from: u64,
@@ -53,10 +62,11 @@ pub(crate) struct Links {
     /// What each link carries in a cycle.
     whole: Vec<Traffic>,
     cycle: u64,
+    former: Carried,
 }
 
 impl Links {
-    pub(super) fn new(script: &Conditions, gpu: u32, count: u32, work: &Cycle) -> Self {
+    pub(super) fn new(script: &Incidents, gpu: u32, count: u32, work: &Cycle, former: Carried) -> Self {
         let errors = script.link_errors.iter().filter(|entry| entry.gpu == gpu);
         let down = script.links_down.iter().filter(|entry| entry.gpu == gpu);
         let cycle = work.length();
@@ -67,6 +77,7 @@ impl Links {
             segments: Vec::new(),
             whole: Vec::new(),
             cycle,
+            former,
         };
         let mut cuts: Vec<u64> = vec![0, cycle];
         cuts.extend(links.down.iter().flat_map(|lasting| [lasting.from, lasting.to]));
@@ -99,8 +110,33 @@ impl Links {
         self.errors.iter().filter(ours).map(|event| event.counted(span, self.cycle)).sum()
     }
 
-    /// What each link has carried since elapsed 0.
-    pub(crate) fn traffic(&self, cycle: &Cycle, elapsed: u64) -> Vec<Traffic> {
+    /// What each link has carried since elapsed 0, over all layouts and loads of the driver.
+    pub(crate) fn lifetime(&self, timeline: &Timeline, elapsed: u64) -> Vec<Traffic> {
+        let cycle = timeline.cycle();
+        let mut carried = self.by_script(cycle, timeline.until(elapsed));
+        if timeline.began() > 0 {
+            reduce(&mut carried, &self.by_script(cycle, timeline.began()));
+            for (mine, done) in carried.iter_mut().zip(&self.former.done) {
+                *mine = mine.plus(*done, 1);
+            }
+        }
+        carried
+    }
+
+    /// What each link has carried since the driver was loaded.
+    pub(crate) fn counted(&self, timeline: &Timeline, elapsed: u64) -> Vec<Traffic> {
+        let mut carried = self.lifetime(timeline, elapsed);
+        let loaded = timeline.loaded(elapsed);
+        if loaded > timeline.began() {
+            reduce(&mut carried, &self.lifetime(timeline, loaded));
+        } else {
+            reduce(&mut carried, &self.former.forgotten);
+        }
+        carried
+    }
+
+    /// What each link would have carried if the cycle had been in force since elapsed 0.
+    fn by_script(&self, cycle: &Cycle, elapsed: u64) -> Vec<Traffic> {
         let (cycles, rest) = (elapsed / self.cycle, elapsed % self.cycle);
         let total = Traffic::of(&cycle.totals(rest));
         let segment = self.segments.iter().rev().find(|segment| segment.from <= rest);
@@ -123,6 +159,12 @@ impl Links {
             }
         }
         carried
+    }
+}
+
+fn reduce(carried: &mut [Traffic], by: &[Traffic]) {
+    for (mine, less) in carried.iter_mut().zip(by) {
+        *mine = mine.since(*less);
     }
 }
 

@@ -4,7 +4,7 @@
 //! ring holds only so many: the older ones are lost.
 
 use super::{Meters, POWER_SEEN, percent};
-use crate::habits;
+use crate::board::family;
 use crate::schedule::{Kind, Work};
 use crate::surprise::Surprise;
 
@@ -99,7 +99,7 @@ impl Meters<'_> {
     /// The samples of a ring that ended after `since` (elapsed nanoseconds) with the time of each, oldest first.
     /// Nothing is recorded of utilization while no process is there.
     pub(crate) fn ring(&self, ring: Ring, since: Option<u64>) -> Vec<(u64, u64)> {
-        let step = if ring == Ring::Power { habits::power_sample(self.board) } else { STEP };
+        let step = if ring == Ring::Power { family::power_sample(self.board) } else { STEP };
         let last = self.elapsed / step;
         let first = since.map_or(0, |since| since / step).max(last.saturating_sub(RING));
         if ring == Ring::Power {

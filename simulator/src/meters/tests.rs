@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::board::board;
-use crate::channel::conditions::Pipes;
+use crate::channel::pipes::Pipes;
 use crate::channel::scenario::Phase;
 use crate::schedule::{Face, PowerModel, Script, Span, Worker};
 

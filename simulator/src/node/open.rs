@@ -13,10 +13,10 @@ use super::{Gpu, Host, Mishap, Node, Session, Watch, gpus, settle};
 use crate::abi::answer::{Answer, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN};
 use crate::abi::events::EventSets;
 use crate::abi::gpm::Samples;
-use crate::channel::condition::{Condition, Library};
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
+use crate::channel::hardware::{Hardware, Library};
 use crate::channel::kmsg::Log;
 use crate::channel::report::Report;
 use crate::channel::scenario::{Delays, Scenario};
@@ -69,7 +69,7 @@ impl Node {
     /// With the GPUs that are there now as those of the session.
     fn begun(self, directory: &Path) -> Self {
         let Self { host, settled, slots, .. } = self;
-        let there = |gpu: &&Gpu| settle::counted(settled.condition.fate(gpu.slot).state);
+        let there = |gpu: &&Gpu| settle::counted(settled.hardware.fate(gpu.slot).state);
         let members: Vec<(u32, u32)> = slots.iter().filter(there).map(|gpu| (gpu.slot, gpu.life)).collect();
         let devices = Devices::open(directory, members.iter().map(|(slot, _)| *slot));
         // Set once: this is the only beginning that the host has.
@@ -111,7 +111,7 @@ impl Node {
         let wanted = self.record.wanted();
         let current = written.as_ref().unwrap_or(&self.settled);
         let next = match wanted {
-            Some(wanted) if wanted != current.condition => self.next(written, wanted, elapsed)?,
+            Some(wanted) if wanted != current.hardware => self.next(written, wanted, elapsed)?,
             _ => return written,
         };
         self.record.write(&next);
@@ -119,8 +119,8 @@ impl Node {
         Some(next)
     }
 
-    /// Settles a condition on top of what others have settled meanwhile; none for one that cannot be.
-    fn next(&self, written: Option<Settled>, wanted: Condition, elapsed: u64) -> Option<Settled> {
+    /// Settles wanted hardware on top of what others have settled meanwhile; none for one that cannot be.
+    fn next(&self, written: Option<Settled>, wanted: Hardware, elapsed: u64) -> Option<Settled> {
         let checked = settle::check(&wanted, self.slots.len());
         checked.map_err(|reason| self.record.complain(&reason)).ok()?;
         let next = match written {
@@ -137,7 +137,7 @@ impl Node {
 
     /// Whether clients of this session are still served; the driver's going ends it for good.
     pub(crate) fn serves(&self) -> Answer {
-        if !self.settled.condition.driver.loaded {
+        if !self.settled.hardware.driver.loaded {
             self.dead.store(true, Ordering::Relaxed);
             return Err(UNKNOWN);
         }
@@ -150,7 +150,7 @@ impl Node {
 
     /// Whether an init of a library of that version would be served.
     pub(crate) fn admits(&self, library: u64) -> Answer {
-        let driver = &self.settled.condition.driver;
+        let driver = &self.settled.hardware.driver;
         if !driver.loaded {
             return Err(DRIVER_NOT_LOADED);
         }
@@ -163,7 +163,7 @@ impl Node {
 
     /// Of the driver's version.
     pub(crate) fn version_mark(&self) -> u64 {
-        mark(self.settled.condition.driver.version.as_deref(), &self.scenario)
+        mark(self.settled.hardware.driver.version.as_deref(), &self.scenario)
     }
 }
 
@@ -180,8 +180,8 @@ pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
     let text = fs::read_to_string(directory.join("scenario")).ok()?;
     let scenario = Scenario::parse(&text).ok()?;
     let state = fs::read_to_string(directory.join("state")).ok();
-    let condition = state.and_then(|text| Condition::parse(&text).ok()).unwrap_or_default();
-    Some(mark(condition.driver.version.as_deref(), &scenario))
+    let hardware = state.and_then(|text| Hardware::parse(&text).ok()).unwrap_or_default();
+    Some(mark(hardware.driver.version.as_deref(), &scenario))
 }
 
 impl Host {

@@ -1,13 +1,14 @@
 //! From one state of the hardware to the next: what is new, since when, and the sums until then.
 //!
-//! In: the node as it stands, the condition that the state file wants, the time. Out: what is settled then.
+//! In: the node as it stands, the hardware that the state file wants, the time. Out: what is settled then.
 //! It is pure: files and clocks are others' business.
 
 use super::{Gpu, Node};
 use crate::abi::answer::{GPU_IS_LOST, RESET_REQUIRED, Refused};
-use crate::channel::condition::{Condition, Fate, Health};
+use crate::channel::hardware::{Fate, Hardware, Standing};
 use crate::channel::scenario::{Placement, Scenario};
 use crate::channel::settled::{Fired, Moment, Running, Settled, Slot, What};
+use crate::condition::Carried;
 use crate::schedule::{Since, Totals, hash};
 
 /// What is kept of the past: more is only counted.
@@ -15,21 +16,21 @@ const MOMENTS: usize = 256;
 const STORMS: usize = 64;
 
 /// What every call about a GPU in this state answers.
-pub(super) fn refusal(health: Health) -> Option<Refused> {
+pub(super) fn refusal(health: Standing) -> Option<Refused> {
     match health {
-        Health::Well | Health::Replaced => None,
-        Health::Lost | Health::Gone | Health::Guest => Some(GPU_IS_LOST),
-        Health::ResetRequired => Some(RESET_REQUIRED),
+        Standing::Well | Standing::Replaced => None,
+        Standing::Lost | Standing::Gone | Standing::Guest => Some(GPU_IS_LOST),
+        Standing::ResetRequired => Some(RESET_REQUIRED),
     }
 }
 
 /// Whether clients count it at init.
-pub(super) fn counted(health: Health) -> bool {
-    !matches!(health, Health::Gone | Health::Guest)
+pub(super) fn counted(health: Standing) -> bool {
+    !matches!(health, Standing::Gone | Standing::Guest)
 }
 
-/// Refuses a condition that speaks of GPUs that are not in the scenario.
-pub(super) fn check(wanted: &Condition, slots: usize) -> Result<(), String> {
+/// Refuses hardware that speaks of GPUs that are not in the scenario.
+pub(super) fn check(wanted: &Hardware, slots: usize) -> Result<(), String> {
     let gpus = wanted.gpus.keys().map(|gpu| ("gpus", *gpu));
     let mig = wanted.mig.keys().map(|gpu| ("mig", *gpu));
     let xids = wanted.xids.iter().map(|storm| ("xids", storm.gpu));
@@ -39,11 +40,11 @@ pub(super) fn check(wanted: &Condition, slots: usize) -> Result<(), String> {
     }
 }
 
-/// The next state; the same condition again changes nothing.
-pub(super) fn settle(node: &Node, wanted: Condition, elapsed: u64) -> Settled {
+/// The next state; the same hardware again changes nothing.
+pub(super) fn settle(node: &Node, wanted: Hardware, elapsed: u64) -> Settled {
     let former = &node.settled;
     let mut next = former.clone();
-    let (before, after) = (&former.condition.driver, &wanted.driver);
+    let (before, after) = (&former.hardware.driver, &wanted.driver);
     let loaded_again = after.loaded && !before.loaded;
     // Another version cannot come without a reload.
     let reloaded = loaded_again || after.epoch != before.epoch || after.version != before.version;
@@ -58,11 +59,11 @@ pub(super) fn settle(node: &Node, wanted: Condition, elapsed: u64) -> Settled {
     }
     settle_storms(&mut next, &wanted, elapsed);
     forget_old(&mut next);
-    next.condition = wanted;
+    next.hardware = wanted;
     next
 }
 
-/// What the new condition means for one place.
+/// What the new state of the hardware means for one place.
 struct Change {
     gpu: u32,
     before: Fate,
@@ -73,11 +74,11 @@ struct Change {
 }
 
 impl Change {
-    fn new(scenario: &Scenario, former: &Settled, wanted: &Condition, gpu: u32) -> Self {
+    fn new(scenario: &Scenario, former: &Settled, wanted: &Hardware, gpu: u32) -> Self {
         let own = layout(scenario, gpu);
         let now = former.slots.get(gpu as usize).and_then(|slot| slot.placements.as_deref()).unwrap_or(own);
         let next = wanted.mig.get(&gpu).map_or(own, Vec::as_slice);
-        let (before, after) = (former.condition.fate(gpu), wanted.fate(gpu));
+        let (before, after) = (former.hardware.fate(gpu), wanted.fate(gpu));
         let stopped = !wanted.driver.loaded || refusal(after.state).is_some();
         Self { gpu, before, after, placements: (next != now).then(|| next.to_vec()), stopped }
     }
@@ -91,7 +92,12 @@ impl Change {
         }
         let engines = self.placements.as_ref().map_or_else(|| gpu.engines(), |layout| layout.len().max(1));
         let mut done = gpu.timeline.lifetime(elapsed).laid_out(engines);
+        let loaded = gpu.timeline.loaded(elapsed);
         let mut forgotten = slot.since.forgotten.as_ref().map(|forgotten| forgotten.laid_out(engines));
+        if loaded > slot.since.counting {
+            // The driver was loaded by script since the last entry.
+            forgotten = Some(gpu.timeline.lifetime(loaded).laid_out(engines));
+        }
         if another {
             // A new board has done nothing; what processes did stays.
             let workers = std::mem::take(&mut done.workers);
@@ -101,19 +107,21 @@ impl Change {
         if reloaded {
             forgotten = Some(done.clone());
         }
-        let counting = if reloaded || another { elapsed } else { slot.since.counting };
+        let counting = if reloaded || another { elapsed } else { loaded };
         Slot {
             identity,
             life: slot.life + u32::from(another || left),
             cut: slot.cut + u32::from(self.placements.is_some()),
             placements: self.placements.clone().or_else(|| slot.placements.clone()),
             since: Since { at: elapsed, done: Some(done), forgotten, counting, stopped: self.stopped },
+            came: if another { elapsed } else { slot.came },
+            links: if another { Carried::default() } else { carried(gpu, elapsed, reloaded) },
         }
     }
 
     fn identity(&self) -> u64 {
         match self.after.state {
-            Health::Replaced => hash(self.after.uuid_seed).max(1),
+            Standing::Replaced => hash(self.after.uuid_seed).max(1),
             _ => 0,
         }
     }
@@ -131,11 +139,24 @@ impl Change {
             return;
         }
         match self.after.state {
-            Health::Lost => moment(What::Xid(79)),
-            Health::ResetRequired => moment(What::Xid(154)),
+            Standing::Lost => moment(What::Xid(79)),
+            Standing::ResetRequired => moment(What::Xid(154)),
             _ => {}
         }
     }
+}
+
+/// What the links have carried until now, and what of it the driver no longer counts.
+fn carried(gpu: &Gpu, elapsed: u64, reloaded: bool) -> Carried {
+    let links = &gpu.condition.links;
+    let done = links.lifetime(&gpu.timeline, elapsed);
+    let mut forgotten = done.clone();
+    if !reloaded {
+        for (mine, counted) in forgotten.iter_mut().zip(links.counted(&gpu.timeline, elapsed)) {
+            *mine = mine.since(counted);
+        }
+    }
+    Carried { done, forgotten }
 }
 
 /// The scenario's own layout of a GPU.
@@ -151,8 +172,8 @@ fn layout(scenario: &Scenario, gpu: u32) -> &[Placement] {
 }
 
 /// Storms that have left the file end now; new ones begin when they say, or now.
-fn settle_storms(next: &mut Settled, wanted: &Condition, elapsed: u64) {
-    let former = &next.condition.xids;
+fn settle_storms(next: &mut Settled, wanted: &Hardware, elapsed: u64) {
+    let former = &next.hardware.xids;
     for running in &mut next.storms {
         if former.contains(&running.storm) && !wanted.xids.contains(&running.storm) {
             running.storm.count = running.fired(elapsed);

@@ -128,7 +128,7 @@ pub(crate) fn logged(node: &Node, from: Upto, to: u64) -> Vec<Happened> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::condition::Storm;
+    use crate::channel::hardware::Storm;
 
     fn storm(per_second: f64, count: u64) -> Running {
         let storm = Storm { gpu: 0, xid: 13, per_second, from: None, count };

@@ -74,6 +74,11 @@ impl Span {
         self.present.encoder
     }
 
+    /// Whether every slice of it is like the others: it always wants its engine, or never.
+    pub(super) fn certain(&self) -> bool {
+        self.demand == 0 || self.demand >= MILLION
+    }
+
     /// Whether it lasts in a slice.
     pub(super) fn contains(&self, slice: u64) -> bool {
         (self.from..self.to).contains(&slice)

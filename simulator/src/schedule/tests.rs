@@ -1,7 +1,7 @@
 //! The sums against a walk over every slice, and the laws of sharing.
 
 use super::*;
-use crate::channel::conditions::Pipes;
+use crate::channel::pipes::Pipes;
 use crate::channel::scenario::Phase;
 
 fn phase(from: f64, to: f64, demand: f64) -> Phase {
@@ -40,15 +40,43 @@ fn timeline() -> Cycle {
     })
 }
 
-fn walk(timeline: &Cycle, elapsed: u64) -> Totals {
-    let mut walk = timeline.walk(0);
-    walk.advance(elapsed);
-    walk.totals()
+/// Eight that want one engine now and then, one that always does, one that never does, one that is nowhere.
+fn crowd(together: bool) -> Cycle {
+    let several =
+        |pid: u32| worker(pid, 0, &[phase(0.0, 2.0 + f64::from(pid) / 10.0, f64::from(pid) / 10.0)]);
+    let mut workers: Vec<Worker> = (1..=8).map(several).collect();
+    workers.push(worker(20, 1, &[phase(0.3, 3.0, 1.0)]));
+    workers.push(worker(21, 1, &[phase(0.0, 3.21, 0.0)]));
+    workers.push(worker(22, NOWHERE, &[phase(0.0, 3.21, 0.5)]));
+    Cycle::new(Script {
+        seed: 3,
+        cycle_seconds: 3.21,
+        engines: vec![428_571, 571_428],
+        workers,
+        brakes: vec![Brake { from: 10, to: 321, reason: 4 }],
+        power: PowerModel { idle: 70_000, dynamic: 630_000 },
+        together,
+    })
+}
+
+/// The totals by one slice after the other.
+fn slice_by_slice(cycle: &Cycle, elapsed: u64) -> Totals {
+    let mut sums = cycle.checkpoints.first().cloned().unwrap_or_default();
+    let slices = elapsed / SLICE;
+    for slice in 0..slices {
+        cycle.add_part(slice % cycle.cycle, SLICE, &mut sums);
+    }
+    Walk { cycle, slices, part: elapsed % SLICE, sums, stopped: false }.totals()
 }
 
 #[test]
-fn sums_by_checkpoint_equal_a_walk_over_every_slice() {
-    let timeline = timeline();
+fn sums_by_checkpoint_and_by_kind_equal_those_of_slice_after_slice() {
+    for cycle in [timeline(), stays(), crowd(false), crowd(true)] {
+        compare(&cycle);
+    }
+}
+
+fn compare(timeline: &Cycle) {
     for elapsed in [
         0,
         1,
@@ -61,7 +89,7 @@ fn sums_by_checkpoint_equal_a_walk_over_every_slice() {
         5_555_555_555,
         40_000_000_001,
     ] {
-        assert_eq!(timeline.totals(elapsed), walk(&timeline, elapsed), "at {elapsed}");
+        assert_eq!(timeline.totals(elapsed), slice_by_slice(timeline, elapsed), "at {elapsed}");
     }
 }
 

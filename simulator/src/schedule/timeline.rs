@@ -31,6 +31,8 @@ pub(crate) struct Since {
 pub(crate) struct Timeline {
     cycle: Arc<Cycle>,
     since: Since,
+    /// Elapsed nanoseconds at which the scenario has the driver loaded anew, rising.
+    loads: Vec<u64>,
     /// The cycle's own sums at the beginning.
     begun: Totals,
 }
@@ -39,12 +41,22 @@ impl Timeline {
     /// As the scenario has it, from elapsed 0.
     #[cfg(test)]
     pub(crate) fn new(script: Script) -> Self {
-        Self::going_on(Arc::new(Cycle::new(script)), Since::default())
+        Self::going_on(Arc::new(Cycle::new(script)), Vec::new(), Since::default())
     }
 
-    pub(crate) fn going_on(cycle: Arc<Cycle>, since: Since) -> Self {
+    pub(crate) fn going_on(cycle: Arc<Cycle>, loads: Vec<u64>, since: Since) -> Self {
         let begun = cycle.totals(since.at);
-        Self { cycle, since, begun }
+        Self { cycle, since, loads, begun }
+    }
+
+    /// Elapsed nanoseconds at which it goes on from what was before.
+    pub(crate) fn began(&self) -> u64 {
+        self.since.at
+    }
+
+    /// The time up to which something has been done at an elapsed time.
+    pub(crate) fn until(&self, elapsed: u64) -> u64 {
+        if self.since.stopped { self.since.at } else { elapsed.max(self.since.at) }
     }
 
     pub(crate) fn cycle(&self) -> &Arc<Cycle> {
@@ -59,20 +71,27 @@ impl Timeline {
         self.cycle.share(engine)
     }
 
-    /// Whether the driver was loaded anew since elapsed 0.
-    pub(crate) fn reloaded(&self) -> bool {
-        self.since.counting > 0
+    /// When the driver that answers at an elapsed time was loaded, by script or by the state; 0: before all.
+    pub(crate) fn loaded(&self, elapsed: u64) -> u64 {
+        let scripted = self.loads.iter().rev().find(|at| **at <= elapsed).copied();
+        scripted.unwrap_or(0).max(self.since.counting)
     }
 
-    /// Everything that the driver has counted up to an elapsed time.
-    pub(crate) fn totals(&self, elapsed: u64) -> Totals {
+    /// Everything that the driver of an elapsed time has counted up to it; for differences between two times
+    /// take `lifetime`, which no load of the driver interrupts.
+    pub(crate) fn counted(&self, elapsed: u64) -> Totals {
         let all = self.lifetime(elapsed);
-        self.since.forgotten.as_ref().map_or_else(|| all.clone(), |forgotten| all.without(forgotten))
+        let loaded = self.loaded(elapsed);
+        match &self.since.forgotten {
+            _ if loaded > self.since.at => all.without(&self.lifetime(loaded)),
+            Some(forgotten) => all.without(forgotten),
+            None => all,
+        }
     }
 
     /// Everything done since elapsed 0, whoever counted it.
     pub(crate) fn lifetime(&self, elapsed: u64) -> Totals {
-        let at = if self.since.stopped { self.since.at } else { elapsed.max(self.since.at) };
+        let at = self.until(elapsed);
         match &self.since.done {
             None if self.since.stopped => self.begun.clone(),
             None => self.cycle.totals(elapsed),
@@ -104,11 +123,6 @@ impl Timeline {
         self.cycle.stay(worker, elapsed)
     }
 
-    /// When the driver that answers now began to count, in elapsed nanoseconds.
-    pub(crate) fn counted_from(&self) -> u64 {
-        self.since.counting
-    }
-
     /// Mean milliwatts between two elapsed times not far apart; what is before 0 counts as rest.
     pub(crate) fn power(&self, from: u64, to: u64) -> u64 {
         self.cycle.power(from, to)
@@ -119,9 +133,9 @@ impl Timeline {
         self.cycle.brakes(elapsed)
     }
 
-    /// Nanoseconds for which any of the reasons was in force while the driver counted.
+    /// Nanoseconds for which any of the reasons was in force since the driver was loaded.
     pub(crate) fn braked(&self, reasons: u64, elapsed: u64) -> u64 {
-        let before = self.cycle.braked(reasons, self.since.counting);
+        let before = self.cycle.braked(reasons, self.loaded(elapsed));
         self.cycle.braked(reasons, elapsed).saturating_sub(before)
     }
 }
@@ -155,41 +169,63 @@ mod tests {
         let forgotten = forget.then(|| done.clone());
         let since =
             Since { at, done: Some(done), forgotten, counting: if forget { at } else { 0 }, stopped: false };
-        Timeline::going_on(cycle(engines), since)
+        Timeline::going_on(cycle(engines), Vec::new(), since)
     }
 
     #[test]
     fn sums_go_on_over_a_new_layout_without_a_jump() {
-        let first = Timeline::going_on(cycle(1), Since::default());
+        let first = Timeline::going_on(cycle(1), Vec::new(), Since::default());
         let at = 7 * SECOND + 123;
         let second = next(&first, 3, at, false);
-        assert_eq!(second.totals(at).energy, first.totals(at).energy);
-        assert_eq!(second.totals(at).workers, first.totals(at).workers);
-        assert_eq!(second.totals(at).engines.len(), 3);
+        assert_eq!(second.counted(at).energy, first.counted(at).energy);
+        assert_eq!(second.counted(at).workers, first.counted(at).workers);
+        assert_eq!(second.counted(at).engines.len(), 3);
         let sum = |totals: &Totals| totals.engines.iter().map(|work| work.busy).sum::<u64>();
-        assert_eq!(sum(&second.totals(at)), sum(&first.totals(at)));
-        assert!(second.totals(at + SECOND).energy > first.totals(at).energy + 70 * 1_000_000 - 1_000);
+        assert_eq!(sum(&second.counted(at)), sum(&first.counted(at)));
+        assert!(second.counted(at + SECOND).energy > first.counted(at).energy + 70 * 1_000_000 - 1_000);
         // Before its time it stands at its beginning.
-        assert_eq!(second.totals(0), second.totals(at));
+        assert_eq!(second.counted(0), second.counted(at));
     }
 
     #[test]
     fn a_driver_loaded_anew_counts_from_nothing_and_the_truth_goes_on() {
-        let first = Timeline::going_on(cycle(1), Since::default());
+        let first = Timeline::going_on(cycle(1), Vec::new(), Since::default());
         let at = 30 * SECOND;
         let second = next(&first, 1, at, true);
-        assert_eq!((second.totals(at).energy, second.totals(at).busy), (0, 0));
+        assert_eq!((second.counted(at).energy, second.counted(at).busy), (0, 0));
         assert_eq!(second.lifetime(at), first.lifetime(at));
         assert_eq!(second.lifetime(at + SECOND), first.lifetime(at + SECOND));
-        assert!(second.reloaded() && second.counted_from() == at);
+        assert_eq!((second.loaded(at), first.loaded(at)), (at, 0));
+    }
+
+    #[test]
+    fn a_driver_loaded_by_script_counts_from_nothing_over_a_new_layout_too() {
+        let load = 4 * SECOND;
+        let first = Timeline::going_on(cycle(1), vec![load], Since::default());
+        assert_eq!((first.loaded(load - 1), first.loaded(load)), (0, load));
+        assert_eq!(first.counted(load).energy, 0);
+        let at = 7 * SECOND;
+        let counted = first.counted(at);
+        assert_eq!(counted.energy, first.lifetime(at).energy - first.lifetime(load).energy);
+        // As the state's next entry has it: the sums until then, and what of them is forgotten.
+        let since = Since {
+            at,
+            done: Some(first.lifetime(at)),
+            forgotten: Some(first.lifetime(load)),
+            counting: load,
+            stopped: false,
+        };
+        let second = Timeline::going_on(cycle(1), vec![load, 9 * SECOND], since);
+        assert_eq!(second.counted(at), counted);
+        assert_eq!(second.counted(9 * SECOND).energy, 0);
     }
 
     #[test]
     fn a_stopped_gpu_does_nothing() {
-        let first = Timeline::going_on(cycle(1), Since::default());
+        let first = Timeline::going_on(cycle(1), Vec::new(), Since::default());
         let done = Some(first.lifetime(SECOND));
         let since = Since { at: SECOND, done, stopped: true, ..Since::default() };
-        let stopped = Timeline::going_on(cycle(1), since);
+        let stopped = Timeline::going_on(cycle(1), Vec::new(), since);
         assert_eq!(stopped.lifetime(9 * SECOND), first.lifetime(SECOND));
         assert_eq!(stopped.present(2 * SECOND).count(), 0);
     }

@@ -65,8 +65,9 @@ impl Walk<'_> {
         let (slices, part) = (elapsed / SLICE, elapsed % SLICE);
         while self.slices < slices {
             let slice = self.slices % self.cycle.cycle;
-            self.cycle.accumulate(slice, SLICE, &mut self.sums);
-            self.slices += 1;
+            let end = (slice + (slices - self.slices)).min(self.cycle.cycle);
+            self.cycle.add_slices(slice..end, &mut self.sums);
+            self.slices += end - slice;
             self.part = 0;
         }
         if self.slices == slices {
@@ -81,7 +82,7 @@ impl Walk<'_> {
         let mut sums = &self.sums;
         if self.part > 0 {
             begun = self.sums.clone();
-            cycle.accumulate(self.slices % cycle.cycle, self.part, &mut begun);
+            cycle.add_part(self.slices % cycle.cycle, self.part, &mut begun);
             sums = &begun;
         }
         let mut engines = vec![Work::default(); sums.engines.len()];

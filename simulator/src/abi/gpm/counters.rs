@@ -5,7 +5,7 @@
 use std::ffi::c_uint;
 
 use super::super::answer::{NOT_SUPPORTED, Refused};
-use super::super::{health, pcie};
+use super::super::pcie;
 use super::metrics::{Between, half_precision, weighed};
 use crate::condition::Traffic;
 use crate::schedule::Work;
@@ -14,23 +14,21 @@ use crate::schedule::Work;
 const LINKS: c_uint = 261;
 
 pub(super) fn value(between: &Between<'_>, metric: c_uint) -> Result<f64, Refused> {
-    let (gpu, sample) = (between.gpu, &between.sample);
-    let loaded = health::loaded(gpu, sample.elapsed);
+    let (gpu, elapsed) = (between.gpu, between.elapsed);
     match metric {
-        248 => Ok(between.cycles(sample.elapsed - loaded)),
-        255 | 256 if between.instance.is_none() => {
-            let bytes = pcie::traffic(gpu, sample.elapsed).since(pcie::traffic(gpu, loaded));
+        248 => Ok(between.cycles(elapsed - gpu.timeline.loaded(elapsed))),
+        255 | 256 if !between.divided() => {
+            let bytes = pcie::counted(gpu, elapsed);
             Ok(if metric == 255 { bytes.sent } else { bytes.received } as f64)
         }
         255 | 256 => Err(NOT_SUPPORTED),
         LINKS.. => {
             let place = metric - LINKS;
-            let bytes = link(between, place / 2, loaded)?;
+            let bytes = link(between, place / 2)?;
             Ok(if place.is_multiple_of(2) { bytes.received } else { bytes.sent } as f64)
         }
         _ => {
-            let done = |elapsed| weighed(gpu, sample.engine, &gpu.timeline.totals(elapsed));
-            let work = done(sample.elapsed) - done(loaded);
+            let work = weighed(gpu, &between.instances, &gpu.timeline.counted(elapsed));
             Ok(between.cycles(cycled(&work, metric).ok_or(NOT_SUPPORTED)?))
         }
     }
@@ -52,13 +50,11 @@ fn cycled(work: &Work, metric: c_uint) -> Option<u64> {
     })
 }
 
-fn link(between: &Between<'_>, link: u32, loaded: u64) -> Result<Traffic, Refused> {
+fn link(between: &Between<'_>, link: u32) -> Result<Traffic, Refused> {
     let gpu = between.gpu;
     if !gpu.instances.is_empty() {
         return Err(NOT_SUPPORTED);
     }
-    let carried =
-        |elapsed| gpu.condition.links.traffic(gpu.timeline.cycle(), elapsed).get(link as usize).copied();
-    let (before, after) = (carried(loaded), carried(between.sample.elapsed));
-    Ok(after.ok_or(NOT_SUPPORTED)?.since(before.unwrap_or_default()))
+    let carried = gpu.condition.links.counted(&gpu.timeline, between.elapsed);
+    carried.get(link as usize).copied().ok_or(NOT_SUPPORTED)
 }

@@ -11,9 +11,9 @@ use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetric_t__bindgen_ty_1}
 
 use super::super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 use super::super::pcie;
-use super::{Sample, counters};
+use super::{Part, Sample, counters};
+use crate::board::family;
 use crate::condition::{Traffic, part};
-use crate::habits;
 use crate::node::{Gpu, Instance, Node};
 use crate::schedule::{Totals, Work};
 
@@ -30,9 +30,11 @@ const CACHE_HITS: u64 = 75;
 /// What happened between two samples.
 pub(super) struct Between<'a> {
     pub(super) gpu: &'a Gpu,
-    pub(super) instance: Option<&'a Instance>,
-    pub(super) sample: Sample,
-    /// Elapsed nanoseconds of both.
+    /// The instances that are asked about; none: the whole GPU.
+    pub(super) instances: Vec<&'a Instance>,
+    /// Elapsed nanoseconds of the second sample.
+    pub(super) elapsed: u64,
+    /// Elapsed nanoseconds of what is known of both.
     first: u64,
     second: u64,
     before: Totals,
@@ -48,19 +50,24 @@ pub(super) struct Between<'a> {
 
 impl<'a> Between<'a> {
     pub(super) fn new(node: &'a Node, first: Sample, second: Sample) -> Result<Self, Refused> {
-        if first.gpu != second.gpu || first.engine != second.engine || second.elapsed < first.elapsed {
+        if first.subject != second.subject || second.elapsed < first.elapsed {
             return Err(INVALID_ARGUMENT);
         }
-        let gpu = node.gpus.get(first.gpu as usize).ok_or(INVALID_ARGUMENT)?;
+        let subject = first.subject;
+        let gpu = node.in_slot(subject.slot).ok_or(INVALID_ARGUMENT)?;
+        // What a board or a layout that is gone has done is not known any more.
+        if (gpu.life, gpu.cut) != (subject.life, subject.cut) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let instances = instances(gpu, subject.part);
         let (begin, end) = looked(first.elapsed, second.elapsed);
-        let (before, after) = (gpu.timeline.totals(begin), gpu.timeline.totals(end));
-        let work = weighed(gpu, first.engine, &after) - weighed(gpu, first.engine, &before);
-        let instance = gpu.instances.iter().find(|instance| Some(instance.engine) == first.engine);
+        let (before, after) = (gpu.timeline.lifetime(begin), gpu.timeline.lifetime(end));
+        let work = weighed(gpu, &instances, &after) - weighed(gpu, &instances, &before);
         let major = node.driver_version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         Ok(Self {
             gpu,
-            instance,
-            sample: second,
+            instances,
+            elapsed: second.elapsed,
             first: begin,
             second: end,
             before,
@@ -103,6 +110,11 @@ impl<'a> Between<'a> {
         }
     }
 
+    /// Whether a part of the GPU is asked about.
+    pub(super) fn divided(&self) -> bool {
+        !self.instances.is_empty()
+    }
+
     fn pipe(&self, metric: c_uint) -> Result<f64, Refused> {
         let work = &self.work;
         Ok(self.percent(match metric {
@@ -124,7 +136,7 @@ impl<'a> Between<'a> {
 
     /// Decoders, JPEG, optical flow and encoders; the load is spread over all of a kind.
     fn media(&self, metric: c_uint) -> Result<f64, Refused> {
-        let profile = self.instance.map(|instance| instance.profile);
+        let profile = self.instances.first().map(|instance| instance.profile);
         let decoders = profile.map_or(DECODERS, |profile| profile.decoders);
         let flows = profile.map_or(1, |profile| profile.ofa);
         match metric {
@@ -148,7 +160,7 @@ impl<'a> Between<'a> {
 
     /// PCIe is not told apart by instance.
     fn pcie(&self, direction: impl Fn(Traffic) -> u64) -> Result<f64, Refused> {
-        if self.instance.is_some() {
+        if self.divided() {
             return Err(NOT_SUPPORTED);
         }
         let (before, after) = (pcie::traffic(self.gpu, self.first), pcie::traffic(self.gpu, self.second));
@@ -178,7 +190,7 @@ impl<'a> Between<'a> {
 
     fn carried(&self) -> &[Traffic] {
         self.links.get_or_init(|| {
-            let by = |elapsed| self.gpu.condition.links.traffic(self.gpu.timeline.cycle(), elapsed);
+            let by = |elapsed| self.gpu.condition.links.lifetime(&self.gpu.timeline, elapsed);
             let pairs = by(self.first).into_iter().zip(by(self.second));
             pairs.map(|(before, after)| after.since(before)).collect()
         })
@@ -186,9 +198,9 @@ impl<'a> Between<'a> {
 
     /// Grace alone: all and data, sent and received; first of all links, then link by link.
     fn c2c(&self, place: c_uint) -> Result<f64, Refused> {
-        let links = habits::c2c_links(self.gpu.board);
+        let links = family::c2c_links(self.gpu.board);
         let (link, what) = ((place / 4).checked_sub(1), place % 4);
-        if links == 0 || self.instance.is_some() || link.is_some_and(|link| link >= links) {
+        if links == 0 || self.divided() || link.is_some_and(|link| link >= links) {
             return Err(NOT_SUPPORTED);
         }
         let (before, after) = (self.before.all(), self.after.all());
@@ -200,7 +212,7 @@ impl<'a> Between<'a> {
 
     /// Hits and misses by turns: of the host's memory, of peers' and of DRAM, while there is any access.
     fn cache(&self, place: c_uint) -> Result<f64, Refused> {
-        if habits::c2c_links(self.gpu.board) == 0 || self.instance.is_some() {
+        if family::c2c_links(self.gpu.board) == 0 || self.divided() {
             return Err(NOT_SUPPORTED);
         }
         let (before, after) = (self.before.all(), self.after.all());
@@ -214,12 +226,12 @@ impl<'a> Between<'a> {
     }
 
     /// Context switches of one graphics engine: cycles passed, cycles of switching, switches, cycles of each,
-    /// percent of the time. An instance has one engine, a GPU cut into instances as many.
+    /// percent of the time. Every compute instance has one engine.
     fn switches(&self, engine: c_uint, what: c_uint) -> Result<f64, Refused> {
-        let engine = match self.instance {
-            Some(instance) if engine == 0 => instance.engine,
-            Some(_) => return Err(NOT_SUPPORTED),
-            None => engine as usize,
+        let engine = if self.divided() {
+            self.instances.get(engine as usize).ok_or(NOT_SUPPORTED)?.engine
+        } else {
+            engine as usize
         };
         let (before, after) = (self.before.switches.get(engine), self.after.switches.get(engine));
         let (Some(before), Some(after)) = (before, after) else { return Err(NOT_SUPPORTED) };
@@ -249,15 +261,31 @@ fn looked(first: u64, second: u64) -> (u64, u64) {
     (end.saturating_sub(LOOK), end)
 }
 
-/// The work of an engine, or of all by the share of the GPU that each is.
-pub(super) fn weighed(gpu: &Gpu, engine: Option<usize>, totals: &Totals) -> Work {
+/// The compute instances of a part; none for the whole GPU.
+fn instances(gpu: &Gpu, part: Part) -> Vec<&Instance> {
+    let asked = |instance: &&Instance| match part {
+        Part::Whole => false,
+        Part::Instance(id) => instance.id == id,
+        Part::Compute(engine) => instance.engine == engine,
+    };
+    gpu.instances.iter().filter(asked).collect()
+}
+
+/// The work of instances, each by its share of what is asked about; none: of the whole GPU.
+pub(super) fn weighed(gpu: &Gpu, instances: &[&Instance], totals: &Totals) -> Work {
     let mut work = Work::default();
     for (place, done) in totals.engines.iter().enumerate() {
-        match engine {
-            Some(asked) if asked == place => work += *done,
-            Some(_) => {}
-            None if totals.engines.len() == 1 => work += *done,
-            None => work += done.scaled(gpu.timeline.share(place)),
+        let share = match instances {
+            [] if totals.engines.len() == 1 => 1.0,
+            [] => gpu.timeline.share(place),
+            [one] => f64::from(u8::from(one.engine == place)),
+            several => several
+                .iter()
+                .find(|one| one.engine == place)
+                .map_or(0.0, |one| f64::from(one.compute_slices) / f64::from(one.profile.slices.max(1))),
+        };
+        if share > 0.0 {
+            work += if share < 1.0 { done.scaled(share) } else { *done };
         }
     }
     work

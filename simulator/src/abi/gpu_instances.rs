@@ -29,7 +29,7 @@ macro_rules! gpu_instance_calls {
             instance: nvml_wrapper_sys::bindings::nvmlGpuInstance_t,
             $($argument: $kind),*
         ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            let device = $crate::abi::partitions::device_of(instance);
+            let device = $crate::abi::gpu_instances::device_of(instance);
             $crate::abi::on_device(stringify!($name), device, &[], |$at| {
                 let $instance = $at.instance.ok_or($crate::abi::answer::INVALID_ARGUMENT)?;
                 $body

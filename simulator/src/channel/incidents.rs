@@ -1,13 +1,13 @@
-//! The part of the scenario about the state of GPUs: errors, links, accounting, how processes share and show.
+//! The part of the scenario about what befalls GPUs: errors, links, loads of the driver.
 //!
-//! In: keys of the scenario file, flattened into its objects. Out: the same, checked against the cycle. What
+//! In: keys of the scenario file, flattened into it. Out: the same, checked against the cycle. What
 //! becomes of them is in `condition`.
 
 use serde::Deserialize;
 
 /// What happens to GPUs; times are seconds within a cycle, once in every cycle, unless said otherwise.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Conditions {
+pub(crate) struct Incidents {
     #[serde(default)]
     pub(crate) memory_errors: Vec<MemoryErrors>,
     #[serde(default)]
@@ -153,128 +153,11 @@ pub(crate) struct Replays {
     pub(crate) count: u64,
 }
 
-/// How the GPUs of an entry are used.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-pub(crate) struct UseOf {
-    /// Clients of one MPS server run side by side.
-    #[serde(default)]
-    pub(crate) mps: bool,
-    /// The server's pid; otherwise 9000 and the GPU's index.
-    #[serde(default)]
-    pub(crate) mps_server_pid: Option<u32>,
-    /// One process at a time; a script with two is refused.
-    #[serde(default)]
-    pub(crate) exclusive: bool,
-    #[serde(default)]
-    pub(crate) accounting: bool,
-    /// Elapsed seconds, not of a cycle, at which accounting is turned off.
-    #[serde(default)]
-    pub(crate) accounting_until: Option<f64>,
-}
-
-/// What the driver says of a process.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-pub(crate) struct Listing {
-    #[serde(default, rename = "type")]
-    pub(crate) kind: ProcessKind,
-    #[serde(default)]
-    pub(crate) memory_unknown: bool,
-    /// For how long it is still listed after its end.
-    #[serde(default)]
-    pub(crate) zombie_ms: u64,
-    /// What its utilization samples show for the SM instead of its share.
-    #[serde(default)]
-    pub(crate) garbage_sm: Option<u32>,
-    /// The MPS server, which no scenario names.
-    #[serde(skip)]
-    pub(crate) server: bool,
-}
-
-/// As nvidia-smi names the types.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-pub(crate) enum ProcessKind {
-    #[default]
-    C,
-    G,
-    #[serde(rename = "C+G")]
-    Both,
-}
-
-/// Shares of the time in which a process has the engine (`jpeg` and `ofa`: of the phase), and bytes per second
-/// of it; what is missing follows from `sm` and `tensor`.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-pub(crate) struct Pipes {
-    #[serde(default)]
-    pub(crate) occupancy: Option<f64>,
-    #[serde(default)]
-    pub(crate) integer: Option<f64>,
-    #[serde(default)]
-    pub(crate) fp64: Option<f64>,
-    #[serde(default)]
-    pub(crate) fp32: Option<f64>,
-    #[serde(default)]
-    pub(crate) fp16: Option<f64>,
-    /// Parts of `tensor`.
-    #[serde(default)]
-    pub(crate) dfma: Option<f64>,
-    #[serde(default)]
-    pub(crate) imma: Option<f64>,
-    #[serde(default)]
-    pub(crate) jpeg: Option<f64>,
-    #[serde(default)]
-    pub(crate) ofa: Option<f64>,
-    #[serde(default)]
-    pub(crate) pcie_tx: Option<f64>,
-    #[serde(default)]
-    pub(crate) pcie_rx: Option<f64>,
-    #[serde(default)]
-    pub(crate) nvlink_tx: Option<f64>,
-    #[serde(default)]
-    pub(crate) nvlink_rx: Option<f64>,
-}
-
 fn one() -> u64 {
     1
 }
 
-/// Bytes per second that no link has.
-const TOO_FAST: f64 = 1e13;
-
-impl Pipes {
-    pub(super) fn check(&self, place: &str) -> Result<(), String> {
-        let shares = [
-            ("occupancy", self.occupancy),
-            ("integer", self.integer),
-            ("fp64", self.fp64),
-            ("fp32", self.fp32),
-            ("fp16", self.fp16),
-            ("dfma", self.dfma),
-            ("imma", self.imma),
-            ("jpeg", self.jpeg),
-            ("ofa", self.ofa),
-        ];
-        let rates = [
-            ("pcie_tx", self.pcie_tx),
-            ("pcie_rx", self.pcie_rx),
-            ("nvlink_tx", self.nvlink_tx),
-            ("nvlink_rx", self.nvlink_rx),
-        ];
-        let given = |list: &[(&'static str, Option<f64>)], most: f64| {
-            let wrong = |value: f64| !(0.0..=most).contains(&value);
-            list.iter()
-                .find_map(|(name, value)| value.filter(|value| wrong(*value)).map(|value| (*name, value)))
-        };
-        if let Some((name, share)) = given(&shares, 1.0) {
-            return Err(format!("{place}: {name} {share} is not between 0 and 1"));
-        }
-        match given(&rates, TOO_FAST) {
-            Some((name, rate)) => Err(format!("{place}: {name} {rate} is not between 0 and 1e13 bytes/s")),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Conditions {
+impl Incidents {
     /// Every GPU that is named, with the key that names it.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let errors = self.memory_errors.iter().map(|entry| ("memory_errors", entry.gpu));

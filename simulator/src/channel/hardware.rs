@@ -1,6 +1,6 @@
 //! The state file: what happens to the hardware and its driver while clients look at it.
 //!
-//! In: JSON text. Out: a `Condition`. An absent file is the default: all is well and as the scenario has it.
+//! In: JSON text. Out: `Hardware`. An absent file is the default: all is well and as the scenario has it.
 //! When something came into force is not here: `settled` remembers it, so that several readers agree.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::scenario::Placement;
 /// Everything the file can say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Condition {
+pub(crate) struct Hardware {
     pub(crate) driver: Driver,
     /// By the scenario's number of the GPU.
     pub(crate) gpus: BTreeMap<u32, Fate>,
@@ -49,7 +49,7 @@ pub(crate) enum Library {
 /// What became of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fate {
-    pub(crate) state: Health,
+    pub(crate) state: Standing,
     /// Of a replaced board: what its names follow from.
     #[serde(default)]
     pub(crate) uuid_seed: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Fate {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Health {
+pub(crate) enum Standing {
     #[default]
     Well,
     /// Fallen off the bus: still counted, answers nothing.
@@ -87,10 +87,10 @@ pub(crate) struct Storm {
     pub(crate) count: u64,
 }
 
-impl Condition {
+impl Hardware {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let condition: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        for (index, storm) in condition.xids.iter().enumerate() {
+        let hardware: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        for (index, storm) in hardware.xids.iter().enumerate() {
             let from = storm.from.unwrap_or(0.0);
             if !(storm.per_second > 0.0 && storm.per_second <= 1e6 && (0.0..1e9).contains(&from)) {
                 return Err(format!(
@@ -98,7 +98,7 @@ impl Condition {
                 ));
             }
         }
-        Ok(condition)
+        Ok(hardware)
     }
 
     pub(crate) fn fate(&self, gpu: u32) -> Fate {
@@ -113,18 +113,18 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_well() {
-        assert_eq!(Condition::parse("{}").unwrap(), Condition::default());
-        let some = Condition::parse(r#"{"driver":{"epoch":2},"gpus":{"3":{"state":"lost"}}}"#).unwrap();
+        assert_eq!(Hardware::parse("{}").unwrap(), Hardware::default());
+        let some = Hardware::parse(r#"{"driver":{"epoch":2},"gpus":{"3":{"state":"lost"}}}"#).unwrap();
         assert!(some.driver.loaded && some.driver.epoch == 2);
-        assert_eq!((some.fate(3).state, some.fate(4).state), (Health::Lost, Health::Well));
+        assert_eq!((some.fate(3).state, some.fate(4).state), (Standing::Lost, Standing::Well));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        assert!(Condition::parse(r#"{"gpus":{"3":{"state":"sad"}}}"#).unwrap_err().contains("sad"));
+        assert!(Hardware::parse(r#"{"gpus":{"3":{"state":"sad"}}}"#).unwrap_err().contains("sad"));
         let storm =
             |rate: &str| format!(r#"{{"xids":[{{"gpu":0,"xid":13,"per_second":{rate},"count":1}}]}}"#);
-        assert!(Condition::parse(&storm("0")).unwrap_err().starts_with("xids[0]"));
-        assert!(Condition::parse(&storm("10000")).is_ok());
+        assert!(Hardware::parse(&storm("0")).unwrap_err().starts_with("xids[0]"));
+        assert!(Hardware::parse(&storm("10000")).is_ok());
     }
 }

@@ -20,7 +20,8 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(at, count: Out<c_uint>) {
-        count.put(at.gpu.board.mig_slices)
+        // "Zero if MIG is not supported or enabled", says the header.
+        count.put(if at.gpu.instances.is_empty() { 0 } else { at.gpu.board.mig_slices })
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(at, index: c_uint, device: Out<nvmlDevice_t>) {

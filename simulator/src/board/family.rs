@@ -3,7 +3,8 @@
 //! In: a board. Out: what it has of ECC, retired pages, counters that are not 0, rates of its sensors. From
 //! captures; it knows no time and no load.
 
-use crate::board::Board;
+use super::Board;
+use crate::surprise::Surprise;
 
 /// NVML's architectures.
 const AMPERE: u32 = 7;
@@ -37,16 +38,16 @@ pub(crate) fn remaps_rows(board: &Board) -> bool {
     board.architecture >= AMPERE && board.remap_banks > 0
 }
 
-/// Since Ampere only DRAM and SRAM are told apart, and parity from SEC-DED.
+/// Since Ampere parity and SEC-DED are told apart.
 pub(crate) fn splits_sram(board: &Board) -> bool {
     board.architecture >= AMPERE
 }
 
-/// Seconds of power cap that an idle board of the model shows (H100 7015, B200 645 to 965).
-pub(crate) fn power_capped(board: &Board) -> u64 {
-    match board.profile {
-        "h100" => 7_015,
-        "b200" => 645,
+/// Seconds of power cap that an idle board shows (H100 7015, B200 645 to 965), as others that mislead do.
+pub(crate) fn power_capped(board: &Board, surprise: Option<Surprise>) -> u64 {
+    match (board.profile, surprise) {
+        ("h100", _) | (_, Some(Surprise::PowerCapAtRest)) => 7_015,
+        ("b200", _) => 645,
         _ => 0,
     }
 }

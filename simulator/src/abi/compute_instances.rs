@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, array, expect_version};
-use super::partitions::{gpu_instance_calls, handle_of};
+use super::gpu_instances::{gpu_instance_calls, handle_of};
 use super::{Device, handle, on_device};
 use crate::node::Instance;
 
