@@ -23,6 +23,8 @@ pub struct Batch {
     pub open: Vec<Open>,
     /// Settled windows, in order of time for each GPU.
     pub closed: Vec<Closed>,
+    /// GPUs whose account rested and goes on, in order of time.
+    pub resumed: Vec<Resumed>,
     /// Whether it must survive a power loss, not only a kill. So do batches that close a window, and at
     /// least one in ten seconds.
     pub sync: bool,
@@ -49,6 +51,15 @@ impl Sight {
     }
 }
 
+/// The end of a time that is in no account of a GPU: another one sat in its place, or nobody expected it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// From when on its time counts again; nothing goes on from before.
+    pub at: Utc,
+}
+
 /// New raw spans of one GPU.
 ///
 /// They must not overlap the account or stored spans. Spans that end where the account ends or before are
@@ -67,8 +78,9 @@ pub struct Open {
     pub energy_counter: Option<Microjoules>,
 }
 
-/// A settled window of one GPU, of any length. It begins where the GPU's account ends; a hole before it is
-/// settled as `__unobserved__`, one that is settled already is skipped, and one that is so in part is refused.
+/// A settled window of one GPU, of any length. It begins where the GPU's account ends or resumes; another
+/// hole before it is settled as `__unobserved__`, one that is settled already is skipped, and one that is so in
+/// part is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// UUID of the GPU.

@@ -4,6 +4,7 @@
 //! is skipped, since it is accounted; one that begins later has lost its forerunner, whose time becomes
 //! `__unobserved__` first, by name and counted; one that straddles the end would count twice and is refused.
 //! So nothing is counted twice, nothing is left out in silence, and one lost batch does not stop the account.
+//! Only the time in which an account rested is passed over, since it is another GPU's, or nobody's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use rusqlite::{Transaction, TransactionBehavior};
 
-use super::batch::{Acknowledged, Batch, Closed, Open, Sight, SlotTotal};
+use super::batch::{Acknowledged, Batch, Closed, Open, Resumed, Sight, SlotTotal};
 use super::cut::pieces;
 use super::error::{Cause, Error};
 use super::owner::Ledger;
@@ -96,7 +97,7 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
     }
     let mut last: BTreeMap<&Arc<str>, &Closed> = BTreeMap::new();
     for closed in &batch.closed {
-        if close(transaction, draft, closed, batch.now)? {
+        if close(transaction, draft, closed, batch)? {
             last.insert(&closed.gpu, closed);
         }
     }
@@ -106,6 +107,9 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
         write::forget_raw(transaction, gpu)?;
         let until = gpu.settled_until;
         gpu.raw.retain(|from, _| *from >= until);
+    }
+    for resumed in &batch.resumed {
+        resume(transaction, draft, resumed)?;
     }
     for open in &batch.open {
         extend(transaction, draft, open)?;
@@ -156,10 +160,14 @@ fn close(
     transaction: &Transaction<'_>,
     draft: &mut Draft<'_>,
     closed: &Closed,
-    now: Utc,
+    batch: &Batch,
 ) -> Result<bool, Cause> {
+    let now = batch.now;
     let (from, to) = (closed.settlement.from, closed.settlement.to);
-    let settled_until = known(draft, &closed.gpu)?.settled_until;
+    let gpu = known(draft, &closed.gpu)?;
+    let rests = batch.resumed.iter().filter(|resumed| resumed.gpu == closed.gpu && resumed.at <= from);
+    gpu.settled_until = rests.fold(gpu.settled_until, |until, resumed| until.max(resumed.at));
+    let settled_until = gpu.settled_until;
     if to <= from || (from < settled_until && settled_until < to) {
         let gpu = Arc::clone(&closed.gpu);
         return Err(Cause::Window { gpu, from, to, settled_until });
@@ -174,6 +182,18 @@ fn close(
     }
     enter(transaction, draft, closed, now)?;
     Ok(true)
+}
+
+/// Goes on with an account that rested, with nothing from before.
+fn resume(transaction: &Transaction<'_>, draft: &mut Draft<'_>, resumed: &Resumed) -> Result<(), Cause> {
+    let gpu = known(draft, &resumed.gpu)?;
+    if resumed.at <= gpu.settled_until {
+        return Ok(());
+    }
+    (gpu.settled_until, gpu.seen, gpu.holdings) = (resumed.at, resumed.at, Arc::new([]));
+    gpu.raw.retain(|from, _| *from >= resumed.at);
+    write::resumed(transaction, gpu)?;
+    Ok(write::forget_raw(transaction, gpu)?)
 }
 
 /// The account of a hole: nobody's word on it has come, so neither holdings nor activity are known. Its

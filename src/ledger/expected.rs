@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
@@ -26,7 +26,7 @@ pub struct Expected {
     pub bus: Arc<str>,
     /// Where it is.
     pub whereabouts: Whereabouts,
-    /// Since when, in account time.
+    /// Since when, in account time; where its account rests, since when that does.
     pub since: Utc,
 }
 
@@ -112,15 +112,13 @@ fn forgotten(path: &Path, uuid: &str, now: Utc) -> Result<bool, Cause> {
     let _lock = Lock::take(path)?;
     let connection = schema::writer(path)?;
     create(&connection)?;
-    let bus: Option<Option<String>> = connection
-        .query_row(
-            "SELECT pci_bus_id FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id WHERE uuid = ?1",
-            [uuid],
-            |row| row.get(0),
-        )
-        .optional()?;
-    let Some(bus) = bus else { return Ok(false) };
-    let bus = bus.unwrap_or_default().into();
-    store(&connection, &Expected { gpu: uuid.into(), bus, whereabouts: Whereabouts::Forgotten, since: now })?;
+    let Some(Listed { expected, .. }) =
+        list(&connection)?.into_iter().find(|listed| *listed.expected.gpu == *uuid)
+    else {
+        return Ok(false);
+    };
+    // An account that rests goes on resting since then.
+    let since = if expected.whereabouts.rests() { expected.since } else { now };
+    store(&connection, &Expected { whereabouts: Whereabouts::Forgotten, since, ..expected })?;
     Ok(true)
 }

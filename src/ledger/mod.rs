@@ -32,7 +32,7 @@ mod statement;
 mod timeline;
 mod write;
 
-pub use batch::{Acknowledged, Batch, Closed, Open, Sight, SlotTotal};
+pub use batch::{Acknowledged, Batch, Closed, Open, Resumed, Sight, SlotTotal};
 pub use bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
 pub use book::{Book, Price, Tariff};
 pub use error::{Cause, Error};

@@ -11,7 +11,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::batch::{Batch, Closed, Open, Sight};
+use super::batch::{Batch, Closed, Open, Resumed, Sight};
 use super::expected::Expected;
 use super::merge::{Fit, shorten};
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
@@ -46,6 +46,7 @@ struct Waiting {
     expected: BTreeMap<Arc<str>, Expected>,
     holders: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, Line>,
+    resumed: Vec<Resumed>,
     pressure: Pressure,
 }
 
@@ -135,6 +136,13 @@ impl Waiting {
                 }
             }
         }
+        for resumed in batch.resumed {
+            // Nothing goes on from before.
+            if let Some(line) = self.gpus.get_mut(&resumed.gpu) {
+                (line.replaced, line.energy_counter) = (None, None);
+            }
+            self.resumed.push(resumed);
+        }
         for open in batch.open {
             let line = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
             line.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
@@ -151,6 +159,7 @@ impl Waiting {
             sights: std::mem::take(&mut self.sights).into_values().collect(),
             expected: std::mem::take(&mut self.expected).into_values().collect(),
             holders: std::mem::take(&mut self.holders).into_values().collect(),
+            resumed: std::mem::take(&mut self.resumed),
             sync: std::mem::take(&mut self.sync),
             ..Batch::default()
         };

@@ -61,7 +61,7 @@ impl Ledger {
 
 /// The batch of each GPU alone.
 fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch { now, sights, expected, holders, open, closed, sync } = batch;
+    let Batch { now, sights, expected, holders, open, closed, resumed, sync } = batch;
     let mut parts = BTreeMap::<Arc<str>, Batch>::new();
     let empty = || Batch { now, sync, holders: holders.clone(), ..Batch::default() };
     for sight in sights {
@@ -73,6 +73,9 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
     for closed in closed {
         parts.entry(Arc::clone(&closed.gpu)).or_insert_with(empty).closed.push(closed);
     }
+    for resumed in resumed {
+        parts.entry(Arc::clone(&resumed.gpu)).or_insert_with(empty).resumed.push(resumed);
+    }
     for open in open {
         parts.entry(Arc::clone(&open.gpu)).or_insert_with(empty).open.push(open);
     }
@@ -81,10 +84,15 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
 
 /// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
 fn steps(part: Batch) -> Vec<Batch> {
-    let Batch { now, sights, expected, holders, open, closed, sync } = part;
+    let Batch { now, sights, expected, holders, open, closed, resumed, sync } = part;
     let empty = || Batch { now, sync, ..Batch::default() };
     let mut steps = vec![Batch { sights, expected, holders, ..empty() }];
-    steps.extend(closed.into_iter().map(|closed| Batch { closed: vec![closed], ..empty() }));
+    for closed in closed {
+        // What rests later must not be passed by.
+        let before = resumed.iter().filter(|resumed| resumed.at <= closed.settlement.from).cloned();
+        steps.push(Batch { resumed: before.collect(), closed: vec![closed], ..empty() });
+    }
+    steps.push(Batch { resumed, ..empty() });
     steps.extend(open.into_iter().map(|open| Batch { open: vec![open], ..empty() }));
     steps
 }

@@ -93,6 +93,18 @@ pub(super) fn energy_counter(
     Ok(())
 }
 
+/// Where an account goes on that rested: what it carried is of another time.
+pub(super) fn resumed(connection: &Connection, gpu: &Gpu) -> Result<(), Cause> {
+    connection
+        .prepare_cached(
+            "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', holdings = '[]',
+                            energy_counter_uj = NULL
+             WHERE id = ?1",
+        )?
+        .execute(params![gpu.id, stored(gpu.settled_until.0)?])?;
+    Ok(())
+}
+
 /// Where the account stands after its last window.
 pub(super) fn gpu_settled(connection: &Connection, gpu: &Gpu, last: &Settlement) -> Result<(), Cause> {
     connection

@@ -35,6 +35,8 @@ pub(super) struct Account {
     idle: IdlePower,
     /// The last frame, while nothing came between.
     last: Option<Last>,
+    /// Who was there in the last frame, once something came between.
+    who: BTreeMap<HolderId, Arc<Holder>>,
     /// When this agent began to look.
     watched: Utc,
     /// Who holds, as of the last frame; before the first one, as of the agent's last life.
@@ -98,6 +100,7 @@ impl Account {
             energy: None,
             idle: IdlePower::default(),
             last: None,
+            who: BTreeMap::new(),
             watched: at,
             holdings: Arc::default(),
             covered_by: BTreeMap::new(),
@@ -127,13 +130,20 @@ impl Account {
     /// The driver says that the GPU is gone: until a frame comes its time is unavailable.
     pub(super) fn lose(&mut self) {
         self.lost = true;
-        self.last = None;
+        self.part();
+    }
+
+    /// The next frame goes on from nothing.
+    fn part(&mut self) {
+        if let Some(last) = self.last.take() {
+            self.who = last.present.who;
+        }
     }
 
     /// The driver counts the GPU again, through another lane: until now it was unavailable if it was lost, and
     /// the next frame only begins.
     pub(super) fn find(&mut self, at: Utc) {
-        self.last = None;
+        self.part();
         if self.lost && self.cursor < at {
             let held = Arc::clone(&self.holdings);
             self.fill(at, &held, None);
@@ -156,14 +166,14 @@ impl Account {
         self.failed = failed;
     }
 
-    /// Adds the time up to a frame.
+    /// Adds the time up to a frame; how much of it was busy, in nanoseconds.
     pub(super) fn advance(
         &mut self,
         (gpu, at): (&GpuId, Utc),
         frame: &Frame,
         identities: &Identities,
         policy: &Policy,
-    ) {
+    ) -> u64 {
         let last = self.last.take().filter(|last| last.generation == frame.generation);
         let present = self.present(frame, identities, last.as_ref());
         let before = Arc::clone(&self.holdings);
@@ -171,8 +181,8 @@ impl Account {
         self.hold(gpu, &present.who, policy);
         let empty = frame.processes.as_ref().is_ok_and(|list| list.is_empty());
         let drawn = self.energy(at, frame, empty && last.as_ref().is_some_and(|last| last.empty));
-        if last.is_some() && !self.failed {
-            self.add(at, frame, &present, drawn, policy);
+        let busy = if last.is_some() && !self.failed {
+            self.add(at, frame, &present, drawn, policy)
         } else {
             // What the first frame of a plan says of activity covers nothing: it only begins. What broken
             // hardware computes is charged to nobody.
@@ -181,9 +191,11 @@ impl Account {
                 None => self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect(),
             };
             self.fill(at, &both, drawn);
-        }
+            0
+        };
         self.lost = false;
         self.last = Some(Last { generation: frame.generation, present: present.without_weights(), empty });
+        busy
     }
 
     /// Who was there. A list that failed for now is not an empty one: the last one stands.
@@ -193,9 +205,9 @@ impl Account {
         present(known, frame, identities)
     }
 
-    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Policy) {
+    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Policy) -> u64 {
         if at <= self.cursor {
-            return;
+            return 0;
         }
         let length = at.since(self.cursor);
         let known = activity(frame).filter(|(source, _)| covers(*source, length, frame, policy));
@@ -204,10 +216,11 @@ impl Account {
             Some(_) => SlotState::Measured,
             None => SlotState::Unmeasured,
         };
+        let busy = known.map_or(0, |(_, ratio)| share(ratio, length));
         let span = Span {
             state,
             source: known.map_or(ActivitySource::None, |(source, _)| source),
-            busy: known.map_or(0, |(_, ratio)| share(ratio, length)),
+            busy,
             present: present.holders.clone(),
             blind: frame.processes.as_ref().is_err_and(|absence| absence.is_permanent()),
             energy: drawn.map(|(delta, _)| delta),
@@ -221,6 +234,7 @@ impl Account {
             mig: self.mig,
             ..OpenSpan::of(span)
         });
+        busy
     }
 
     fn hold(&mut self, gpu: &GpuId, who: &BTreeMap<HolderId, Arc<Holder>>, policy: &Policy) {

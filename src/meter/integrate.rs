@@ -116,11 +116,12 @@ impl Gpu {
                 IntegralOf::Flow(point) => flow(counter, point, (before, frame), span),
             }
         }
-        let busy = activity(frame).map_or(Err(Absence::NotSupported), |(_, ratio)| {
-            i64::try_from(ratio).map_err(|_| Absence::Rejected)
-        });
-        grow(&mut self.busy, busy, span);
         self.integrate_instances(frame, span);
+    }
+
+    /// Adds what the account took for busy up to the frame, so that the page and the account never differ.
+    pub(super) fn integrate_busy(&mut self, frame: &Frame, busy: u64) {
+        add_to(&mut self.busy, activity(frame).map(|_| busy).ok_or(Absence::NotSupported));
     }
 
     /// Instances are kept by the id of their GPU instance, for ever: when an id is used again, its series go

@@ -11,7 +11,7 @@ use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Nanoseconds, Notice, PciAddress, Stamp, Verdict, Whereabouts, XidCount,
+    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Verdict, Whereabouts, XidCount,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -128,7 +128,7 @@ impl Gpu {
             .bench
             .failed
             .filter(|failed| !(content && slow.is_some_and(|read| read.since(*failed) >= DECIDES)));
-        self.account.fail(self.bench.failed.is_some());
+        self.account.fail(self.bench.has_failed());
     }
 
     /// What is known now. A new life of the GPU ends what only a reset ends.
@@ -169,6 +169,24 @@ impl Gpu {
 }
 
 impl Bench {
+    /// What had failed in the agent's last life still has, unless the GPU was reset since: its energy counter
+    /// then stood here. One of another boot was.
+    pub(super) fn recover(&mut self, failed: Option<Microjoules>, started: Stamp) {
+        self.energy = failed.and_then(|counter| i64::try_from(counter.0).ok());
+        self.failed = failed.map(|_| started);
+    }
+
+    /// Whether the hardware has failed, and not been reset since.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// The driver was loaded anew, which begins with a reset.
+    pub(super) fn renew(&mut self) {
+        self.life += 1;
+        (self.energy, self.failed) = (None, None);
+    }
+
     /// Sees whether the GPU was reset since the last look.
     fn follow(&mut self, presence: Presence, energy: Option<Option<i64>>) {
         let returned = self.gone && presence == Presence::Answers;

@@ -24,11 +24,12 @@ use std::sync::Arc;
 use crate::catalogue::{INTEGRALS, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
-use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
+use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, RecoveredGpu, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, SlotState, Stamp, Utc, Whereabouts,
+    XidCount,
 };
 use crate::nvml::InFlight;
 
@@ -192,12 +193,17 @@ impl Meter {
         self.accounts.recover(&recovered, begun);
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for (uuid, known) in recovered.gpus {
-            let gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun), begun);
+            let failed = had_failed(&known).then_some(known.energy_counter).flatten();
+            let mut gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun), begun);
+            gpu.bench.recover(failed, self.started);
             self.gpus.insert(uuid, gpu);
         }
         for expected in recovered.inventory {
             if let Some(gpu) = self.gpus.get_mut(&expected.gpu) {
-                if expected.whereabouts != Whereabouts::Present {
+                if expected.whereabouts == Whereabouts::Present {
+                    gpu.account.fail(gpu.bench.has_failed());
+                } else {
+                    gpu.bench = Bench::default();
                     gpu.account.lose();
                 }
                 gpu.place.recover(expected);
@@ -245,7 +251,12 @@ impl Meter {
                 let frame: Arc<Frame> = Arc::from(frame);
                 self.counters.observe(&frame);
                 let at = self.timeline.at(frame.begun.boottime);
-                let Some(gpu) = self.gpus.get_mut(&frame.gpu.uuid) else { return };
+                let uuid = &frame.gpu.uuid;
+                if self.gpus.get(uuid).is_some_and(|gpu| gpu.place.whereabouts.rests()) {
+                    // Its lane outlasted the operator's patience, and nobody finds it another time.
+                    self.found(&frame.gpu, &frame.identity.pci_bus_id, batch);
+                }
+                let Some(gpu) = self.gpus.get_mut(uuid) else { return };
                 if gpu.frame.is_none() {
                     let model = Arc::clone(&frame.identity.model);
                     batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
@@ -253,7 +264,8 @@ impl Meter {
                 gpu.place.bring();
                 gpu.learn(&frame, self.policy.level);
                 gpu.integrate(&frame);
-                gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
+                let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
+                gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);
             }
         }
@@ -262,18 +274,11 @@ impl Meter {
     /// Step 3: windows that closed.
     fn settle(&mut self, at: Utc, identities: &Identities, batch: &mut Batch) {
         for (uuid, gpu) in &mut self.gpus {
-            if gpu.place.whereabouts.rests() && gpu.account.settled() >= gpu.place.since {
-                // The time of its place is another GPU's, or nobody's.
+            if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
             }
             gpu.account.identify(identities, &gpu.id, &self.policy);
-            let closed = gpu.account.settle(at, &gpu.id, &self.policy);
-            self.counters.unsettled.inc_by(closed.failed);
-            batch.closed.extend(closed.windows.into_iter().map(|settlement| Closed {
-                gpu: Arc::clone(uuid),
-                settlement,
-                coarse: false,
-            }));
+            gpu.close(at, &self.policy, &self.counters, batch);
             let (spans, energy_counter) = gpu.account.unsent();
             if !spans.is_empty() || energy_counter.is_some() {
                 batch.open.push(Open { gpu: Arc::clone(uuid), spans, energy_counter });
@@ -297,6 +302,13 @@ impl Meter {
     }
 }
 
+/// Whether the agent's last life left a GPU that answered with time that was unavailable, which is what broken
+/// hardware makes of it. A GPU that was lost and came back has one such span before its first good one.
+fn had_failed(known: &RecoveredGpu) -> bool {
+    let unavailable = known.spans.iter().rev().take_while(|span| span.state == SlotState::Unavailable);
+    unavailable.count() >= 2
+}
+
 /// The holder of a standing grant, as far as the grant tells.
 fn granted(standing: &Standing) -> Holder {
     match &standing.selector {
@@ -306,6 +318,20 @@ fn granted(standing: &Standing) -> Holder {
 }
 
 impl Gpu {
+    /// Settles the windows that are over at that time, up to the moment from which the account rests; whether
+    /// there were any.
+    fn close(&mut self, now: Utc, policy: &Policy, counters: &Counters, batch: &mut Batch) -> bool {
+        let closed = self.account.settle((now, self.place.rests_since()), &self.id, policy);
+        counters.unsettled.inc_by(closed.failed);
+        let any = !closed.windows.is_empty();
+        batch.closed.extend(closed.windows.into_iter().map(|settlement| Closed {
+            gpu: Arc::clone(&self.id.uuid),
+            settlement,
+            coarse: false,
+        }));
+        any
+    }
+
     /// Finds out anew what it cannot answer when its plan is another one or the slow tier was read: that hardly
     /// ever changes, and looking through all readings takes its time.
     fn learn(&mut self, frame: &Frame, level: Level) {

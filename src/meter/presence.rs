@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Account, Gpu, Meter};
+use super::{Account, Counters, Gpu, Meter, Policy};
 use crate::host::Pci;
 use crate::host::pci::{address, lends};
-use crate::ledger::{Batch, Expected, Sight};
+use crate::ledger::{Batch, Expected, Resumed, Sight};
 use crate::model::{GpuId, Utc, Whereabouts};
 
 /// What is known of a GPU's place.
@@ -66,6 +66,11 @@ impl Place {
         self.lost || self.uncounted
     }
 
+    /// Since when its account rests, where it does: the time of its place is another GPU's, or nobody's.
+    pub(super) fn rests_since(&self) -> Option<Utc> {
+        self.whereabouts.rests().then_some(self.since)
+    }
+
     /// Why the GPU is not there, for those that are expected.
     pub(super) const fn absence(&self) -> Option<&'static str> {
         match self.whereabouts {
@@ -108,6 +113,18 @@ impl Place {
     }
 }
 
+impl Gpu {
+    /// Its account rested and goes on from now: what came before the rest is settled, the rest is skipped.
+    fn resume(&mut self, policy: &Policy, counters: &Counters, batch: &mut Batch) {
+        while self.close(Utc(u64::MAX), policy, counters, batch) {}
+        self.account = Account::begin(batch.now);
+        if self.place.lost {
+            self.account.lose();
+        }
+        batch.resumed.push(Resumed { gpu: Arc::clone(&self.id.uuid), at: batch.now });
+    }
+}
+
 impl Meter {
     /// The driver's library was opened: it counts anew. What it counted before stays where it was until it
     /// has told of all.
@@ -117,6 +134,7 @@ impl Meter {
             gpu.begins = true;
             if anew {
                 gpu.account.forget_energy();
+                gpu.bench.renew();
             }
         }
     }
@@ -136,7 +154,9 @@ impl Meter {
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
             gpu.begins = true;
             gpu.place.find(bus);
-            if !gpu.place.lost {
+            if gpu.place.whereabouts.rests() {
+                gpu.resume(&self.policy, &self.counters, batch);
+            } else if !gpu.place.lost {
                 gpu.account.find(at);
             }
             if gpu.id != id {
@@ -190,12 +210,15 @@ impl Meter {
             } else {
                 tracing::warn!(%uuid, bus = %place.bus, whereabouts = whereabouts.name(), "a GPU is not there");
             }
-            (place.whereabouts, place.since) = (whereabouts, batch.now);
+            if !(place.whereabouts.rests() && whereabouts.rests()) {
+                place.since = batch.now;
+            }
+            place.whereabouts = whereabouts;
             batch.expected.push(Expected {
                 gpu: Arc::clone(uuid),
                 bus: Arc::clone(&place.bus),
                 whereabouts,
-                since: batch.now,
+                since: place.since,
             });
         }
     }

@@ -1,6 +1,8 @@
 //! Commits, refusals of what does not continue the account, and what a kill leaves.
 
-use gpumeter::ledger::{Batch, Cause, Queue, Reader};
+use std::time::Duration;
+
+use gpumeter::ledger::{Batch, Cause, Queue, Reader, Resumed};
 use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
 
 use crate::world::*;
@@ -335,5 +337,35 @@ fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
         sight.model = model.into();
         ledger.commit(&Batch { now: START, sights: vec![sight], ..Batch::default() }).unwrap();
         assert_eq!(world.sql::<String>("SELECT model FROM gpu"), stored);
+    }
+}
+
+#[test]
+fn the_time_in_which_an_account_rested_is_in_no_row() {
+    let window = |from: u64| whole(0, (after(from), after(from + 15)), "user:a", 5);
+    let resumed = |at| vec![Resumed { gpu: uuid(0), at: after(at) }];
+    let rested =
+        Batch { now: after(100), closed: vec![window(15)], resumed: resumed(100), ..Batch::default() };
+    let goes_on = Batch { now: after(130), closed: vec![window(115)], ..Batch::default() };
+    for joined in [false, true] {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, None);
+        introduced(&mut ledger, 1);
+        settle(&mut ledger, 0, 0..15, "user:a");
+        let queue = Queue::default();
+        queue.offer(rested.clone());
+        if !joined {
+            ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap();
+            let (_copy, recovered) = world.killed().open(101, None);
+            let gpu = &recovered.gpus[&uuid(0)];
+            assert_eq!((gpu.settled_until, gpu.carry.len(), gpu.energy_counter), (after(100), 0, None));
+            assert!(gpu.holdings.is_empty() && gpu.spans.is_empty());
+        }
+        queue.offer(goes_on.clone());
+        let told = ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap();
+        // Of what follows a rest, only a hole is unobserved.
+        assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
+        assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
+        assert_eq!(told.imbalance, 0);
     }
 }

@@ -143,3 +143,41 @@ fn a_gpu_that_the_driver_no_longer_counts_is_unavailable_from_then_on() {
     assert!(unavailable >= 30, "{unavailable}");
     world.balanced();
 }
+
+#[test]
+fn a_grant_that_ends_by_a_reload_ends_on_a_gpu_that_does_not_answer_too() {
+    for lost in [false, true] {
+        let mut world = World::new(&["alice"]);
+        world.run(45, |frame| frame.process(7, 100).busy(100));
+        if lost {
+            world.lose();
+        }
+        world.silence(60);
+        world.reload(&["bob"]);
+        world.silence(600);
+        let held = |name: &str| world.settled()[&holder(name)].parts.held() / SECOND;
+        let (alice, bob) = (held("user:alice"), held("user:bob"));
+        // A window that is open at the reload is held as of its end.
+        assert!((75..=105).contains(&alice), "{alice}");
+        assert!(bob >= 570, "{bob}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn the_time_busy_on_the_page_is_the_time_used_in_the_account() {
+    let mut world = World::new(&["alice"]);
+    let begun = world.busy();
+    world.run(20, |frame| frame.process(7, 100).utilization(70));
+    // Ticks were missed, of which a short sample says nothing, and one came late into a closed window.
+    world.starve(9);
+    world.run(20, |frame| frame.process(7, 100).utilization(100));
+    world.silence(27);
+    world.run(20, |frame| frame.process(7, 100).busy(30));
+    world.xid(48);
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    let busy = world.busy() - begun;
+    world.silence(30);
+    let used: u64 = world.settled().values().map(|row| row.used.total()).sum();
+    assert_eq!(busy, used);
+}

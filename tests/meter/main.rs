@@ -261,3 +261,39 @@ fn the_interval_that_is_published_is_the_one_in_force() {
     world.run(1, |frame| frame);
     assert_eq!(world.interval("medium"), Some(configured));
 }
+
+#[test]
+fn what_the_hardware_failed_at_stays_unavailable_over_a_restart_of_the_agent() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    world.xid(48);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    world.restart(5);
+    let before = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let after = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    assert!(after <= before + 1, "from {before} to {after}");
+    world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
+    world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
+    let reset = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    assert!(reset >= after + 35, "from {after} to {reset}");
+    world.balanced();
+}
+
+#[test]
+fn a_driver_that_was_loaded_anew_has_reset_what_failed() {
+    for anew in [false, true] {
+        let mut world = World::new(&["alice"]);
+        world.run(30, |frame| frame.process(7, 100).busy(100));
+        world.xid(48);
+        world.run(30, |frame| frame.process(7, 100).busy(100));
+        let before = world.settled()[&holder("user:alice")].used.total() / SECOND;
+        // The new driver's counter may be above the old one's when it is first read.
+        world.reopen(anew, &[world::UUID]);
+        world.replan();
+        world.run(90, |frame| frame.process(7, 100).busy(100));
+        let after = world.settled()[&holder("user:alice")].used.total() / SECOND;
+        assert_eq!(after >= before + 60, anew, "from {before} to {after}");
+        world.balanced();
+    }
+}

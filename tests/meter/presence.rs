@@ -61,32 +61,66 @@ fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones()
     assert_eq!(world.presence(), Some((false, Some("replaced"))));
     assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(1)), "an index is sticky");
     world.silence(60);
-    let rests = world.settled_seconds();
-    assert!((40..=60).contains(&rests), "what was used of it is settled: {rests}");
+    assert_eq!(world.settled_seconds(), 40, "to the moment, though that is within a window");
     world.silence(600);
-    assert_eq!(world.settled_seconds(), rests);
+    assert_eq!(world.settled_seconds(), 40);
     world.restart_silent(10);
     world.silence(60);
     assert_eq!(world.presence(), Some((false, Some("replaced"))), "another life of the agent knows it");
-    assert_eq!(world.settled_seconds(), rests);
+    assert_eq!(world.settled_seconds(), 40);
     world.balanced();
 }
 
 #[test]
-fn a_replaced_gpu_that_comes_back_goes_on_and_was_unavailable_meanwhile() {
+fn the_time_of_one_place_is_counted_once_whichever_gpu_sits_there() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    world.silence(3);
+    world.reopen(false, &[UUID]);
+    world.replan();
+    busy(&mut world, 7);
     world.reopen(false, &[OTHER]);
     world.silence(600);
     world.reopen(false, &[UUID]);
     assert_eq!(world.presence(), Some((true, None)));
     world.replan();
     busy(&mut world, 60);
-    let [held, used, idle, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
-    assert!(unavailable >= 599, "{unavailable}");
-    assert_eq!(idle, 0);
-    assert!(held.abs_diff(used + unmeasured + unavailable) <= 3);
-    assert!(world.settled_seconds() >= 680, "{}", world.settled_seconds());
+    assert_eq!(world.seconds_of(OTHER), 3 + 600);
+    // The last whole window that ended ten seconds ago.
+    assert_eq!(world.settled_seconds() + world.seconds_of(OTHER), (40 + 3 + 7 + 600 + 60 - 10) / 15 * 15);
+    assert!(!world.settled().contains_key(&holder("__unobserved__")), "{:?}", world.settled());
+    world.balanced();
+}
+
+#[test]
+fn a_replaced_gpu_that_is_forgotten_counts_no_time_between() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    world.silence(300);
+    world.forget();
+    world.silence(300);
+    assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
+    world.restart_silent(10);
+    world.silence(60);
+    assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
+}
+
+#[test]
+fn a_gpu_that_answers_after_it_was_forgotten_is_expected_again() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.lose();
+    world.forget();
+    world.silence(300);
+    assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
+    // Its lane never ended, so nobody finds it.
+    world.replan();
+    busy(&mut world, 100);
+    assert_eq!(world.presence(), Some((true, None)));
+    // From its first frame on, at second 341.
+    assert_eq!(world.settled_seconds(), 40 + (40 + 300 + 100 - 10) / 15 * 15 - 341);
     world.balanced();
 }
 

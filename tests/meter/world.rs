@@ -119,7 +119,7 @@ pub(crate) struct World {
     acknowledged: Vec<gpumeter::ledger::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
     counters: BTreeMap<HolderId, Row>,
-    slot: u64,
+    slots: BTreeMap<Arc<str>, u64>,
     imbalance: i128,
     pci: Option<Arc<Pci>>,
 }
@@ -138,16 +138,7 @@ impl World {
     }
 
     fn with(users: &[&str], presence: bool) -> Self {
-        let share = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
-        let standing: Vec<Standing> = users
-            .iter()
-            .map(|user| Standing {
-                id: (*user).into(),
-                gpu: GpuSelector::All,
-                fraction: share,
-                selector: Selector::User((*user).into()),
-            })
-            .collect();
+        let standing = equal_shares(users);
         let directory = tempfile::tempdir().unwrap();
         // On the grid of windows, so that expectations are whole.
         let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
@@ -165,7 +156,7 @@ impl World {
             acknowledged: Vec::new(),
             snapshot: None,
             counters: BTreeMap::new(),
-            slot: 0,
+            slots: BTreeMap::new(),
             imbalance: 0,
             pci: None,
         };
@@ -174,6 +165,12 @@ impl World {
         }
         world.first_frame();
         world
+    }
+
+    /// From the next pulse on these users hold equal shares.
+    pub(crate) fn reload(&mut self, users: &[&str]) {
+        self.standing = equal_shares(users);
+        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
     }
 
     pub(crate) fn know(&mut self, pid: u32, user: &str) {
@@ -375,9 +372,8 @@ impl World {
             row.dynamic = counter.energy_dynamic.0;
             row.energy = counter.energy_static.0 + counter.energy_dynamic.0;
         }
-        if let Some(total) = acknowledged.slots.get(UUID) {
-            self.slot = total.slot.0;
-        }
+        let slots = acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.slot.0));
+        self.slots.extend(slots);
         self.imbalance = acknowledged.imbalance;
         self.acknowledged.push(acknowledged);
     }
@@ -388,13 +384,18 @@ impl World {
     }
 
     pub(crate) fn settled_seconds(&self) -> u64 {
-        self.slot / SECOND
+        self.seconds_of(UUID)
+    }
+
+    /// GPU time that was settled of a GPU.
+    pub(crate) fn seconds_of(&self, uuid: &str) -> u64 {
+        self.slots.get(uuid).map_or(0, |slot| slot / SECOND)
     }
 
     /// L1 over all that was settled.
     pub(crate) fn balanced(&self) {
         let held: u64 = self.counters.values().map(|row| row.parts.held()).sum();
-        assert_eq!(held, self.slot);
+        assert_eq!(Some(&held), self.slots.get(UUID));
         assert_eq!(self.imbalance, 0);
     }
 
@@ -419,6 +420,11 @@ impl World {
         })
     }
 
+    /// What the page shows as time busy, in nanoseconds.
+    pub(crate) fn busy(&self) -> u64 {
+        u64::try_from(self.snapshot.as_ref().unwrap().gpus[0].busy.unwrap()).unwrap()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.snapshot.as_ref().unwrap().gpus[0].is_up()
     }
@@ -432,7 +438,11 @@ fn open(directory: &TempDir, standing: &[Standing], presence: bool, now: Stamp) 
     let opening = Opening { boot_id: "boot".into(), now, book: None };
     let (ledger, recovered): (Ledger, Recovered) =
         Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-    let policy = Policy {
+    (ledger, Meter::new(Arc::new(policy(standing, presence)), now, Some(recovered)))
+}
+
+fn policy(standing: &[Standing], presence: bool) -> Policy {
+    Policy {
         level: Level::Full,
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
         standing: standing.to_vec(),
@@ -441,6 +451,16 @@ fn open(directory: &TempDir, standing: &[Standing], presence: bool, now: Stamp) 
         processes: 100,
         series: 20_000,
         prices: Vec::new(),
+    }
+}
+
+fn equal_shares(users: &[&str]) -> Vec<Standing> {
+    let fraction = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
+    let share = |user: &&str| Standing {
+        id: (*user).into(),
+        gpu: GpuSelector::All,
+        fraction,
+        selector: Selector::User((*user).into()),
     };
-    (ledger, Meter::new(Arc::new(policy), now, Some(recovered)))
+    users.iter().map(share).collect()
 }

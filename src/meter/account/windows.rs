@@ -45,8 +45,13 @@ impl Account {
         }
     }
 
-    /// Settles the windows whose closing delay is over.
-    pub(in crate::meter) fn settle(&mut self, now: Utc, gpu: &GpuId, policy: &Policy) -> ClosedWindows {
+    /// Settles the windows whose closing delay is over, up to the `last` moment of the account where it has one.
+    pub(in crate::meter) fn settle(
+        &mut self,
+        (now, last): (Utc, Option<Utc>),
+        gpu: &GpuId,
+        policy: &Policy,
+    ) -> ClosedWindows {
         let mut closed = ClosedWindows::default();
         let delay = CLOSING_DELAY.max(Nanoseconds(2 * policy.intervals[0].0));
         if self.last.is_none() && now < self.watched.plus(delay) {
@@ -54,8 +59,8 @@ impl Account {
             return closed;
         }
         for _ in 0..WINDOWS_PER_PULSE {
-            let end = window_end(self.settled);
-            if now < end.plus(delay) {
+            let end = last.map_or(window_end(self.settled), |last| window_end(self.settled).min(last));
+            if end <= self.settled || now < end.plus(delay) {
                 break;
             }
             if self.cursor < end {
@@ -79,7 +84,8 @@ impl Account {
     }
 
     /// Closes a window's end in which no frame came: by those who held before it, as far as that can be
-    /// known. Presence of another life of the agent cannot.
+    /// known. Presence of another life of the agent cannot. From there on the operator's grants are those of
+    /// now: one that a reload took back ends within the closing delay, though no frame tells of it.
     fn silence(&mut self, end: Utc, gpu: &GpuId, policy: &Policy) {
         let before = Arc::clone(&self.holdings);
         if self.cursor < self.watched {
@@ -92,6 +98,8 @@ impl Account {
             }
         } else {
             self.fill(end, &before, None);
+            let who = self.last.as_ref().map_or_else(|| self.who.clone(), |last| last.present.who.clone());
+            self.hold(gpu, &who, policy);
         }
     }
 
