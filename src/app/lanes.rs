@@ -74,6 +74,9 @@ struct Nameless {
     seen: Option<(InFlight, Stamp, bool)>,
 }
 
+/// Who opens the driver, among those without a name.
+const ENUMERATE: &str = "enumerate";
+
 /// How long a call without a name may last before it is told.
 const LONG: Nanoseconds = Nanoseconds::from_seconds(2);
 
@@ -114,7 +117,7 @@ impl Cadence {
 pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartError> {
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
-    let thread = Thread::start("enumerate", move || enumerate(path, &shared_by_thread))?;
+    let thread = Thread::start(ENUMERATE, move || enumerate(path, &shared_by_thread))?;
     lock(shared).thread = Some(thread);
     Ok(())
 }
@@ -122,15 +125,22 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
 /// The driver calls that are being made, by UUID. One that no GPU can be named for is logged when it is long.
 pub(super) fn in_flight(shared: &Shared) -> BTreeMap<Arc<str>, InFlight> {
     let mut lanes = lock(shared);
-    for nameless in &mut lanes.nameless {
-        nameless.look();
+    let Lanes { nameless, errors, .. } = &mut *lanes;
+    for nameless in nameless {
+        if nameless.look() {
+            let collector =
+                if &*nameless.who == ENUMERATE { "driver".into() } else { Arc::clone(&nameless.who) };
+            *errors.entry((collector, "no_answer")).or_default() += 1;
+        }
     }
     lanes.slots.iter().filter_map(|(uuid, slot)| Some((Arc::clone(uuid), slot.in_flight()?))).collect()
 }
 
 impl Nameless {
-    fn look(&mut self) {
+    /// Looks at its call; true, and logged, when that begins to be long.
+    fn look(&mut self) -> bool {
         let now = system_now();
+        let was_told = self.told();
         self.seen = self.slot.in_flight().map(|call| match self.seen {
             Some((seen, first, told)) if seen == call => {
                 let long = now.since(first) > LONG;
@@ -141,6 +151,12 @@ impl Nameless {
             }
             _ => (call, now, false),
         });
+        self.told() && !was_told
+    }
+
+    /// Whether it is in a call that was told to be long.
+    fn told(&self) -> bool {
+        self.seen.is_some_and(|(.., told)| told)
     }
 }
 
@@ -158,10 +174,12 @@ pub(super) fn search(shared: &Shared) -> Search {
     }
 }
 
-/// Whether the driver can be used; unknown until it has answered.
+/// Whether the driver can be used; unknown until it has answered, or has not for so long that it is told.
 pub(super) fn driver_ok(shared: &Shared) -> Option<bool> {
-    match lock(shared).search {
-        Search::Pending => None,
+    let lanes = lock(shared);
+    let hangs = |nameless: &Nameless| &*nameless.who == ENUMERATE && nameless.told();
+    match lanes.search {
+        Search::Pending => lanes.nameless.iter().any(hangs).then_some(false),
         Search::Found(_) => Some(true),
         Search::Failed => Some(false),
     }
@@ -182,7 +200,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Lanes> {
 /// Opens the driver, session after session.
 fn enumerate(path: Option<PathBuf>, shared: &Arc<Shared>) {
     let slot = CallSlot::default();
-    watch(shared, "enumerate".into(), &slot);
+    watch(shared, ENUMERATE.into(), &slot);
     let mut driver = Driver::default();
     while let Some(end) = shared.orders.may_open(&shared.stop) {
         driver.rest(&end);

@@ -44,6 +44,14 @@ impl CallSlot {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Shows a call that does not pass the door, for as long as it takes.
+    pub(super) fn during<T>(&self, call: InFlight, make: impl FnOnce() -> T) -> T {
+        self.set(Some(call));
+        let answer = make();
+        self.set(None);
+        answer
+    }
+
     fn set(&self, call: Option<InFlight>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }

@@ -9,7 +9,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::NvmlLib;
 use thiserror::Error;
 
+use super::door::{CallSlot, InFlight};
 use super::recording::Recorder;
+use crate::clock::Clock;
 
 /// What the loader is asked for first: it knows `LD_LIBRARY_PATH` and its own cache.
 const SONAME: &str = "libnvidia-ml.so.1";
@@ -110,6 +112,13 @@ impl Library {
             Some(path) => Self::at(path),
             None => first(places(), Self::at),
         }
+    }
+
+    /// As [`open`](Self::open), and `slot` shows meanwhile that it is in `nvmlInit_v2`: a sick driver hangs the
+    /// first who asks, and a mount that is gone the loader before it.
+    pub fn open_seen(path: Option<&Path>, slot: &CallSlot, clock: &Clock) -> Result<Arc<Self>, OpenError> {
+        let init = InFlight { function: "nvmlInit_v2", since: clock.now().boottime };
+        slot.during(init, || Self::open(path))
     }
 
     fn at(path: &Path) -> Result<Arc<Self>, OpenError> {

@@ -169,6 +169,27 @@ fn a_driver_that_was_unloaded_is_back_within_seconds_of_its_return() {
 }
 
 #[test]
+fn a_driver_whose_init_does_not_return_is_named_and_taken_up_when_it_does() {
+    let demo = started();
+    succeeded(&tell(&demo, &["quiesce"]));
+    demo.faults(
+        r#"[{"function": "nvmlInit_v2", "hang": true}, {"function": "nvmlInitWithFlags", "hang": true}]"#,
+    );
+    // The answer to it waits for the driver.
+    let resume =
+        program().args(["resume", "--socket"]).arg(demo.directory.path().join("control.sock")).spawn();
+    let page = demo.agent.wait_for("the fault", |page| {
+        page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
+    });
+    assert_eq!(page.value("gpumeter_collector_errors_total", &["reason=\"no_answer\""]), Some("1"));
+    assert!(demo.agent.log().contains("nvmlInit_v2"), "{}", demo.agent.log());
+    demo.faults("[]");
+    let page = demo.agent.wait_for("recovery", |page| up(page) == 8);
+    assert_eq!(page.value("gpumeter_collector_success", &["collector=\"driver\""]), Some("1"));
+    resume.unwrap().wait().unwrap();
+}
+
+#[test]
 fn a_container_whose_library_was_replaced_closes_its_ledger_and_asks_to_be_restarted() {
     let mut demo = started();
     let marks = demo.directory.path().join("host/run");

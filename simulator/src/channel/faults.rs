@@ -1,11 +1,12 @@
 //! The faults file: calls that are slow, never return, fail or answer garbage, as long as the file says so.
 //!
 //! In: the file `faults`, looked at again at most every 20 ms of real time. Out: a delay before the call
-//! goes on, a hang until the fault leaves the file, an error code in place of an answer, or the word that
-//! the answer is to be garbage. A fault with `lock` holds the driver meanwhile: all other calls wait, of
+//! goes on, a hang until the fault leaves the file, a write to a file that may not return, an error code in
+//! place of an answer, or the word that the answer is to be garbage. A fault with `lock` holds the driver meanwhile: all other calls wait, of
 //! other processes too. A broken file leaves the former faults in force.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::thread;
@@ -47,6 +48,9 @@ struct Fault {
     /// The driver is held while the delay or hang lasts.
     #[serde(default)]
     lock: bool,
+    /// The call writes one byte there: on a frozen file system no signal ends it.
+    #[serde(default)]
+    write: Option<PathBuf>,
     /// What the call answers instead, after delay and hang; 0: what it would.
     #[serde(default)]
     code: u32,
@@ -167,6 +171,11 @@ impl Faults {
         while hits.iter().any(|fault| fault.hang && self.stands(fault, call)) {
             thread::sleep(HANG_STEP);
         }
+        for path in hits.iter().filter_map(|fault| fault.write.as_ref()) {
+            // A file that cannot be written holds nobody.
+            let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            let _ = file.and_then(|mut file| file.write_all(b"."));
+        }
         drop(held);
     }
 
@@ -245,6 +254,21 @@ mod tests {
         assert_eq!(look(&faults), 2);
         fs::remove_file(&faults.path).unwrap();
         assert_eq!(look(&faults), 0);
+    }
+
+    #[test]
+    fn a_call_that_writes_leaves_one_byte_however_often_and_one_that_cannot_goes_on() {
+        let faults = at("write", "[]");
+        let byte = faults.path.with_extension("byte");
+        let _ = fs::remove_file(&byte);
+        let text = serde_json::json!([{"function": "a", "write": byte}, {"function": "a", "write": "/nonexistent/x"}]);
+        fs::write(&faults.path, text.to_string()).unwrap();
+        assert_eq!(look(&faults), 2);
+        for number in 0..3 {
+            let call = Call { function: "a", gpu: Some(1), seed: 1, number, elapsed: &|| 0 };
+            assert!(faults.suffer(call).is_ok_and(|suffered| suffered.waited));
+        }
+        assert_eq!(fs::read(&byte).unwrap(), b".");
     }
 
     #[test]

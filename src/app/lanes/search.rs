@@ -90,7 +90,7 @@ pub(super) fn open(
 }
 
 fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Library>, u32), Problem> {
-    let library = Library::open(path).map_err(|error| {
+    let library = Library::open_seen(path, slot, &shared.clock).map_err(|error| {
         // A simulated library says in a file beside it what it could not tell by a return code.
         let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
         let reason = match error {
