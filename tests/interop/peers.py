@@ -140,12 +140,15 @@ def start_all_smi(suite, demo, gpus):
 
 
 def settled(url, processes, power, gpus, program):
-    """A page's series by family, when it shows processes and all GPUs, twice the same: it reads one by one."""
+    """A page's series by family, when it shows processes on GPUs and all GPUs, twice the same: it reads one by one.
+
+    all-smi lists every process of the host, and on a busy one those off the GPUs are never twice the same.
+    """
     former = []
 
     def look():
         page = families(harness.get(url)[0])
-        shown = [sorted(map(repr, page.get(family, ()))) for family in (processes, power)]
+        shown = [sorted(repr(one) for one in page.get(family, ()) if one[1]) for family in (processes, power)]
         whole = shown[0] and len(shown[1]) == gpus and shown == former
         former[:] = shown
         return page if whole else None
