@@ -244,7 +244,7 @@ impl Lane {
         for ask in &gpm.metrics {
             // The factor is applied before rounding: half a percent is not nothing.
             let value = answer.and_then(|()| gpm.pair.value(ask.from, ask.times));
-            self.readings.put_times(&mut self.door, ask, value, 1);
+            self.readings.put_rate(&mut self.door, ask, value);
         }
     }
 

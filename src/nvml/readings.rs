@@ -35,21 +35,7 @@ impl Readings {
 
     /// Takes the answer to one question.
     pub(super) fn put<T>(&mut self, door: &mut Door, ask: &Ask<T>, answer: Result<i64, Absence>) {
-        self.put_times(door, ask, answer, ask.times);
-    }
-
-    /// Takes an answer to which another factor applies than the row's.
-    pub(super) fn put_times<T>(
-        &mut self,
-        door: &mut Door,
-        ask: &Ask<T>,
-        answer: Result<i64, Absence>,
-        times: i64,
-    ) {
-        let mut reading = believe(answer, times, ask.unit);
-        if reading == Err(Absence::Rejected) {
-            door.reject(Rejection::OutOfRange, 1);
-        }
+        let mut reading = believed(door, ask, answer, ask.times);
         if let Some(Some(counter)) = self.counters.get_mut(ask.point) {
             let grown = reading.and_then(|value| counter.take(value));
             if grown.is_err() && reading.is_ok() {
@@ -57,6 +43,13 @@ impl Readings {
             }
             reading = grown;
         }
+        self.set(ask.point, reading);
+    }
+
+    /// Takes what a pair of samples says, in the family's unit: it tells of the time between them, so also
+    /// what becomes a counter later may be less than the last time.
+    pub(super) fn put_rate<T>(&mut self, door: &mut Door, ask: &Ask<T>, answer: Result<i64, Absence>) {
+        let reading = believed(door, ask, answer, 1);
         self.set(ask.point, reading);
     }
 
@@ -76,6 +69,15 @@ impl Readings {
     pub(super) fn all(&self) -> Box<[Reading]> {
         self.values.clone()
     }
+}
+
+/// The answer in the family's unit; one that cannot be is counted.
+fn believed<T>(door: &mut Door, ask: &Ask<T>, answer: Result<i64, Absence>, times: i64) -> Reading {
+    let reading = believe(answer, times, ask.unit);
+    if reading == Err(Absence::Rejected) {
+        door.reject(Rejection::OutOfRange, 1);
+    }
+    reading
 }
 
 impl Counter {
