@@ -40,6 +40,10 @@ pub(crate) fn page(node: &Node<'_>) -> String {
 fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("driver")).unwrap();
+    let faults = node.scenario.with_extension("faults");
+    if faults.exists() {
+        std::fs::copy(faults, directory.path().join("driver/faults")).unwrap();
+    }
     let state = PageState {
         held: true,
         origin: Nanoseconds(0),
@@ -65,7 +69,7 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
     let config = directory.join("config.yaml");
     let level = node.level.name();
     let text = format!(
-        "sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\n"
+        "sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\nlimits:\n  birth_delay: 0s\n"
     );
     std::fs::write(&config, text).unwrap();
     let mut command = crate::running::program();

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections import Counter
 
@@ -23,8 +24,13 @@ def nodes(suite):
 def node(suite, scenario, level):
     name = f"{scenario.stem} at {level}"
     gpus = sum(group.get("count", 1) for group in json.loads(scenario.read_text())["gpus"])
+    state = suite.folder / f"{scenario.stem}-{level}"
+    faults = scenario.with_suffix(".faults")
+    if faults.exists():
+        (state / "driver").mkdir(parents=True)
+        shutil.copy(faults, state / "driver/faults")
     demo = Demo(
-        suite, "--speed", "30", scenario=scenario, state=suite.folder / f"{scenario.stem}-{level}",
+        suite, "--speed", "30", scenario=scenario, state=state,
         config=f"sampling: {{level: {level}}}\nattribution: {{presence: true}}\n"
                "prices: {currency: EUR, rates: [{gpu_hour: 2.4}]}\n",
         awaited="gpumeter_build_info{")
