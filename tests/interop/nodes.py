@@ -10,9 +10,10 @@ import harness
 from harness import ROOT, Demo
 
 NODES = sorted((ROOT / "tests/golden/nodes").glob("*.json"))
-# The most series per GPU; what comes with tenants, holdings, processes, MIG instances and XIDs comes on top.
+# The most series per GPU, the agent's own among them; what comes with the account and its price, holdings,
+# processes, MIG instances and XIDs comes on top.
 MOST = {"lean": 40, "standard": 100}
-ON_TOP = re.compile(r"gpu_(tenant|holding|process|mig|xid_(errors|last|info))")
+ON_TOP = re.compile(r"gpu_(tenant|slot|cost|holding|process|mig|xid_(errors|last|info))")
 
 
 def nodes(suite):
@@ -45,7 +46,7 @@ def node(suite, scenario, level):
     counts = Counter(
         match[1]
         for line in text.splitlines()
-        if not ON_TOP.match(line) and (match := re.match(r'gpu_[^ {]*\{gpu="\d+",uuid="([^"]*)"', line)))
+        if not ON_TOP.match(line) and (match := re.match(r'gpu(?:meter)?_[^ {]*\{gpu="\d+",uuid="([^"]*)"', line)))
     suite.expect(len(counts) == gpus, f"{name}: {len(counts)} GPUs have series, not {gpus}")
     for uuid, count in counts.items():
         suite.expect(count <= MOST.get(level, count), f"{name}: {uuid} has {count} series, more than {MOST.get(level)}")
