@@ -160,10 +160,20 @@ impl Node {
         Self { host, gpus, slots, driver_version, settled }
     }
 
-    /// Whether the driver has the field ids of 580.82, which moved 251-273.
-    pub(crate) fn renumbered_fields(&self) -> bool {
+    /// The first field id that the driver does not know.
+    pub(crate) fn fields(&self) -> u32 {
+        self.host.scenario.persona.fields()
+    }
+
+    /// The field of the first of three times that clocks were held down: 575 put it before the power-smoothing
+    /// fields, 580.82 behind them. Older drivers have none of them.
+    pub(crate) fn slowdown_field(&self) -> Option<u32> {
         let mut parts = self.driver_version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-        (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (580, 82)
+        match (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) {
+            version if version >= (580, 82) => Some(269),
+            version if version >= (575, 0) => Some(251),
+            _ => None,
+        }
     }
 
     /// What calls about a GPU owe, or those about none; none where calls take no time.

@@ -106,6 +106,12 @@ impl Persona {
         missing
     }
 
+    /// The first field id that its driver does not know.
+    pub(crate) fn fields(self) -> u32 {
+        let known = since::FIELDS.iter().rev().find(|(version, _)| *version <= self.cuda_version());
+        known.map_or(0, |(_, fields)| *fields)
+    }
+
     pub(crate) fn lacks(self, function: &str) -> bool {
         if self == Self::Plain {
             return false;
@@ -141,6 +147,13 @@ mod tests {
         assert!(lacks("r590", "nvmlDeviceGetRemappedRows_v2") && !lacks("r590", "nvmlDeviceGetRemappedRows"));
         assert!(Persona::names().all(|name| Persona::named(name).is_some()));
         assert!(Persona::Plain.missing().is_empty() && Persona::R470.missing().len() > 100);
+    }
+
+    #[test]
+    fn an_older_driver_knows_fewer_fields() {
+        let fields = |name: &str| Persona::named(name).map(Persona::fields);
+        assert_eq!(["r470", "early_535", "r545_double_tag"].map(fields), [Some(161), Some(197), Some(197)]);
+        assert_eq!((Persona::Plain.fields(), fields("r590")), (274, Some(289)));
     }
 
     #[test]

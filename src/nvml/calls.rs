@@ -150,7 +150,12 @@ impl Values {
 
     /// One value of the answer of its [`function`].
     pub(super) fn get(&self, value: CallValue) -> Result<u64, Absence> {
-        self.0.get(place(value).1).copied().flatten().ok_or(Absence::NotSupported)
+        let absence = match value {
+            // Only the second version of the function has it.
+            CallValue::MemoryReserved => Absence::NoSymbol,
+            _ => Absence::NotSupported,
+        };
+        self.0.get(place(value).1).copied().flatten().ok_or(absence)
     }
 }
 
@@ -306,6 +311,6 @@ mod tests {
     fn a_value_that_the_answer_does_not_hold_is_absent() {
         let first_version = Values::of([100, 40, 60]);
         assert_eq!(first_version.get(CallValue::MemoryFree), Ok(60));
-        assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NotSupported));
+        assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NoSymbol));
     }
 }

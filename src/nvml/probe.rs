@@ -97,7 +97,12 @@ impl Facts {
         Some(match source {
             Source::Field { id, scope, times } => Way::Field { field: Field::one(id, scope), times },
             Source::Renumbered { before, since, times } => {
-                let id = if self.driver? < RENUMBERED { before } else { since };
+                let id = match self.driver? {
+                    // There, both numbers are of other fields.
+                    driver if driver < NUMBERED => return None,
+                    driver if driver < RENUMBERED => before,
+                    _ => since,
+                };
                 Way::Field { field: Field::one(id, 0), times }
             }
             Source::Is { id, value } => {
@@ -136,6 +141,9 @@ impl Way {
         }
     }
 }
+
+/// The driver that brought the fields of [`Source::Renumbered`]: 575 (its header; that of 570 has other fields there).
+const NUMBERED: (u32, u32) = (575, 0);
 
 /// `580.95.05` to 580 and 95.
 fn driver(version: &str) -> Option<(u32, u32)> {
@@ -317,7 +325,8 @@ mod tests {
     #[test]
     fn a_renumbered_field_is_asked_by_the_number_that_the_driver_knows() {
         let of = |version: &str| id(Facts { driver: driver(version), links: 0 }, THROTTLE);
-        assert_eq!(of("570.124.06"), Some(251));
+        assert_eq!(of("570.124.06"), None);
+        assert_eq!(of("575.51.03"), Some(251));
         assert_eq!(of("580.65.06"), Some(251));
         assert_eq!(of("580.82.07"), Some(269));
         assert_eq!(of("590.48.01"), Some(269));

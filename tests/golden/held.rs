@@ -1,5 +1,8 @@
 //! A node in held time: the test moves the clock tick by tick, so that every value is the same every time.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +25,8 @@ const PULSE: u64 = SECOND / 5;
 /// 2026-03-01T00:00:00Z, on the grid of the account's windows.
 const BEGIN: Utc = Utc(1_772_323_200 * SECOND);
 const BOOT: u64 = 1_000 * SECOND;
+/// The name of the threads that read a GPU each.
+const LANE: &str = "lane";
 
 /// The page after so many ticks. A lane that was late for a tick read at another time: then all is done
 /// again, more slowly.
@@ -40,6 +45,10 @@ pub(crate) fn page(node: &Node<'_>) -> String {
 fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("driver")).unwrap();
+    let faults = node.scenario.with_extension("faults");
+    if faults.exists() {
+        std::fs::copy(faults, directory.path().join("driver/faults")).unwrap();
+    }
     let state = PageState {
         held: true,
         origin: Nanoseconds(0),
@@ -54,7 +63,7 @@ fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     let mut page = settled(&agent, 0, patience)?;
     for tick in 1..=node.ticks {
         set(tick * SECOND);
-        std::thread::sleep(patience);
+        rested(&agent, patience);
         set(tick * SECOND + PULSE);
         page = settled(&agent, tick, patience)?;
     }
@@ -65,13 +74,42 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
     let config = directory.join("config.yaml");
     let level = node.level.name();
     let text = format!(
-        "sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\n"
+        "sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\nlimits:\n  birth_delay: 0s\n"
     );
     std::fs::write(&config, text).unwrap();
     let mut command = crate::running::program();
     command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory);
     command.arg("--scenario").arg(node.scenario).arg("--config").arg(config);
     Agent::start(command)
+}
+
+/// Waits until every lane has had time for its tick, however busy the machine is: each has gone to sleep a few
+/// times, as it does between two looks at the clock. A lane that waits for a lock looks alike, so `patience` is
+/// waited for in any case, and a lane that was late all the same is found by what it says.
+fn rested(agent: &Agent, patience: Duration) {
+    const LOOKS: usize = 1_000;
+    const NAPS: u64 = 4;
+    let before = naps(agent);
+    std::thread::sleep(patience);
+    for _ in 0..LOOKS {
+        let now = naps(agent);
+        if before.iter().all(|(lane, slept)| now.get(lane).is_none_or(|now| *now >= slept + NAPS)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How often each lane has gone to sleep, by thread.
+fn naps(agent: &Agent) -> BTreeMap<OsString, u64> {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", agent.id())).unwrap();
+    let slept = |thread: &DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let lane = field("Name:").is_some_and(|name| name.starts_with(LANE));
+        field("voluntary_ctxt_switches:").filter(|_| lane)?.parse().ok()
+    };
+    threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), slept(&one)?)))).collect()
 }
 
 /// The page once every GPU has been read at that tick; an error if one was read at another time.

@@ -1,8 +1,9 @@
 //! Golden nodes: what the real binary shows of a whole node, series by series, against committed pages.
 //!
-//! Each node of `nodes/` is a scenario; beside it lies its page at level full after half a minute of held time,
-//! so that every value is the same on every machine. Lean and standard are not committed: they must be that
-//! page's families of their level, no more and no less. `UPDATE=1 cargo test --test golden` writes the pages.
+//! Each node of `nodes/` is a scenario, some with a script of driver faults; beside it lies its page at level full
+//! after half a minute of held time, so that every value is the same on every machine. Lean and standard are not
+//! committed: they must be that page's families of their level, no more and no less.
+//! `UPDATE=1 cargo test --test golden` writes the pages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
 

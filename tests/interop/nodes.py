@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections import Counter
 
@@ -9,9 +10,10 @@ import harness
 from harness import ROOT, Demo
 
 NODES = sorted((ROOT / "tests/golden/nodes").glob("*.json"))
-# The most series per GPU; what comes with tenants, holdings, processes, MIG instances and XIDs comes on top.
+# The most series per GPU, the agent's own among them; what comes with the account and its price, holdings,
+# processes, MIG instances and XIDs comes on top.
 MOST = {"lean": 40, "standard": 100}
-ON_TOP = re.compile(r"gpu_(tenant|holding|process|mig|xid_(errors|last|info))")
+ON_TOP = re.compile(r"gpu_(tenant|slot|cost|holding|process|mig|xid_(errors|last|info))")
 
 
 def nodes(suite):
@@ -23,8 +25,13 @@ def nodes(suite):
 def node(suite, scenario, level):
     name = f"{scenario.stem} at {level}"
     gpus = sum(group.get("count", 1) for group in json.loads(scenario.read_text())["gpus"])
+    state = suite.folder / f"{scenario.stem}-{level}"
+    faults = scenario.with_suffix(".faults")
+    if faults.exists():
+        (state / "driver").mkdir(parents=True)
+        shutil.copy(faults, state / "driver/faults")
     demo = Demo(
-        suite, "--speed", "30", scenario=scenario, state=suite.folder / f"{scenario.stem}-{level}",
+        suite, "--speed", "30", scenario=scenario, state=state,
         config=f"sampling: {{level: {level}}}\nattribution: {{presence: true}}\n"
                "prices: {currency: EUR, rates: [{gpu_hour: 2.4}]}\n",
         awaited="gpumeter_build_info{")
@@ -39,7 +46,7 @@ def node(suite, scenario, level):
     counts = Counter(
         match[1]
         for line in text.splitlines()
-        if not ON_TOP.match(line) and (match := re.match(r'gpu_[^ {]*\{gpu="\d+",uuid="([^"]*)"', line)))
+        if not ON_TOP.match(line) and (match := re.match(r'gpu(?:meter)?_[^ {]*\{gpu="\d+",uuid="([^"]*)"', line)))
     suite.expect(len(counts) == gpus, f"{name}: {len(counts)} GPUs have series, not {gpus}")
     for uuid, count in counts.items():
         suite.expect(count <= MOST.get(level, count), f"{name}: {uuid} has {count} series, more than {MOST.get(level)}")

@@ -60,8 +60,13 @@ fn whole(value: u64) -> nvmlValue_t {
 }
 
 fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
-    let renumbered = at.node.renumbered_fields();
+    if let Some(which) =
+        at.node.slowdown_field().and_then(|first| field.checked_sub(first)).filter(|which| *which < 3)
+    {
+        return thermal(at, which);
+    }
     match field {
+        _ if field >= at.node.fields() => Err(INVALID_ARGUMENT),
         1 | 2 => health::mode(at).map(Value::Unsigned),
         // Corrected and uncorrected by turns: volatile, then aggregate.
         3..=6 => health::total(at, (field - 3) % 2, (field - 3) / 2).map(Value::Long),
@@ -93,10 +98,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         226 => Ok(Value::Unsigned(u32::from(matches!(action(at), 1 | 2)))),
         227 => Ok(Value::Unsigned(u32::from(action(at) == 4))),
         230 => Ok(Value::Unsigned(action(at))),
-        // Driver 580.82 moved these three behind the power-smoothing fields.
-        251..=253 if !renumbered => thermal(at, field - 251),
-        269..=271 if renumbered => thermal(at, field - 269),
-        0 | 274.. => Err(INVALID_ARGUMENT),
+        0 => Err(INVALID_ARGUMENT),
         _ => Err(NOT_SUPPORTED),
     }
 }

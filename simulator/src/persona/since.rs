@@ -1,6 +1,21 @@
-//! Which functions came with which CUDA version, after 11.4 (driver 470).
+//! Which functions came with which CUDA version, after 11.4 (driver 470), and how many fields there were.
 //!
 //! From the header as it was published with each version. Names that the library does not export do no harm.
+
+/// CUDA versions as in [`SINCE`], and the first field id that their header does not know.
+pub(super) const FIELDS: &[(i32, u32)] = &[
+    (11_040, 161),
+    (11_080, 167),
+    (12_000, 170),
+    (12_010, 173),
+    (12_020, 197),
+    (12_040, 200),
+    (12_050, 223),
+    (12_060, 230),
+    (12_080, 269),
+    (12_090, 274),
+    (13_010, 289),
+];
 
 /// CUDA version times 1000 plus ten times its minor, as the driver says it, and what it added.
 pub(super) const SINCE: &[(i32, &[&str])] = &[

@@ -1,0 +1,99 @@
+//! A node of one GPU under a persona: what the doctor says of it, and what a lane reads there in held time.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use gpumeter::catalogue::Level;
+use gpumeter::clock::{Clock, Page, PageState, REAL_TIME};
+use gpumeter::model::{Frame, Nanoseconds, Utc};
+use gpumeter::nvml::{CallSlot, Lane, Library, find};
+use nvidia_ml::persona::{Persona, without};
+use tempfile::TempDir;
+
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
+
+/// A directory with the persona's library and a scenario.
+pub(crate) struct Node {
+    directory: TempDir,
+}
+
+/// How a family stands on the node's GPU, in the doctor's words.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) family: String,
+    pub(crate) standing: String,
+    pub(crate) reason: String,
+    pub(crate) why: String,
+}
+
+impl Node {
+    /// `persona` by its name, none is the newest driver; `gpu` is the scenario's entry, `processes` its list.
+    pub(crate) fn new(persona: Option<&str>, gpu: &str, processes: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = persona.map_or(Vec::new(), |name| Persona::named(name).unwrap().missing());
+        let library = without(LIBRARY, &missing).unwrap();
+        fs::write(directory.path().join("libnvidia-ml.so.1"), library).unwrap();
+        let persona = persona.map_or(String::new(), |name| format!(r#""persona":"{name}","#));
+        let scenario = format!(r#"{{{persona}"seed":1,"gpus":[{gpu}],"processes":[{processes}]}}"#);
+        fs::write(directory.path().join("scenario"), scenario).unwrap();
+        Self { directory }
+    }
+
+    fn library(&self) -> PathBuf {
+        self.directory.path().join("libnvidia-ml.so.1")
+    }
+
+    /// The model, and every family as `gpumeter doctor` tells of it when nothing is configured away.
+    pub(crate) fn doctor(&self) -> (String, Vec<Told>) {
+        let config = self.directory.path().join("config.yaml");
+        let ledger = self.directory.path().join("ledger.db");
+        let text = format!(
+            "sampling: {{level: full}}\nledger: {{path: {}}}\nprices: {{currency: EUR, rates: [{{gpu_hour: 2.4}}]}}\n",
+            ledger.display()
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+        command.args(["doctor", "--json", "--config"]).arg(config).arg("--nvml-library").arg(self.library());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+        let gpu = &told["gpus"][0];
+        let word = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        let families = gpu["families"].as_array().unwrap_or_else(|| panic!("no GPU: {told:#}"));
+        let families = families.iter().map(|family| Told {
+            family: word(&family["family"]),
+            standing: word(&family["standing"]),
+            reason: word(&family["reason"]),
+            why: word(&family["why"]),
+        });
+        (word(&gpu["model"]), families.collect())
+    }
+
+    /// The frame of a lane at level full after a few seconds of held time.
+    pub(crate) fn frame(&self) -> Frame {
+        let page = Arc::new(Page::create(&self.directory.path().join("clock"), held(FIRST)).unwrap());
+        let clock = Clock::Page(Arc::clone(&page));
+        let library = Library::open(Some(&self.library())).unwrap();
+        let slot = CallSlot::default();
+        let found = find(&library, 0, &slot, &clock).unwrap();
+        let mut lane = Lane::new(library, &found, slot, clock, Level::Full);
+        lane.tick([true; 3]).unwrap();
+        page.set(held(FIRST + 5)).unwrap();
+        lane.tick([true; 3]).unwrap()
+    }
+}
+
+const FIRST: u64 = 60;
+
+fn held(second: u64) -> PageState {
+    PageState {
+        held: true,
+        origin: Nanoseconds(0),
+        elapsed: Nanoseconds::from_seconds(second),
+        speed: REAL_TIME,
+        utc: Utc(1_767_225_600_000_000_000),
+        boottime: Nanoseconds::from_seconds(1_000),
+    }
+}
