@@ -665,7 +665,7 @@ def garbage(suite, table):
     table.row("F20", "most memory above that before", "<= 8 MiB", f"{grown:.1f} MiB", grown <= 8)
     node.faults()
     node.wait_up()
-    imbalance = [value for _, value in of(node.metrics(), "gpumeter_ledger_imbalance")]
+    imbalance = [value for _, value in of(node.metrics(), "gpumeter_ledger_imbalance_seconds")]
     table.row("F20", "imbalance of the account afterwards", "0", str(imbalance), imbalance == [0.0])
     node.end()
 
