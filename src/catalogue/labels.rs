@@ -71,23 +71,7 @@ pub const LABELS: &[Label] = &[
         "what kind of fault an XID tells of",
         &["application", "hardware", "driver", "link", "information", "unknown"],
     ),
-    closed(
-        "action",
-        "what to do",
-        &[
-            "none",
-            "ignore",
-            "restart_app",
-            "reset_gpu",
-            "reboot_node",
-            "drain_p2p",
-            "drain_and_reset_gpu",
-            "check",
-            "check_mechanicals",
-            "update_software",
-            "contact_support",
-        ],
-    ),
+    open("action", "what to do about it"),
     closed("type", "whether ECC could correct the error", &["corrected", "uncorrected"]),
     closed("location", "which memory", &["dram", "sram"]),
     closed("cause", "the kind of error that caused a repair", &["correctable", "uncorrectable"]),
@@ -135,6 +119,17 @@ pub(super) struct Set {
     pub(super) values: &'static [&'static str],
 }
 
+/// What an XID can call for.
+const OF_XIDS: &[&str] = &[
+    "ignore",
+    "restart_app",
+    "reset_gpu",
+    "reboot_node",
+    "check_mechanicals",
+    "update_software",
+    "contact_support",
+];
+
 /// The sets of what the agent itself says.
 pub(super) const SETS: &[Set] = &[
     Set {
@@ -167,6 +162,8 @@ pub(super) const SETS: &[Set] = &[
         family: "gpumeter_samples_rejected_total",
         values: &["out_of_range", "counter_back", "sample", "record", "count", "ghost_busy"],
     },
+    Set { label: "action", family: "gpu_xid_action_errors_total", values: OF_XIDS },
+    Set { label: "action", family: "gpu_xid_info", values: OF_XIDS },
     Set { label: "state", family: "gpu_health", values: &["ok", "degraded", "unknown", "failed"] },
     Set {
         label: "source",
@@ -216,7 +213,11 @@ mod tests {
 
     #[test]
     fn values_that_the_code_writes_are_of_the_closed_sets() {
-        assert!(Action::ALL.iter().all(|action| is_of("action", action.name())));
+        for family in ["gpu_xid_action_errors_total", "gpu_xid_info"] {
+            let known = values(family, "action");
+            assert_eq!(known.len(), Action::ALL.len());
+            assert!(Action::ALL.iter().all(|action| known.contains(&action.name())));
+        }
         assert!((0..=255).all(|code| is_of("class", xid::meaning(code).0.name())));
         assert!(Tier::ALL.iter().all(|tier| is_of("tier", tier.name())));
         assert_eq!(values("gpu_health", "state"), HealthState::ALL.map(HealthState::name));
