@@ -143,7 +143,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_nvlink_errors_total",
         kind: Kind::Counter,
         unit: Unit::None,
-        help: "Errors over all NVLinks since the driver was loaded: failed checksums of flow control (crc_flit) and data (crc_data), replayed transfers, recoveries of a link.",
+        help: "Errors over all NVLinks since the driver was loaded: failed checksums of flow control (crc_flit) and data (crc_data), replayed transfers, recoveries of a link. One fault can count in more than one.",
         labels: &["gpu", "uuid", "kind"],
         level: Level::Standard,
         tier: Tier::Slow,
