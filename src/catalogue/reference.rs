@@ -42,7 +42,7 @@ pub fn markdown() -> String {
                 | name | type | unit | labels | level | tier | counts from | meaning |\n\
                 |---|---|---|---|---|---|---|---|\n";
     let page = families().fold(head.to_owned(), |page, family| page + &row(family));
-    let labels = "\n## Labels\n\nA label name means the same wherever it stands.\n\n| label | meaning | values |\n|---|---|---|\n";
+    let labels = "\n## Labels\n\nA label asks the same wherever it stands.\n\n| label | meaning | values |\n|---|---|---|\n";
     let page = LABELS.iter().fold(page + labels, |page, label| {
         page + &format!("| `{}` | {} | {} |\n", label.name, label.meaning, quoted(label.values))
     });
