@@ -1,5 +1,6 @@
-//! Every metric that an alert, a panel or the README names is a family of the catalogue, and alerts need no more
-//! than level lean, panels no more than standard unless they say so.
+//! Every metric that an alert, a panel or a document names is a family of the catalogue; alerts need no more than
+//! level lean, panels no more than standard unless they say so; and names obey `docs/names.md`, each exception
+//! being named there.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
 
@@ -7,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use gpumeter::catalogue::{Family, Kind, LABELS, Level, family};
+use gpumeter::catalogue::{Family, Kind, Level, Rows, families, family, values_of};
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -105,7 +106,7 @@ fn expressions_choose_by_labels_and_values_that_exist() {
             continue;
         }
         assert!(known(&metric).labels.contains(&&*label), "{metric} has no label {label}");
-        let set = LABELS.iter().find(|known| known.name == label).unwrap().values;
+        let set = values_of(known(&metric), &label);
         if let Some(value) = value.filter(|_| !set.is_empty()) {
             assert!(set.contains(&&*value), "{metric}: {label} is never {value}");
             checked += 1;
@@ -115,8 +116,126 @@ fn expressions_choose_by_labels_and_values_that_exist() {
 }
 
 #[test]
-fn the_readme_names_what_exists() {
-    for name in names(&read("README.md")) {
+fn documents_name_what_exists() {
+    let mut documents = vec!["README.md".to_owned()];
+    for runbook in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks")).unwrap() {
+        documents.push(format!("docs/runbooks/{}", runbook.unwrap().file_name().to_str().unwrap()));
+    }
+    assert!(documents.len() > 3, "{documents:?}");
+    for name in documents.iter().flat_map(|document| names(&read(document))) {
         known(&name);
+    }
+}
+
+/// The names of families, histograms with all their series.
+fn series() -> BTreeSet<String> {
+    families()
+        .flat_map(|family| {
+            let ends: &[&str] = match family.kind {
+                Kind::Histogram => &["_bucket", "_count", "_sum", "_created"],
+                Kind::Counter => &["", "_created"],
+                Kind::Gauge => &[""],
+            };
+            let stem = match family.kind {
+                Kind::Counter => family.name.strip_suffix("_total").unwrap(),
+                _ => family.name,
+            };
+            let own = (family.kind == Kind::Counter).then(|| family.name.to_owned());
+            ends.iter().map(move |end| format!("{stem}{end}")).chain(own).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn no_family_writes_a_series_of_another() {
+    let expected: usize = families()
+        .map(|family| match family.kind {
+            Kind::Histogram => 4,
+            Kind::Counter => 3,
+            Kind::Gauge => 1,
+        })
+        .sum();
+    assert_eq!(series().len(), expected);
+    for family in families() {
+        let reserved = ["_bucket", "_count", "_sum", "_created", "_gcount", "_gsum"];
+        assert!(!reserved.iter().any(|end| family.name.ends_with(end)), "{}", family.name);
+    }
+}
+
+#[test]
+fn a_name_is_lower_case_and_says_no_word_twice() {
+    for family in families() {
+        let words: Vec<&str> = family.name.split('_').collect();
+        let distinct: BTreeSet<&str> = words.iter().copied().collect();
+        assert_eq!(words.len(), distinct.len(), "{}", family.name);
+        let plain = |word: &&str| {
+            !word.is_empty()
+                && word.bytes().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit())
+        };
+        assert!(words.iter().all(plain), "{}", family.name);
+        for unit in
+            ["milliseconds", "ms", "mib", "kib", "percent", "mhz", "milliwatts", "fahrenheit", "millijoules"]
+        {
+            assert!(!distinct.contains(unit), "{}: {unit} is no base unit", family.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_always_1_is_an_info_or_a_state_and_infos_are_always_1() {
+    for family in families() {
+        let help = family.help.starts_with("Always 1; ");
+        let named = family.name.ends_with("_info");
+        assert!(help || !named, "{}", family.name);
+        let state = ["state", "action"].iter().any(|label| family.labels.last() == Some(label));
+        assert!(!help || named || state || family.name == "gpu_unsupported", "{}", family.name);
+    }
+}
+
+/// Words of a name that are also labels of the family, where the label tells one of what the word names.
+const SUBJECTS: &[(&str, &str)] = &[
+    ("gpu_engine_utilization_ratio", "engine"),
+    ("gpu_engine_busy_seconds_total", "engine"),
+    ("gpu_pipe_active_ratio", "pipe"),
+    ("gpu_pipe_active_seconds_total", "pipe"),
+    ("gpu_power_limit_watts", "limit"),
+    ("gpu_temperature_limit_celsius", "limit"),
+    ("gpu_fan_speed_ratio", "fan"),
+    ("gpu_clock_hertz", "clock"),
+    ("gpu_clock_max_hertz", "clock"),
+    ("gpu_fabric_state", "state"),
+    ("gpu_nvlink_link_up", "link"),
+    ("gpu_nvlink_link_bytes_total", "link"),
+    ("gpu_nvlink_link_errors_total", "link"),
+    ("gpu_xid_errors_total", "xid"),
+    ("gpu_xid_action_errors_total", "action"),
+    ("gpu_xid_last_timestamp_seconds", "xid"),
+    ("gpu_xid_info", "xid"),
+    ("gpu_recovery_action", "action"),
+    ("gpumeter_collector_success", "collector"),
+    ("gpumeter_collector_duration_seconds", "collector"),
+    ("gpumeter_collector_errors_total", "collector"),
+    ("gpumeter_driver_call_in_flight_seconds", "call"),
+    ("gpumeter_source_info", "source"),
+    ("gpumeter_resolver_success", "resolver"),
+    ("gpumeter_resolver_age_seconds", "resolver"),
+];
+
+#[test]
+fn a_name_has_no_label_in_it_but_those_that_are_its_subject() {
+    let later = |family: &Family| {
+        matches!(family.rows, Rows::Account(_) | Rows::Slot | Rows::Holding(_) | Rows::Process(_))
+    };
+    let text = read("docs/names.md");
+    let found: BTreeSet<(&str, &str)> = families()
+        .filter(|family| !later(family))
+        .flat_map(|family| {
+            let words = family.name.split('_').skip(1);
+            words.filter(|word| family.labels.contains(word)).map(|word| (family.name, word))
+        })
+        .collect();
+    assert_eq!(found, SUBJECTS.iter().copied().collect());
+    for (_, label) in SUBJECTS {
+        assert!(text.contains(&format!("`{label}`")), "docs/names.md says nothing of {label}");
     }
 }

@@ -109,7 +109,7 @@ pub(super) const ROWS: &[Family] = &[
     integral(
         "gpu_sm_occupancy_seconds_total",
         Level::Full,
-        "Time weighted by the share of warps resident (GPM), integrated since the agent's start; its rate is the mean occupancy.",
+        "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a second at half occupancy counts half a second, so it is no time in which something was the case; its rate is the mean occupancy.",
         &[Integral { labels: &[], of: "gpu_sm_occupancy_ratio" }],
     ),
     gpm_ratio(

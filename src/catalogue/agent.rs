@@ -48,18 +48,28 @@ pub(super) const ROWS: &[Family] = &[
         "1 when the driver can be used, the GPU's lane brings frames, or the kernel's log can be read, else 0.",
         &["collector"],
     ),
+    Family {
+        level: Level::Standard,
+        ..agent(
+            "gpumeter_collector_duration_seconds",
+            Kind::Gauge,
+            Unit::Seconds,
+            "How long the GPU's lane took for its last frame, from the first driver call to the return of the last.",
+            &["collector"],
+        )
+    },
     agent(
         "gpumeter_collector_errors_total",
         Kind::Counter,
         Unit::None,
-        "Ticks in which the collector brought nothing, by reason.",
+        "Times that the collector brought nothing or lost something, by reason: a tick of a lane (late: its frame came too late to be shown), records of the kernel's log that were overwritten (overrun), kinds of events that the driver would not register (too_many_kinds).",
         &["collector", "reason"],
     ),
     agent(
         "gpumeter_account_unsettled_windows_total",
         Kind::Counter,
         Unit::None,
-        "Windows whose spans did not fit together and were settled as unmeasured; anything but 0 is a defect.",
+        "Windows that could not be settled, since their spans did not fit together, and were booked as unmeasured; anything but 0 is a defect.",
         &[],
     ),
     agent(
@@ -139,7 +149,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_clock_step_seconds",
         Kind::Gauge,
         Unit::Seconds,
-        "How far the wall clock is ahead of the account's time, which no step of the clock moves.",
+        "How far steps have put the wall clock ahead of the account's time, which no step moves; negative: behind.",
         &[],
     ),
     agent(
@@ -150,10 +160,10 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent(
-        "gpumeter_ledger_imbalance",
+        "gpumeter_ledger_imbalance_seconds",
         Kind::Gauge,
-        Unit::None,
-        "Nanoseconds by which the ledger's parts differ from its slot time; anything but 0 is a defect.",
+        Unit::Seconds,
+        "Slot time less what the ledger's parts add up to, exact to the nanosecond; anything but 0 is a defect.",
         &[],
     ),
     agent("gpumeter_ledger_bytes", Kind::Gauge, Unit::Bytes, "Size of the ledger on disk.", &[]),

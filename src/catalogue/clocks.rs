@@ -51,17 +51,17 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_throttle_active",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "1 while this reason holds the clocks down, else 0; idle and clock settings are no throttle.",
+        help: "1 while this reason holds the clocks down, else 0; idle and clock settings are no throttle. hw_other_slowdown is a slowdown by the hardware that is neither thermal nor a power brake: too much power drawn at once, on some boards a change of clocks.",
         labels: &["gpu", "uuid", "reason"],
         level: Level::Lean,
         tier: Tier::Medium,
         rows: Rows::Device(&[
-            point(&[("reason", "sw_power_cap")], &[Source::Reason { bit: 0x4 }]),
-            point(&[("reason", "hw_slowdown")], &[Source::Reason { bit: 0x8 }]),
-            point(&[("reason", "sync_boost")], &[Source::Reason { bit: 0x10 }]),
-            point(&[("reason", "sw_thermal_slowdown")], &[Source::Reason { bit: 0x20 }]),
-            point(&[("reason", "hw_thermal_slowdown")], &[Source::Reason { bit: 0x40 }]),
-            point(&[("reason", "hw_power_brake")], &[Source::Reason { bit: 0x80 }]),
+            point(&[("reason", "sw_power_cap")], &[reason(0x4)]),
+            point(&[("reason", "hw_other_slowdown")], &[Source::Reason { bit: 0x8, unless: 0x40 | 0x80 }]),
+            point(&[("reason", "sync_boost")], &[reason(0x10)]),
+            point(&[("reason", "sw_thermal_slowdown")], &[reason(0x20)]),
+            point(&[("reason", "hw_thermal_slowdown")], &[reason(0x40)]),
+            point(&[("reason", "hw_power_brake")], &[reason(0x80)]),
         ]),
     },
     Family {
@@ -92,6 +92,10 @@ pub(super) const ROWS: &[Family] = &[
         ]),
     },
 ];
+
+const fn reason(bit: u64) -> Source {
+    Source::Reason { bit, unless: 0 }
+}
 
 const fn nanoseconds(id: u32) -> Source {
     Source::Field { id, scope: 0, times: 1 }

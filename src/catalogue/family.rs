@@ -188,8 +188,8 @@ pub enum Source {
     Call { value: CallValue, times: i64 },
     /// The distance to a thermal limit: the margin call less this signed field, in degrees.
     Margin { limit: u32 },
-    /// 1 when this bit of the clock event reasons is set, else 0.
-    Reason { bit: u64 },
+    /// 1 when this bit of the clock event reasons is set and none of the others is, which would explain it, else 0.
+    Reason { bit: u64, unless: u64 },
     /// A GPM metric between the last two samples.
     Gpm { id: u32, times: i64 },
 }
@@ -255,7 +255,10 @@ pub enum CallValue {
     BanksLow,
     BanksNone,
     RetiredPending,
-    FabricState,
+    FabricNotStarted,
+    FabricInProgress,
+    FabricCompleted,
+    FabricFailed,
 }
 
 /// A counter that the agent integrates from a ratio.

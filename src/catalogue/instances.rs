@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Family] = &[
     seconds(
         "gpu_mig_sm_occupancy_seconds_total",
         Level::Full,
-        "Time weighted by the share of warps resident in the GPU instance (GPM), integrated since the agent's start; its rate is the mean occupancy.",
+        "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a second at half occupancy counts half a second; its rate is the mean occupancy.",
         InstanceValue::SmOccupancy,
     ),
     ratio(

@@ -1,4 +1,8 @@
-//! Every label name with its one meaning, and its values where they are a closed set.
+//! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
+
+use super::{Family, Rows};
+
+type Pair = (&'static str, &'static str);
 
 /// A label name.
 #[derive(Debug)]
@@ -7,7 +11,7 @@ pub struct Label {
     pub name: &'static str,
     /// What its values say, wherever it stands.
     pub meaning: &'static str,
-    /// All values it can have; empty where they are not a closed set.
+    /// All values it can have; empty where they are not a closed set, or are one [by family](values_of).
     pub values: &'static [&'static str],
 }
 
@@ -37,8 +41,8 @@ pub const LABELS: &[Label] = &[
     open("module_id", "place of the GPU on its baseboard, from 1"),
     open("cluster_uuid", "UUID of the NVLink cluster, empty on a fabric of one node"),
     open("clique", "group of GPUs within the cluster that reach each other"),
-    open("family", "a metric of this catalogue"),
-    open("metric", "a metric of this catalogue"),
+    open("family", "a family of this catalogue, by its full name: one that is missing"),
+    open("metric", "a family of this catalogue, by its full name: one that is there"),
     closed("engine", "engine beside the graphics and compute engine", &["encoder", "decoder", "jpeg", "ofa"]),
     closed(
         "pipe",
@@ -46,46 +50,10 @@ pub const LABELS: &[Label] = &[
         &["integer", "fp16", "fp32", "fp64", "tensor_dfma", "tensor_hmma", "tensor_imma"],
     ),
     closed("sensor", "where a temperature is taken", &["gpu", "memory"]),
-    closed(
-        "limit",
-        "which of several limits",
-        &[
-            "enforced",
-            "requested",
-            "default",
-            "min",
-            "max",
-            "shutdown",
-            "slowdown",
-            "memory_max_operating",
-            "gpu_max_operating",
-        ],
-    ),
+    open("limit", "which limit, of those that the family has"),
     closed("fan", "number of the fan, from 0", &["0", "1", "2", "3"]),
     closed("clock", "clock domain", &["sm", "memory", "graphics", "video"]),
-    closed(
-        "reason",
-        "why: clocks are held down, something cannot be had, or was refused",
-        &[
-            "sw_power_cap",
-            "hw_slowdown",
-            "sync_boost",
-            "sw_thermal_slowdown",
-            "hw_thermal_slowdown",
-            "hw_power_brake",
-            "board_limit",
-            "reliability",
-            "not_supported",
-            "no_symbol",
-            "no_permission",
-            "lost",
-            "failed",
-            "rejected",
-            "not_yet",
-            "stale",
-            "out_of_range",
-        ],
-    ),
+    open("reason", "why that is which the family tells"),
     closed("direction", "from the GPU's view", &["transmit", "receive"]),
     closed(
         "link",
@@ -96,30 +64,14 @@ pub const LABELS: &[Label] = &[
             "34", "35",
         ],
     ),
-    open("kind", "which of several kinds: of NVLink errors, or of identity of a workload"),
+    open("kind", "which kind of that which the family counts or describes"),
     open("xid", "code of an XID error"),
     closed(
         "class",
         "what kind of fault an XID tells of",
         &["application", "hardware", "driver", "link", "information", "unknown"],
     ),
-    closed(
-        "action",
-        "what to do",
-        &[
-            "none",
-            "ignore",
-            "restart_app",
-            "reset_gpu",
-            "reboot_node",
-            "drain_p2p",
-            "drain_and_reset_gpu",
-            "check",
-            "check_mechanicals",
-            "update_software",
-            "contact_support",
-        ],
-    ),
+    open("action", "what to do about it"),
     closed("type", "whether ECC could correct the error", &["corrected", "uncorrected"]),
     closed("location", "which memory", &["dram", "sram"]),
     closed("cause", "the kind of error that caused a repair", &["correctable", "uncorrectable"]),
@@ -132,11 +84,11 @@ pub const LABELS: &[Label] = &[
     open("process", "name of the process"),
     open("workload", "id of a workload"),
     open("tenant", "who pays, or a remainder in double underscores"),
-    closed("state", "how a GPU is", &["ok", "degraded", "unknown", "failed"]),
+    open("state", "in which state that is which the family names"),
     closed("part", "part of energy", &["static", "dynamic"]),
     open("currency", "currency of the price"),
     open("price_class", "class of the price"),
-    open("source", "where it comes from: the meter of a metric, the grantor of a holding"),
+    open("source", "where that comes from which the family tells"),
     open("systemd_unit", "systemd unit"),
     open("user_name", "Unix user"),
     open("version", "version of the agent"),
@@ -156,41 +108,178 @@ const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'s
     Label { name, meaning, values }
 }
 
+/// The closed set of a label's values in one family, where the label asks the same of several families and each
+/// answers in its own words. Those of readings stand with the readings.
+pub(super) struct Set {
+    /// The label.
+    pub(super) label: &'static str,
+    /// The family's full name.
+    pub(super) family: &'static str,
+    /// All values that it can have there.
+    pub(super) values: &'static [&'static str],
+}
+
+/// What an XID can call for.
+const OF_XIDS: &[&str] = &[
+    "ignore",
+    "restart_app",
+    "reset_gpu",
+    "reboot_node",
+    "check_mechanicals",
+    "update_software",
+    "contact_support",
+];
+
+/// The sets of what the agent itself says.
+pub(super) const SETS: &[Set] = &[
+    Set {
+        label: "reason",
+        family: "gpu_unsupported",
+        values: &["not_supported", "no_symbol", "no_permission"],
+    },
+    Set { label: "reason", family: "gpu_absence_info", values: &["lost", "gone", "guest", "replaced"] },
+    Set {
+        label: "reason",
+        family: "gpumeter_collector_errors_total",
+        values: &[
+            "not_supported",
+            "no_symbol",
+            "no_permission",
+            "lost",
+            "driver_gone",
+            "failed",
+            "rejected",
+            "not_yet",
+            "late",
+            "panic",
+            "read_by_another_lane",
+            "overrun",
+            "too_many_kinds",
+        ],
+    },
+    Set {
+        label: "reason",
+        family: "gpumeter_samples_rejected_total",
+        values: &["out_of_range", "counter_back", "sample", "record", "count", "ghost_busy"],
+    },
+    Set { label: "action", family: "gpu_xid_action_errors_total", values: OF_XIDS },
+    Set { label: "action", family: "gpu_xid_info", values: OF_XIDS },
+    Set { label: "state", family: "gpu_health", values: &["ok", "degraded", "unknown", "failed"] },
+    Set {
+        label: "source",
+        family: "gpumeter_source_info",
+        values: &["gpm", "samples", "utilization", "none", "field", "call"],
+    },
+];
+
+/// All values that a label can have in a family, in order; empty where they are not a closed set.
+pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
+    let own: &mut dyn Iterator<Item = &'static [Pair]> = match &family.rows {
+        Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
+        Rows::Instance(points) => &mut points.iter().map(|point| point.labels),
+        Rows::Account(points) => &mut points.iter().map(|point| point.labels),
+        rows => &mut rows.points().iter().map(|point| point.labels),
+    };
+    let mut values = Vec::new();
+    for (_, value) in own.flat_map(|labels| labels.iter()).filter(|(name, _)| *name == label) {
+        if !values.contains(value) {
+            values.push(*value);
+        }
+    }
+    if values.is_empty() {
+        let set = SETS.iter().find(|set| set.label == label && set.family == family.name);
+        let known =
+            || LABELS.iter().find(|known| known.name == label).map_or(&[] as &[_], |known| known.values);
+        values.extend(set.map_or_else(known, |set| set.values));
+    }
+    values
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::family;
     use crate::catalogue::xid::{self, Action};
-    use crate::model::Absence;
-    use crate::model::frame::Tier;
+    use crate::model::frame::{Rejection, Tier};
+    use crate::model::{Absence, ActivitySource, HealthState, Via, Whereabouts};
 
     fn is_of(name: &str, value: &str) -> bool {
         LABELS.iter().any(|label| label.name == name && label.values.contains(&value))
     }
 
+    fn values(name: &str, label: &str) -> Vec<&'static str> {
+        values_of(family(name).unwrap(), label)
+    }
+
     #[test]
     fn values_that_the_code_writes_are_of_the_closed_sets() {
-        assert!(Action::ALL.iter().all(|action| is_of("action", action.name())));
+        for family in ["gpu_xid_action_errors_total", "gpu_xid_info"] {
+            let known = values(family, "action");
+            assert_eq!(known.len(), Action::ALL.len());
+            assert!(Action::ALL.iter().all(|action| known.contains(&action.name())));
+        }
         assert!((0..=255).all(|code| is_of("class", xid::meaning(code).0.name())));
         assert!(Tier::ALL.iter().all(|tier| is_of("tier", tier.name())));
-        let reasons = [
+        assert_eq!(values("gpu_health", "state"), HealthState::ALL.map(HealthState::name));
+        assert_eq!(
+            values("gpumeter_samples_rejected_total", "reason"),
+            Rejection::ALL.map(Rejection::reason)
+        );
+        let absent = Whereabouts::ALL
+            .iter()
+            .filter(|place| !matches!(place, Whereabouts::Present | Whereabouts::Forgotten));
+        assert_eq!(
+            values("gpu_absence_info", "reason"),
+            absent.map(|place| place.name()).collect::<Vec<_>>()
+        );
+        let (unsupported, errors) =
+            (values("gpu_unsupported", "reason"), values("gpumeter_collector_errors_total", "reason"));
+        for absence in [
             Absence::NotSupported,
             Absence::NoSymbol,
             Absence::NoPermission,
             Absence::Lost,
+            Absence::DriverGone,
             Absence::Failed,
             Absence::Rejected,
             Absence::NotYet,
-            Absence::Stale,
-        ];
-        assert!(reasons.iter().all(|absence| is_of("reason", absence.reason())));
-        assert!(!is_of("reason", "because"));
+        ] {
+            assert_eq!(unsupported.contains(&absence.reason()), absence.is_permanent());
+            assert!(errors.contains(&absence.reason()));
+        }
+        let sources = values("gpumeter_source_info", "source");
+        let meters =
+            [ActivitySource::Gpm, ActivitySource::Samples, ActivitySource::Utilization, ActivitySource::None];
+        assert!(meters.iter().all(|meter| sources.contains(&meter.name())));
+        assert!([Via::Field, Via::Call, Via::Gpm].iter().all(|via| sources.contains(&via.name())));
+    }
+
+    #[test]
+    fn a_label_has_the_values_of_its_family() {
+        assert_eq!(
+            values("gpu_fabric_state", "state"),
+            ["not_started", "in_progress", "completed", "failed"]
+        );
+        assert_eq!(
+            values("gpu_recovery_action", "action"),
+            ["none", "reset_gpu", "reboot_node", "drain_p2p", "drain_and_reset_gpu"]
+        );
+        assert_eq!(values("gpu_pipe_active_seconds_total", "pipe"), values("gpu_pipe_active_ratio", "pipe"));
+        assert_eq!(values("gpu_info", "mig"), ["true", "false"]);
+        assert_eq!(values("gpu_xid_info", "xid"), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn every_set_is_of_a_label_of_its_family() {
+        for set in SETS {
+            assert!(family(set.family).unwrap().labels.contains(&set.label), "{}", set.family);
+        }
     }
 
     #[test]
     fn every_label_stands_in_a_family() {
         let used = |name: &str| crate::catalogue::families().any(|family| family.labels.contains(&name));
         let unused: Vec<&str> = LABELS.iter().map(|label| label.name).filter(|name| !used(name)).collect();
-        // The verdict on a GPU has it.
-        assert!(unused.iter().all(|name| *name == "state"), "{unused:?}");
+        assert!(unused.is_empty(), "{unused:?}");
     }
 }

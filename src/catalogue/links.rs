@@ -143,26 +143,31 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_nvlink_errors_total",
         kind: Kind::Counter,
         unit: Unit::None,
-        help: "Errors over all NVLinks since the driver was loaded: failed checksums of flow control (crc_flit) and data (crc_data), replayed transfers, recoveries of a link.",
+        help: "Errors over all NVLinks since the driver was loaded: failed checksums of flow control (crc_flit) and data (crc_data), replayed transfers, recoveries of a link. One fault can count in more than one.",
         labels: &["gpu", "uuid", "kind"],
         level: Level::Standard,
         tier: Tier::Slow,
         rows: Rows::Device(&[
-            errors(&[("kind", "crc_flit")], &[Source::Links { id: 163, times: 1 }, total(38)]),
-            errors(&[("kind", "crc_data")], &[total(45)]),
-            errors(&[("kind", "replay")], &[Source::Links { id: 161, times: 1 }, total(52)]),
-            errors(&[("kind", "recovery")], &[Source::Links { id: 162, times: 1 }, total(59)]),
+            labelled(&[("kind", "crc_flit")], &[Source::Links { id: 163, times: 1 }, total(38)]),
+            labelled(&[("kind", "crc_data")], &[total(45)]),
+            labelled(&[("kind", "replay")], &[Source::Links { id: 161, times: 1 }, total(52)]),
+            labelled(&[("kind", "recovery")], &[Source::Links { id: 162, times: 1 }, total(59)]),
         ]),
     },
     Family {
         name: "gpu_fabric_state",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "Registration of the GPU with its NVLink fabric: 1 not started, 2 in progress, 3 completed, 4 completed with an error; anything but 3 keeps jobs from using the fabric.",
-        labels: &["gpu", "uuid"],
+        help: "Always 1; how far the GPU's registration with its NVLink fabric is. Only one that is completed lets jobs use the fabric; failed is one that ended with an error.",
+        labels: &["gpu", "uuid", "state"],
         level: Level::Lean,
         tier: Tier::Slow,
-        rows: Rows::Device(&[alone(&[call(CallValue::FabricState)])]),
+        rows: Rows::State(&[
+            labelled(&[("state", "not_started")], &[call(CallValue::FabricNotStarted)]),
+            labelled(&[("state", "in_progress")], &[call(CallValue::FabricInProgress)]),
+            labelled(&[("state", "completed")], &[call(CallValue::FabricCompleted)]),
+            labelled(&[("state", "failed")], &[call(CallValue::FabricFailed)]),
+        ]),
     },
 ];
 
@@ -171,6 +176,6 @@ const fn total(id: u32) -> Source {
     Source::Field { id, scope: 0, times: 1 }
 }
 
-const fn errors(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
+const fn labelled(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
     Point { labels, sources }
 }

@@ -27,7 +27,7 @@ mod xids;
 
 pub use aliases::{ALIASES, Alias, Instrument, Profile};
 pub use family::*;
-pub use labels::{LABELS, Label};
+pub use labels::{LABELS, Label, values_of};
 pub use points::{
     INTEGRALS, IntegralOf, PointId, device_points, first_integral, first_point, integral_of, point,
 };

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{ALIASES, Alias, Family, LABELS, Origin, Rows, families};
+use super::{ALIASES, Alias, Family, LABELS, Origin, Rows, families, values_of};
 use crate::model::Unit;
 
 /// For people: a line per family and its help.
@@ -42,15 +42,33 @@ pub fn markdown() -> String {
                 | name | type | unit | labels | level | tier | counts from | meaning |\n\
                 |---|---|---|---|---|---|---|---|\n";
     let page = families().fold(head.to_owned(), |page, family| page + &row(family));
-    let labels = "\n## Labels\n\nA label name means the same wherever it stands.\n\n| label | meaning | values |\n|---|---|---|\n";
+    let labels = "\n## Labels\n\nA label asks the same wherever it stands.\n\n| label | meaning | values |\n|---|---|---|\n";
     let page = LABELS.iter().fold(page + labels, |page, label| {
-        let values = label.values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ");
-        page + &format!("| `{}` | {} | {values} |\n", label.name, label.meaning)
+        page + &format!("| `{}` | {} | {} |\n", label.name, label.meaning, quoted(label.values))
     });
+    let page = page + &by_family();
     let aliases = "\n## The same under other names\n\nWhat dcgm-exporter and OpenTelemetry's hardware conventions \
                    call a quantity, and by what its value here is multiplied to get theirs.\n\n\
                    | profile | name there | labels there | here | factor |\n|---|---|---|---|---|\n";
     ALIASES.iter().fold(page + aliases, |page, alias| page + &other_name(alias))
+}
+
+/// Values that a label has in one family only, or in several that share them.
+fn by_family() -> String {
+    let head = "\n## Values by family\n\nWhere a label asks the same of several families, each family has its own \
+                values.\n\n| label | family | values |\n|---|---|---|\n";
+    let rows = LABELS.iter().flat_map(|label| families().map(move |family| (label, family)));
+    let own =
+        rows.filter(|(label, family)| family.labels.contains(&label.name)).filter_map(|(label, family)| {
+            let values = values_of(family, label.name);
+            (!values.is_empty() && values != label.values)
+                .then(|| format!("| `{}` | `{}` | {} |\n", label.name, family.name, quoted(&values)))
+        });
+    own.fold(head.to_owned(), |page, row| page + &row)
+}
+
+fn quoted(values: &[&str]) -> String {
+    values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ")
 }
 
 fn other_name(alias: &Alias) -> String {

@@ -12,7 +12,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_remapped_rows",
         CAUSE,
         Level::Standard,
-        "Memory rows replaced by spare ones over the board's life, by the kind of error that caused it.",
+        "Memory rows that are replaced by spare ones, by the kind of error that caused it: a state of the board, which has only so many spare rows; hence a gauge, although rows never come back.",
         &[
             point(&[("cause", "correctable")], &[field(142), call(CallValue::RemappedCorrectable)]),
             point(&[("cause", "uncorrectable")], &[field(143), call(CallValue::RemappedUncorrectable)]),
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_retired_pages",
         CAUSE,
         Level::Standard,
-        "Memory pages retired over the board's life, on boards before Ampere; correctable: after several single-bit errors, uncorrectable: after a double-bit error.",
+        "Memory pages that are retired, on boards before Ampere: a state of the board, hence a gauge, although pages never come back; correctable: after several single-bit errors, uncorrectable: after a double-bit error.",
         &[
             point(&[("cause", "correctable")], &[field(29)]),
             point(&[("cause", "uncorrectable")], &[field(30)]),

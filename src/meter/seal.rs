@@ -183,7 +183,7 @@ impl Meter {
         let lead = self.timeline.lead(now);
         own.add("gpumeter_clock_step_seconds", Vec::new(), lead);
         own.add(
-            "gpumeter_ledger_imbalance",
+            "gpumeter_ledger_imbalance_seconds",
             Vec::new(),
             i64::try_from(self.accounts.imbalance).unwrap_or(i64::MAX),
         );
@@ -233,12 +233,15 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
         labels.push((name, value.into()));
         labels
     };
+    let collector: Arc<str> = format!("gpu{index}").into();
     own.add(
         "gpumeter_collector_success",
-        vec![("collector", format!("gpu{index}").into())],
+        vec![("collector", Arc::clone(&collector))],
         i64::from(state.is_up()),
     );
     if let Some(frame) = &gpu.frame {
+        let took = frame.ended.since(frame.begun);
+        own.add("gpumeter_collector_duration_seconds", vec![("collector", collector)], whole(took.0));
         own.add("gpumeter_last_sample_timestamp_seconds", labels(), whole(frame.ended.utc.0));
     }
     if let Some((call, lasting)) = state.in_flight {

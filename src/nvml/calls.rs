@@ -89,7 +89,10 @@ const fn place(value: CallValue) -> (Function, usize) {
         CallValue::PcieGenerationMax => (Function::PcieGenerationMax, 0),
         CallValue::PcieWidth => (Function::PcieWidth, 0),
         CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
-        CallValue::FabricState => (Function::Fabric, 0),
+        CallValue::FabricNotStarted => (Function::Fabric, 0),
+        CallValue::FabricInProgress => (Function::Fabric, 1),
+        CallValue::FabricCompleted => (Function::Fabric, 2),
+        CallValue::FabricFailed => (Function::Fabric, 3),
         CallValue::EccCounter { .. }
         | CallValue::SramCorrected
         | CallValue::SramUncorrected
@@ -170,7 +173,7 @@ pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answe
         Function::Sram => structures::sram(door, device),
         Function::Remap => structures::remap(door, device),
         Function::Banks => structures::banks(door, device),
-        Function::Fabric => fabric(door, device).map(|fabric| Values::of([fabric.state()])),
+        Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
         Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
         _ => Ok(Values::of([number(door, device, function)?.into()])),
     }

@@ -296,7 +296,9 @@ impl Lane {
         if !reasons.is_empty() {
             let bits = calls::reasons(door, device);
             for ask in reasons.iter() {
-                readings.put(door, ask, bits.map(|bits| i64::from(bits & ask.from != 0)));
+                let (bit, unless) = ask.from;
+                let is_set = bits.map(|bits| bits & bit != 0 && bits & unless == 0);
+                readings.put(door, ask, is_set.map(i64::from));
             }
         }
     }

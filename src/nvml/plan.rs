@@ -48,7 +48,7 @@ pub(super) struct TierPlan {
     pub(super) fields: Vec<Ask<usize>>,
     pub(super) margins: Vec<Ask<usize>>,
     pub(super) calls: Vec<(Function, Vec<Ask<CallValue>>)>,
-    pub(super) reasons: Vec<Ask<u64>>,
+    pub(super) reasons: Vec<Ask<(u64, u64)>>,
 }
 
 /// The GPM pair of the GPU and what it serves.
@@ -192,7 +192,9 @@ impl TierPlan {
                     let group = groups.entry(calls::function(value)).or_default();
                     group.push(Ask { point, unit, from: value, times });
                 }
-                Way::Reason { bit } => reasons.push(Ask { point, unit, from: bit, times: 1 }),
+                Way::Reason { bit, unless } => {
+                    reasons.push(Ask { point, unit, from: (bit, unless), times: 1 });
+                }
                 Way::Gpm { .. } => {}
             }
         }

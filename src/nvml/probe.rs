@@ -22,8 +22,8 @@ pub(super) enum Way {
     Margin { limit: Field },
     /// A value of a call of its own.
     Call { value: CallValue, times: i64 },
-    /// A bit of the clock event reasons.
-    Reason { bit: u64 },
+    /// A bit of the clock event reasons, unless one of the others is set.
+    Reason { bit: u64, unless: u64 },
     /// A metric of the GPM pair.
     Gpm { id: u32, times: i64 },
 }
@@ -125,7 +125,7 @@ impl Facts {
             }
             Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
             Source::Call { value, times } => Way::Call { value, times },
-            Source::Reason { bit } => Way::Reason { bit },
+            Source::Reason { bit, unless } => Way::Reason { bit, unless },
             Source::Gpm { id, times } => Way::Gpm { id, times },
         })
     }

@@ -49,7 +49,7 @@ fn every_gpu_second_is_in_the_bill_exactly_once_and_on_the_page_too() {
     let demo = Demo::start(FAST);
     let page = demo.agent.wait_for("five minutes of account", |page| settled_seconds(page) >= 300);
     check(&bill(&demo.agent));
-    assert_eq!(page.value("gpumeter_ledger_imbalance", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_account_unsettled_windows_total", &[]), Some("0"));
     // GPUs whose tenants are all known for longer than the birth delay: L1 holds on the page.
     for gpu in [0, 2, 7] {
@@ -107,6 +107,6 @@ fn a_kill_loses_no_committed_second_and_doubles_none() {
         demo.kill_and_restart(FAST);
     }
     let page = demo.agent.wait_for("the account after the last kill", |page| settled_seconds(page) >= 30);
-    assert_eq!(page.value("gpumeter_ledger_imbalance", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     check(&bill(&demo.agent));
 }

@@ -51,7 +51,7 @@ fn driver_files(demo: &Demo) -> BTreeSet<String> {
 }
 
 fn ledger_balances(page: &Scrape) {
-    assert_eq!(page.value("gpumeter_ledger_imbalance", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_account_unsettled_windows_total", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_ledger_unobserved_seconds_total", &[]), Some("0"));
 }

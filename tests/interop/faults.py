@@ -162,7 +162,7 @@ def balanced(fault, table, node, what="the account afterwards"):
     """What the page says of the account, and, once the agent has ended, whether its ledger has every nanosecond."""
     found = node.metrics()
     said = {name: sum(value for _, value in of(found, name)) for name in
-            ("gpumeter_ledger_imbalance", "gpumeter_account_unsettled_windows_total",
+            ("gpumeter_ledger_imbalance_seconds", "gpumeter_account_unsettled_windows_total",
              "gpumeter_ledger_unobserved_seconds_total")}
     settled(node)
     node.end()

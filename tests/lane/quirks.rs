@@ -1,6 +1,6 @@
 //! Old drivers and sick ones.
 
-use gpumeter::catalogue::first_point;
+use gpumeter::catalogue::{device_points, first_point};
 use gpumeter::model::Absence;
 
 use crate::world::{World, calls};
@@ -76,4 +76,27 @@ fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
     assert!(frame.samples.is_err());
     let calls = calls([&frame]);
     assert!(calls["nvmlDeviceGetProcessUtilization"] <= 16, "{calls:?}");
+}
+
+#[test]
+fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
+    let shown = |scenario: &str| {
+        let frame = World::new(scenario, false).tick();
+        let names = ["hw_other_slowdown", "hw_thermal_slowdown", "hw_power_brake"];
+        names.map(|name| {
+            let (point, _) = device_points()
+                .enumerate()
+                .find(|(_, (family, point))| {
+                    family.name == "gpu_throttle_active" && point.labels == [("reason", name)]
+                })
+                .unwrap();
+            frame.readings[point].unwrap()
+        })
+    };
+    // This board sets the bit of any slowdown beside that of the power brake, as real ones do.
+    let braked = shown(r#"{"gpus": [{"profile": "h100", "surprise": "clocked_down"}]}"#);
+    assert_eq!(braked, [0, 0, 1]);
+    let alone = r#"{"gpus": [{"profile": "h100"}],
+        "throttles": [{"from": 0, "to": 600, "gpu": 0, "reason": "hw_slowdown"}]}"#;
+    assert_eq!(shown(alone), [1, 0, 0]);
 }

@@ -118,7 +118,7 @@ pub(in crate::catalogue) const ROWS: &[Family] = &[
         name: "gpu_nvlink_link_errors_total",
         kind: Kind::Counter,
         unit: Unit::None,
-        help: "Errors of the NVLink since the driver was loaded, by kind; which kinds there are depends on the generation of NVLink.",
+        help: "Errors of the NVLink since the driver was loaded, by kind; which kinds there are depends on the generation of NVLink. They are counted at several layers (symbols, packets, the link), so one fault can count in more than one.",
         labels: &["gpu", "uuid", "link", "kind"],
         level: Level::Full,
         tier: Tier::Slow,

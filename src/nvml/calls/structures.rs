@@ -101,10 +101,16 @@ pub(crate) struct Fabric {
 const COMPLETED: u32 = sys::NVML_GPU_FABRIC_STATE_COMPLETED;
 
 impl Fabric {
-    /// NVML's number of the state, and one more for a registration that ended in an error: that has the same
-    /// number there, and a code beside it.
-    pub(super) fn state(self) -> u64 {
-        u64::from(self.state) + u64::from(self.state == COMPLETED && self.status != 0)
+    /// Whether the registration is not started, in progress, completed, failed. NVML has one number for the
+    /// last two, and a code beside it.
+    pub(super) fn states(self) -> [bool; 4] {
+        let ended = self.state == COMPLETED;
+        [
+            self.state == sys::NVML_GPU_FABRIC_STATE_NOT_STARTED,
+            self.state == sys::NVML_GPU_FABRIC_STATE_IN_PROGRESS,
+            ended && self.status == 0,
+            ended && self.status != 0,
+        ]
     }
 
     /// Whether the GPU belongs to a fabric.
@@ -154,8 +160,12 @@ mod tests {
     #[test]
     fn a_registration_that_ended_in_an_error_is_not_completed() {
         let fabric = |state, status| Fabric { state, status, cluster: [0; 16], clique: 0 };
-        let states = [(1, 0), (2, 0), (3, 0), (3, 17)].map(|(state, status)| fabric(state, status).state());
-        assert_eq!(states, [1, 2, 3, 4]);
+        for (place, (state, status)) in [(1, 0), (2, 0), (3, 0), (3, 17)].into_iter().enumerate() {
+            let states = fabric(state, status).states();
+            assert_eq!(states.iter().position(|is_so| *is_so), Some(place));
+            assert_eq!(states.iter().filter(|is_so| **is_so).count(), 1);
+        }
+        assert_eq!(fabric(9, 0).states(), [false; 4]);
         assert_eq!(fabric(0, 0).known(), Err(Absence::NotSupported));
     }
 }
