@@ -300,6 +300,9 @@ pub fn ask(socket: &Path, ask: &Ask) -> std::io::Result<Reply> {
     stream.write_all(&line)?;
     let mut answer = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut answer)?;
+    if answer.is_empty() {
+        return Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the agent ended before it answered"));
+    }
     Ok(serde_json::from_slice(&answer)?)
 }
 
@@ -326,6 +329,21 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(first);
         bind(&path).unwrap();
+    }
+
+    #[test]
+    fn an_agent_that_ends_before_it_answers_is_told_in_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let listener = bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask(&path, &Ask::Resume));
+            let (stream, _) = listener.accept().unwrap();
+            line(&stream, PATIENCE).unwrap();
+            drop(stream);
+            let told = asked.join().unwrap().unwrap_err().to_string();
+            assert!(told.contains("ended before it answered"), "{told}");
+        });
     }
 
     #[test]
