@@ -5,7 +5,7 @@
 //! never touches the driver: it gives orders to the thread that does, and waits for it with a limit.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use serde::{Deserialize, Serialize};
 
 use super::{Shared, StartError, Thread};
+use crate::clock::system_now;
 use crate::host::own;
 use crate::ledger::{Listed, Reader};
 use crate::meter::News;
@@ -89,7 +90,7 @@ pub fn inventory(ledger: &Path) -> Result<Vec<InventoryLine>, crate::ledger::Err
 pub const LONGEST: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
 /// The most bytes of a question.
-const MOST: u64 = 4_096;
+const MOST: usize = 4_096;
 
 /// How long an asker may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -150,7 +151,7 @@ pub(super) fn start(
 }
 
 /// The socket under its name, for its owner alone from the first moment on. One that another agent answers on
-/// is left to it.
+/// is left to it, and so is a file that is no socket: a path that was meant otherwise costs nobody a file.
 fn bind(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
@@ -158,13 +159,38 @@ fn bind(path: &Path) -> std::io::Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         return Err(std::io::Error::new(ErrorKind::AddrInUse, "another agent answers there"));
     }
+    if std::fs::symlink_metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
+        return Err(std::io::Error::new(ErrorKind::AlreadyExists, "a file lies there that is no socket"));
+    }
     let new = path.with_extension(format!("{}.new", std::process::id()));
+    // An agent in a container always has the same number; one that was killed here may have left its name.
+    let _ = std::fs::remove_file(&new);
     let listener = UnixListener::bind(&new)?;
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
     std::fs::rename(&new, path)?;
     // accept(2) keeps to the time-out of receiving.
     set_socket_timeout(&listener, Timeout::Recv, Some(LOOK))?;
     Ok(listener)
+}
+
+/// A line, or what came of it before the end; one limit for all of it, however slowly it comes.
+fn line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>> {
+    let begun = system_now();
+    let (mut line, mut piece) = (Vec::new(), [0; 512]);
+    while !line.contains(&b'\n') && line.len() < MOST {
+        let left = patience.saturating_sub(system_now().since(begun).duration());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => line.extend(piece.iter().take(count)),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(line)
 }
 
 impl Desk {
@@ -187,10 +213,8 @@ impl Desk {
             return Err("only root and the agent's own user may ask".to_owned());
         }
         let silent = |error: std::io::Error| format!("no question came: {error}");
-        stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
-        let mut line = Vec::new();
-        BufReader::new(stream.take(MOST)).read_until(b'\n', &mut line).map_err(silent)?;
+        let line = line(stream, PATIENCE).map_err(silent)?;
         serde_json::from_slice(&line).map_err(|error| format!("this is no question: {error}"))
     }
 
@@ -276,6 +300,9 @@ pub fn ask(socket: &Path, ask: &Ask) -> std::io::Result<Reply> {
     stream.write_all(&line)?;
     let mut answer = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut answer)?;
+    if answer.is_empty() {
+        return Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the agent ended before it answered"));
+    }
     Ok(serde_json::from_slice(&answer)?)
 }
 
@@ -302,5 +329,52 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(first);
         bind(&path).unwrap();
+    }
+
+    #[test]
+    fn an_agent_that_ends_before_it_answers_is_told_in_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let listener = bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask(&path, &Ask::Resume));
+            let (stream, _) = listener.accept().unwrap();
+            line(&stream, PATIENCE).unwrap();
+            drop(stream);
+            let told = asked.join().unwrap().unwrap_err().to_string();
+            assert!(told.contains("ended before it answered"), "{told}");
+        });
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        std::fs::write(&path, "precious").unwrap();
+        assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_name_that_a_killed_agent_left_is_no_obstacle() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        drop(UnixListener::bind(path.with_extension(format!("{}.new", std::process::id()))).unwrap());
+        bind(&path).unwrap();
+    }
+
+    #[test]
+    fn who_asks_a_letter_at_a_time_is_not_waited_for_without_end() {
+        let (mut asker, asked) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let heard = scope.spawn(move || line(&asked, Duration::from_millis(300)));
+            while asker.write_all(b"x").is_ok() && !heard.is_finished() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert_eq!(heard.join().unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+        });
+        let (mut asker, asked) = UnixStream::pair().unwrap();
+        asker.write_all(&[b'x'; 5_000]).unwrap();
+        assert!((MOST..MOST + 512).contains(&line(&asked, PATIENCE).unwrap().len()));
     }
 }

@@ -47,10 +47,10 @@ pub(super) struct Shared {
 
 impl Running {
     /// Closes the listener and what it serves.
-    pub(super) fn stop(&self) {
+    pub(super) fn stop(&self, longest: Duration) {
         // It may have ended by itself.
         let _ = self.stop.send(true);
-        if !self.thread.wait(Duration::from_millis(700)) {
+        if !self.thread.wait(longest) {
             tracing::warn!("connections did not end in time");
         }
     }
@@ -81,13 +81,11 @@ pub(super) fn start(
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
     let (agent_stop, bell) = (shared.stop.clone(), shared.reloads.bell());
     let (armed, is_armed) = std::sync::mpsc::channel();
-    let thread = Thread::start("io", move || {
+    // Without it no signal is heard either.
+    let thread = Thread::start_vital("io", shared.ends(), move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => {
-                tracing::error!(%error, "no I/O runtime");
-                return agent_stop.call();
-            }
+            Err(error) => return tracing::error!(%error, "no I/O runtime"),
         };
         runtime.block_on(async move {
             signals(agent_stop, bell);

@@ -295,7 +295,8 @@ fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, end: &Stop, shared:
             Ok(found) if claim(&found, slot, shared) => {
                 let mut lanes = lock(shared);
                 lanes.nameless.retain(|nameless| nameless.who != collector);
-                lanes.mute -= usize::from(mute);
+                // One that was stuck comes back in a session that has not counted it.
+                lanes.mute = lanes.mute.saturating_sub(usize::from(mute));
                 drop(lanes);
                 // The pulse ends after the lanes are told to; then nobody listens.
                 let _ = shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });

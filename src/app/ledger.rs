@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::policy::InForce;
 use super::{Shared, StartError, Thread};
-use crate::clock::Clock;
+use crate::clock::{Clock, Stop};
 use crate::host::Host;
 use crate::ledger::{Acknowledged, Batch, Book, Ledger, Opening, Queue, Recovered, Timeline};
 use crate::model::{Stamp, Utc};
@@ -115,10 +115,10 @@ pub(super) fn start(
     let queue = Arc::new(Queue::default());
     let path = ledger.path().to_path_buf();
     let (queue_by_thread, status_by_thread) = (Arc::clone(&queue), Arc::clone(&status));
-    let shared = Arc::clone(shared);
+    let theirs = Arc::clone(shared);
     let prices = Prices { charged: shared.in_force().book.clone(), timeline };
-    let keep = move || keep(ledger, prices, (&queue_by_thread, &status_by_thread), &shared);
-    let thread = Thread::start("ledger", keep)?;
+    let keep = move || keep(ledger, prices, (&queue_by_thread, &status_by_thread), &theirs);
+    let thread = Thread::start_vital("ledger", shared.ends(), keep)?;
     Ok(Running { path, queue, status, thread })
 }
 
@@ -135,8 +135,15 @@ fn keep(mut ledger: Ledger, mut prices: Prices, (queue, status): (&Queue, &Ledge
             continue;
         };
         if !commit(&mut ledger, batch, (queue, status), &|| shared.clock.now()) {
-            shared.stop.wait(Duration::from_secs(1));
+            rest(&shared.stop);
         }
+    }
+}
+
+/// Before the next try. While the agent stops the time is short, and a try costs a line of the log all the same.
+fn rest(stop: &Stop) {
+    if stop.wait(Duration::from_secs(1)) {
+        Stop::default().wait(Duration::from_millis(100));
     }
 }
 
@@ -160,7 +167,7 @@ impl Prices {
                 status.failed();
                 tracing::error!(%error, "the new prices were not stored");
                 if error.may_pass() {
-                    shared.stop.wait(Duration::from_secs(1));
+                    rest(&shared.stop);
                     return;
                 }
             }

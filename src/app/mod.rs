@@ -13,19 +13,20 @@ mod io;
 mod kernel_log;
 mod lanes;
 mod ledger;
+mod log;
 mod node_lock;
 mod policy;
 mod pulse;
 mod record;
 mod reload;
 mod systemd;
+mod thread;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -40,9 +41,11 @@ use crate::model::Nanoseconds;
 use crate::{export, serve};
 
 use policy::InForce;
+use thread::{Fallen, Thread};
 
 pub use bills::{BillProblem, statement};
 pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, diagnose};
+pub use log::{Lines, Log};
 pub use record::{RecordError, Recorded, Recording, record};
 
 /// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
@@ -84,6 +87,12 @@ pub enum StartError {
          order, restart the container"
     )]
     Replaced,
+    /// It had started, and a thread that it cannot do without has failed.
+    #[error(
+        "the {0} thread has failed, so the agent ended in order, to be started anew; what the log says of it is \
+         worth a report"
+    )]
+    Fallen(&'static str),
     /// A thread could not be started.
     #[error("starting the {thread} thread: {source}")]
     Thread {
@@ -95,14 +104,19 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the agent itself is well, and a new container is all that it needs.
+    /// Whether the agent had run, and to be started anew is all that it needs.
     pub const fn wants_restart(&self) -> bool {
-        matches!(self, Self::Replaced)
+        matches!(self, Self::Replaced | Self::Fallen(_))
     }
 }
 
-/// How long the agent takes at most to stop, whatever the driver does.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+/// How long the agent's parts take at most to end, one after the other, whatever driver, disk and network do:
+/// together less than two seconds, with what systemd and the log may take.
+const IO_PATIENCE: Duration = Duration::from_millis(700);
+const PULSE_PATIENCE: Duration = Duration::from_millis(200);
+const LEDGER_PATIENCE: Duration = Duration::from_millis(500);
+/// Lanes end while the others are waited for.
+const LANES_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What the threads share.
 struct Shared {
@@ -119,12 +133,18 @@ struct Shared {
     orders: lanes::Orders,
     /// The driver's library was replaced under the container that the agent runs in.
     replaced: AtomicBool,
+    fallen: Fallen,
     host: Host,
     reloads: reload::Reloads,
     in_force: Mutex<Arc<InForce>>,
 }
 
 impl Shared {
+    /// What a vital thread ends with, and tells when it ends by itself.
+    const fn ends(&self) -> (&Stop, &Fallen) {
+        (&self.stop, &self.fallen)
+    }
+
     /// What the configuration says at the moment.
     fn in_force(&self) -> Arc<InForce> {
         Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner))
@@ -179,6 +199,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         simulated: AtomicBool::new(launch.simulated),
         orders: lanes::Orders::default(),
         replaced: AtomicBool::new(false),
+        fallen: Fallen::default(),
         host: Host::at(&launch.root),
         reloads,
         in_force: Mutex::new(Arc::new(InForce::new(launch.config.clone()))),
@@ -189,7 +210,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         Ok(threads) => threads,
         Err(error) => {
             shared.stop.call();
-            lanes::close(&shared, PATIENCE / 3);
+            lanes::close(&shared, IO_PATIENCE);
             return Err(error);
         }
     };
@@ -198,7 +219,10 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     systemd::tell(&[NotifyState::Stopping]);
     tracing::info!("stopping");
     threads.close();
-    lanes::close(&shared, PATIENCE / 3);
+    lanes::close(&shared, LANES_PATIENCE);
+    if let Some(thread) = shared.fallen.first() {
+        return Err(StartError::Fallen(thread));
+    }
     if shared.replaced.load(Ordering::Relaxed) { Err(StartError::Replaced) } else { Ok(()) }
 }
 
@@ -239,43 +263,10 @@ impl Threads {
         if let Some(control) = self.control {
             control.close();
         }
-        self.io.stop();
-        self.pulse.wait(PATIENCE / 3);
+        self.io.stop(IO_PATIENCE);
+        self.pulse.wait(PULSE_PATIENCE);
         if let Some(ledger) = self.ledger {
-            ledger.close(PATIENCE / 3);
+            ledger.close(LEDGER_PATIENCE);
         }
-    }
-}
-
-/// A thread whose end can be waited for with a limit: one that is stuck must not hold up the others.
-struct Thread {
-    done: mpsc::Receiver<()>,
-    handle: JoinHandle<()>,
-}
-
-impl Thread {
-    /// Starts a named thread. A panic ends the thread alone; it is logged by the standard hook.
-    fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<Self, StartError> {
-        let (finished, done) = mpsc::channel();
-        let handle = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || {
-                body();
-                // Nobody may be waiting.
-                let _ = finished.send(());
-            })
-            .map_err(|source| StartError::Thread { thread: name, source })?;
-        Ok(Self { done, handle })
-    }
-
-    /// Waits for the very end of a thread whose body has ended: what it ran may then be unmapped.
-    fn join(self) {
-        // A panic was told by the hook.
-        let _ = self.handle.join();
-    }
-
-    /// Whether it ended in time.
-    fn wait(&self, longest: Duration) -> bool {
-        !matches!(self.done.recv_timeout(longest), Err(mpsc::RecvTimeoutError::Timeout))
     }
 }

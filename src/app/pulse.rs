@@ -81,8 +81,8 @@ pub(super) fn start(
     outlets: Outlets,
     shared: &Arc<Shared>,
 ) -> Result<Thread, StartError> {
-    let shared = Arc::clone(shared);
-    Thread::start("pulse", move || beat(meter, &inbox, outlets, &shared))
+    let theirs = Arc::clone(shared);
+    Thread::start_vital("pulse", shared.ends(), move || beat(meter, &inbox, outlets, &theirs))
 }
 
 fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: &Shared) {

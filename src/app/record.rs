@@ -128,7 +128,7 @@ fn read(
         clock.wait_until(next, &stop, || {});
     }
     stop.call();
-    events.wait(super::PATIENCE);
+    events.wait(super::IO_PATIENCE);
     Ok(Recorded { gpus: lanes.len(), ticks })
 }
 

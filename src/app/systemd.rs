@@ -1,17 +1,47 @@
 //! What systemd is told: that the agent is ready, reloads, stops, and, by the pulse alone, that it is alive.
 //!
-//! Without a service manager all of it does nothing.
+//! Without a service manager all of it does nothing. One that does not take what it is told is waited for with a
+//! limit, and by the pulse not at all.
 
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 use crate::model::Nanoseconds;
 
+/// How long a service manager may take until there is room for a word.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// Tells the service manager, if one listens.
 pub(super) fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    if let Err(error) = send(states, Some(PATIENCE)) {
         tracing::warn!(%error, "systemd cannot be told");
+    }
+}
+
+/// Sends a message; without patience there must be room for it at once.
+fn send(states: &[NotifyState<'_>], patience: Option<Duration>) -> io::Result<()> {
+    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let socket = UnixDatagram::unbound()?;
+    match patience {
+        Some(_) => socket.set_write_timeout(patience)?,
+        None => socket.set_nonblocking(true)?,
+    }
+    socket.connect_addr(&address(&place)?)?;
+    let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+    socket.send(message.as_bytes()).map(drop)
+}
+
+/// A path, or after `@` a name that has no place among the files.
+fn address(place: &OsStr) -> io::Result<SocketAddr> {
+    match place.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(place),
     }
 }
 
@@ -45,8 +75,14 @@ impl Watchdog {
 
     /// The pulse is alive; `now` is the system's boot clock.
     pub(super) fn beat(&mut self, now: Nanoseconds) {
-        if self.is_due(now) {
-            tell(&[NotifyState::Watchdog]);
+        if !self.is_due(now) {
+            return;
+        }
+        match send(&[NotifyState::Watchdog], None) {
+            // Words of ours wait for the manager already, and the pulse waits for nobody.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => tracing::warn!(%error, "systemd cannot be told"),
+            Ok(()) => {}
         }
     }
 
@@ -61,8 +97,20 @@ impl Watchdog {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_after_an_at_sign_is_no_file() {
+        let name = address(OsStr::new("@manager")).unwrap();
+        assert_eq!(name.as_abstract_name(), Some(&b"manager"[..]));
+        assert_eq!(
+            address(OsStr::new("/run/x")).unwrap().as_pathname(),
+            Some(std::path::Path::new("/run/x"))
+        );
+        assert!(address(OsStr::new(&"x".repeat(200))).is_err());
+    }
 
     #[test]
     fn the_watchdog_hears_of_the_pulse_twice_in_its_interval_and_only_if_it_beats() {

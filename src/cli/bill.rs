@@ -2,7 +2,7 @@
 //! ends with its reconciliation.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,13 +67,17 @@ impl Bill {
 /// One request on loopback, closed by the server: a client library would be the larger half of the command.
 pub(super) fn get(url: &str, path: &str) -> Result<String, Failure> {
     const PATIENCE: Duration = Duration::from_secs(10);
+    const ADDRESS: &str = "is no agent's address; write it with its port, like http://127.0.0.1:9855";
     let wrong =
         |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
     let host = url
         .strip_prefix("http://")
         .map(|rest| rest.trim_end_matches('/'))
-        .ok_or_else(|| Failure::wrong(format!("{url}: write it like http://127.0.0.1:9855")))?;
-    let mut stream = TcpStream::connect(host).map_err(|error| wrong(&error))?;
+        .ok_or_else(|| Failure::wrong(format!("{url}: {ADDRESS}")))?;
+    let mut stream = TcpStream::connect(host).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Failure::wrong(format!("{url}: {ADDRESS}")),
+        _ => wrong(&error),
+    })?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(|error| wrong(&error))?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(|error| wrong(&error))?;

@@ -16,10 +16,11 @@ use std::io::{IsTerminal, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::app::{self, Launch, demo};
+use crate::app::{self, Launch, Lines, Log, demo};
 use crate::config::{self, Config, Source};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
@@ -71,6 +72,16 @@ enum Command {
     /// What the processes of the local scenario run.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
+}
+
+impl Command {
+    /// How long its end waits for who reads its log: an agent ends in time, a command tells what it found.
+    const fn patience(&self) -> Duration {
+        match self {
+            Self::Run(_) | Self::Demo(_) | Self::Replay(_) => Duration::from_millis(100),
+            _ => Duration::MAX,
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -141,12 +152,19 @@ impl Failure {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    log(cli.log_format);
+    let log = match Log::start(cli.command.patience()) {
+        Ok(log) => log,
+        Err(error) => {
+            // Standard error may be closed; the status says it too.
+            let _ = writeln!(std::io::stderr(), "gpumeter: {error}");
+            return ExitCode::from(Failure::wrong("").status);
+        }
+    };
+    subscribe(cli.log_format, log.lines());
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Standard error may be closed; the status says it too.
-            let _ = writeln!(std::io::stderr(), "gpumeter: {}", failure.message);
+            log.say(&format!("gpumeter: {}", failure.message));
             ExitCode::from(failure.status)
         }
     }
@@ -247,11 +265,8 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn log(format: LogFormat) {
-    // A reader of the log that has gone must not end the agent: told of its own failed write, the
-    // subscriber would complain on the same standard error, and panic.
-    let log =
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
+fn subscribe(format: LogFormat, lines: Lines) {
+    let log = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),

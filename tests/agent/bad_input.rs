@@ -203,6 +203,15 @@ fn a_reader_of_the_log_that_has_gone_does_not_end_the_agent() {
 }
 
 #[test]
+fn an_address_that_no_agent_can_have_is_told_with_what_one_looks_like() {
+    for url in ["http://localhost", "localhost:9855", "https://localhost:9855"] {
+        for command in ["bill", "health"] {
+            refused(&[command, "--url", url], &[url, "its port", "http://127.0.0.1:9855"]);
+        }
+    }
+}
+
+#[test]
 fn a_bill_with_a_wrong_time_is_told_which() {
     let demo = Demo::start(&[]);
     let (status, body) = demo.agent.get("/api/v1/bill?from=yesterday");

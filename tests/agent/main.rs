@@ -15,3 +15,4 @@ mod replay;
 mod running;
 mod scrape;
 mod systemd;
+mod unread;

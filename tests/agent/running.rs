@@ -138,7 +138,13 @@ impl Agent {
     pub(crate) fn start_unheard(mut command: Command, address: String) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let child = command.stderr(writer).stdout(Stdio::null()).spawn().unwrap();
+        command.stderr(writer);
+        Self::start_aside(command, address)
+    }
+
+    /// An agent whose log goes where the command says.
+    pub(crate) fn start_aside(mut command: Command, address: String) -> Self {
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
         Self { child, address, log: channel().1 }
     }
 

@@ -49,20 +49,26 @@ impl Orders {
         state.until.is_some() && state.phase == Phase::Closed
     }
 
-    /// Lets go of the driver for that long; returns when nothing of it is open, or says what is stuck, and
-    /// then the driver is taken up again.
+    /// Lets go of the driver; returns when nothing of it is open, which it stays for that long from then on, or
+    /// says what is stuck, and then the driver is taken up again.
     pub(in crate::app) fn let_go(&self, span: Nanoseconds) -> Result<(), String> {
         let mut state = self.lock();
-        state.until = Some(system_now().boottime + span);
         if state.phase == Phase::Closed {
+            state.until = Some(system_now().boottime + span);
             return Ok(());
         }
+        // A short time would be over before everything is closed.
+        let longest = Nanoseconds(u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX));
+        state.until = Some(system_now().boottime + longest + span);
         state.end.call();
         let open = |state: &mut State| !matches!(state.phase, Phase::Closed | Phase::Stuck(_));
         let waited = self.news.wait_timeout_while(state, LONGEST, open);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let problem = match &state.phase {
-            Phase::Closed => return Ok(()),
+            Phase::Closed => {
+                state.until = Some(system_now().boottime + span);
+                return Ok(());
+            }
             Phase::Stuck(calls) => format!("has not returned from {}", calls.join(", ")),
             Phase::Opening => "is being opened, and its initialisation has not returned".to_owned(),
             Phase::Open | Phase::Closing => "is not closed in time".to_owned(),
@@ -166,6 +172,26 @@ mod tests {
             assert!(opener.join().unwrap());
         });
         assert!(!orders.are_to_let_go());
+    }
+
+    #[test]
+    fn the_time_of_letting_go_is_no_part_of_the_time_that_was_asked_for() {
+        let (orders, stop) = (Orders::default(), Stop::default());
+        let end = orders.may_open(&stop).unwrap();
+        orders.opened();
+        let span = Nanoseconds(1_000_000);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| orders.let_go(span));
+            while !end.wait(Duration::from_secs(1)) {}
+            // A lane's last call takes longer than the time that was asked for.
+            std::thread::sleep(Duration::from_millis(20));
+            orders.closing();
+            orders.closed();
+            assert!(orders.are_to_let_go());
+            let opener = scope.spawn(|| orders.may_open(&stop).is_some());
+            assert_eq!(asked.join().unwrap(), Ok(()));
+            assert!(opener.join().unwrap(), "and then it is over");
+        });
     }
 
     #[test]

@@ -1,0 +1,88 @@
+//! Those who are told and do not listen: a log that nobody reads, a service manager that takes nothing.
+
+use std::io::{ErrorKind, PipeReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::running::{Agent, Demo};
+use crate::scrape::Scrape;
+
+/// A demo and its address; the port is free a moment before, since nobody hears which one it chose.
+fn command(directory: &Path) -> (Command, String) {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = Demo::command(&directory.join("state"), &[]);
+    command.args(["--listen", &address]);
+    (command, address)
+}
+
+/// An agent whose standard error is a pipe without room, and the end at which it could be read.
+fn start_unread(mut command: Command, address: String) -> (Agent, PipeReader) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    let full = loop {
+        if let Err(error) = writer.write(&[b'\n'; 4_096]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    fcntl_setfl(&writer, flags).unwrap();
+    command.stderr(writer);
+    (Agent::start_aside(command, address), reader)
+}
+
+fn up(page: &Scrape) -> usize {
+    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+}
+
+fn goes_on(agent: &Agent) {
+    let slot = |page: &Scrape| page.nano_sum("gpu_slot_seconds_total", &[]);
+    let before = slot(&agent.wait_for("all GPUs", |page| up(page) == 8));
+    agent.wait_for("windows that close", |page| up(page) == 8 && slot(page) > before);
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_no_thread_and_not_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (command, address) = command(directory.path());
+    let (mut agent, reader) = start_unread(command, address);
+    goes_on(&agent);
+    let (status, _) = agent.terminate();
+    assert!(status.success(), "{status}");
+    drop(reader);
+}
+
+#[test]
+fn what_waits_for_a_slow_reader_of_the_log_comes_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let (command, address) = command(directory.path());
+    let (mut agent, mut reader) = start_unread(command, address);
+    agent.wait_for("all GPUs", |page| up(page) == 8);
+    let said = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).unwrap();
+        String::from_utf8(said).unwrap()
+    });
+    assert!(agent.terminate().0.success());
+    let said = said.join().unwrap();
+    let places = ["listening", "first snapshot", "stopping"].map(|words| said.find(words));
+    assert!(places[0].is_some() && places.is_sorted(), "{places:?} in\n{}", said.trim_start());
+}
+
+#[test]
+fn a_service_manager_that_takes_nothing_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let _deaf = UnixDatagram::bind(directory.path().join("notify")).unwrap();
+    let mut command = Demo::command(&directory.path().join("state"), &[]);
+    command.env("NOTIFY_SOCKET", directory.path().join("notify"));
+    // Fed at every look of the pulse, its queue is full within seconds, however long the system lets it be.
+    command.env("WATCHDOG_USEC", "2").env_remove("WATCHDOG_PID");
+    let mut agent = Agent::start(command);
+    goes_on(&agent);
+    let (status, _) = agent.terminate();
+    assert!(status.success(), "{status}");
+}
