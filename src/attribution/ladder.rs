@@ -3,7 +3,8 @@
 //! Rungs for a tick without weights, best first: what the window's other ticks measured, then what the window
 //! before did, both for holders still present; resident memory; equally; `__unattributed__`. Where processes
 //! cannot be seen by construction, holders stand for them. In goes one span, out come shares and their grade.
-//! Accounting records of processes that just ended will be a rung before memory.
+//! Accounting records of processes that just ended are no rung: a pid alone, whose place in `/proc` is gone, names
+//! nobody, and a pid that was given anew would name the wrong one.
 //!
 //! Other ticks count by the busy time that their weights split, not by the weights: those share a unit only
 //! within their own span, and time can be cut without changing a share (L6).

@@ -110,10 +110,16 @@ impl Gpu {
         let before = self.frame.as_deref();
         let before = before.filter(|before| !begins && before.generation == frame.generation);
         let span = before.map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
-        for (number, counter) in self.integrals.iter_mut().enumerate() {
+        if before.is_none() {
+            self.counts.fill(None);
+        }
+        for (number, (counter, last)) in self.integrals.iter_mut().zip(&mut self.counts).enumerate() {
             match integral_of(number) {
                 IntegralOf::Ratio(point) => grow(counter, reading(frame, point), span),
-                IntegralOf::Flow(point) => flow(counter, point, (before, frame), span),
+                IntegralOf::Flow(point) => {
+                    let is_rate = frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
+                    flow(counter, last, reading(frame, point), is_rate.then_some(span));
+                }
             }
         }
         self.integrate_instances(frame, span);
@@ -158,20 +164,16 @@ fn grow(counter: &mut Reading, ratio: Reading, span: Nanoseconds) {
     add_to(counter, added);
 }
 
-/// Adds what flowed between two frames: a rate per second over the span, or what a count grew by. A count that
-/// is smaller than before wrapped or began anew: how far it had come is not known, and nothing is added.
-fn flow(counter: &mut Reading, point: PointId, (before, frame): (Option<&Frame>, &Frame), span: Nanoseconds) {
-    let now = reading(frame, point).map(|now| u64::try_from(now).unwrap_or(0));
-    let is_rate = frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
-    let added = now.map(|now| {
-        if is_rate {
+/// Adds what flowed: a rate per second over the span, or what a count grew by since it was last read. A count
+/// that is smaller than before wrapped or began anew: how far it had come is not known, and nothing is added.
+fn flow(counter: &mut Reading, last: &mut Option<u64>, now: Reading, rate: Option<Nanoseconds>) {
+    let now = now.map(|now| u64::try_from(now).unwrap_or(0));
+    let added = now.map(|now| match rate {
+        Some(span) => {
             let flowed = u128::from(now) * u128::from(span.0) / u128::from(Nanoseconds::SECOND.0);
             u64::try_from(flowed).unwrap_or(0)
-        } else {
-            let last = before.map_or(Err(Absence::NotYet), |before| reading(before, point));
-            let last = last.map_or(now, |last| u64::try_from(last).unwrap_or(0));
-            now.saturating_sub(last)
         }
+        None => now.saturating_sub(last.replace(now).unwrap_or(now)),
     });
     add_to(counter, added);
 }

@@ -132,6 +132,8 @@ struct Gpu {
     frame: Option<Arc<Frame>>,
     /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
     integrals: Vec<Reading>,
+    /// The counts that some of these grow by, as last read under this plan.
+    counts: Vec<Option<u64>>,
     /// The same of every GPU instance that was ever met, by its id.
     instances: BTreeMap<u32, Box<[Reading]>>,
     busy: Reading,
@@ -349,6 +351,7 @@ impl Gpu {
             bench: Bench::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
+            counts: vec![None; INTEGRALS],
             instances: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             unsupported: Vec::new(),

@@ -145,7 +145,10 @@ impl Meter {
             .policy
             .price(at)
             .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
-        let accounts = self.accounts.by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref());
+        let mut accounts =
+            self.accounts.by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref());
+        // Of a GPU that is forgotten nothing is shown, and nothing is left off.
+        accounts.retain(|account| places.contains_key(&*account.uuid));
         let cost = Cost::at(self.policy.level, |rows| match rows {
             Rows::Account(points) => points.len(),
             _ => 0,

@@ -57,7 +57,8 @@ pub struct Frame {
     /// Utilization samples per process that are new since the last frame; empty when nothing ran.
     pub samples: Result<Vec<ProcessSample>, Absence>,
     /// Processes that ended since the last look into the driver's accounting, where that is on: the only trace
-    /// of one that came and went between two lists.
+    /// of one that came and went between two lists. A record names a pid without a start time that `/proc` would
+    /// know, so it is evidence for a person and for recordings; the account splits nothing by it.
     pub ended_processes: Vec<EndedProcess>,
     /// How many times longer than configured the lane waits, so that it stays within its share of driver time.
     pub stretch: Stretch,

@@ -188,3 +188,15 @@ fn metrics_whose_exactness_depends_on_it_name_their_source() {
         .collect();
     assert!(sources.contains(&vec!["gpu_pcie_bytes_total", "gpm"]), "{sources:?}");
 }
+
+#[test]
+fn what_was_counted_while_a_count_could_not_be_read_is_added_when_it_can() {
+    let mut device = Device::new(Via::Field);
+    assert_eq!(device.sent(1, Ok(1_000)), Ok(0));
+    assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(0));
+    assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(0));
+    assert_eq!(device.sent(1, Ok(1_500)), Ok(500));
+    assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(500));
+    device.generation += 1;
+    assert_eq!(device.sent(1, Ok(9_000)), Ok(500), "but not over a new plan");
+}

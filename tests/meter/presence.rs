@@ -175,3 +175,20 @@ fn a_driver_that_was_loaded_anew_counts_its_joules_from_nothing() {
     assert_eq!(energy(false), 1_000, "the same driver's counter tells of the gap");
     assert_eq!(energy(true), 0);
 }
+
+#[test]
+fn nothing_is_left_off_of_a_gpu_that_nobody_expects() {
+    const HELD: &str = "gpu_tenant_held_seconds_total";
+    for forgotten in [false, true] {
+        let mut world = World::new(&["alice"]);
+        busy(&mut world, 40);
+        world.lose();
+        if forgotten {
+            world.forget();
+        }
+        world.silence(1);
+        world.limit(0);
+        world.silence(3);
+        assert_eq!(world.has_dropped(HELD), !forgotten);
+    }
+}

@@ -173,6 +173,19 @@ impl World {
         self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
     }
 
+    /// From the next pulse on a snapshot has at most so many series.
+    pub(crate) fn limit(&mut self, series: usize) {
+        self.meter.obey(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
+    }
+
+    /// Whether series of a family were left off.
+    pub(crate) fn has_dropped(&self, family: &str) -> bool {
+        self.snapshot.as_ref().unwrap().roster.agent.iter().any(|entry| {
+            entry.family == "gpumeter_series_dropped_total"
+                && entry.labels.iter().any(|(_, of)| **of == *family)
+        })
+    }
+
     pub(crate) fn know(&mut self, pid: u32, user: &str) {
         let identified = Identified {
             holder: Arc::new(Holder::user(user, Some(1))),
