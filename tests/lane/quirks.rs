@@ -1,7 +1,7 @@
 //! Old drivers and sick ones.
 
 use gpumeter::catalogue::first_point;
-use gpumeter::model::Absence;
+use gpumeter::model::{Absence, Reading, Rejection};
 
 use crate::world::{World, calls};
 
@@ -76,4 +76,20 @@ fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
     assert!(frame.samples.is_err());
     let calls = calls([&frame]);
     assert!(calls["nvmlDeviceGetProcessUtilization"] <= 16, "{calls:?}");
+}
+
+#[test]
+fn what_an_instance_says_and_nobody_believes_is_counted() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.run(2);
+    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
+    let frame = world.tick();
+    let rejected = |readings: &[Reading]| {
+        readings.iter().filter(|reading| **reading == Err(Absence::Rejected)).count() as u64
+    };
+    let of_instance = rejected(&frame.instances[0].readings);
+    assert!(of_instance > 0, "{:?}", frame.instances);
+    let all = rejected(&frame.readings) + of_instance;
+    assert!(frame.rejected.contains(&(Rejection::OutOfRange, all)), "{all}: {:?}", frame.rejected);
 }
