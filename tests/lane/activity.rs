@@ -69,3 +69,23 @@ fn who_came_and_went_between_two_lists_is_told_by_accounting() {
     assert_eq!(ended.len(), 1);
     assert_eq!((ended[0].pid, ended[0].ran.0), (12, 1_500_000_000));
 }
+
+#[test]
+fn an_accounting_mode_that_cannot_be_told_for_now_loses_nobody() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "a100", "accounting": true}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]},
+            {"pid": 12, "gpu": 0, "phases": [{"from": 71.2, "to": 72.7, "demand": 0.4, "memory_bytes": 1073741824}]}]}"#,
+        false,
+    );
+    // A busy machine stretches nothing here.
+    world.share(1_000_000);
+    world.run(48);
+    world.faults(r#"[{"function": "nvmlDeviceGetAccountingMode", "code": 999}]"#);
+    world.run(4);
+    world.faults("[]");
+    let frames = world.run(30);
+    let ended: Vec<_> =
+        frames.iter().flat_map(|frame| &frame.ended_processes).map(|ended| ended.pid).collect();
+    assert_eq!(ended, [12]);
+}
