@@ -12,7 +12,7 @@ use super::inventory::{name, uuid};
 use super::plan::believe;
 use crate::catalogue::{CallValue, InstanceValue};
 use crate::model::frame::Tier;
-use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Unit};
+use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Rejection, Unit};
 
 /// GPM's ids of the ratios of an instance.
 const RATIOS: [(InstanceValue, u32); 5] = [
@@ -179,13 +179,14 @@ impl Instance {
             }
             if due[Tier::Slow as usize] {
                 let errors = calls::instance_errors(door, self.handle);
-                self.put(InstanceValue::SramUncorrected, errors.and_then(whole));
+                self.put(door, InstanceValue::SramUncorrected, errors.and_then(whole));
             }
         }
         InstanceFrame { identity: self.identity.clone(), readings: self.readings.into() }
     }
 
-    fn put(&mut self, value: InstanceValue, reading: Reading) {
+    fn put(&mut self, door: &mut Door, value: InstanceValue, reading: Reading) {
+        door.reject(Rejection::OutOfRange, u64::from(reading == Err(Absence::Rejected)));
         self.readings[value as usize] = reading;
     }
 
@@ -196,7 +197,7 @@ impl Instance {
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
             (InstanceValue::MemoryFree, CallValue::MemoryFree),
         ] {
-            self.put(value, memory.and_then(|memory| memory.get(from)).and_then(whole));
+            self.put(door, value, memory.and_then(|memory| memory.get(from)).and_then(whole));
         }
     }
 
@@ -209,7 +210,7 @@ impl Instance {
         for (value, id) in RATIOS {
             let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
             let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
-            self.put(value, believe(ratio, 1, Unit::Ratio));
+            self.put(door, value, believe(ratio, 1, Unit::Ratio));
         }
     }
 

@@ -1,5 +1,8 @@
 //! Which processes have a context on a GPU: the driver's compute and graphics lists, each asked for when
 //! `attention` says so, and kept in between.
+//!
+//! Clients of MPS stand on the compute list under their own pids (Volta and later), so that the driver's third
+//! list, that of MPS, would tell nobody new and costs a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Old drivers and sick ones.
 
 use gpumeter::catalogue::{device_points, first_point};
-use gpumeter::model::Absence;
+use gpumeter::model::{Absence, Reading, Rejection};
 
 use crate::world::{World, calls};
 
@@ -99,4 +99,20 @@ fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
     let alone = r#"{"gpus": [{"profile": "h100"}],
         "throttles": [{"from": 0, "to": 600, "gpu": 0, "reason": "hw_slowdown"}]}"#;
     assert_eq!(shown(alone), [1, 0, 0]);
+}
+
+#[test]
+fn what_an_instance_says_and_nobody_believes_is_counted() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.run(2);
+    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
+    let frame = world.tick();
+    let rejected = |readings: &[Reading]| {
+        readings.iter().filter(|reading| **reading == Err(Absence::Rejected)).count() as u64
+    };
+    let of_instance = rejected(&frame.instances[0].readings);
+    assert!(of_instance > 0, "{:?}", frame.instances);
+    let all = rejected(&frame.readings) + of_instance;
+    assert!(frame.rejected.contains(&(Rejection::OutOfRange, all)), "{all}: {:?}", frame.rejected);
 }
