@@ -44,7 +44,8 @@ pub(super) fn whole_lines(bytes: &[u8], limit: u64) -> impl Iterator<Item = &[u8
 }
 
 fn take(file: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // Most of what is read is shorter, and then takes two reads: one for all of it, one for its end.
+    let mut bytes = Vec::with_capacity(1_024);
     File::from(file).take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

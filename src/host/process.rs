@@ -63,9 +63,11 @@ pub(super) fn read(path: &Path, pid: u32) -> Result<Process, Gone> {
     Ok(Process { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
 }
 
-/// Its start time alone.
+/// Its start time alone: of one file, so the directory need not be held. Asked of every process every second.
 pub(super) fn start_time(path: &Path, pid: u32) -> Result<u64, Gone> {
-    Ok(Open::of(path, pid)?.stat()?.start_time)
+    let file = "stat";
+    let bytes = bounded::read(&path.join(file), bounded::PROC).map_err(|cause| gone(pid, file, cause))?;
+    Ok(stat::parse(&bytes).ok_or(Gone::Malformed { pid, file })?.start_time)
 }
 
 /// The directory of a process, held.

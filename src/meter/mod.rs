@@ -291,11 +291,12 @@ impl Meter {
 
     /// Holders that the ledger has not met in this process, with their facts.
     fn introduce(&mut self, identities: &Identities, batch: &mut Batch) {
-        let seen = identities.iter().map(|(_, known)| (*known.holder).clone());
+        let seen = identities.holders().filter(|holder| !self.introduced.contains(&holder.id));
+        let seen: Vec<Holder> = seen.map(|holder| (**holder).clone()).collect();
         // A grant knows less of its holder than a process of his: it never replaces what is known.
         let standing = self.policy.standing.iter().map(granted);
         let unknown = standing.filter(|holder| !self.holders.contains_key(&holder.id));
-        for holder in seen.chain(unknown.collect::<Vec<_>>()) {
+        for holder in seen.into_iter().chain(unknown.collect::<Vec<_>>()) {
             if self.introduced.insert(holder.id.clone()) {
                 self.holders.insert(holder.id.clone(), holder.clone());
                 batch.holders.push(holder);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::accounts::TenantAccount;
 use super::budget::{self, Cost, Purse};
 use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{self, HoldingValue, Level, PointId, Rows, device_points, families, first_point};
+use crate::catalogue::{Family, HoldingValue, Level, PointId, Rows, device_points, families, first_point};
 use crate::holders::Identities;
 use crate::ledger::Tariff;
 use crate::model::frame::Tier;
@@ -305,27 +305,27 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
 
 /// Families up to that level of which the GPU can answer no point, ever, and why.
 pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> {
-    let mut answers: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
+    let mut answers: Vec<(&'static Family, Result<(), Absence>)> = Vec::new();
     for ((family, _), reading) in device_points().zip(&*frame.readings) {
         let absent = match reading {
             Err(absence) if absence.is_permanent() => Err(*absence),
             _ => Ok(()),
         };
         match answers.last_mut() {
-            Some((name, answer)) if *name == family.name => *answer = answer.or(absent),
-            _ => answers.push((family.name, absent)),
+            Some((last, answer)) if std::ptr::eq(*last, family) => *answer = answer.or(absent),
+            _ => answers.push((family, absent)),
         }
     }
     let mut absent: Vec<_> =
-        answers.into_iter().filter_map(|(name, answer)| Some((name, answer.err()?))).collect();
+        answers.into_iter().filter_map(|(family, answer)| Some((family, answer.err()?))).collect();
     for family in families() {
         let Rows::Integral([integral, ..]) = family.rows else { continue };
-        if let Some((_, absence)) = absent.iter().find(|(name, _)| *name == integral.of) {
-            absent.push((family.name, *absence));
+        if let Some((_, absence)) = absent.iter().find(|(of, _)| of.name == integral.of) {
+            absent.push((family, *absence));
         }
     }
-    absent.retain(|(name, _)| catalogue::family(name).is_some_and(|family| family.level <= level));
-    absent
+    let shown = absent.into_iter().filter(|(family, _)| family.level <= level);
+    shown.map(|(family, absence)| (family.name, absence)).collect()
 }
 
 fn process_row(
@@ -370,16 +370,13 @@ fn other_row(gpu: usize, memory: u64) -> (ProcessEntry, ProcessState) {
 
 /// Who a holder is: as it was identified, else as the operator's grant names it.
 fn holder(id: &HolderId, identities: &Identities) -> Holder {
-    identities
-        .iter()
-        .map(|(_, known)| &known.holder)
-        .find(|holder| holder.id == *id)
-        .map(|holder| (**holder).clone())
-        .unwrap_or_else(|| match id.as_str().split_once(':') {
+    identities.holder(id).map(|holder| (**holder).clone()).unwrap_or_else(|| {
+        match id.as_str().split_once(':') {
             Some(("unit", unit)) => Holder::unit(unit, None, None),
             Some(("user", user)) => Holder::user(user, None),
             _ => Holder { id: id.clone(), kind: HolderKind::Remainder, facts: Facts::default() },
-        })
+        }
+    })
 }
 
 fn holdings(

@@ -1,4 +1,5 @@
-"""The dashboards by themselves: they are what Grafana expects, and their queries parse."""
+"""The dashboards by themselves: they are what Grafana expects, their queries parse, and what they ask for is
+exported at the default level; what the alerts ask for, at the lowest."""
 
 import itertools
 import json
@@ -9,6 +10,7 @@ import harness
 from harness import ROOT
 
 FILES = sorted((ROOT / "dashboards").glob("*.json"))
+LEVELS = ("lean", "standard", "full")
 
 
 def load(path):
@@ -51,6 +53,25 @@ def dashboards(suite):
     file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}, indent=1))
     parsed = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
     suite.expect(parsed.returncode == 0, f"a query does not parse:\n{parsed.stdout}{parsed.stderr}")
+
+
+    for path, level in [*((path, "standard") for path in FILES), (ROOT / "alerts/gpumeter.yaml", "lean")]:
+        exported(suite, path, level)
+
+
+def exported(suite, path, level):
+    """Every family that a file names is in the catalogue, and exported at that level."""
+    rows = re.findall(r"^\| `(\w+)` \|(?:[^|]*\|){2}([^|]*)\| (\w+) \|", (ROOT / "docs/metrics.md").read_text(), re.M)
+    levels = {name: of for name, _, of in rows if of in LEVELS}
+    labels = {label for _, of, _ in rows for label in re.findall(r"\w+", of)}
+    # What stands after a colon is part of a recording rule's name.
+    named = set(re.findall(r"(?<![\w:/.-])(?:gpu|gpumeter)_\w+", path.read_text())) - labels
+    suite.expect(named, f"{path.name} names no family")
+    for name in sorted(named):
+        family = name if name in levels else re.sub(r"_(?:bucket|count|sum)$", "", name)
+        of = levels.get(family)
+        suite.expect(of and LEVELS.index(of) <= LEVELS.index(level),
+                     f"{path.name} needs {name}, which is exported from level {of}, not from {level}")
 
 
 def shape(suite, name, dashboard):
