@@ -147,6 +147,8 @@ fn decode(answer: &sys::nvmlFieldValue_t) -> Result<i64, Absence> {
         match answer.valueType {
             0 if answer.fieldId == MEMORY_TEMPERATURE => Ok(value.uiVal.into()),
             0 => whole(value.dVal),
+            // The driver's word for "no value".
+            1 if value.uiVal == u32::MAX => Err(Absence::Rejected),
             1 => Ok(value.uiVal.into()),
             2 => i64::try_from(value.ulVal).map_err(|_| Absence::Rejected),
             3 => i64::try_from(value.ullVal).map_err(|_| Absence::Rejected),

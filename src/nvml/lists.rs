@@ -1,8 +1,8 @@
-//! Which processes have a context on a GPU: the driver's compute and graphics lists, each asked for when
+//! Which processes have a context on a GPU: the driver's compute, graphics and MPS lists, each asked for when
 //! `attention` says so, and kept in between.
 //!
-//! Clients of MPS stand on the compute list under their own pids (Volta and later), so that the driver's third
-//! list, that of MPS, would tell nobody new and costs a call.
+//! Clients of MPS stand on a list of their own, under their own pids (Volta and later). It is asked with the
+//! graphics list, which is seldom; where it names somebody, with the compute list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,12 +37,21 @@ const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
 
 type List = Result<Vec<GpuProcess>, Absence>;
 
+/// Which of the driver's lists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Compute,
+    Graphics,
+    Mps,
+}
+
 /// The lists as they were last answered, with the buffer that they are asked into.
 pub(super) struct Lists {
     infos: Vec<sys::nvmlProcessInfo_t>,
     form: ListForm,
     compute: List,
     graphics: List,
+    mps: List,
     attention: Attention,
     merged: Result<Arc<[GpuProcess]>, Absence>,
     listed: Option<Stamp>,
@@ -59,6 +68,7 @@ impl Lists {
             form,
             compute: Err(Absence::NotYet),
             graphics: Err(Absence::NotYet),
+            mps: Err(Absence::NotYet),
             attention: Attention::new(presence),
             merged: Err(Absence::NotYet),
             listed: None,
@@ -90,15 +100,19 @@ impl Lists {
         let samples: &[ProcessSample] = signs.samples.unwrap_or_default();
         let mut look = self.attention.look(signs, &self.known());
         if look.compute {
-            self.compute = self.list(door, device, false);
+            self.compute = self.list(door, device, Kind::Compute);
+            if self.mps.as_ref().is_ok_and(|clients| !clients.is_empty()) {
+                self.mps = self.list(door, device, Kind::Mps);
+            }
             self.listed = Some(at);
             look.graphics |= self.attention.look_further(samples, &self.known());
         }
         if look.graphics {
-            self.graphics = self.list(door, device, true);
+            self.graphics = self.list(door, device, Kind::Graphics);
+            self.mps = self.list(door, device, Kind::Mps);
         }
         if look.compute || look.graphics {
-            self.merged = merge(&self.compute, &self.graphics).map(Into::into);
+            self.merged = merge([&self.compute, &self.graphics, &self.mps]).map(Into::into);
         }
         let known = self.known();
         self.attention.settle(signs, &known)
@@ -110,21 +124,35 @@ impl Lists {
             Ok(list) => Some(list.iter().map(|process| process.pid).collect()),
             Err(absence) => absence.is_permanent().then(BTreeSet::new),
         };
-        Known { compute: pids(&self.compute), graphics: pids(&self.graphics) }
+        let clients = pids(&self.mps).unwrap_or_default();
+        let compute = pids(&self.compute).map(|known| known.union(&clients).copied().collect());
+        Known { compute, graphics: pids(&self.graphics) }
+    }
+
+    fn last(&self, kind: Kind) -> &List {
+        match kind {
+            Kind::Compute => &self.compute,
+            Kind::Graphics => &self.graphics,
+            Kind::Mps => &self.mps,
+        }
     }
 
     /// One list in the newest form that the library has.
-    fn list(&mut self, door: &mut Door, device: Handle, graphics: bool) -> List {
-        if let Err(absence) = if graphics { &self.graphics } else { &self.compute }
+    fn list(&mut self, door: &mut Door, device: Handle, kind: Kind) -> List {
+        if let Err(absence) = self.last(kind)
             && absence.is_permanent()
         {
             return Err(*absence);
         }
         loop {
             let answer = match self.form {
-                ListForm::Third | ListForm::Second => self.long(door, device, graphics),
-                ListForm::First => short(door, device, graphics),
+                ListForm::Third | ListForm::Second => self.long(door, device, kind),
+                ListForm::First => short(door, device, kind),
             };
+            if kind == Kind::Mps {
+                // A library that lacks this list says nothing of the form of the others.
+                return answer;
+            }
             self.form = match (answer, self.form) {
                 (Err(Absence::NoSymbol), ListForm::Third) => ListForm::Second,
                 (Err(Absence::NoSymbol), ListForm::Second) => ListForm::First,
@@ -133,21 +161,31 @@ impl Lists {
         }
     }
 
-    fn long(&mut self, door: &mut Door, Handle(device): Handle, graphics: bool) -> List {
+    fn long(&mut self, door: &mut Door, Handle(device): Handle, kind: Kind) -> List {
         let count = loop {
             let announced = self.infos.len() * size_of::<sys::nvmlProcessInfo_t>() / LARGEST_INFO;
             let mut count = u32::try_from(announced).unwrap_or(u32::MAX);
             let (number, buffer) = (&raw mut count, self.infos.as_mut_ptr());
             let second = buffer.cast::<sys::nvmlProcessInfo_v2_t>();
-            let answer = match (self.form, graphics) {
-                (ListForm::Third, false) => {
+            let answer = match (self.form, kind) {
+                (ListForm::Third, Kind::Compute) => {
                     ask!(door, nvmlDeviceGetComputeRunningProcesses_v3(device, number, buffer))
                 }
-                (ListForm::Third, true) => {
+                (ListForm::Third, Kind::Graphics) => {
                     ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v3(device, number, buffer))
                 }
-                (_, false) => ask!(door, nvmlDeviceGetComputeRunningProcesses_v2(device, number, second)),
-                (_, true) => ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v2(device, number, second)),
+                (ListForm::Third, Kind::Mps) => {
+                    ask!(door, nvmlDeviceGetMPSComputeRunningProcesses_v3(device, number, buffer))
+                }
+                (_, Kind::Compute) => {
+                    ask!(door, nvmlDeviceGetComputeRunningProcesses_v2(device, number, second))
+                }
+                (_, Kind::Graphics) => {
+                    ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v2(device, number, second))
+                }
+                (_, Kind::Mps) => {
+                    ask!(door, nvmlDeviceGetMPSComputeRunningProcesses_v2(device, number, second))
+                }
             };
             match answer {
                 Ok(()) => break (count as usize).min(announced),
@@ -176,17 +214,17 @@ const _: () = assert!(
 );
 
 /// The first form, which knows no instances: drivers before 460.
-fn short(door: &mut Door, Handle(device): Handle, graphics: bool) -> List {
+fn short(door: &mut Door, Handle(device): Handle, kind: Kind) -> List {
     let none = sys::nvmlProcessInfo_v1_t { pid: 0, usedGpuMemory: 0 };
     let mut infos = vec![none; 32];
     let count = loop {
         let room = infos.len();
         let mut count = u32::try_from(room).unwrap_or(u32::MAX);
         let (number, buffer) = (&raw mut count, infos.as_mut_ptr());
-        let answer = if graphics {
-            ask!(door, nvmlDeviceGetGraphicsRunningProcesses(device, number, buffer))
-        } else {
-            ask!(door, nvmlDeviceGetComputeRunningProcesses(device, number, buffer))
+        let answer = match kind {
+            Kind::Compute => ask!(door, nvmlDeviceGetComputeRunningProcesses(device, number, buffer)),
+            Kind::Graphics => ask!(door, nvmlDeviceGetGraphicsRunningProcesses(device, number, buffer)),
+            Kind::Mps => ask!(door, nvmlDeviceGetMPSComputeRunningProcesses(device, number, buffer)),
         };
         match answer {
             Ok(()) => break (count as usize).min(room),
@@ -217,17 +255,22 @@ fn more(door: &mut Door, room: usize, wanted: usize) -> Result<usize, Absence> {
     })
 }
 
-/// Both lists as one, by pid; a process that is on both counts once, with the larger memory, since both show
-/// the same allocation. One list that may come back leaves out whoever is on it: no list is better than half
+/// The lists as one, by pid; a process that is on several counts once, with the larger memory, since all show
+/// the same allocation. A list that may come back leaves out whoever is on it: no list is better than a part
 /// of one.
-fn merge(compute: &List, graphics: &List) -> List {
-    match (compute, graphics) {
-        (Err(absence), _) | (_, Err(absence)) if !absence.is_permanent() => return Err(*absence),
-        (Err(absence), Err(_)) => return Err(*absence),
-        _ => {}
+fn merge(lists: [&List; 3]) -> List {
+    let refused = |passing: bool| {
+        let mut absences = lists.iter().filter_map(|list| list.as_ref().err());
+        absences.find(|absence| absence.is_permanent() != passing).copied()
+    };
+    if let Some(absence) = refused(true) {
+        return Err(absence);
+    }
+    if lists.iter().all(|list| list.is_err()) {
+        return Err(refused(false).unwrap_or(Absence::NotSupported));
     }
     let mut found: BTreeMap<(u32, Option<u32>), GpuProcess> = BTreeMap::new();
-    for process in compute.iter().chain(graphics).flatten() {
+    for process in lists.into_iter().flatten().flatten() {
         let entry = found.entry((process.pid, process.gpu_instance)).or_insert_with(|| process.clone());
         entry.memory = entry.memory.max(process.memory);
     }
@@ -238,6 +281,8 @@ fn merge(compute: &List, graphics: &List) -> List {
 mod tests {
     use super::*;
 
+    const NONE: List = Err(Absence::NoSymbol);
+
     fn process(pid: u32, memory: Option<u64>) -> GpuProcess {
         GpuProcess { pid, gpu_instance: None, memory: memory.map(Bytes) }
     }
@@ -246,14 +291,14 @@ mod tests {
     fn who_is_on_both_lists_counts_once_with_the_larger_memory() {
         let (compute, graphics) =
             (Ok(vec![process(7, Some(5))]), Ok(vec![process(7, Some(9)), process(3, None)]));
-        assert_eq!(merge(&compute, &graphics), Ok(vec![process(3, None), process(7, Some(9))]));
+        assert_eq!(merge([&compute, &graphics, &NONE]), Ok(vec![process(3, None), process(7, Some(9))]));
     }
 
     #[test]
-    fn no_list_is_better_than_half_of_one_unless_the_other_half_never_comes() {
+    fn no_list_is_better_than_a_part_of_one_unless_the_rest_never_comes() {
         let some: List = Ok(vec![process(7, None)]);
-        assert_eq!(merge(&some, &Err(Absence::Failed)), Err(Absence::Failed));
-        assert_eq!(merge(&some, &Err(Absence::NotSupported)), some);
-        assert_eq!(merge(&Err(Absence::NoPermission), &Err(Absence::NoSymbol)), Err(Absence::NoPermission));
+        assert_eq!(merge([&some, &Err(Absence::Failed), &NONE]), Err(Absence::Failed));
+        assert_eq!(merge([&some, &Err(Absence::NotSupported), &NONE]), some);
+        assert_eq!(merge([&Err(Absence::NoPermission), &NONE, &NONE]), Err(Absence::NoPermission));
     }
 }

