@@ -250,6 +250,7 @@ pub(super) fn believe(raw: Result<i64, Absence>, times: i64, unit: Unit) -> Read
         Unit::Ratio if !(0..=RATIO).contains(&value) => Err(Absence::Rejected),
         Unit::Celsius if !(-100_000..=200_000).contains(&value) => Err(Absence::Rejected),
         Unit::Watts if !(0..=20_000_000).contains(&value) => Err(Absence::Rejected),
+        Unit::Seconds if value > LONGEST => Err(Absence::Rejected),
         Unit::Seconds | Unit::Bytes | Unit::Joules | Unit::Hertz | Unit::Money | Unit::None if value < 0 => {
             Err(Absence::Rejected)
         }
@@ -258,3 +259,6 @@ pub(super) fn believe(raw: Result<i64, Absence>, times: i64, unit: Unit) -> Read
 }
 
 const RATIO: i64 = 1_000_000_000;
+
+/// No driver has been loaded for longer: ten years, in nanoseconds.
+const LONGEST: i64 = 315_576_000 * 1_000_000_000;
