@@ -47,13 +47,13 @@ pub(super) const ROWS: &[Family] = &[
     ),
     pcie(
         "gpu_pcie_link_width",
-        Level::Lean,
+        Level::Standard,
         "Current PCIe lanes of the link; fewer than the maximum means a bad seat, riser or slot.",
         &[alone(&[call(CallValue::PcieWidth)])],
     ),
     pcie(
         "gpu_pcie_link_width_max",
-        Level::Lean,
+        Level::Standard,
         "Most PCIe lanes that GPU and system reach together.",
         &[alone(&[call(CallValue::PcieWidthMax)])],
     ),

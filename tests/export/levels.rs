@@ -32,7 +32,7 @@ const A100: &[&str] = &[
     "gpu_retired_pages_pending",
 ];
 
-/// A board without these, in a rack, with all else that can be known of it.
+/// A board without these, whose call is late, in a rack, with all else that can be known of it.
 fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let mut snapshot = fixture::node(1, 0);
     let frame = Arc::get_mut(snapshot.gpus[0].frame.as_mut().unwrap()).unwrap();
@@ -61,6 +61,7 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     };
     roster.agent = vec![
         own("gpumeter_last_sample_timestamp_seconds", &[]),
+        own("gpumeter_driver_call_in_flight_seconds", &[("call", "nvmlDeviceGetUtilizationRates")]),
         own("gpumeter_source_info", &[("metric", "gpu_busy_seconds_total"), ("source", "gpm")]),
         own("gpumeter_source_info", &[("metric", "gpu_pcie_bytes_total"), ("source", "gpm")]),
         own("gpumeter_source_info", &[("metric", "gpu_power_watts"), ("source", "field")]),

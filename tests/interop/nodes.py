@@ -10,10 +10,10 @@ import harness
 from harness import ROOT, Demo
 
 NODES = sorted((ROOT / "tests/golden/nodes").glob("*.json"))
-# The most series per GPU, the agent's own among them; what comes with the account and its price, holdings,
-# processes, MIG instances and XIDs comes on top.
+# The most series per GPU, the agent's own, slot time and price among them; what comes with tenants,
+# holdings, processes, MIG instances and XIDs comes on top.
 MOST = {"lean": 40, "standard": 100}
-ON_TOP = re.compile(r"gpu_(tenant|slot|cost|holding|process|mig|xid_(errors|last|info))")
+ON_TOP = re.compile(r"gpu_(tenant|holding|process|mig|xid_(errors|last|info))")
 
 
 def nodes(suite):
