@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::heard::{Batch, Kind};
+use super::heard::{Batch, Heard, Kind};
 use super::{Shared, StartError, Thread};
 use crate::health::kernel_line;
 use crate::host::{Host, KernelLog};
@@ -26,6 +26,7 @@ const MOST_READS: usize = 4_096;
 pub(super) fn start(host: Host, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
     Thread::start("kernel_log", move || {
+        let _deaf = Deaf(&shared.heard);
         // A log that comes to be while we look is new as a whole.
         let (mut came, mut told) = (false, false);
         while !shared.stop.is_called() {
@@ -50,6 +51,15 @@ pub(super) fn start(host: Host, shared: &Arc<Shared>) -> Result<(), StartError> 
         }
     })?;
     Ok(())
+}
+
+/// Says that nobody reads the log any more when its thread ends, however it ends.
+struct Deaf<'a>(&'a Heard);
+
+impl Drop for Deaf<'_> {
+    fn drop(&mut self) {
+        self.0.kernel_log(false, 0);
+    }
 }
 
 /// Reads until the agent stops or the log fails.
@@ -79,4 +89,24 @@ fn hear(record: &str, batch: &mut Batch) {
         gpu_instance: line.gpu_instance,
         compute_instance: line.compute_instance,
     });
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, reason = "the thread's own fault is what is tested")]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_fails_does_not_leave_the_log_looking_read() {
+        let heard = Heard::default();
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            let _deaf = Deaf(&heard);
+            heard.kernel_log(true, 0);
+            panic!("a fault of its own");
+        }));
+        assert!(failed.is_err());
+        assert_eq!(heard.losses().0, Some(false));
+    }
 }

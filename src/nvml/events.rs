@@ -102,7 +102,8 @@ impl Events {
         self.door.clock().now()
     }
 
-    /// Waits at most that long for an event. One that tells nothing of use is none, but not the last.
+    /// Waits at most that long for an event. One that tells nothing of use is none, but not the last; nor is one
+    /// of a GPU that does not say who it is.
     pub fn wait(&mut self, milliseconds: u32) -> Result<Waited, Absence> {
         // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
         let mut data: sys::nvmlEventData_t = unsafe { std::mem::zeroed() };
@@ -122,7 +123,10 @@ impl Events {
         let known = self.registered.iter().find(|(Handle(device), _)| *device == data.device);
         let uuid = match known {
             Some((_, uuid)) => Arc::clone(uuid),
-            None => uuid(&mut self.door, Handle(data.device))?,
+            None => match uuid(&mut self.door, Handle(data.device)) {
+                Ok(uuid) => uuid,
+                Err(absence) => return Ok(Waited::Nameless(absence)),
+            },
         };
         Ok(Waited::Event(Event { uuid, told }))
     }
@@ -142,6 +146,8 @@ pub enum Waited {
     Event(Event),
     /// Something that is not listened to.
     Noise,
+    /// An event of a GPU that is not in the set and could not be asked for its name.
+    Nameless(Absence),
     /// Nothing within the time.
     Quiet,
 }

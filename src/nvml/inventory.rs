@@ -1,6 +1,6 @@
 //! Which GPUs there are, and what each says of itself.
 
-use std::ffi::{CStr, c_char, c_uint};
+use std::ffi::{c_char, c_uint};
 use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
@@ -103,7 +103,9 @@ pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option
 
 pub(super) fn uuid(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     let uuid = text(|buffer, length| ask!(door, nvmlDeviceGetUUID(device, buffer, length)))?;
-    if uuid.is_empty() { Err(Absence::Rejected) } else { Ok(uuid) }
+    // One that fills the room for it has no end: it is not another GPU's, it is garbage.
+    let is_one = (1..TEXT).contains(&uuid.len()) && uuid.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_one { Ok(uuid) } else { Err(Absence::Rejected) }
 }
 
 pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
@@ -127,9 +129,30 @@ pub(super) fn text(
     Ok(read_text(&buffer))
 }
 
-/// A C string of the driver; without its end, or not UTF-8, it is cut or mended rather than believed.
+/// A C string of the driver. One that fills the buffer without an end is taken as it is; what is not UTF-8 is mended.
 pub(super) fn read_text(buffer: &[c_char]) -> Arc<str> {
-    let bytes: Vec<u8> = buffer.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
-    CStr::from_bytes_until_nul(&bytes)
-        .map_or_else(|_| "".into(), |text| text.to_string_lossy().into_owned().into())
+    let bytes = buffer.iter().map(|byte| byte.to_ne_bytes()[0]);
+    let text: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&text).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Arc<str> {
+        read_text(&bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_text_ends_at_its_end_or_with_its_room() {
+        assert_eq!(&*read(b"NVIDIA L4\0garbage"), "NVIDIA L4");
+        assert_eq!(&*read(b"NVIDIA L4"), "NVIDIA L4");
+        assert_eq!(&*read(b"\0"), "");
+    }
+
+    #[test]
+    fn what_is_not_utf_8_is_mended() {
+        assert_eq!(&*read(b"L4\xFF\0"), "L4\u{FFFD}");
+    }
 }

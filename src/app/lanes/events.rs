@@ -29,12 +29,15 @@ pub(super) fn event_set(
         }
         goes_on()
     };
+    let mut told = Told::default();
     loop {
         match Events::new(library, slot.clone(), shared.clock.clone()) {
             Ok(events) => return Some(events),
             Err(absence) => {
                 count(shared, "events".into(), absence.reason());
-                tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
+                if told.is_new("", absence) {
+                    tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
+                }
                 if absence.is_permanent() || !pause() {
                     return None;
                 }
@@ -46,7 +49,7 @@ pub(super) fn event_set(
 /// Hears events for as long as the session goes on, which is asked a few times a second.
 pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMut() -> bool) {
     let mut again = shared.clock.now().boottime;
-    let mut refused = Vec::new();
+    let (mut refused, mut told) = (Vec::new(), Told::default());
     let mut crier = Crier::default();
     while goes_on() {
         let now = shared.clock.now().boottime;
@@ -56,9 +59,14 @@ pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMu
         }
         let unheard = std::mem::take(&mut lock(shared).unheard);
         for gpu in unheard {
-            let Err(absence) = events.register(&gpu) else { continue };
+            let Err(absence) = events.register(&gpu) else {
+                told.forget(&gpu.id.uuid);
+                continue;
+            };
             count(shared, "events".into(), absence.reason());
-            tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "a GPU's XIDs cannot be heard");
+            if told.is_new(&gpu.id.uuid, absence) {
+                tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "a GPU's XIDs cannot be heard");
+            }
             if !absence.is_permanent() {
                 refused.push(gpu);
             }
@@ -68,7 +76,13 @@ pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMu
             continue;
         }
         let mut batch = Batch::default();
-        let outcome = drain(&mut events, &mut batch);
+        let outcome = drain(
+            |wait| events.wait(wait),
+            &mut batch,
+            |absence| {
+                count(shared, "events".into(), absence.reason());
+            },
+        );
         if !batch.is_empty() {
             crier.hear(&batch);
             // One lock and one look at the clock for all that came at once.
@@ -85,19 +99,39 @@ pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMu
 }
 
 /// Waits a fifth of a second for the first event and takes those behind it, as many as a stop may wait for.
-fn drain(events: &mut Events, batch: &mut Batch) -> Result<(), Absence> {
+/// Events that cannot be told apart are counted one by one, and do not hide those behind them.
+fn drain(
+    mut next: impl FnMut(u32) -> Result<Waited, Absence>,
+    batch: &mut Batch,
+    mut nameless: impl FnMut(Absence),
+) -> Result<(), Absence> {
     const WAIT_MILLISECONDS: u32 = 200;
     const MOST: usize = 4_096;
     let mut wait = WAIT_MILLISECONDS;
     for _ in 0..MOST {
-        match events.wait(wait)? {
+        match next(wait)? {
             Waited::Event(event) => batch.event(event),
             Waited::Noise => {}
+            Waited::Nameless(absence) => nameless(absence),
             Waited::Quiet => break,
         }
         wait = 0;
     }
     Ok(())
+}
+
+/// What was last told the log of a GPU that cannot be heard: the same again is counted, not told.
+#[derive(Default)]
+struct Told(BTreeMap<Arc<str>, Absence>);
+
+impl Told {
+    fn is_new(&mut self, uuid: &str, absence: Absence) -> bool {
+        self.0.insert(uuid.into(), absence) != Some(absence)
+    }
+
+    fn forget(&mut self, uuid: &str) {
+        self.0.remove(uuid);
+    }
 }
 
 /// Tells the log of XIDs: at once while they are few, at most [`Crier::LINES`] lines a second in a storm.
@@ -185,6 +219,29 @@ mod tests {
 
     fn at(milliseconds: u64) -> Stamp {
         Stamp { boottime: Nanoseconds(milliseconds * 1_000_000), ..Stamp::default() }
+    }
+
+    #[test]
+    fn an_event_of_a_gpu_without_a_name_does_not_hide_those_behind_it() {
+        let event = Waited::Event(crate::nvml::Event {
+            uuid: "GPU-1".into(),
+            told: crate::nvml::Told::Xid { xid: 79, gpu_instance: None, compute_instance: None },
+        });
+        let mut waiting = vec![Waited::Quiet, event, Waited::Noise, Waited::Nameless(Absence::Lost)];
+        let (mut batch, mut nameless) = (Batch::default(), Vec::new());
+        let next = |_| waiting.pop().ok_or(Absence::Failed);
+        assert_eq!(drain(next, &mut batch, |absence| nameless.push(absence)), Ok(()));
+        assert_eq!((batch.xids.len(), nameless), (1, vec![Absence::Lost]));
+    }
+
+    #[test]
+    fn a_refusal_is_told_once_and_again_when_it_is_another() {
+        let mut told = Told::default();
+        let refusals = [Absence::Failed, Absence::Failed, Absence::Lost, Absence::Lost];
+        assert_eq!(refusals.map(|absence| told.is_new("GPU-1", absence)), [true, false, true, false]);
+        assert!(told.is_new("GPU-2", Absence::Lost), "another GPU");
+        told.forget("GPU-1");
+        assert!(told.is_new("GPU-1", Absence::Lost), "it could be heard in between");
     }
 
     #[test]
