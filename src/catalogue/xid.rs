@@ -103,20 +103,25 @@ pub const fn row(code: u32) -> Option<&'static Xid> {
     if code == 0 || code as usize > TABLE.len() { None } else { Some(&TABLE[code as usize - 1]) }
 }
 
+/// The row of a code; one that is not in the table is unknown.
+pub const fn described(code: u32) -> Xid {
+    match row(code) {
+        Some(row) => *row,
+        None => {
+            Xid { code, class: Class::Unknown, action: Action::ContactSupport, text: "newer than this table" }
+        }
+    }
+}
+
 /// Class and action of a code.
 pub const fn meaning(code: u32) -> (Class, Action) {
-    match row(code) {
-        Some(row) => (row.class, row.action),
-        None => (Class::Unknown, Action::ContactSupport),
-    }
+    let xid = described(code);
+    (xid.class, xid.action)
 }
 
 /// What happened, in a few words.
 pub const fn text(code: u32) -> &'static str {
-    match row(code) {
-        Some(row) => row.text,
-        None => "newer than this table",
-    }
+    described(code).text
 }
 
 /// Whether the fault takes the GPU from whoever holds it: broken hardware, until a reset or reboot.

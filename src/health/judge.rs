@@ -173,7 +173,7 @@ impl Memory {
     fn hear(&mut self, which: fn(&xid::Xid) -> bool, heard: &Heard) -> bool {
         let mut any = false;
         for (code, (count, instance)) in &heard.xids {
-            if *count == 0 || !xid::row(*code).is_some_and(which) {
+            if *count == 0 || !which(&xid::described(*code)) {
                 continue;
             }
             any = true;

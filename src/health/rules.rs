@@ -281,6 +281,17 @@ pub const RULES: &[Rule] = &[
         (Degraded, Remedy::ContactSupport),
         "a fault that the vendor must look at",
     ),
+    // No verdict: newer drivers bring new codes, of which most tell of an application or of nothing. Where one
+    // means more, the driver's recovery action and its notices say so.
+    Rule {
+        clears: Clears::Quiet(HOUR),
+        ..xid(
+            "xid_unknown",
+            |xid| xid.class == Class::Unknown,
+            (Ok, Remedy::ContactSupport),
+            "an XID whose meaning is not known here; a newer gpumeter may know it",
+        )
+    },
     Rule {
         clears: Clears::Quiet(HOUR),
         ..xid(
