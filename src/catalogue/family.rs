@@ -239,6 +239,7 @@ pub enum CallValue {
     PcieGenerationMax,
     PcieWidth,
     PcieWidthMax,
+    NvLinksUp,
     EccCounter { kind: u32, counter: u32, location: u32 },
     SramCorrected,
     SramUncorrected,

@@ -97,7 +97,11 @@ pub(super) const ROWS: &[Family] = &[
         labels: &["gpu", "uuid"],
         level: Level::Lean,
         tier: Tier::Slow,
-        rows: Rows::Device(&[alone(&[Source::Links { id: 165, times: 1 }])]),
+        rows: Rows::Device(&[alone(&[
+            Source::Links { id: 165, times: 1 },
+            // Branch 470 has no field of it.
+            call(CallValue::NvLinksUp),
+        ])]),
     },
     Family {
         name: "gpu_nvlink_links_expected",

@@ -8,8 +8,8 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, Refusal, ask};
-use crate::catalogue::CallValue;
+use super::door::{Door, Handle, INVALID_ARGUMENT, Refusal, ask};
+use crate::catalogue::{CallValue, MOST_LINKS};
 use crate::model::Absence;
 
 pub(super) use structures::{fabric, memory};
@@ -42,6 +42,7 @@ pub(super) enum Function {
     PcieGenerationMax,
     PcieWidth,
     PcieWidthMax,
+    NvLinksUp,
     EccCounter { kind: u32, counter: u32, location: u32 },
     Sram,
     Remap,
@@ -89,6 +90,7 @@ const fn place(value: CallValue) -> (Function, usize) {
         CallValue::PcieGenerationMax => (Function::PcieGenerationMax, 0),
         CallValue::PcieWidth => (Function::PcieWidth, 0),
         CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
+        CallValue::NvLinksUp => (Function::NvLinksUp, 0),
         CallValue::FabricNotStarted => (Function::Fabric, 0),
         CallValue::FabricInProgress => (Function::Fabric, 1),
         CallValue::FabricCompleted => (Function::Fabric, 2),
@@ -174,6 +176,7 @@ pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answe
         Function::Remap => structures::remap(door, device),
         Function::Banks => structures::banks(door, device),
         Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
+        Function::NvLinksUp => Ok(Values::of([links_up(door, device)?])),
         Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
         _ => Ok(Values::of([number(door, device, function)?.into()])),
     }
@@ -190,6 +193,21 @@ fn long(door: &mut Door, Handle(device): Handle, function: Function) -> Result<u
         _ => return Err(Refusal::NoSymbol),
     }
     Ok(value)
+}
+
+/// How many NVLinks are up: a call for each, and one that says that there is no other.
+fn links_up(door: &mut Door, Handle(device): Handle) -> Result<u64, Absence> {
+    let mut up = 0;
+    for link in 0..MOST_LINKS {
+        let mut active: sys::nvmlEnableState_t = 0;
+        match ask!(door, nvmlDeviceGetNvLinkState(device, link, &raw mut active)) {
+            Ok(()) if active > 1 => return Err(Absence::Rejected),
+            Ok(()) => up += u64::from(active),
+            Err(Refusal::Code(INVALID_ARGUMENT)) if link > 0 => break,
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Ok(up)
 }
 
 /// Functions that bring one number.

@@ -112,3 +112,27 @@ fn r590_tells_remapped_rows_by_the_first_version() {
     let frame = frame("r590", H100);
     assert_eq!(read(&frame, CORRECTABLE), Ok(0));
 }
+
+#[test]
+fn r470_counts_the_links_that_are_up_one_by_one() {
+    const UP: PointId = first_point("gpu_nvlink_links_up");
+    let (old, new) = (frame("r470", A100), newest(A100));
+    assert_eq!(read(&old, UP), read(&new, UP));
+    assert!(read(&new, UP).unwrap() > 0);
+    let asked =
+        |frame: &Frame| frame.calls.iter().filter(|call| call.function == "nvmlDeviceGetNvLinkState").count();
+    assert!(asked(&old) > 0 && asked(&new) == 0);
+}
+
+#[test]
+fn limits_are_temperatures_where_the_driver_knows_no_distances_to_them() {
+    const LIMIT: PointId = point("gpu_temperature_limit_celsius", "slowdown");
+    const MARGIN: PointId = point("gpu_temperature_margin_celsius", "slowdown");
+    // This one has no fields of distances.
+    let oldest = frame("r470", H100);
+    assert!((80_000..100_000).contains(&read(&oldest, LIMIT).unwrap()));
+    // This one has them, and cannot tell how far it is: nothing that it answers is right.
+    let old = frame("early_535", H100);
+    assert!(read(&old, LIMIT).is_err() && read(&old, MARGIN).is_err());
+    assert!(read(&newest(H100), MARGIN).is_ok());
+}
