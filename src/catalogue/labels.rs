@@ -160,7 +160,7 @@ pub(super) const SETS: &[Set] = &[
     Set {
         label: "reason",
         family: "gpumeter_samples_rejected_total",
-        values: &["out_of_range", "counter_back", "sample", "record", "count", "ghost_busy"],
+        values: &["out_of_range", "counter_back", "sample", "count", "ghost_busy"],
     },
     Set { label: "action", family: "gpu_xid_action_errors_total", values: OF_XIDS },
     Set { label: "action", family: "gpu_xid_info", values: OF_XIDS },

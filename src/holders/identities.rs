@@ -41,11 +41,6 @@ impl Identities {
     pub fn holders(&self) -> impl Iterator<Item = &Arc<Holder>> {
         self.holders.values()
     }
-
-    /// All of them, by pid.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Identified)> {
-        self.processes.iter().map(|(pid, identified)| (*pid, identified))
-    }
 }
 
 impl FromIterator<(u32, Identified)> for Identities {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, Reading, Stamp, Utc};
+use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, Reading, Stamp};
 
 /// The cadences at which readings are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,10 +56,6 @@ pub struct Frame {
     pub listed: Option<Stamp>,
     /// Utilization samples per process that are new since the last frame; empty when nothing ran.
     pub samples: Result<Vec<ProcessSample>, Absence>,
-    /// Processes that ended since the last look into the driver's accounting, where that is on: the only trace
-    /// of one that came and went between two lists. A record names a pid without a start time that `/proc` would
-    /// know, so it is evidence for a person and for recordings; the account splits nothing by it.
-    pub ended_processes: Vec<EndedProcess>,
     /// How many times longer than configured the lane waits, so that it stays within its share of driver time.
     pub stretch: Stretch,
     /// Answers of this tick that cannot be true and were dropped, by reason.
@@ -77,8 +73,6 @@ pub enum Rejection {
     CounterBack,
     /// A utilization sample above 100 % or of the future.
     Sample,
-    /// A process record of the driver's accounting that contradicts itself.
-    Record,
     /// More processes or samples than any GPU has.
     Count,
     /// Activity of a GPU on which nobody is, as a latched flag shows it.
@@ -87,8 +81,8 @@ pub enum Rejection {
 
 impl Rejection {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::OutOfRange, Self::CounterBack, Self::Sample, Self::Record, Self::Count, Self::GhostBusy];
+    pub const ALL: [Self; 5] =
+        [Self::OutOfRange, Self::CounterBack, Self::Sample, Self::Count, Self::GhostBusy];
 
     /// The value of the `reason` label.
     pub const fn reason(self) -> &'static str {
@@ -96,7 +90,6 @@ impl Rejection {
             Self::OutOfRange => "out_of_range",
             Self::CounterBack => "counter_back",
             Self::Sample => "sample",
-            Self::Record => "record",
             Self::Count => "count",
             Self::GhostBusy => "ghost_busy",
         }
@@ -138,21 +131,6 @@ pub struct Sampled {
     pub ratio: u64,
     /// The time that the samples cover; 0 where none is new and the last one stands.
     pub covered: Nanoseconds,
-}
-
-/// A process that ended, as the driver's accounting remembers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedProcess {
-    /// Process id.
-    pub pid: u32,
-    /// When it began to use the GPU.
-    pub started: Utc,
-    /// For how long it had a context there.
-    pub ran: Nanoseconds,
-    /// The most memory that it held.
-    pub memory: Option<Bytes>,
-    /// Percent of its life in which a kernel of it ran.
-    pub utilization: Option<u32>,
 }
 
 /// Readings of one MIG instance.

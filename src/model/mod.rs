@@ -16,9 +16,7 @@ pub mod span;
 pub mod stamp;
 
 pub use account::{Grade, Method, Parts, Use};
-pub use frame::{
-    CallTime, EndedProcess, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
-};
+pub use frame::{CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch};
 pub use gpu::{
     FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Platform,
     Via, Whereabouts, XidCount, XidSource,

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::accounting::Accounting;
 use super::activity::{Activity, put_all};
 use super::attention::Signs;
 use super::calls;
@@ -25,9 +24,7 @@ use super::readings::Readings;
 use crate::catalogue::Level;
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{
-    Absence, EndedProcess, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Stamp, Stretch,
-};
+use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Stamp, Stretch};
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -54,7 +51,6 @@ pub struct Lane {
     activity: Activity,
     processes: Processes,
     lists: Lists,
-    accounting: Accounting,
     /// The latest reading of every point, and when each tier was read.
     readings: Readings,
     tiers: [Option<Stamp>; 3],
@@ -82,7 +78,6 @@ impl Lane {
             activity: Activity::new(),
             processes: Processes::new(),
             lists: Lists::new(false, ListForm::Third),
-            accounting: Accounting::default(),
             readings: Readings::default(),
             tiers: [None; 3],
             stretched: Stretch::default(),
@@ -188,7 +183,6 @@ impl Lane {
         self.activity = Activity::new();
         self.processes.begin();
         self.lists = Lists::new(self.presence, self.door.quirks().list_form());
-        self.accounting = Accounting::default();
         self.tiers = [None; 3];
         self.instances = Arc::default();
         self.review = plan.provisional.then(|| self.door.clock().now().boottime + self.patience);
@@ -303,7 +297,7 @@ impl Lane {
         }
     }
 
-    /// Who is there: activity per process in every tick, lists and records when they are due.
+    /// Who is there: activity per process in every tick, lists when they are due.
     fn look(&mut self, plan: &Plan, due: [bool; 3], begun: Stamp) -> Present {
         let all = self.door.spent();
         let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
@@ -313,19 +307,12 @@ impl Lane {
         let before = self.door.spent();
         // Told at every look: neither lists nor a governor that begin anew know of one another.
         self.lists.attention().stretch(self.governor.stretch().lists);
-        let strange = self.lists.look(&mut self.door, plan.device, &signs, begun);
+        self.lists.look(&mut self.door, plan.device, &signs, begun);
         let lists = since(&self.door, before);
-        if slow {
-            self.accounting.check(&mut self.door, plan.device);
-        }
-        let mut ended = Vec::new();
-        if self.accounting.is_on() && (medium || strange) {
-            ended = self.accounting.ended(&mut self.door, plan.device, &self.lists.pids());
-        }
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
         let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
-        Present { samples, ended, lists, fast }
+        Present { samples, lists, fast }
     }
 
     /// Stays within the share of driver time. What cannot be stretched counts as fast.
@@ -368,7 +355,6 @@ impl Lane {
             processes,
             listed,
             samples: present.samples,
-            ended_processes: present.ended,
             stretch,
             rejected: self.door.take_rejected(),
             calls: self.door.take_calls(),
@@ -379,7 +365,6 @@ impl Lane {
 /// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
 struct Present {
     samples: Result<Vec<ProcessSample>, Absence>,
-    ended: Vec<EndedProcess>,
     lists: Nanoseconds,
     fast: Nanoseconds,
 }

@@ -85,18 +85,13 @@ impl Lists {
         (self.merged.clone(), self.listed)
     }
 
-    /// The pids of all of them.
-    pub(super) fn pids(&self) -> BTreeSet<u32> {
-        self.merged.iter().flat_map(|list| list.iter()).map(|process| process.pid).collect()
-    }
-
     /// Whether the list is of that moment and names nobody.
     pub(super) fn is_deserted(&self, at: Stamp) -> bool {
         self.listed == Some(at) && self.merged.as_ref().is_ok_and(|list| list.is_empty())
     }
 
-    /// Asks for the lists that are due; whether somebody worked whom no list names, and who is new.
-    pub(super) fn look(&mut self, door: &mut Door, device: Handle, signs: &Signs<'_>, at: Stamp) -> bool {
+    /// Asks for the lists that are due.
+    pub(super) fn look(&mut self, door: &mut Door, device: Handle, signs: &Signs<'_>, at: Stamp) {
         let samples: &[ProcessSample] = signs.samples.unwrap_or_default();
         let mut look = self.attention.look(signs, &self.known());
         if look.compute {
@@ -115,7 +110,7 @@ impl Lists {
             self.merged = merge([&self.compute, &self.graphics, &self.mps]).map(Into::into);
         }
         let known = self.known();
-        self.attention.settle(signs, &known)
+        self.attention.settle(signs, &known);
     }
 
     /// A list that is refused for good is empty for ever; one that failed is not known.

@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code, reason = "the driver is a C library; every call goes through `Door::call`")]
 
-mod accounting;
 mod activity;
 mod attention;
 mod calls;

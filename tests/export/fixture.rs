@@ -217,7 +217,6 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         processes: Ok(Arc::from([])),
         listed: Some(stamp(AT.0 - 100_000_000)),
         samples: Ok(Vec::new()),
-        ended_processes: Vec::new(),
         stretch: Stretch::default(),
         rejected: Vec::new(),
         calls: Vec::new(),

@@ -56,21 +56,6 @@ fn the_ring_replaces_the_plain_call() {
 }
 
 #[test]
-fn who_came_and_went_between_two_lists_is_told_by_accounting() {
-    let mut world = World::new(
-        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "a100", "accounting": true}], "processes": [
-            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]},
-            {"pid": 12, "gpu": 0, "phases": [{"from": 31.2, "to": 32.7, "demand": 0.4, "memory_bytes": 1073741824}]}]}"#,
-        false,
-    );
-    let frames = world.run(60);
-    let ended: Vec<_> = frames.iter().flat_map(|frame| &frame.ended_processes).collect();
-    println!("{ended:?}");
-    assert_eq!(ended.len(), 1);
-    assert_eq!((ended[0].pid, ended[0].ran.0), (12, 1_500_000_000));
-}
-
-#[test]
 fn traffic_that_falls_is_a_lower_rate_and_no_counter_that_goes_back() {
     let mut world = World::new(
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100"}], "processes": [
@@ -84,24 +69,4 @@ fn traffic_that_falls_is_a_lower_rate_and_no_counter_that_goes_back() {
     let sent: i64 =
         frames.iter().map(|frame| frame.readings[first_point("gpu_pcie_bytes_total")].unwrap()).sum();
     assert!((28_000_000_000..28_100_000_000).contains(&sent), "13 s of 2 GB and 4 s of 0.5 GB: {sent}");
-}
-
-#[test]
-fn an_accounting_mode_that_cannot_be_told_for_now_loses_nobody() {
-    let mut world = World::new(
-        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "a100", "accounting": true}], "processes": [
-            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]},
-            {"pid": 12, "gpu": 0, "phases": [{"from": 71.2, "to": 72.7, "demand": 0.4, "memory_bytes": 1073741824}]}]}"#,
-        false,
-    );
-    // A busy machine stretches nothing here.
-    world.share(1_000_000);
-    world.run(48);
-    world.faults(r#"[{"function": "nvmlDeviceGetAccountingMode", "code": 999}]"#);
-    world.run(4);
-    world.faults("[]");
-    let frames = world.run(30);
-    let ended: Vec<_> =
-        frames.iter().flat_map(|frame| &frame.ended_processes).map(|ended| ended.pid).collect();
-    assert_eq!(ended, [12]);
 }

@@ -76,7 +76,6 @@ impl Device {
             samples: Ok(Vec::new()),
             sampled: None,
             listed: None,
-            ended_processes: Vec::new(),
             stretch: Stretch::default(),
             rejected: Vec::new(),
             calls: Vec::new(),

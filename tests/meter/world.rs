@@ -352,7 +352,6 @@ impl World {
             processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },
             listed: Some(self.now),
             samples: Ok(made.samples),
-            ended_processes: Vec::new(),
             stretch: made.stretch,
             rejected: Vec::new(),
             calls: Vec::new(),

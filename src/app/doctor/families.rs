@@ -198,7 +198,6 @@ mod tests {
             processes: Ok(Arc::default()),
             listed: None,
             samples: Ok(Vec::new()),
-            ended_processes: Vec::new(),
             stretch: Stretch::default(),
             rejected: Vec::new(),
             calls: Vec::new(),
