@@ -68,7 +68,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_throttle_seconds_total",
         kind: Kind::Counter,
         unit: Unit::Seconds,
-        help: "Time in which this reason held the clocks down, since the driver was loaded, by the driver's own counters; drivers before 580 count the hardware's thermal slowdown with the software's.",
+        help: "Time in which this reason held the clocks down, since the driver was loaded, by the driver's own counters; drivers before 575 count the hardware's thermal slowdown with the software's.",
         labels: &["gpu", "uuid", "reason"],
         level: Level::Standard,
         tier: Tier::Medium,
