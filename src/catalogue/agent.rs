@@ -100,7 +100,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_samples_rejected_total",
         Kind::Counter,
         Unit::None,
-        "Driver answers that cannot be true and were dropped: out of range, a counter that went back once, a GPU that is busy with nobody there.",
+        "Driver answers that cannot be true and were dropped: out of range, a counter that went back or jumped, a GPU that is busy with nobody there.",
         &["reason"],
     ),
     agent(

@@ -51,6 +51,12 @@ impl Family {
     pub fn is_read_at(&self, level: Level) -> bool {
         self.level <= level || ACCOUNT_READS.contains(&self.name)
     }
+
+    /// Whether it is a counter that the driver keeps. What the agent counts itself, from a rate or from a count
+    /// that may wrap, is read as something that may fall.
+    pub fn is_driver_counter(&self) -> bool {
+        self.kind == Kind::Counter && matches!(self.rows, Rows::Device(_))
+    }
 }
 
 /// What the account goes by, whatever is exported.

@@ -67,9 +67,9 @@ pub struct Frame {
 /// Why an answer of the driver was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rejection {
-    /// A reading outside what its quantity can be.
+    /// A reading outside what its quantity can be, or a counter that jumped further than it can count.
     OutOfRange,
-    /// A counter that went back, until a second answer agrees.
+    /// A counter that went back, until it is seen to be cleared.
     CounterBack,
     /// A utilization sample above 100 % or of the future.
     Sample,

@@ -67,6 +67,8 @@ pub(super) struct Door {
     gone: Option<Absence>,
     /// That a call was answered, be it by a refusal that says why.
     heard: bool,
+    /// The boot clock at the last call.
+    asked: Nanoseconds,
     spent: Nanoseconds,
     rejected: Vec<(Rejection, u64)>,
     quirks: Quirks,
@@ -140,6 +142,7 @@ impl Door {
             calls: Vec::new(),
             gone: None,
             heard: false,
+            asked: Nanoseconds(0),
             spent: Nanoseconds(0),
             rejected: Vec::new(),
             quirks: Quirks::default(),
@@ -191,6 +194,11 @@ impl Door {
         std::mem::take(&mut self.rejected)
     }
 
+    /// The boot clock when the last call was made.
+    pub(super) fn asked(&self) -> Nanoseconds {
+        self.asked
+    }
+
     /// Time inside the driver since the door was made.
     pub(super) fn spent(&self) -> Nanoseconds {
         self.spent
@@ -209,7 +217,8 @@ impl Door {
         arguments: A,
     ) -> Result<(), Refusal> {
         let question = self.library.recorder().map(|recorder| recorder.question(function, &arguments));
-        self.slot.set(Some(InFlight { function, since: self.clock.now().boottime }));
+        self.asked = self.clock.now().boottime;
+        self.slot.set(Some(InFlight { function, since: self.asked }));
         // A call takes its real time, whatever time the node lives in.
         let begun = system_now();
         // SAFETY: `ask!`, the only caller, has the promise of whoever wrote the call.

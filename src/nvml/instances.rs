@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::calls;
+use super::counters::Counter;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::Pair;
 use super::inventory::{name, uuid};
@@ -31,6 +32,7 @@ pub(super) struct Instance {
     /// Whether its GPU instance is read through it; the other compute instances show the same.
     first: bool,
     gpm: Option<Pair>,
+    errors: Counter,
     /// By the order of the catalogue's instance values.
     readings: [Reading; InstanceValue::ALL.len()],
 }
@@ -146,7 +148,14 @@ fn profile(name: &str) -> Arc<str> {
 
 impl Instance {
     fn new(handle: Handle, identity: InstanceIdentity) -> Self {
-        Self { handle, identity, first: false, gpm: None, readings: [Err(Absence::NotYet); _] }
+        Self {
+            handle,
+            identity,
+            first: false,
+            gpm: None,
+            errors: Counter::new(Unit::None),
+            readings: [Err(Absence::NotYet); _],
+        }
     }
 
     /// Gets its sample buffers, and whether that is for good.
@@ -178,8 +187,7 @@ impl Instance {
                 self.read_memory(door);
             }
             if due[Tier::Slow as usize] {
-                let errors = calls::instance_errors(door, self.handle);
-                self.put(door, InstanceValue::SramUncorrected, errors.and_then(whole));
+                self.read_errors(door);
             }
         }
         InstanceFrame { identity: self.identity.clone(), readings: self.readings.into() }
@@ -198,6 +206,24 @@ impl Instance {
             (InstanceValue::MemoryFree, CallValue::MemoryFree),
         ] {
             self.put(door, value, memory.and_then(|memory| memory.get(from)).and_then(whole));
+        }
+    }
+
+    fn read_errors(&mut self, door: &mut Door) {
+        if self.errors.is_new()
+            && let Ok(errors) = calls::instance_errors(door, self.handle).and_then(whole)
+        {
+            // Nobody has asked before: the counter begins with two answers.
+            let _ = self.errors.take(errors, door.asked());
+        }
+        let errors = calls::instance_errors(door, self.handle).and_then(whole);
+        let at = door.asked();
+        let believed = errors.map(|errors| self.errors.take(errors, at));
+        if let Ok(Err(why)) = believed {
+            door.reject(why, 1);
+            self.readings[InstanceValue::SramUncorrected as usize] = Err(Absence::Rejected);
+        } else {
+            self.put(door, InstanceValue::SramUncorrected, errors);
         }
     }
 

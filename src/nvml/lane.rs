@@ -99,6 +99,10 @@ impl Lane {
             self.door.take_calls();
             self.door.take_gone();
         }
+        if matches!(answer, Err(Absence::Lost | Absence::DriverGone)) {
+            // It may come back reset, and counts from 0.
+            self.readings = Readings::default();
+        }
         answer
     }
 
@@ -179,7 +183,7 @@ impl Lane {
 
     fn begin(&mut self, plan: &Plan) {
         self.generation += 1;
-        self.readings = Readings::begin(&plan.blank);
+        self.readings = self.readings.renewed(&plan.blank, &plan.probed, self.door.asked());
         self.activity = Activity::new();
         self.processes.begin();
         self.lists = Lists::new(self.presence, self.door.quirks().list_form());

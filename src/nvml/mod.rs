@@ -12,6 +12,7 @@
 mod activity;
 mod attention;
 mod calls;
+mod counters;
 mod door;
 mod events;
 mod fields;

@@ -35,6 +35,8 @@ pub(super) struct Plan {
     layout: Layout,
     /// What every point starts from: absent for good, or not yet read.
     pub(super) blank: Box<[Reading]>,
+    /// What the driver's counters stood at when they were asked for once.
+    pub(super) probed: Box<[Option<i64>]>,
     /// Whether something failed that may work later.
     pub(super) provisional: bool,
     /// Whether the GPU can be cut into instances at all.
@@ -75,7 +77,7 @@ impl Plan {
         let mig = inventory::mig_mode(door, device)?;
         let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
         door.learn(Quirks::of(&identity.driver_version));
-        let Choice { chosen, blank, via, gpm: can_pair, whole: probed } =
+        let Choice { chosen, blank, probed, via, gpm: can_pair, whole: settled } =
             probe::choose(door, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
         let Instances { found: instances, layout, whole: complete } = if identity.mig {
@@ -96,7 +98,8 @@ impl Plan {
             instances,
             layout,
             blank: blank.into(),
-            provisional: !(whole && complete && allocated && probed),
+            probed: probed.into(),
+            provisional: !(whole && complete && allocated && settled),
             cuttable: mig.is_some(),
             chosen,
         })

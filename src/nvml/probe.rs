@@ -41,6 +41,8 @@ pub(super) struct Choice {
     pub(super) chosen: Vec<Chosen>,
     /// What every point starts from: absent for good, or not yet read.
     pub(super) blank: Vec<Reading>,
+    /// What the driver's counters stood at, in their families' units.
+    pub(super) probed: Vec<Option<i64>>,
     /// By what each point is read, none where it is not.
     pub(super) via: Vec<Option<Via>>,
     /// Whether GPM works on the device.
@@ -68,9 +70,12 @@ pub(super) fn choose(
     let level = wanted.level;
     let mut probe = Probe::new(door, device, wanted, driver(driver_version))?;
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
+    let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
         let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
         via.push(way.ok().flatten().map(Way::via));
+        let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
+        probed.push(counts.and_then(|way| probe.stood(way)));
         match way {
             Ok(way) => {
                 blank.push(Err(Absence::NotYet));
@@ -79,7 +84,7 @@ pub(super) fn choose(
             Err(absence) => blank.push(Err(absence)),
         }
     }
-    Ok(Choice { chosen, blank, via, gpm: probe.gpm.is_ok(), whole: probe.whole })
+    Ok(Choice { chosen, blank, probed, via, gpm: probe.gpm.is_ok(), whole: probe.whole })
 }
 
 /// What of a board decides how a source is asked.
@@ -284,6 +289,18 @@ impl<'a> Probe<'a> {
             _ => true,
         };
         if accepted { Ok(()) } else { Err(Absence::NotSupported) }
+    }
+
+    /// What was answered by that way.
+    fn stood(&self, way: Way) -> Option<i64> {
+        match way {
+            Way::Field { field, times } => self.field(field).ok()?.checked_mul(times),
+            Way::Call { value, times } => {
+                let answer = self.functions.get(&calls::function(value))?.ok()?;
+                i64::try_from(answer.get(value).ok()?).ok()?.checked_mul(times)
+            }
+            _ => None,
+        }
     }
 
     fn field(&self, field: Field) -> Result<i64, Absence> {

@@ -1066,7 +1066,7 @@ def garbage(suite, table):
     before = node.memory("VmRSS")
     node.faults({"function": "*", "garbage": True})
     until = time.monotonic() + (5 if SMOKE else 20)
-    odd, negative, counters = set(), set(), Counters(without=of_the_driver())
+    odd, negative, counters = set(), set(), Counters()
     while time.monotonic() < until:
         page = node.page()
         counters.see(metrics(page))

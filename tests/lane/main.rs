@@ -4,6 +4,7 @@
 
 mod activity;
 mod budget;
+mod counters;
 mod governor;
 mod presence;
 mod quirks;
