@@ -66,6 +66,24 @@ fn panels_name_what_exists_and_say_what_they_need() {
     assert!(panels > 10);
 }
 
+#[test]
+fn every_alert_has_a_runbook_and_a_test_and_every_runbook_an_alert() {
+    let (rules, tests) = (read("alerts/gpumeter.yaml"), read("alerts/tests.yaml"));
+    let alerts: BTreeSet<String> =
+        rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(Into::into).collect();
+    for alert in &alerts {
+        assert!(rules.contains(&format!("runbook_url: docs/runbooks/{alert}.md\n")), "{alert}");
+        assert!(
+            tests.contains(&format!("alertname: {alert}\n")) || tests.contains(&format!("\"{alert}\"")),
+            "{alert}"
+        );
+        assert!(read(&format!("docs/runbooks/{alert}.md")).starts_with(&format!("# {alert}\n")), "{alert}");
+    }
+    let folder = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks")).unwrap();
+    let runbooks = folder.map(|file| file.unwrap().file_name().into_string().unwrap().replace(".md", ""));
+    assert_eq!(runbooks.collect::<BTreeSet<_>>(), alerts);
+}
+
 /// Metric, label and value of every `metric{label="value"}` of an expression; matchers by regular expression
 /// or of another kind have no value.
 fn matchers(expression: &str) -> Vec<(String, String, Option<String>)> {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::policy::InForce;
+use super::policy::{Charge, InForce};
 use super::{Shared, StartError, Thread};
 use crate::clock::{Clock, Stop};
 use crate::host::Host;
-use crate::ledger::{Acknowledged, Batch, Book, Ledger, Opening, Queue, Recovered, Timeline};
+use crate::ledger::{Acknowledged, Batch, Ledger, Opening, Queue, Recovered};
 use crate::model::{Stamp, Utc};
 
 /// How the ledger fares, for the pulse to tell.
@@ -84,7 +84,7 @@ impl Running {
 
 /// How a ledger is opened under a configuration.
 fn opening(in_force: &InForce, host: &Host, clock: &Clock) -> Opening {
-    Opening { boot_id: host.boot_id().unwrap_or_default(), now: clock.now(), book: in_force.book.clone() }
+    Opening { boot_id: host.boot_id().unwrap_or_default(), now: clock.now(), book: in_force.book().cloned() }
 }
 
 /// Opens the ledger, if there is to be one; its directory is made.
@@ -108,7 +108,6 @@ pub(super) fn open(
 /// Starts the thread.
 pub(super) fn start(
     ledger: Ledger,
-    timeline: Timeline,
     status: Arc<LedgerStatus>,
     shared: &Arc<Shared>,
 ) -> Result<Running, StartError> {
@@ -116,7 +115,8 @@ pub(super) fn start(
     let path = ledger.path().to_path_buf();
     let (queue_by_thread, status_by_thread) = (Arc::clone(&queue), Arc::clone(&status));
     let theirs = Arc::clone(shared);
-    let prices = Prices { charged: shared.in_force().book.clone(), timeline };
+    // With these it was opened; reloads come later.
+    let prices = Prices { followed: shared.in_force().charges.len() };
     let keep = move || keep(ledger, prices, (&queue_by_thread, &status_by_thread), &theirs);
     let thread = Thread::start_vital("ledger", shared.ends(), keep)?;
     Ok(Running { path, queue, status, thread })
@@ -127,7 +127,13 @@ fn keep(mut ledger: Ledger, mut prices: Prices, (queue, status): (&Queue, &Ledge
     loop {
         // Read before taking: what was offered before the call is still taken.
         let stopping = shared.stop.is_called();
-        prices.follow(&mut ledger, status, shared);
+        if !prices.follow(&shared.in_force().charges, &mut ledger, status) {
+            rest(&shared.stop);
+            if !stopping {
+                // A minute that is settled keeps its price: none is, before its price is stored.
+                continue;
+            }
+        }
         let Some(batch) = queue.take(PATIENCE) else {
             if stopping {
                 return;
@@ -149,30 +155,27 @@ fn rest(stop: &Stop) {
 
 /// What the ledger charges.
 struct Prices {
-    charged: Option<Book>,
-    timeline: Timeline,
+    /// How many changes it has followed.
+    followed: usize,
 }
 
 impl Prices {
-    /// Charges what a reload has put in force; what the disk prevents is tried again.
-    fn follow(&mut self, ledger: &mut Ledger, status: &LedgerStatus, shared: &Shared) {
-        let in_force = shared.in_force();
-        if in_force.book == self.charged {
-            return;
-        }
-        let now = self.timeline.at(shared.clock.now().boottime);
-        match ledger.reprice(in_force.book.as_ref(), now) {
-            Ok(()) => tracing::info!("the new prices hold from the next minute on"),
-            Err(error) => {
-                status.failed();
-                tracing::error!(%error, "the new prices were not stored");
-                if error.may_pass() {
-                    rest(&shared.stop);
-                    return;
+    /// Charges what reloads have put in force, each from when it was decided on; false where the disk prevents it.
+    fn follow(&mut self, charges: &[Charge], ledger: &mut Ledger, status: &LedgerStatus) -> bool {
+        for Charge { book, decided } in charges.iter().skip(self.followed) {
+            match ledger.reprice(book.as_ref(), *decided) {
+                Ok(()) => tracing::info!("the new prices hold from the next minute on"),
+                Err(error) => {
+                    status.failed();
+                    tracing::error!(%error, "the new prices were not stored");
+                    if error.may_pass() {
+                        return false;
+                    }
                 }
             }
+            self.followed += 1;
         }
-        self.charged.clone_from(&in_force.book);
+        true
     }
 }
 
@@ -249,12 +252,61 @@ fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
 mod tests {
     use super::*;
     use crate::ledger::{Closed, Sight};
-    use crate::model::{GpuId, Nanoseconds, Settlement};
+    use crate::model::{GpuId, HolderId, Nanoseconds, Parts, Row, Settlement};
 
     fn window(gpu: &str, from: u64, to: u64) -> Closed {
         let (rows, carry, weights, flags) = Default::default();
         let settlement = Settlement { from: Utc(from), to: Utc(to), rows, carry, weights, flags };
         Closed { gpu: gpu.into(), settlement, coarse: false }
+    }
+
+    /// What the page shows after these prices were put in force at these moments, in nanoseconds.
+    fn reloaded(changes: &[(u64, &str)]) -> InForce {
+        let config = |price: &str| {
+            let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {price}}}]}}");
+            crate::config::Config::parse(&text, "test").unwrap()
+        };
+        let first = InForce::new(config("1"));
+        changes.iter().fold(first, |before, (at, price)| before.succeeded_by(config(price), Utc(*at)))
+    }
+
+    #[test]
+    fn page_and_ledger_charge_a_new_price_from_the_same_minute_on_however_late_the_ledger_is() {
+        const MINUTE: u64 = 60_000_000_000;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        let now = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
+        // The second and the third come before the ledger has looked.
+        let reloads = [(10 * MINUTE - 1, "2"), (10 * MINUTE + 1, "3"), (11 * MINUTE - 1, "4")];
+        let opened = Opening { boot_id: "boot".into(), now, book: reloaded(&[]).book().cloned() };
+        let (mut ledger, _) = Ledger::open(&path, &opened).unwrap();
+        let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
+        let sights = vec![Sight { gpu, model: "".into(), at: Utc(MINUTE) }];
+        let mut whole = window("GPU-0", MINUTE, 9 * MINUTE);
+        let parts = Parts { waste: 8 * MINUTE, ..Parts::default() };
+        whole.settlement.rows = vec![Row { parts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
+        let closed = vec![whole];
+        ledger.commit(&Batch { now: Utc(9 * MINUTE), sights, closed, ..Batch::default() }).unwrap();
+        let in_force = reloaded(&reloads);
+        let mut prices = Prices { followed: 1 };
+        assert!(prices.follow(&in_force.charges[..2], &mut ledger, &LedgerStatus::new(true)));
+        assert!(prices.follow(&in_force.charges, &mut ledger, &LedgerStatus::new(true)));
+        let stored = rusqlite::Connection::open(&path).unwrap();
+        let mut statement =
+            stored.prepare("SELECT from_ns, nano_per_gpu_hour FROM price ORDER BY from_ns").unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))).unwrap();
+        let charged: Vec<(u64, i128)> =
+            rows.map(Result::unwrap).map(|(from, price)| (from.unsigned_abs(), price.into())).collect();
+        let shown = |minute: u64| in_force.policy.prices.iter().rfind(|(from, _)| from.0 <= minute * MINUTE);
+        let shown: Vec<(u64, i128)> = [0, 10, 11]
+            .map(|minute| {
+                shown(minute).map(|(from, price)| (from.0, price.clone().unwrap().nano_per_gpu_hour))
+            })
+            .into_iter()
+            .flatten()
+            .collect();
+        assert_eq!(charged, shown);
+        assert_eq!(charged.last(), Some(&(11 * MINUTE, 4_000_000_000)));
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn start(
     let (recovered, ledger) = match opened {
         Some((ledger, recovered)) => {
             let status = Arc::new(ledger::LedgerStatus::new(recovered.durable));
-            (Some(recovered), Some(ledger::start(ledger, timeline, status, shared)?))
+            (Some(recovered), Some(ledger::start(ledger, status, shared)?))
         }
         None => (None, None),
     };

@@ -22,21 +22,33 @@ pub(super) struct InForce {
     pub(super) config: Config,
     pub(super) cadence: Cadence,
     pub(super) policy: Arc<Policy>,
-    /// What the ledger is to charge.
-    pub(super) book: Option<Book>,
+    /// What the ledger is to charge: the prices of the agent's start, and each change since, in order.
+    pub(super) charges: Vec<Charge>,
     pub(super) press: Arc<Press>,
     /// Pulses between two pushes.
     pub(super) push_every: u64,
 }
 
+/// Prices that were put in force at a moment of the account, which page and ledger count the next minute from.
+#[derive(Clone)]
+pub(super) struct Charge {
+    pub(super) book: Option<Book>,
+    pub(super) decided: Utc,
+}
+
 impl InForce {
+    /// The prices in force.
+    pub(super) fn book(&self) -> Option<&Book> {
+        self.charges.last().and_then(|charge| charge.book.as_ref())
+    }
+
     /// What follows from that configuration.
     pub(super) fn new(config: Config) -> Self {
         let sampling = &config.sampling;
         Self {
             cadence: Cadence::of(&config),
             policy: Arc::new(policy(&config)),
-            book: book(&config),
+            charges: vec![Charge { book: book(&config), decided: Utc(0) }],
             press: Arc::new(Press::new(sampling.level, config.web.created)),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
@@ -44,10 +56,14 @@ impl InForce {
     }
 
     /// What follows from a configuration that takes the place of this one, at that account time: prices that
-    /// were in force until then stay the prices of that time, as in the ledger.
+    /// were in force until then stay the prices of that time, as in the ledger, whenever that comes to it.
     pub(super) fn succeeded_by(&self, config: Config, now: Utc) -> Self {
         let mut next = Self::new(config);
-        if next.book != self.book {
+        let book = next.charges.pop().and_then(|charge| charge.book);
+        let changed = book.as_ref() != self.book();
+        next.charges.clone_from(&self.charges);
+        if changed {
+            next.charges.push(Charge { book, decided: now });
             let mut policy = policy(&next.config);
             policy.prices = succeed(&self.policy.prices, &policy.prices, now.floor(MINUTE).plus(MINUTE));
             next.policy = Arc::new(policy);

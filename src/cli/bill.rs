@@ -1,7 +1,7 @@
 //! `gpumeter bill`: asks the running agent, or opens a ledger that nobody owns, and prints a table that
 //! ends with its reconciliation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -98,7 +98,8 @@ struct Sum {
     used: u64,
     idle: u64,
     unmeasured: u64,
-    energy: u64,
+    /// None while no line's energy was measured.
+    energy: Option<u64>,
     money: i128,
 }
 
@@ -115,14 +116,30 @@ fn table(statement: &Statement) -> String {
         "{:width$} {:>12} {:>12} {:>12} {:>12} {:>10}{money_head}\n",
         "tenant", "held h", "used h", "idle h", "unmeasured h", "kWh"
     );
-    let mut total = Sum::default();
+    let mut all = Sum::default();
     for (tenant, sum) in &tenants {
         page += &sum.row(tenant, width, currency.is_some());
-        total.merge(sum);
+        all.merge(sum);
     }
-    page += &total.row("total", width, currency.is_some());
+    page += &all.row("total", width, currency.is_some());
+    page += &unmetered(statement);
     page += &reconciliation(statement);
     page
+}
+
+/// Which GPUs the energy above leaves out.
+fn unmetered(statement: &Statement) -> String {
+    let lines = statement.lines.iter().filter(|line| line.energy_static_uj.is_none());
+    let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu, &*line.uuid)).collect();
+    if gpus.is_empty() {
+        return String::new();
+    }
+    let gpus: Vec<String> = gpus.iter().map(|(gpu, uuid)| format!("GPU {gpu} ({uuid})")).collect();
+    format!("\nenergy not measured, and in no kWh above: {}\n", gpus.join(", "))
+}
+
+fn total(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.zip(other).map(|(one, other)| one + other).or(one).or(other)
 }
 
 fn reconciliation(statement: &Statement) -> String {
@@ -146,7 +163,8 @@ impl Sum {
         self.used += line.used_ns;
         self.idle += line.idle_ns;
         self.unmeasured += line.unmeasured_ns;
-        self.energy += line.energy_static_uj + line.energy_dynamic_uj;
+        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj).map(|(floor, rest)| floor + rest);
+        self.energy = total(self.energy, energy);
         self.money += line.money.as_deref().map_or(0, nano);
     }
 
@@ -155,7 +173,7 @@ impl Sum {
         self.used += other.used;
         self.idle += other.idle;
         self.unmeasured += other.unmeasured;
-        self.energy += other.energy;
+        self.energy = total(self.energy, other.energy);
         self.money += other.money;
     }
 
@@ -168,7 +186,7 @@ impl Sum {
             hours(self.idle),
             hours(self.unmeasured),
             // A kilowatt-hour is 3.6e12 microjoules.
-            fixed(i128::from(self.energy) * 1_000 / 3_600_000, 9, 4),
+            self.energy.map_or("-".into(), |energy| fixed(i128::from(energy) * 1_000 / 3_600_000, 9, 4)),
         )
     }
 }
@@ -192,8 +210,34 @@ fn nano(decimal: &str) -> i128 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn energy_that_nobody_measured_is_no_zero() {
+        let line = |tenant: &str, gpu: u32, energy: Option<u64>| {
+            serde_json::json!({"tenant": tenant, "holder": tenant, "gpu": gpu, "uuid": format!("GPU-{gpu}"), "held_ns": 1,
+                "within_ns": 0, "lent_ns": 0, "waste_ns": 1, "unmeasured_ns": 0, "unavailable_ns": 0, "idle_ns": 1,
+                "used_ns": 0, "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": energy,
+                "energy_dynamic_uj": energy, "grade": "measured", "measured_ns": 0, "method": "observed",
+                "sources": [], "money": null})
+        };
+        let proof = serde_json::json!({"slot_ns": 3, "held_ns": 3, "imbalance_ns": "0", "gpu_money": "0",
+            "line_money": "0", "imbalance_money": "0"});
+        let half = Some(1_800_000_000_000);
+        let lines =
+            [line("both", 0, half), line("both", 1, None), line("dark", 1, None), line("idle", 0, Some(0))];
+        let statement = serde_json::json!({"from": "a", "to": "b", "closed_until": "b", "currency": null,
+            "lines": lines, "gpus": [], "reconciliation": proof});
+        let page = table(&serde_json::from_value(statement).unwrap());
+        let energy = |tenant: &str| {
+            page.lines().find(|line| line.starts_with(tenant)).and_then(|line| line.split(' ').next_back())
+        };
+        let energies = ["both", "dark", "idle", "total"].map(energy);
+        assert_eq!(energies, [Some("1.0000"), Some("-"), Some("0.0000"), Some("1.0000")], "{page}");
+        assert!(page.contains("energy not measured, and in no kWh above: GPU 1 (GPU-1)\n"), "{page}");
+    }
 
     #[test]
     fn hours_are_cut_to_four_places() {

@@ -22,6 +22,10 @@ pub(super) struct Health {
     fail_on: FailOn,
 }
 
+/// What is told of an agent without a ledger.
+const FORGETFUL: &str = "without a ledger the agent remembers nothing: a fault from before its start is not told here, \
+                         and what is told ends with it; set ledger.enabled: true\n";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailOn {
     Degraded,
@@ -32,6 +36,9 @@ enum FailOn {
 #[derive(Debug, Deserialize)]
 struct Answer {
     simulated: bool,
+    /// Agents that do not say so remember nothing.
+    #[serde(default)]
+    remembered: bool,
     gpus: Vec<Gpu>,
 }
 
@@ -84,7 +91,8 @@ fn judge(answer: &Answer, fail_on: FailOn) -> Result<(), Failure> {
 
 fn page(answer: &Answer) -> String {
     let head = if answer.simulated { "a simulated node: every verdict is made up\n" } else { "" };
-    answer.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines())
+    let page = answer.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines());
+    if answer.remembered { page } else { page + FORGETFUL }
 }
 
 impl Gpu {

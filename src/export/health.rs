@@ -1,8 +1,9 @@
 //! The body of `/api/v1/health`: every GPU's verdict with its reasons, as one JSON object.
 //!
-//! `{"at": RFC 3339, "simulated": bool, "state": the worst, "gpus": [{"gpu", "uuid", "model", "state", "action",
-//! "reasons": [{"rule", "state", "action", "what", "evidence", "since", "clears"}]}]}`. Reasons stand worst
-//! first; without a GPU the state is `unknown`.
+//! `{"at": RFC 3339, "simulated": bool, "remembered": bool, "state": the worst, "gpus": [{"gpu", "uuid", "model",
+//! "state", "action", "reasons": [{"rule", "state", "action", "what", "evidence", "since", "clears"}]}]}`. Reasons
+//! stand worst first; without a GPU the state is `unknown`. `remembered`: there is a ledger, by which a verdict
+//! that only a reset ends outlives the agent.
 
 use serde_json::{Value, json};
 
@@ -18,6 +19,7 @@ pub fn health(snapshot: &Snapshot) -> String {
     let body = json!({
         "at": moment(snapshot.at.utc),
         "simulated": simulated(snapshot),
+        "remembered": snapshot.ledger_started.is_some(),
         "state": worst.name(),
         "gpus": gpus,
     });

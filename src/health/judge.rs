@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::rules::{Clears, RULES, Rule, When};
 use super::signs::{Sign, Signs};
 use crate::catalogue::xid;
-use crate::model::{HealthState, Nanoseconds, Notice, Reason, Remedy, Stamp, Utc, Verdict};
+use crate::model::{HealthState, Latch, Nanoseconds, Notice, Reason, Remedy, Stamp, Utc, Verdict};
 
 /// What was heard of a GPU since it was last judged.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +75,23 @@ impl Judge {
         Arc::clone(&self.verdict)
     }
 
+    /// What of it only a reset ends.
+    pub fn latches(&self) -> Vec<Latch> {
+        let rules = RULES.iter().zip(&self.memory).filter(|(rule, _)| rule.clears == Clears::Reset);
+        rules.filter_map(|(rule, memory)| memory.latch(rule)).collect()
+    }
+
+    /// Goes on from what was latched in the agent's last life. A rule that is not known any more, or that
+    /// something else ends now, is passed over.
+    pub fn recover(&mut self, latches: &[Latch]) {
+        for (rule, memory) in RULES.iter().zip(&mut self.memory) {
+            let known = latches.iter().find(|latch| *latch.rule == *rule.name);
+            if let Some(latch) = known.filter(|_| rule.clears == Clears::Reset) {
+                memory.recover(rule, latch);
+            }
+        }
+    }
+
     fn sum_up(&self) -> Verdict {
         let mut reasons: Vec<Reason> = RULES
             .iter()
@@ -102,6 +119,23 @@ impl Judge {
 }
 
 impl Memory {
+    fn latch(&self, rule: &Rule) -> Option<Latch> {
+        let (count, _) = self.seen;
+        Some(Latch {
+            rule: rule.name.into(),
+            since: self.open?,
+            count: u64::try_from(count).unwrap_or(0),
+            xids: self.codes.clone(),
+        })
+    }
+
+    fn recover(&mut self, rule: &Rule, latch: &Latch) {
+        self.open = Some(latch.since);
+        self.seen = (i64::try_from(latch.count).unwrap_or(i64::MAX), 0);
+        self.codes = latch.xids.iter().take(MOST_CODES).map(|(code, seen)| (*code, *seen)).collect();
+        self.tell(&rule.when);
+    }
+
     /// Applies a rule; whether what is told of it has changed.
     fn apply(&mut self, rule: &Rule, now: Stamp, signs: &Signs, heard: &Heard) -> bool {
         let Some(so) = self.is_so(&rule.when, now, signs, heard) else { return false };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::expected::Expected;
+use super::latch::Latched;
 use super::state::{Counter, CounterKey};
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
@@ -16,6 +17,8 @@ pub struct Batch {
     pub sights: Vec<Sight>,
     /// GPUs that are elsewhere than they were.
     pub expected: Vec<Expected>,
+    /// GPUs of which something else is latched than was.
+    pub latched: Vec<Latched>,
     /// Holders that are new or whose facts changed; one that a row names and nobody introduced is stored
     /// without facts.
     pub holders: Vec<Holder>,

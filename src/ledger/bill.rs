@@ -34,10 +34,10 @@ pub struct Line {
     pub parts: Parts,
     /// What was used.
     pub used: Use,
-    /// Share of the idle floor.
-    pub energy_static: Microjoules,
-    /// Share of the rest.
-    pub energy_dynamic: Microjoules,
+    /// Share of the idle floor; none on a GPU whose energy nobody measured.
+    pub energy_static: Option<Microjoules>,
+    /// Share of the rest; none likewise.
+    pub energy_dynamic: Option<Microjoules>,
     /// Resident memory x time.
     pub memory_byte_seconds: u128,
     /// The worst grade of any minute.

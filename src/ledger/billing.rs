@@ -5,7 +5,8 @@
 //! (therefore one holder's lines of two adjacent bills may differ from the joint line by a nano-unit).
 //! Minutes that are not closed are left for the next bill.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
@@ -213,14 +214,29 @@ fn lines(
         }
     }
     bill.lines = joined.into_values().collect();
+    withhold_energy(&mut bill.lines);
     Ok(())
+}
+
+/// No GPU that is there draws nothing: one whose lines have no energy at all was not measured, which is not 0.
+fn withhold_energy(lines: &mut [Line]) {
+    let drew = |line: &&Line| line.energy_static.max(line.energy_dynamic) > Some(Microjoules(0));
+    let measured: BTreeSet<Arc<str>> =
+        lines.iter().filter(drew).map(|line| Arc::clone(&line.gpu.uuid)).collect();
+    for line in lines.iter_mut().filter(|line| !measured.contains(&line.gpu.uuid)) {
+        (line.energy_static, line.energy_dynamic) = (None, None);
+    }
+}
+
+fn sum(one: Option<Microjoules>, other: Option<Microjoules>) -> Option<Microjoules> {
+    one.zip(other).map(|(one, other)| one + other)
 }
 
 fn join(line: &mut Line, other: &Line) {
     line.parts.add(&other.parts);
     line.used.add(&other.used);
-    line.energy_static += other.energy_static;
-    line.energy_dynamic += other.energy_dynamic;
+    line.energy_static = sum(line.energy_static, other.energy_static);
+    line.energy_dynamic = sum(line.energy_dynamic, other.energy_dynamic);
     line.memory_byte_seconds += other.memory_byte_seconds;
     line.grade = line.grade.max(other.grade);
     line.measured += other.measured;
@@ -268,8 +284,8 @@ fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
         holder: HolderId::new(row.get::<_, String>(4)?),
         parts,
         used,
-        energy_static: Microjoules(loaded(row, 14)?),
-        energy_dynamic: Microjoules(loaded(row, 15)?),
+        energy_static: Some(Microjoules(loaded(row, 14)?)),
+        energy_dynamic: Some(Microjoules(loaded(row, 15)?)),
         memory_byte_seconds: (u128::from(loaded(row, 16)?) << 20) + u128::from(loaded(row, 17)?),
         grade: loaded_grade(row, 18)?,
         measured: Nanoseconds(loaded(row, 19)?),

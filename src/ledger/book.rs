@@ -81,14 +81,14 @@ pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<Version>
         .collect()
 }
 
-/// Makes `book` (none: no money anywhere) the prices from the next whole minute after `now` on; a ledger
-/// in which nothing is settled yet takes it whole.
+/// Makes `book` (none: no money anywhere) the prices from the next whole minute after `now` on, or after the last
+/// that is settled where that is later; a ledger in which nothing is settled yet takes it whole.
 pub(super) fn adopt(connection: &mut Connection, book: Option<&Book>, now: Utc) -> Result<(), Cause> {
     let wanted = book.map(schedule).transpose()?.unwrap_or_default();
     let transaction = connection.transaction()?;
-    let settled =
-        transaction.query_row("SELECT EXISTS (SELECT 1 FROM minute)", [], |row| row.get::<_, bool>(0))?;
-    let start = if settled { now.floor(MINUTE).plus(MINUTE) } else { Utc(0) };
+    let settled: Option<i64> =
+        transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
+    let start = settled.map_or(Utc(0), |last| now.floor(MINUTE).max(Utc(last.unsigned_abs())).plus(MINUTE));
     let known: Schedule =
         versions(&transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
     let (before, known) = since(&known, start);

@@ -17,7 +17,7 @@ use super::cut::pieces;
 use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::{Draft, Gpu};
-use super::{column, expected, settle, write};
+use super::{column, expected, latch, settle, write};
 use crate::model::{Carry, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 
 /// At most so much of the account is lost when the power fails.
@@ -90,6 +90,9 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
     }
     for expected in &batch.expected {
         expected::store(transaction, expected)?;
+    }
+    for latched in &batch.latched {
+        latch::store(transaction, latched, &draft.base.boot_id)?;
     }
     for holder in &batch.holders {
         let id = write::holder(transaction, holder, batch.now)?;

@@ -10,7 +10,7 @@ use super::lock::Lock;
 use super::recover::{self, Recovered};
 use super::state::State;
 use super::timeline::{self, Timeline};
-use super::{column, expected, place, reader, schema};
+use super::{column, expected, latch, place, reader, schema};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// A wall clock that moves by no more was slewed, or saw a leap second.
@@ -59,10 +59,12 @@ impl Ledger {
         let mut connection = schema::writer(&path)?;
         schema::create(&mut connection, opening.now.utc)?;
         expected::create(&connection)?;
+        latch::create(&connection)?;
         let timeline = timeline::resume(&connection, &opening.boot_id, opening.now)?;
         book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
-        let (state, gpus) = recover::load(&connection)?;
+        let (mut state, gpus) = recover::load(&connection)?;
+        state.boot_id.clone_from(&opening.boot_id);
         let inventory = expected::list(&connection)?.into_iter().map(|listed| listed.expected).collect();
         let recovered = Recovered {
             created: state.created,
@@ -70,6 +72,7 @@ impl Ledger {
             durable,
             gpus,
             inventory,
+            latched: latch::load(&connection, &opening.boot_id)?,
             holders: reader::holders(&connection)?,
             counters: state.counters.clone(),
             imbalance: state.imbalance,

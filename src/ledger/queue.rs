@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::batch::{Batch, Closed, Open, Resumed, Sight};
 use super::expected::Expected;
+use super::latch::Latched;
 use super::merge::{Fit, shorten};
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
@@ -44,6 +45,7 @@ struct Waiting {
     any: bool,
     sights: BTreeMap<Arc<str>, Sight>,
     expected: BTreeMap<Arc<str>, Expected>,
+    latched: BTreeMap<Arc<str>, Latched>,
     holders: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, Line>,
     resumed: Vec<Resumed>,
@@ -120,6 +122,9 @@ impl Waiting {
         for expected in batch.expected {
             self.expected.insert(Arc::clone(&expected.gpu), expected);
         }
+        for latched in batch.latched {
+            self.latched.insert(Arc::clone(&latched.gpu), latched);
+        }
         for holder in batch.holders {
             self.holders.insert(holder.id.clone(), holder);
         }
@@ -158,6 +163,7 @@ impl Waiting {
             now: self.now,
             sights: std::mem::take(&mut self.sights).into_values().collect(),
             expected: std::mem::take(&mut self.expected).into_values().collect(),
+            latched: std::mem::take(&mut self.latched).into_values().collect(),
             holders: std::mem::take(&mut self.holders).into_values().collect(),
             resumed: std::mem::take(&mut self.resumed),
             sync: std::mem::take(&mut self.sync),

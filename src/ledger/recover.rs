@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use super::book::{self, Tariff};
 use super::column::{loaded, loaded_json, loaded_money};
 use super::expected::Expected;
+use super::latch::Latched;
 use super::state::{Cost, Counter, CounterKey, Gpu, State};
 use super::timeline::Timeline;
 use crate::model::{
@@ -28,6 +29,8 @@ pub struct Recovered {
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
     /// Where each of them was when it was last told.
     pub inventory: Vec<Expected>,
+    /// What is latched on them and was stored in this boot.
+    pub latched: Vec<Latched>,
     /// All holders with their facts, by which counters of holders that are gone still have a tenant.
     pub holders: Vec<Holder>,
     /// All counters.

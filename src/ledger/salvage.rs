@@ -61,7 +61,7 @@ impl Ledger {
 
 /// The batch of each GPU alone.
 fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch { now, sights, expected, holders, open, closed, resumed, sync } = batch;
+    let Batch { now, sights, expected, latched, holders, open, closed, resumed, sync } = batch;
     let mut parts = BTreeMap::<Arc<str>, Batch>::new();
     let empty = || Batch { now, sync, holders: holders.clone(), ..Batch::default() };
     for sight in sights {
@@ -69,6 +69,9 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
     }
     for expected in expected {
         parts.entry(Arc::clone(&expected.gpu)).or_insert_with(empty).expected.push(expected);
+    }
+    for latched in latched {
+        parts.entry(Arc::clone(&latched.gpu)).or_insert_with(empty).latched.push(latched);
     }
     for closed in closed {
         parts.entry(Arc::clone(&closed.gpu)).or_insert_with(empty).closed.push(closed);
@@ -84,9 +87,9 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
 
 /// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
 fn steps(part: Batch) -> Vec<Batch> {
-    let Batch { now, sights, expected, holders, open, closed, resumed, sync } = part;
+    let Batch { now, sights, expected, latched, holders, open, closed, resumed, sync } = part;
     let empty = || Batch { now, sync, ..Batch::default() };
-    let mut steps = vec![Batch { sights, expected, holders, ..empty() }];
+    let mut steps = vec![Batch { sights, expected, latched, holders, ..empty() }];
     for closed in closed {
         // What rests later must not be passed by.
         let before = resumed.iter().filter(|resumed| resumed.at <= closed.settlement.from).cloned();

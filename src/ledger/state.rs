@@ -64,6 +64,8 @@ pub(super) struct Gpu {
 /// The whole of it.
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// The boot that it is open in.
+    pub(super) boot_id: String,
     pub(super) created: Utc,
     pub(super) gpus: BTreeMap<Arc<str>, Gpu>,
     pub(super) holders: HashMap<HolderId, i64>,

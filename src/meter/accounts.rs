@@ -1,6 +1,6 @@
 //! What the ledger has acknowledged, by tenant: the only account that is published.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::AccountValue;
@@ -13,6 +13,8 @@ use crate::tenants::tenant;
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     counters: BTreeMap<CounterKey, Known>,
+    /// The GPUs of which somebody has energy: no GPU draws nothing, so of the others it is not measured.
+    metered: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
@@ -56,6 +58,11 @@ impl Accounts {
     }
 
     fn learn(&mut self, counters: &BTreeMap<CounterKey, Counter>, changed: Utc) {
+        for ((uuid, _), counter) in counters {
+            if counter.energy_static.max(counter.energy_dynamic).0 > 0 && !self.metered.contains(uuid) {
+                self.metered.insert(Arc::clone(uuid));
+            }
+        }
         let known = |counter: &Counter| Known { counter: counter.clone(), changed };
         self.counters.extend(counters.iter().map(|(key, counter)| (key.clone(), known(counter))));
     }
@@ -75,7 +82,7 @@ impl Accounts {
             let priced =
                 tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
             let grown = old(counter.born);
-            let values = values(holder, counter, tariff);
+            let values = values(holder, counter, (tariff, self.metered.contains(uuid)));
             let owner = known.get(holder).map_or_else(|| tenant(&nameless(holder)), tenant);
             // A sum stays whole while anybody in it is here, or it would go back.
             let nothing = (AccountState { values: [None; 12] }, *changed);
@@ -107,7 +114,11 @@ fn nameless(id: &HolderId) -> Holder {
 
 /// A counter's values in the order of [`AccountValue`]. A remainder appears only where it has meaning: from
 /// its first value that is not 0.
-fn values(holder: &HolderId, counter: &Counter, tariff: Option<&Tariff>) -> [Option<i128>; 12] {
+fn values(
+    holder: &HolderId,
+    counter: &Counter,
+    (tariff, metered): (Option<&Tariff>, bool),
+) -> [Option<i128>; 12] {
     let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
     AccountValue::ALL.map(|value| {
         let amount = match value {
@@ -119,6 +130,7 @@ fn values(holder: &HolderId, counter: &Counter, tariff: Option<&Tariff>) -> [Opt
             AccountValue::OutsideHolding => counter.used.outside.into(),
             AccountValue::Unmeasured => counter.parts.unmeasured.into(),
             AccountValue::Unavailable => counter.parts.unavailable.into(),
+            AccountValue::EnergyStatic | AccountValue::EnergyDynamic if !metered => return None,
             AccountValue::EnergyStatic => counter.energy_static.0.into(),
             AccountValue::EnergyDynamic => counter.energy_dynamic.0.into(),
             AccountValue::HeldCost => cost?.held.0,

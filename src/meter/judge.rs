@@ -9,9 +9,11 @@ use std::sync::{Arc, LazyLock};
 use super::{Gpu, Meter, Policy};
 use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
+use crate::ledger::{Batch, Latched};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Verdict, Whereabouts, XidCount,
+    Absence, GpuName, Latch, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Utc, Verdict, Whereabouts,
+    XidCount,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -38,7 +40,25 @@ pub(super) struct Bench {
     energy: Option<i64>,
     /// When the hardware failed, until a reset or the driver's word that nothing is needed.
     failed: Option<Stamp>,
+    /// What the agent's last life leaves to be settled.
+    earlier: Earlier,
+    /// What the ledger was last told: latched reasons, and since when the hardware has failed.
+    kept: (Vec<Latch>, Option<Utc>),
 }
+
+/// By what it is seen that the GPU was reset between two lives of the agent.
+#[derive(Default)]
+struct Earlier {
+    /// Which loading of the driver's module it was.
+    module: Option<u64>,
+    /// Where the energy counter stood, until it is seen at or above it.
+    energy: Option<i64>,
+    /// How many readings in a row, each another one, were below: one of them may be garbage.
+    below: u32,
+}
+
+/// So many readings of the energy counter must agree that it has gone back while no agent looked.
+const AGREE: u32 = 3;
 
 /// XIDs of GPUs that have not said where they sit wait for it; more than these, or for longer, are given up.
 const MOST_WAITING: usize = 256;
@@ -92,10 +112,24 @@ impl Meter {
         }
     }
 
-    /// Judges every GPU.
-    pub(super) fn judge(&mut self, now: Stamp) {
+    /// Judges every GPU, and tells the ledger where something else is latched than was.
+    pub(super) fn judge(&mut self, now: Stamp, batch: &mut Batch) {
         for gpu in self.gpus.values_mut() {
+            let before = (Arc::clone(&gpu.bench.verdict), gpu.bench.failed);
             gpu.judge(now, &self.policy);
+            let same = Arc::ptr_eq(&before.0, &gpu.bench.verdict) && before.1 == gpu.bench.failed;
+            if !same && gpu.bench.keep() {
+                batch.latched.push(gpu.bench.latched(&gpu.id.uuid, self.module));
+            }
+        }
+    }
+
+    /// What was latched when the agent's last life ended.
+    pub(super) fn recover_latches(&mut self, latched: Vec<Latched>) {
+        for latched in latched {
+            if let Some(gpu) = self.gpus.get_mut(&latched.gpu) {
+                gpu.bench.recover(latched, self.started);
+            }
         }
     }
 }
@@ -169,11 +203,50 @@ impl Gpu {
 }
 
 impl Bench {
-    /// What had failed in the agent's last life still has, unless the GPU was reset since: its energy counter
-    /// then stood here. One of another boot was.
-    pub(super) fn recover(&mut self, failed: Option<Microjoules>, started: Stamp) {
-        self.energy = failed.and_then(|counter| i64::try_from(counter.0).ok());
-        self.failed = failed.map(|_| started);
+    /// What was latched in the agent's last life still is, until it is seen that the GPU was reset since. The
+    /// ledger's account may know a later energy counter.
+    fn recover(&mut self, known: Latched, started: Stamp) {
+        self.judge.recover(&known.latches);
+        self.failed = known.failed.map(|utc| Stamp { utc, ..started });
+        self.earlier.module = known.module;
+        self.stood_at(known.energy_counter);
+        self.kept = (known.latches, known.failed);
+    }
+
+    /// Where the driver's energy counter stood when the agent last looked.
+    pub(super) fn stood_at(&mut self, counter: Option<Microjoules>) {
+        let counter = counter.and_then(|counter| i64::try_from(counter.0).ok());
+        self.earlier.energy = self.earlier.energy.max(counter);
+    }
+
+    /// The agent's last life left it lost: when it answers, it was reset.
+    pub(super) fn was_gone(&mut self) {
+        self.gone = true;
+    }
+
+    /// Somebody else has had the GPU, who reset it.
+    pub(super) fn forget(&mut self) {
+        *self = Self { kept: std::mem::take(&mut self.kept), ..Self::default() };
+    }
+
+    /// Whether that loading of the driver's module is another one than in the agent's last life.
+    pub(super) fn is_under_another(&self, module: Option<u64>) -> bool {
+        self.earlier.module.zip(module).is_some_and(|(before, now)| before != now)
+    }
+
+    /// Takes note of what is latched; whether the ledger knows something else.
+    fn keep(&mut self) -> bool {
+        let now = (self.judge.latches(), self.failed.map(|failed| failed.utc));
+        let new = now != self.kept;
+        self.kept = now;
+        new
+    }
+
+    fn latched(&self, gpu: &Arc<str>, module: Option<u64>) -> Latched {
+        let (latches, failed) = self.kept.clone();
+        let counter = self.energy.max(self.earlier.energy).and_then(|counter| u64::try_from(counter).ok());
+        let energy_counter = counter.map(Microjoules);
+        Latched { gpu: Arc::clone(gpu), latches, failed, module, energy_counter }
     }
 
     /// Whether the hardware has failed, and not been reset since.
@@ -184,7 +257,7 @@ impl Bench {
     /// The driver was loaded anew, which begins with a reset.
     pub(super) fn renew(&mut self) {
         self.life += 1;
-        (self.energy, self.failed) = (None, None);
+        (self.energy, self.failed, self.earlier) = (None, None, Earlier::default());
     }
 
     /// Sees whether the GPU was reset since the last look.
@@ -193,11 +266,25 @@ impl Bench {
         self.gone = presence == Presence::Lost || (self.gone && !returned);
         let energy = energy.flatten();
         let fell = energy.zip(self.energy).is_some_and(|(now, before)| now < before);
+        let new = energy.filter(|_| energy != self.energy);
         self.energy = energy.or(self.energy);
-        if returned || fell {
+        if returned || fell || new.is_some_and(|now| self.earlier.shows_reset(now)) {
             self.life += 1;
-            self.failed = None;
+            (self.failed, self.earlier) = (None, Earlier::default());
         }
+    }
+}
+
+impl Earlier {
+    /// Holds a new reading of the energy counter against where it stood; whether it has gone back.
+    fn shows_reset(&mut self, now: i64) -> bool {
+        let Some(stood) = self.energy else { return false };
+        if now < stood {
+            self.below += 1;
+        } else {
+            self.energy = None;
+        }
+        self.below >= AGREE
     }
 }
 

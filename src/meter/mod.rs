@@ -24,12 +24,11 @@ use std::sync::Arc;
 use crate::catalogue::{INTEGRALS, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
-use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, RecoveredGpu, Sight, Timeline};
+use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, SlotState, Stamp, Utc, Whereabouts,
-    XidCount,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
 };
 use crate::nvml::InFlight;
 
@@ -77,6 +76,8 @@ pub enum News {
     Opened {
         /// Whether the driver was loaded anew, so that its counters began anew.
         anew: bool,
+        /// Which loading of the driver's module it is, where that can be told.
+        module: Option<u64>,
     },
     /// The driver counts a GPU, which has said nothing yet.
     Found {
@@ -152,6 +153,8 @@ pub struct Meter {
     ledger: Option<Utc>,
     gpus: BTreeMap<Arc<str>, Gpu>,
     accounts: Accounts,
+    /// Which loading of the driver's module was opened.
+    module: Option<u64>,
     /// Everybody who was ever met, with facts.
     holders: BTreeMap<HolderId, Holder>,
     /// Whom this process has introduced to the ledger.
@@ -177,6 +180,7 @@ impl Meter {
             ledger: recovered.as_ref().map(|recovered| recovered.created),
             gpus: BTreeMap::new(),
             accounts: Accounts::default(),
+            module: None,
             holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
             unplaced: Vec::new(),
@@ -195,17 +199,21 @@ impl Meter {
         self.accounts.recover(&recovered, begun);
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for (uuid, known) in recovered.gpus {
-            let failed = had_failed(&known).then_some(known.energy_counter).flatten();
+            let counter = known.energy_counter;
             let mut gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun), begun);
-            gpu.bench.recover(failed, self.started);
+            gpu.bench.stood_at(counter);
             self.gpus.insert(uuid, gpu);
         }
+        self.recover_latches(recovered.latched);
         for expected in recovered.inventory {
             if let Some(gpu) = self.gpus.get_mut(&expected.gpu) {
-                if expected.whereabouts == Whereabouts::Present {
-                    gpu.account.fail(gpu.bench.has_failed());
-                } else {
-                    gpu.bench = Bench::default();
+                match expected.whereabouts {
+                    Whereabouts::Present => {}
+                    Whereabouts::Lost | Whereabouts::Gone => gpu.bench.was_gone(),
+                    Whereabouts::Guest | Whereabouts::Replaced | Whereabouts::Forgotten => gpu.bench.forget(),
+                }
+                gpu.account.fail(gpu.bench.has_failed());
+                if expected.whereabouts != Whereabouts::Present {
                     gpu.account.lose();
                 }
                 gpu.place.recover(expected);
@@ -236,7 +244,7 @@ impl Meter {
         self.locate(inputs.pci.as_deref(), &mut batch);
         self.listen(now, inputs.xids, inputs.notices);
         self.settle(at, &inputs.identities, &mut batch);
-        self.judge(now);
+        self.judge(now, &mut batch);
         let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
         Pulse { snapshot, batch }
     }
@@ -244,7 +252,7 @@ impl Meter {
     /// Steps 1 and 2: who was there, and what the tick adds to the GPU's own time.
     fn hear(&mut self, news: News, identities: &Identities, batch: &mut Batch) {
         match news {
-            News::Opened { anew } => self.opened(anew),
+            News::Opened { anew, module } => self.opened(anew, module),
             News::Found { gpu, bus } => self.found(&gpu, &bus, batch),
             News::Counted => self.counted(),
             News::Lost(id) => self.lost(&id),
@@ -303,13 +311,6 @@ impl Meter {
             }
         }
     }
-}
-
-/// Whether the agent's last life left a GPU that answered with time that was unavailable, which is what broken
-/// hardware makes of it. A GPU that was lost and came back has one such span before its first good one.
-fn had_failed(known: &RecoveredGpu) -> bool {
-    let unavailable = known.spans.iter().rev().take_while(|span| span.state == SlotState::Unavailable);
-    unavailable.count() >= 2
 }
 
 /// The holder of a standing grant, as far as the grant tells.

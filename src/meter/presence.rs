@@ -128,11 +128,12 @@ impl Gpu {
 impl Meter {
     /// The driver's library was opened: it counts anew. What it counted before stays where it was until it
     /// has told of all.
-    pub(super) fn opened(&mut self, anew: bool) {
+    pub(super) fn opened(&mut self, anew: bool, module: Option<u64>) {
+        self.module = module;
         for gpu in self.gpus.values_mut() {
             gpu.place.counted = false;
             gpu.begins = true;
-            if anew {
+            if anew || gpu.bench.is_under_another(module) {
                 gpu.account.forget_energy();
                 gpu.bench.renew();
             }

@@ -2,6 +2,7 @@
 //!
 //! Plain nouns. How a verdict comes about is known in the health room; here are only its words.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Utc;
@@ -93,6 +94,19 @@ pub struct Reason {
     pub since: Utc,
     /// What ends it.
     pub clears: &'static str,
+}
+
+/// A reason that only a reset of the GPU ends, as far as another life of the agent needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latch {
+    /// The rule that says so.
+    pub rule: Arc<str>,
+    /// Since when.
+    pub since: Utc,
+    /// How often the driver gave notice of it; 0 where it comes from XIDs.
+    pub count: u64,
+    /// XIDs by code: how many, and the GPU instance of the last one that named one.
+    pub xids: BTreeMap<u32, (u64, Option<u32>)>,
 }
 
 /// What is judged of a GPU; by default that nothing is known.

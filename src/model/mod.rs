@@ -21,7 +21,7 @@ pub use gpu::{
     FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Platform,
     Via, Whereabouts, XidCount, XidSource,
 };
-pub use health::{HealthState, Reason, Remedy, Verdict};
+pub use health::{HealthState, Latch, Reason, Remedy, Verdict};
 pub use holder::{Facts, Holder, HolderId, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};

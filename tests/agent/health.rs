@@ -143,3 +143,89 @@ fn a_storm_of_xids_is_counted_exactly_and_told_in_a_few_lines() {
     let lines = log.lines().filter(|line| line.contains("XID ")).count();
     assert!((1..100).contains(&lines), "{lines} lines for {} XIDs", 2 * EACH);
 }
+
+/// A node whose driver tells no recovery action, and whose second GPU has had the XID of a failed memory; and its
+/// scenario, for the next life of the agent.
+fn failed() -> (Demo, tempfile::NamedTempFile) {
+    let scenario = tempfile::NamedTempFile::new().unwrap();
+    let text = r#"{"cycle_seconds": 3600, "persona": "early_535", "gpus": [{"profile": "h100", "count": 2}],
+                   "xids": [{"at": 6, "gpu": 1, "xid": 48}]}"#;
+    std::fs::write(scenario.path(), text).unwrap();
+    let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
+    let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
+    assert!(!page.has("gpu_recovery_action", &[]), "or nothing needs to be remembered");
+    // The tick that shows it commits it.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    (demo, scenario)
+}
+
+/// The verdict of the second GPU, with its words.
+fn verdict(demo: &Demo) -> serde_json::Value {
+    let body: serde_json::Value = serde_json::from_str(&demo.agent.get("/api/v1/health").1).unwrap();
+    assert_eq!(body["remembered"], true);
+    body["gpus"][1].clone()
+}
+
+/// What the ledger says of the second GPU, in seconds: settled, busy or idle, unavailable.
+fn account(demo: &Demo) -> [i64; 3] {
+    let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
+    let sums = "SELECT coalesce(sum(within_ns + lent_ns + waste_ns), 0), coalesce(sum(unavailable_ns), 0),
+                (SELECT slot_ns FROM gpu WHERE gpu_index = 1)
+                FROM account JOIN gpu ON gpu.id = account.gpu WHERE gpu_index = 1";
+    let sums = ledger.query_row(sums, [], |row| Ok([row.get(2)?, row.get(0)?, row.get(1)?])).unwrap();
+    sums.map(|time: i64| time / 1_000_000_000)
+}
+
+#[test]
+fn a_fault_of_the_hardware_outlives_the_agent() {
+    let (mut demo, scenario) = failed();
+    let told = verdict(&demo);
+    demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
+    let page = demo.agent.wait_for("the fault, remembered", |page| {
+        page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 2
+            && is("gpu=\"1\"", "state=\"failed\"")(page)
+    });
+    assert!(is("gpu=\"0\"", "state=\"ok\"")(&page));
+    assert_eq!(verdict(&demo), told, "with its words, and since when");
+    let (status, text, _) = health(&demo, &[]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("XID 48"), "{text}");
+    assert!(!text.contains("remembers nothing"), "{text}");
+    // The account says the same, though most of this time is of the second life.
+    let page = demo.agent.wait_for("its account", |_| account(&demo)[0] >= 30);
+    let [settled, known, unavailable] = account(&demo);
+    assert!(
+        known <= 10 && unavailable >= 12,
+        "of {settled} s: {known} as of a GPU that works, {unavailable} as of none"
+    );
+    assert!(is("gpu=\"1\"", "state=\"failed\"")(&page));
+    assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
+}
+
+#[test]
+fn a_reset_or_a_reboot_between_two_lives_of_the_agent_ends_it() {
+    for reboot in [false, true] {
+        let (mut demo, scenario) = failed();
+        demo.agent.kill();
+        if reboot {
+            // Another clock is another boot.
+            std::fs::remove_file(demo.driver("clock")).unwrap();
+        } else {
+            demo.state(r#"{"driver": {"epoch": 2}}"#);
+        }
+        demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
+        demo.agent.wait_for("its end", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    }
+}
+
+#[test]
+fn an_agent_without_a_ledger_says_that_it_remembers_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("c.yaml");
+    std::fs::write(&config, "ledger: {enabled: false}\n").unwrap();
+    let demo = Demo::start(&["--config", config.to_str().unwrap()]);
+    demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 8);
+    let (status, text, _) = health(&demo, &[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("remembers nothing"), "{text}");
+}

@@ -16,7 +16,11 @@ XID_AT = 45  # seconds from the demo's start
 XID, XID_ACTION, XID_GPU = 119, "reset_gpu", 1
 HUNG_GPU = 2
 
-ALERTS = {"GpuNotAnswering", "GpuXidError", "GpuHeldIdle"}
+ALERTS = {
+    "GpuNotAnswering", "GpuXidError", "GpuUnhealthy", "GpuLost", "GpuNeedsReplacement", "GpuThrottledByHeat", "GpuHeldIdle",
+    "GpumeterDown", "GpumeterNoDriver", "GpumeterLedgerFailing", "GpumeterLedgerNotDurable", "GpumeterAccountWrong",
+    "GpumeterConfigReloadFailed", "GpumeterClockStepped",
+}
 
 # Panels that may be empty although this suite brings an XID and a hung driver, and why.
 MAY_BE_EMPTY = {"Collector errors": "a reason is born with its first error"}

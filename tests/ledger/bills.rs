@@ -89,6 +89,18 @@ fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
 }
 
 #[test]
+fn a_price_that_was_decided_on_before_what_is_settled_holds_from_the_end_of_that() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (120, 5400 * EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..195, "user:a");
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), after(10)).unwrap();
+    settle(&mut ledger, 0, 195..300, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 * 3 / 2 + 60 * 2) * EURO)));
+}
+
+#[test]
 fn a_first_book_does_not_price_what_was_settled_without_one() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);

@@ -4,6 +4,7 @@
 mod bills;
 mod commits;
 mod inventory;
+mod latches;
 mod laws;
 mod opening;
 mod world;

@@ -5,6 +5,7 @@
 
 mod device;
 mod gaps;
+mod latches;
 mod presence;
 mod world;
 
@@ -244,8 +245,10 @@ fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_
     assert_eq!(world.verdict().0, HealthState::Failed);
     world.restart_silent(5);
     world.logged_xid(62);
-    assert_eq!(world.verdict().0, HealthState::Unknown);
+    let heard = |world: &World| world.reasons()[0].1.clone();
+    assert!(heard(&world).ends_with(" once"), "remembered: {}", heard(&world));
     world.first_frame();
+    assert!(heard(&world).ends_with(" 2 times"), "{}", heard(&world));
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
 }
 

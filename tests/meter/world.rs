@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumeter::catalogue::{Level, PointId, device_points, first_point};
+use gpumeter::catalogue::{AccountValue, Level, PointId, device_points, first_point};
 use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
 use gpumeter::host::Pci;
-use gpumeter::ledger::{Ledger, Opening, Queue, Recovered};
+use gpumeter::ledger::{Ledger, Line, Opening, Queue, Reader, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
@@ -122,6 +122,9 @@ pub(crate) struct World {
     slots: BTreeMap<Arc<str>, u64>,
     imbalance: i128,
     pci: Option<Arc<Pci>>,
+    /// Which loading of the driver's module it is.
+    pub(crate) module: Option<u64>,
+    metered: bool,
 }
 
 impl World {
@@ -159,6 +162,8 @@ impl World {
             slots: BTreeMap::new(),
             imbalance: 0,
             pci: None,
+            module: None,
+            metered: true,
         };
         if let Some(user) = users.first() {
             world.know(7, user);
@@ -248,6 +253,29 @@ impl World {
         (health.state, health.remedy)
     }
 
+    /// The rules that speak, what each has seen, and since when.
+    pub(crate) fn reasons(&self) -> Vec<(&'static str, String, Utc)> {
+        let reasons = &self.snapshot.as_ref().unwrap().gpus[0].health.reasons;
+        reasons.iter().map(|reason| (reason.rule, reason.evidence.to_string(), reason.since)).collect()
+    }
+
+    /// From now on the board counts no energy.
+    pub(crate) fn without_energy(&mut self) {
+        self.metered = false;
+    }
+
+    /// What the page shows of a tenant.
+    pub(crate) fn value(&self, tenant: &str, value: AccountValue) -> Option<i128> {
+        let snapshot = self.snapshot.as_ref()?;
+        let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
+        snapshot.accounts[place].values[AccountValue::ALL.iter().position(|other| *other == value)?]
+    }
+
+    /// The lines of a bill over all that is settled.
+    pub(crate) fn bill(&self) -> Vec<Line> {
+        Reader::open(&self.directory.path().join("ledger.db")).unwrap().bill(None, None).unwrap().lines
+    }
+
     pub(crate) fn lose(&mut self) {
         self.pulse(vec![News::Lost(id())]);
     }
@@ -261,7 +289,13 @@ impl World {
         let found = uuids
             .iter()
             .map(|uuid| News::Found { gpu: GpuId { index: 0, uuid: (*uuid).into() }, bus: BUS.into() });
-        self.pulse([News::Opened { anew }].into_iter().chain(found).chain([News::Counted]).collect());
+        self.pulse(
+            [News::Opened { anew, module: self.module }]
+                .into_iter()
+                .chain(found)
+                .chain([News::Counted])
+                .collect(),
+        );
     }
 
     /// The PCI bus, with our GPU bound to a driver, without one, or not there.
@@ -324,7 +358,9 @@ impl World {
             device_points().map(|_| Err(Absence::NotSupported)).collect();
         readings[GR_ENGINE] = Ok(0);
         // 100 W since boot.
-        readings[ENERGY] = Ok(i64::try_from(self.now.boottime.0 / SECOND * 100_000_000).unwrap());
+        if self.metered {
+            readings[ENERGY] = Ok(i64::try_from(self.now.boottime.0 / SECOND * 100_000_000).unwrap());
+        }
         let made = make(Making {
             readings,
             processes: Vec::new(),

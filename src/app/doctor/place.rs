@@ -69,7 +69,11 @@ pub(super) fn ledger(config: &Config) -> Finding {
     let path = &config.ledger.path;
     let name = path.display();
     if !config.ledger.enabled {
-        return Finding::new("ledger", false, "switched off by ledger.enabled");
+        return Finding::new(
+            "ledger",
+            false,
+            "switched off by ledger.enabled: accounts and verdicts of the hardware end with the agent",
+        );
     }
     let place = path.ancestors().skip(1).find(|place| place.exists()).unwrap_or(Path::new("."));
     if !place.is_dir() {

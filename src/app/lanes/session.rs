@@ -123,7 +123,7 @@ impl Driver {
             (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
             self.begun = system_now().boottime;
             // The pulse ends after the lanes are told to; then nobody listens.
-            let _ = shared.news.send(News::Opened { anew });
+            let _ = shared.news.send(News::Opened { anew, module: epoch });
         }
         let mut lanes = lock(shared);
         lanes.search = Search::Found(counted as usize);
