@@ -139,7 +139,7 @@ ledger: [1]
 ";
     let expected = r#"
 c.yaml:1: web.craeted: unknown key; did you mean `created`?
-c.yaml:1: web.listen: "nowhere" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or "[::]:9855" for all interfaces
+c.yaml:1: web.listen: "nowhere" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
 c.yaml:3: sampling.interval: "fast" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h
 c.yaml:4: sampling.levle: unknown key; did you mean `level`?
 c.yaml:5: sampling.interval: is given twice, first on line 3; keep one

@@ -414,11 +414,11 @@ otlp: {endpoint: "http://c:4318"}"#,
     ),
     (
         "web: {listen: 9855}",
-        r#"1: web.listen: "9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or "[::]:9855" for all interfaces"#,
+        r#"1: web.listen: "9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
     ),
     (
-        "web: {listen: :9855}",
-        r#"1: web.listen: ":9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or "[::]:9855" for all interfaces"#,
+        "web: {listen: :x}",
+        r#"1: web.listen: ":x" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
     ),
     (
         "web: {listen: []}",
@@ -426,7 +426,7 @@ otlp: {endpoint: "http://c:4318"}"#,
     ),
     (
         "web: {listen: [localhost:9855, 127.0.0.1:1, 127.0.0.1:1]}",
-        r#"1: web.listen[0]: "localhost:9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or "[::]:9855" for all interfaces
+        r#"1: web.listen[0]: "localhost:9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
 1: web.listen[2]: "127.0.0.1:1" is in the list twice; keep one"#,
     ),
     (

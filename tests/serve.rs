@@ -153,6 +153,17 @@ fn a_scraper_gets_the_format_that_it_prefers() {
 }
 
 #[test]
+fn names_that_are_not_served_are_refused_and_other_parameters_are_left_alone() {
+    let agent = Agent::start(Limits::default());
+    for query in ["", "?", "?profile=native", "?name[]=gpu_up", "?collect[]=gpu&x"] {
+        assert_eq!(status(&agent.get(&format!("/metrics{query}"))), 200, "{query}");
+    }
+    let refused = agent.get("/metrics?profile=dcgm");
+    assert_eq!(status(&refused), 400);
+    assert_eq!(body(&refused), "profile=dcgm is not served; leave it out, or ask for profile=native\n");
+}
+
+#[test]
 fn gzip_is_sent_to_those_who_take_it() {
     let agent = Agent::start(Limits::default());
     let ask = |codings: &str| {

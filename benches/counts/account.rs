@@ -53,7 +53,7 @@ fn frame(index: u32, seconds: u64) -> Frame {
     readings[ENERGY] = Ok(i64::try_from(seconds * 400_000_000).unwrap_or(0));
     let pids = index * PER_GPU + 1..=(index + 1) * PER_GPU;
     let process = |pid| GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) };
-    let sample = |pid| ProcessSample { pid, window: 1_000_000, sm: 4, encoder: 0, decoder: 0 };
+    let sample = |pid| ProcessSample { pid, window: 1_000_000, sm: 4, memory: None, encoder: 0, decoder: 0 };
     Frame {
         gpu: id(index),
         identity: Arc::new(GpuIdentity { model: "bench".into(), ..GpuIdentity::default() }),

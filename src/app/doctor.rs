@@ -3,6 +3,7 @@
 //! The driver is examined on a thread of its own ([`examination`]), since a call that hangs cannot be
 //! ended: what was found until then is told, and the call is named.
 
+mod board;
 mod examination;
 mod families;
 mod place;

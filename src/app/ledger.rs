@@ -236,8 +236,8 @@ fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
         Ok(None) => {}
         Ok(Some(lead)) => {
             tracing::warn!(
-                lead,
-                "the wall clock stepped; the account's time did not (nanoseconds ahead of it)"
+                seconds = lead / 1_000_000_000,
+                "the wall clock stepped; the account's time did not, and is so far ahead of it"
             );
         }
         Err(error) => {

@@ -50,7 +50,7 @@ pub enum RecordError {
     #[error("the driver does not count its GPUs: {}", .0.reason())]
     Uncounted(Absence),
     /// The file cannot be written.
-    #[error("recording {path}: {source}")]
+    #[error("recording {path}: {source}; name a new file in a directory that this user can write")]
     File {
         /// Which.
         path: PathBuf,

@@ -125,7 +125,7 @@ pub enum Rows {
     /// Integrated by the agent, per tick, from a ratio of a MIG instance.
     InstanceIntegral(InstanceValue),
     /// One value per process and GPU.
-    Process(ProcessValue),
+    Process(&'static [ProcessPoint]),
     /// One value per tenant and GPU, from closed and committed windows.
     Account(&'static [AccountPoint]),
     /// One value per GPU, from closed and committed windows.
@@ -350,12 +350,27 @@ impl InstanceValue {
     }
 }
 
-/// A value of a process on a GPU.
+/// One series per process on a GPU.
+#[derive(Debug)]
+pub struct ProcessPoint {
+    /// Values of the family's labels beyond those that tell the process.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// Which value.
+    pub value: ProcessValue,
+}
+
+/// How many labels tell a process: gpu, uuid, gpu_instance, pid, process, workload, tenant.
+pub const PROCESS_LABELS: usize = 7;
+
+/// A value of a process on a GPU; the order is that of [`crate::model::snapshot::ProcessState::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each family's help says it")]
 pub enum ProcessValue {
     Memory,
-    SmUtilization,
+    Sm,
+    MemoryActivity,
+    Encoder,
+    Decoder,
 }
 
 /// One series per tenant and GPU.

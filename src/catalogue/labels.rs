@@ -43,7 +43,11 @@ pub const LABELS: &[Label] = &[
     open("clique", "group of GPUs within the cluster that reach each other"),
     open("family", "a family of this catalogue, by its full name: one that is missing"),
     open("metric", "a family of this catalogue, by its full name: one that is there"),
-    closed("engine", "engine beside the graphics and compute engine", &["encoder", "decoder", "jpeg", "ofa"]),
+    closed(
+        "engine",
+        "engine of the GPU: sm the multiprocessors, memory the traffic of device memory, and those for pictures",
+        &["sm", "memory", "encoder", "decoder", "jpeg", "ofa"],
+    ),
     closed(
         "pipe",
         "pipe of the multiprocessors",
@@ -178,6 +182,7 @@ pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
         Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
         Rows::Instance(points) => &mut points.iter().map(|point| point.labels),
         Rows::Account(points) => &mut points.iter().map(|point| point.labels),
+        Rows::Process(points) => &mut points.iter().map(|point| point.labels),
         rows => &mut rows.points().iter().map(|point| point.labels),
     };
     let mut values = Vec::new();

@@ -4,7 +4,7 @@ mod aliases;
 mod labels;
 
 use super::points::{find, same};
-use super::{Family, Kind, Rows, SUBJECTS};
+use super::{Family, Kind, PROCESS_LABELS, Rows, SUBJECTS};
 use crate::model::Unit;
 
 const _: () = check();
@@ -40,6 +40,13 @@ const fn check_row(family: &Family) {
             let mut index = 0;
             while index < points.len() {
                 labels::check_pairs(points[index].labels, family.labels, 3);
+                index += 1;
+            }
+        }
+        Rows::Process(points) => {
+            let mut index = 0;
+            while index < points.len() {
+                labels::check_pairs(points[index].labels, family.labels, PROCESS_LABELS);
                 index += 1;
             }
         }

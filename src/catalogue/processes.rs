@@ -1,6 +1,6 @@
 //! Processes on GPUs, at level full.
 
-use super::{Family, Kind, Level, ProcessValue, Rows};
+use super::{Family, Kind, Level, ProcessPoint, ProcessValue, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -13,16 +13,23 @@ pub(super) const ROWS: &[Family] = &[
         labels: &["gpu", "uuid", "gpu_instance", "pid", "process", "workload", "tenant"],
         level: Level::Full,
         tier: Tier::Fast,
-        rows: Rows::Process(ProcessValue::Memory),
+        rows: Rows::Process(&[ProcessPoint { labels: &[], value: ProcessValue::Memory }]),
     },
     Family {
         name: "gpu_process_utilization_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the driver's last sample window in which a kernel of the process ran.",
-        labels: &["gpu", "uuid", "gpu_instance", "pid", "process", "workload", "tenant"],
+        help: "Share of time in which the engine worked for the process, over the driver's samples of it since the last \
+               look: sm a kernel of it, memory its reads and writes of device memory. Without a sample there is no \
+               series; other is the sum of the rest, at most 1.",
+        labels: &["gpu", "uuid", "gpu_instance", "pid", "process", "workload", "tenant", "engine"],
         level: Level::Full,
         tier: Tier::Fast,
-        rows: Rows::Process(ProcessValue::SmUtilization),
+        rows: Rows::Process(&[
+            ProcessPoint { labels: &[("engine", "sm")], value: ProcessValue::Sm },
+            ProcessPoint { labels: &[("engine", "memory")], value: ProcessValue::MemoryActivity },
+            ProcessPoint { labels: &[("engine", "encoder")], value: ProcessValue::Encoder },
+            ProcessPoint { labels: &[("engine", "decoder")], value: ProcessValue::Decoder },
+        ]),
     },
 ];

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 
 use super::{Failure, print};
 use crate::app;
-use crate::ledger::{self, Statement, StatementLine};
+use crate::ledger::{self, Cause, Statement, StatementLine};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -37,7 +37,7 @@ impl Bill {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let statement = match &self.ledger {
             Some(path) => {
-                ledger::unowned(path).map_err(Failure::wrong)?;
+                unowned(path, "bill")?;
                 app::statement(path, self.from.as_deref(), self.to.as_deref()).map_err(Failure::wrong)?
             }
             None => self.ask()?,
@@ -87,8 +87,26 @@ pub(super) fn get(url: &str, path: &str) -> Result<String, Failure> {
     if head.split(' ').nth(1) == Some("200") {
         Ok(body.to_owned())
     } else {
-        Err(Failure::wrong(format!("{url}: {}", body.trim())))
+        Err(Failure::wrong(format!("{url}: {}", said(body))))
     }
+}
+
+/// What the agent says is wrong: the line of its JSON, or whatever else answered there, as it is.
+fn said(body: &str) -> String {
+    let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
+    let line = json.as_ref().and_then(|json| json.get("error")?.as_str());
+    line.unwrap_or(body.trim()).to_owned()
+}
+
+/// A ledger that can be read here; one that an agent writes is that agent's to tell of.
+pub(super) fn unowned(path: &Path, command: &str) -> Result<(), Failure> {
+    ledger::unowned(path).map_err(|error| match error.cause {
+        Cause::Owned { .. } => Failure::wrong(format!(
+            "{}: a running agent writes it; ask that one: `gpumeter {command}` without --ledger",
+            path.display()
+        )),
+        _ => Failure::wrong(error),
+    })
 }
 
 /// A tenant's sums over all its lines.
@@ -244,5 +262,12 @@ mod tests {
         assert_eq!(hours(3_600_000_000_000), "1.0000");
         assert_eq!(hours(1_800_000_000_000), "0.5000");
         assert_eq!(nano("2.500000000"), 2_500_000_000);
+    }
+
+    #[test]
+    fn what_the_agent_says_is_told_without_its_json() {
+        assert_eq!(said("{\"error\":\"from: \\\"x\\\" is no time\"}\n"), "from: \"x\" is no time");
+        assert_eq!(said("Bad Gateway\n"), "Bad Gateway");
+        assert_eq!(said("[1]"), "[1]");
     }
 }

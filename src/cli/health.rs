@@ -108,15 +108,27 @@ impl Reason {
     fn line(&self) -> String {
         let Self { state, action, what, evidence, since, clears } = self;
         let evidence = if evidence.is_empty() { String::new() } else { format!(": {evidence}") };
-        let since = since.as_deref().map(|since| format!(", since {since}")).unwrap_or_default();
+        let since =
+            since.as_deref().map(|since| format!(", since {}", in_seconds(since))).unwrap_or_default();
         format!("  {state}, {action}: {what}{evidence}{since}; ends with {clears}\n")
     }
+}
+
+/// A time without the part of a second, which the JSON has.
+fn in_seconds(time: &str) -> String {
+    time.parse::<jiff::Timestamp>().map_or_else(|_| time.to_owned(), |at| format!("{at:.0}"))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_for_people_tells_times_in_whole_seconds() {
+        assert_eq!(in_seconds("2026-11-22T01:34:38.963064527Z"), "2026-11-22T01:34:38Z");
+        assert_eq!(in_seconds("yesterday"), "yesterday");
+    }
 
     fn answer(states: &[&str]) -> Answer {
         let gpu = |state: &&str| serde_json::json!({"gpu": 0, "uuid": "GPU-1", "model": "H100", "state": state, "action": "none", "reasons": []});

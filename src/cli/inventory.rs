@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::bill::unowned;
 use super::quiesce::Socket;
 use super::{Failure, print};
 use crate::app::control::{self, Ask, InventoryLine};
@@ -45,7 +46,7 @@ impl Inventory {
     fn list(&self) -> Result<(), Failure> {
         let lines = match &self.ledger {
             Some(path) => {
-                ledger::unowned(path).map_err(Failure::wrong)?;
+                unowned(path, "inventory")?;
                 control::inventory(path).map_err(Failure::wrong)?
             }
             None => self.socket.ask(&Ask::Inventory)?.inventory.unwrap_or_default(),

@@ -6,6 +6,7 @@
 mod bill;
 mod doctor;
 mod health;
+mod interrupts;
 mod inventory;
 mod metrics;
 mod quiesce;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, Lines, Log, demo};
-use crate::config::{self, Config, Source};
+use crate::config::{self, Config, Problems, Source};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -202,7 +203,7 @@ fn agent(run: Run) -> Result<(), Failure> {
     }
     let (source, mut config) = match &run.config {
         Some(path) => {
-            Source::open(path).map(|(source, config)| (Some(source), config)).map_err(Failure::wrong)?
+            Source::open(path).map(|(source, config)| (Some(source), config)).map_err(misconfigured)?
         }
         None => (None, Config::default()),
     };
@@ -234,21 +235,32 @@ fn simulated(options: Demo) -> Result<(), Failure> {
 }
 
 fn configuration(path: Option<&PathBuf>) -> Result<Config, Failure> {
-    path.map_or_else(|| Ok(Config::default()), |path| Config::read(path).map_err(Failure::wrong))
+    path.map_or_else(|| Ok(Config::default()), |path| Config::read(path).map_err(misconfigured))
+}
+
+/// How many problems, then one to a line, each beginning with its place, as editors and scripts read them.
+fn misconfigured(problems: Problems) -> Failure {
+    let count = match problems.list.len() {
+        1 => "1 problem".to_owned(),
+        count => format!("{count} problems"),
+    };
+    Failure::wrong(format!("{}: {count}\n{problems}", problems.file))
 }
 
 fn check_config(file: &std::path::Path) -> Result<(), Failure> {
-    Config::read(file).map_err(Failure::wrong)?;
+    Config::read(file).map_err(misconfigured)?;
     print(&format!("{}: ok\n", file.display()))
 }
 
-/// `:9855` means every address, as with Prometheus' exporters.
+/// As in the configuration, and names of this host too.
 fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
     texts
         .iter()
         .map(|text| {
-            let full = if text.starts_with(':') { format!("[::]{text}") } else { text.clone() };
-            full.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
+            if let Ok(address) = config::listen(text) {
+                return Ok(address);
+            }
+            text.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
                 Failure::wrong(format!("--listen {text}: is no address; write it like 127.0.0.1:9855"))
             })
         })

@@ -2,13 +2,16 @@
 //! upgraded or cut anew, and takes it up again.
 
 use std::ffi::OsString;
+use std::io::{ErrorKind, IsTerminal, stdin};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
 
+use super::interrupts::Interrupts;
 use super::{Failure, configuration, print};
 use crate::app::control::{self, Ask, Reply};
 use crate::clock::system_now;
@@ -62,7 +65,15 @@ impl Socket {
 
 fn question(socket: &Path, ask: &Ask) -> Result<Reply, Failure> {
     let reply = control::ask(socket, ask).map_err(|error| {
-        Failure::wrong(format!("{}: {error}; is the agent running, and are you root?", socket.display()))
+        let remedy = match error.kind() {
+            ErrorKind::PermissionDenied => "only root and the agent's own user may ask: run it as one of them",
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                "no agent listens there: start it, or give its --config or --socket (a demo's is control.sock in its \
+                 directory)"
+            }
+            _ => "is the agent well? its log says more",
+        };
+        Failure::wrong(format!("{}: {error}; {remedy}", socket.display()))
     })?;
     match reply.error {
         Some(error) => Err(Failure::found(error)),
@@ -79,8 +90,8 @@ impl Quiesce {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let socket = self.socket.path()?;
         let ask = Ask::Quiesce { nanoseconds: self.span.0 };
-        question(&socket, &ask)?;
         let Some((program, arguments)) = self.command.split_first() else {
+            question(&socket, &ask)?;
             let seconds = self.span.0 / Nanoseconds::SECOND.0;
             return print(&format!(
                 "the driver is let go of: no file of it is open and its library is not mapped\n\
@@ -88,14 +99,29 @@ impl Quiesce {
             ));
         };
         let name = program.to_string_lossy();
-        let started = std::process::Command::new(program).args(arguments).spawn();
-        let outcome = started.and_then(|mut child| self.wait(&mut child, &socket, &ask));
+        // From before the driver is let go of: whoever interrupts this wants it taken up again.
+        let mut interrupts =
+            Interrupts::new().map_err(|error| Failure::wrong(format!("signals: {error}")))?;
+        question(&socket, &ask)?;
+        let outcome = match interrupts.wait(Duration::ZERO) {
+            Some(signal) => Ok(ExitStatus::from_raw(signal.as_raw())),
+            None => std::process::Command::new(program)
+                .args(arguments)
+                .spawn()
+                .and_then(|mut child| self.wait(&mut child, &mut interrupts, (&socket, &ask))),
+        };
         question(&socket, &Ask::Resume)?;
         status(&name, outcome.map_err(|error| Failure::wrong(format!("{name}: {error}")))?)
     }
 
-    /// Waits for the command, and asks again in time, so that the driver stays let go of while it runs.
-    fn wait(&self, child: &mut Child, socket: &Path, ask: &Ask) -> std::io::Result<ExitStatus> {
+    /// Waits for the command, and asks again in time, so that the driver stays let go of while it runs. A signal is
+    /// the command's to obey: as long as it runs, it may be at the driver.
+    fn wait(
+        &self,
+        child: &mut Child,
+        interrupts: &mut Interrupts,
+        (socket, ask): (&Path, &Ask),
+    ) -> std::io::Result<ExitStatus> {
         const LOOK: Duration = Duration::from_millis(50);
         let mut asked = system_now();
         loop {
@@ -108,7 +134,12 @@ impl Quiesce {
                     tracing::warn!(problem = failure.message, "the agent may take the driver up again");
                 }
             }
-            std::thread::sleep(LOOK);
+            let signal = interrupts.wait(LOOK);
+            // A terminal interrupts the command by itself.
+            if let Some(signal) = signal.filter(|signal| *signal != Signal::INT || !stdin().is_terminal()) {
+                // It may have ended meanwhile.
+                let _ = kill_process(Pid::from_child(child), signal);
+            }
         }
     }
 }

@@ -36,7 +36,7 @@ impl Record {
         })
         .map_err(Failure::found)?;
         print(&format!(
-            "{}: {} GPUs, each read {} times; play it with gpumeter replay\n",
+            "{0}: GPUs {1}, readings of each {2}; play it with gpumeter replay {0}\n",
             self.file.display(),
             recorded.gpus,
             recorded.ticks,

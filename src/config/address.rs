@@ -33,10 +33,11 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-/// IP address and port to listen on.
+/// IP address and port to listen on; a port alone means every address, as with Prometheus' exporters.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, Complaint> {
-    text.parse().map_err(|_| {
-        let remedy = "give IP:port, such as 127.0.0.1:9855, or \"[::]:9855\" for all interfaces";
+    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+    full.parse().map_err(|_| {
+        let remedy = "give IP:port, such as 127.0.0.1:9855, or \":9855\" for all interfaces";
         Complaint::about(text, "is not an IP address with a port", remedy)
     })
 }

@@ -257,7 +257,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("[::]:9855"),
         change: Change::Restart(|new, old| keep(&mut new.web.listen, &old.web.listen)),
         unit: "",
-        help: "Where to serve; [::] is all interfaces.",
+        help: "Where to serve; a port alone, as :9855, is all interfaces.",
     },
     Key {
         path: "web.control",

@@ -26,6 +26,7 @@ use std::io::Read;
 use std::path::Path;
 
 pub use address::Endpoint;
+pub(crate) use address::listen;
 pub use key::Row;
 pub use keys::{rows, sections};
 pub use prices::{Book, PriceClass, Rate};

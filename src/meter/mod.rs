@@ -11,6 +11,7 @@ mod integrate;
 mod judge;
 mod numbers;
 mod presence;
+mod processes;
 mod seal;
 mod xids;
 

@@ -15,11 +15,10 @@ use crate::ledger::Tariff;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{
     AccountEntry, AccountState, AgentEntry, AgentNumber, GpuEntry, GpuState, HoldingEntry, HoldingState,
-    InstanceEntry, ProcessEntry, ProcessState, Roster, Snapshot, WorkloadEntry,
+    InstanceEntry, Roster, Snapshot, WorkloadEntry,
 };
 use crate::model::{
-    Absence, Facts, Frame, GpuIdentity, GpuProcess, Holder, HolderId, HolderKind, Nanoseconds, Stamp,
-    Whereabouts,
+    Absence, Facts, Frame, GpuIdentity, Holder, HolderId, HolderKind, Nanoseconds, Stamp, Whereabouts,
 };
 use crate::nvml::InFlight;
 use crate::tenants::tenant;
@@ -99,39 +98,6 @@ impl Meter {
             xid_actions: gpu.xids.actions.clone(),
             health: Arc::clone(&gpu.bench.verdict),
         }
-    }
-
-    /// Processes by GPU and pid, the largest first into the limit; what is above it is one row per GPU.
-    fn processes(
-        &self,
-        gpus: &[&Gpu],
-        states: &[GpuState],
-        identities: &Identities,
-        purse: &mut Purse<'_>,
-    ) -> (Vec<ProcessEntry>, Vec<ProcessState>) {
-        if self.policy.level < Level::Full {
-            return (Vec::new(), Vec::new());
-        }
-        let lists: Vec<Vec<&GpuProcess>> =
-            gpus.iter().zip(states).map(|(gpu, state)| by_size(gpu, state)).collect();
-        let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
-        let cost = Cost::at(Level::Full, |rows| usize::from(matches!(rows, Rows::Process(_))));
-        let limit = budget::most_processes(&counts, self.policy.processes, purse.room(&cost));
-        let mut rows = Vec::new();
-        for (place, (gpu, processes)) in gpus.iter().zip(&lists).enumerate() {
-            let (Some(frame), Some(limit)) = (gpu.frame.as_deref(), limit) else { continue };
-            let (largest, rest) = processes.split_at(limit.min(processes.len()));
-            let mut named = largest.to_vec();
-            named.sort_by_key(|process| (process.pid, process.gpu_instance));
-            rows.extend(named.iter().map(|process| process_row(place, process, frame, identities)));
-            if !rest.is_empty() {
-                let memory = rest.iter().filter_map(|process| process.memory).map(|memory| memory.0);
-                rows.push(other_row(place, memory.fold(0, u64::saturating_add)));
-            }
-        }
-        let wanted = budget::rows(&counts, self.policy.processes);
-        purse.pay(&cost, rows.len(), wanted.saturating_sub(rows.len()));
-        rows.into_iter().unzip()
     }
 
     fn accounts(
@@ -217,15 +183,6 @@ fn series(number: &AgentNumber) -> usize {
 
 fn of_holding(level: Level, value: HoldingValue) -> Cost {
     Cost::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
-}
-
-/// The processes of a GPU that answers, largest first.
-fn by_size<'a>(gpu: &'a Gpu, state: &GpuState) -> Vec<&'a GpuProcess> {
-    let frame = gpu.frame.as_deref().filter(|_| state.is_up());
-    let listed = frame.and_then(|frame| frame.processes.as_ref().ok());
-    let mut processes: Vec<_> = listed.into_iter().flat_map(|list| list.iter()).collect();
-    processes.sort_by_key(|process| (std::cmp::Reverse(process.memory), process.pid));
-    processes
 }
 
 fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
@@ -326,46 +283,6 @@ pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> 
     }
     let shown = absent.into_iter().filter(|(family, _)| family.level <= level);
     shown.map(|(family, absence)| (family.name, absence)).collect()
-}
-
-fn process_row(
-    gpu: usize,
-    process: &GpuProcess,
-    frame: &Frame,
-    identities: &Identities,
-) -> (ProcessEntry, ProcessState) {
-    let identified = identities.get(process.pid);
-    let sample = frame
-        .samples
-        .iter()
-        .flatten()
-        .filter(|sample| sample.pid == process.pid)
-        .map(|sample| sample.sm)
-        .max();
-    let entry = ProcessEntry {
-        gpu,
-        gpu_instance: process.gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
-        pid: process.pid.to_string().into(),
-        process: identified.map(|known| Arc::clone(&known.name)).unwrap_or_default(),
-        workload: identified.map(|known| Arc::clone(&known.holder.id.0)).unwrap_or_default(),
-        tenant: identified.map(|known| tenant(&known.holder)).unwrap_or_default(),
-    };
-    let memory = process.memory.map_or(Err(Absence::NotSupported), |bytes| Ok(whole(bytes.0)));
-    let sm_utilization = sample.map_or(Err(Absence::NotYet), |percent| Ok(i64::from(percent) * 10_000_000));
-    (entry, ProcessState { memory, sm_utilization })
-}
-
-fn other_row(gpu: usize, memory: u64) -> (ProcessEntry, ProcessState) {
-    let none: Arc<str> = "".into();
-    let entry = ProcessEntry {
-        gpu,
-        gpu_instance: Arc::clone(&none),
-        pid: "other".into(),
-        process: Arc::clone(&none),
-        workload: Arc::clone(&none),
-        tenant: none,
-    };
-    (entry, ProcessState { memory: Ok(whole(memory)), sm_utilization: Err(Absence::NotYet) })
 }
 
 /// Who a holder is: as it was identified, else as the operator's grant names it.

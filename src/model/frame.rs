@@ -162,6 +162,8 @@ pub struct ProcessSample {
     pub window: u64,
     /// Percent of the sample window in which its kernels ran.
     pub sm: u32,
+    /// Percent of the window in which device memory was read or written for it; absent where that is garbage.
+    pub memory: Option<u32>,
     /// Percent of the window in which the encoder worked for it.
     pub encoder: u32,
     /// Percent of the window in which the decoder worked for it.

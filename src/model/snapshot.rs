@@ -210,10 +210,8 @@ impl GpuState {
 /// A process at one tick.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessState {
-    /// Memory in bytes.
-    pub memory: Reading,
-    /// Share of time in which its kernels ran, in billionths.
-    pub sm_utilization: Reading,
+    /// Bytes, then shares of time by engine in billionths, by [`crate::catalogue::ProcessValue`] order.
+    pub values: [Reading; 5],
 }
 
 /// A tenant's account on one GPU: what closed and committed windows say, by

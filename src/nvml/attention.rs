@@ -160,7 +160,8 @@ mod tests {
     }
 
     fn samples(pids: &[u32]) -> Vec<ProcessSample> {
-        let of = |pid: &u32| ProcessSample { pid: *pid, window: 1, sm: 50, encoder: 0, decoder: 0 };
+        let of =
+            |pid: &u32| ProcessSample { pid: *pid, window: 1, sm: 50, memory: None, encoder: 0, decoder: 0 };
         pids.iter().map(of).collect()
     }
 

@@ -132,6 +132,8 @@ fn weigh(
             pid: sample.pid,
             window: spacing.unwrap_or(sample.timeStamp - since).min(LONGEST_WINDOW),
             sm: sample.smUtil,
+            // No part of the account, so a wrong one does not cost the sample.
+            memory: (sample.memUtil <= 100).then_some(sample.memUtil),
             encoder: sample.encUtil,
             decoder: sample.decUtil,
         })

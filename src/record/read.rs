@@ -12,7 +12,7 @@ use super::{Entry, FORMAT, Head};
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// It cannot be read.
-    #[error("recording {path}: {source}")]
+    #[error("recording {path}: {source}; name a file that gpumeter record wrote")]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -20,7 +20,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// A line is none of a recording.
-    #[error("recording {path}:{line}: {problem}; was it written by gpumeter record?")]
+    #[error("recording {path}:{line}: {problem}")]
     Broken {
         /// The file.
         path: PathBuf,
@@ -38,35 +38,60 @@ pub struct Span {
     pub head: Head,
     /// From the beginning to the last entry, in nanoseconds.
     pub length: u64,
+    /// Bytes of whole lines: a recording that was interrupted may end within a line, which is no part of it.
+    pub whole: u64,
 }
 
 /// Reads a recording once, whole: a broken line is found before anything is played.
 pub fn span(path: &Path) -> Result<Span, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: path.into(), source };
     let file = File::open(path).map_err(unreadable)?;
-    let (mut head, mut length) = (None, 0);
-    for (index, line) in BufReader::new(file).lines().enumerate() {
-        let line = line.map_err(unreadable)?;
-        let broken = |problem: String| ReadError::Broken { path: path.into(), line: index + 1, problem };
-        if index == 0 {
-            head = Some(first(&line).map_err(broken)?);
-            continue;
+    let mut file = BufReader::new(file);
+    let (mut head, mut length, mut whole) = (None, 0, 0);
+    let mut line = String::new();
+    for number in 1.. {
+        line.clear();
+        let read = file.read_line(&mut line).map_err(unreadable)?;
+        if !line.ends_with('\n') && (read == 0 || head.is_some()) {
+            break;
         }
-        let entry: Entry = serde_json::from_str(&line).map_err(|error| broken(error.to_string()))?;
-        length = length.max(entry.at);
+        let broken = |problem: String| ReadError::Broken { path: path.into(), line: number, problem };
+        if head.is_none() {
+            head = Some(first(&line).map_err(broken)?);
+        } else {
+            let entry: Entry =
+                serde_json::from_str(&line).map_err(|error| broken(format!("{}; {OTHER}", said(&error))))?;
+            length = length.max(entry.at);
+        }
+        whole += read as u64;
     }
-    let head =
-        head.ok_or_else(|| ReadError::Broken { path: path.into(), line: 1, problem: "is empty".into() })?;
-    Ok(Span { head, length })
+    let head = head.ok_or_else(|| ReadError::Broken {
+        path: path.into(),
+        line: 1,
+        problem: format!("is empty; {OTHER}"),
+    })?;
+    Ok(Span { head, length, whole })
 }
 
+/// What to do about what is none.
+const OTHER: &str = "give a file that gpumeter record wrote, as it wrote it";
+
 fn first(line: &str) -> Result<Head, String> {
-    let head: Head = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let head: Head =
+        serde_json::from_str(line).map_err(|error| format!("is no recording: {}; {OTHER}", said(&error)))?;
     if head.gpumeter_recording == FORMAT {
-        Ok(head)
-    } else {
-        Err(format!("is of format {}; this version reads {FORMAT}", head.gpumeter_recording))
+        return Ok(head);
     }
+    let found = head.gpumeter_recording;
+    Err(format!(
+        "is of format {found}, and this version reads {FORMAT}; play it with the version that wrote it"
+    ))
+}
+
+/// The error without its place, which is within the one line that was parsed.
+fn said(error: &serde_json::Error) -> String {
+    let told = error.to_string();
+    told.rsplit_once(" at line ").map_or(told.clone(), |(said, _)| said.to_owned())
 }
 
 #[cfg(test)]
@@ -90,11 +115,20 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_was_cut_off_is_no_part_of_it_and_any_other_broken_one_is_told() {
+        let whole = format!("{HEAD}\n{{\"at\":5,\"call\":\"a\"}}\n");
+        let span = over(&format!("{whole}{{\"at\":9,\"call\":\"b")).unwrap();
+        assert_eq!((span.length, span.whole), (5, whole.len() as u64));
+        let error = over(&format!("{HEAD}\n{{\"at\":9,\"ca\n{{\"at\":5,\"call\":\"a\"}}\n")).unwrap_err();
+        assert!(error.to_string().contains(":2: "), "{error}");
+    }
+
+    #[test]
     fn what_is_no_recording_is_named_by_its_line() {
         for (text, line, told) in [
             (String::new(), 1, "is empty"),
             ("gpus: []\n".to_owned(), 1, "expected"),
-            (HEAD.replace(":1,", ":2,"), 1, "is of format 2; this version reads 1"),
+            (HEAD.replace(":1,", ":2,"), 1, "is of format 2, and this version reads 1; play it with"),
             (format!("{HEAD}\n{{\"at\":5}}\n"), 2, "missing field `call`"),
         ] {
             let error = over(&text).unwrap_err().to_string();

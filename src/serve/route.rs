@@ -66,7 +66,10 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
         return error(StatusCode::FORBIDDEN, path, line);
     }
     match place {
-        Place::Metrics => metrics(request.headers(), &site.pages),
+        Place::Metrics => match foreign_profile(request.uri().query()) {
+            Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
+            None => metrics(request.headers(), &site.pages),
+        },
         Place::Healthy => healthy(&site.heartbeat),
         Place::Ready => ready(&site.pages),
         Place::Landing => landing(),
@@ -74,6 +77,14 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
         Place::Health => json(path, site.pages.health()),
         Place::Bill => bill(request, site).await,
     }
+}
+
+/// What to say to who asks for names that are not served: other names under that request would mislead. Other
+/// parameters, which scrapers add for exporters that filter, change nothing.
+fn foreign_profile(query: Option<&str>) -> Option<String> {
+    let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let (_, profile) = pairs.find(|(name, profile)| *name == "profile" && *profile != "native")?;
+    Some(format!("profile={profile} is not served; leave it out, or ask for profile=native"))
 }
 
 fn metrics(headers: &HeaderMap, pages: &Pages) -> Answer {

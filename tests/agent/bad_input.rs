@@ -29,6 +29,9 @@ fn every_problem_of_a_configuration_is_told_at_once_with_its_line() {
         &["config.yaml:1", "did you mean", "sampling", "config.yaml:4", "config.yaml:6"],
     );
     refused(&["check-config", &file], &["config.yaml:1", "config.yaml:4"]);
+    let told = String::from_utf8(output(&["check-config", &file]).stderr).unwrap();
+    assert!(told.starts_with(&format!("gpumeter: {file}: 3 problems\n")), "{told}");
+    assert!(told.lines().skip(1).all(|line| line.starts_with(&format!("{file}:"))), "{told}");
 }
 
 #[test]
@@ -46,6 +49,23 @@ fn a_port_in_use_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().to_str().unwrap();
     refused(&["demo", "--state-dir", state, "--listen", &address], &[&address, "in use"]);
+}
+
+#[test]
+fn who_asks_where_no_agent_is_or_the_wrong_place_is_told_where_to_ask() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("the first page", |page| page.has("gpu_up", &[]));
+    let ledger = demo.directory.path().join("ledger.db");
+    let ledger = ledger.to_str().unwrap();
+    refused(
+        &["bill", "--ledger", ledger],
+        &["a running agent writes it", "`gpumeter bill` without --ledger"],
+    );
+    refused(&["inventory", "--ledger", ledger], &["`gpumeter inventory` without --ledger"]);
+    refused(
+        &["resume", "--socket", "/nowhere.sock"],
+        &["/nowhere.sock", "no agent listens there", "--socket"],
+    );
 }
 
 #[test]

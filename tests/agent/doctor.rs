@@ -65,7 +65,7 @@ fn a_family_that_fails_is_a_finding_and_one_that_the_board_lacks_is_none() {
     assert_eq!(status, Some(1), "{page}");
     let finding = page.lines().find(|line| line.starts_with("missing gpu: 1 GPU-")).unwrap_or_default();
     assert!(finding.contains("gpu_utilization_ratio failed"), "{page}");
-    assert!(page.contains("  failed, the driver failed at it:\n    gpu_utilization_ratio "), "{page}");
+    assert!(page.contains("  failed, the driver failed at it; look for NVRM and Xid lines in the kernel's log:\n    gpu_utilization_ratio "), "{page}");
     let absent = "  absent not_supported, this board cannot tell it:";
     assert!(section(&page, absent, "gpu_process_utilization_ratio"), "{page}");
     assert_eq!(page.matches(" families answered").count(), 4, "GPU 1, GPU 2 and their neighbours: {page}");

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::running::{Demo, output, program};
 use crate::scrape::{Scrape, nano};
@@ -113,6 +115,28 @@ fn a_command_runs_while_the_driver_is_let_go_of_and_its_status_is_ours() {
     let none = tell(&demo, &["quiesce", "--", "/nowhere/at/all"]);
     assert_eq!(none.status.code(), Some(2));
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+}
+
+#[test]
+fn a_command_that_is_interrupted_ends_and_the_driver_is_taken_up_again_at_once() {
+    let demo = started();
+    let socket = demo.directory.path().join("control.sock");
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let sign = demo.directory.path().join(format!("running-{status}"));
+        let script = format!("touch {}; exec sleep 60", sign.display());
+        let mut command = program();
+        command.args(["quiesce", "--for", "1h", "--socket"]).arg(&socket).args(["--", "sh", "-c", &script]);
+        let mut quiesce = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while !sign.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the command does not run");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        kill_process(Pid::from_child(&quiesce), signal).unwrap();
+        assert_eq!(quiesce.wait().unwrap().code(), Some(status));
+        demo.agent
+            .wait_for("all GPUs", |page| up(page) == 8 && page.value("gpumeter_quiesced", &[]) == Some("0"));
+    }
 }
 
 #[test]

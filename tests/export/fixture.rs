@@ -147,8 +147,10 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
         gpus: roster.gpus.iter().map(|gpu| state(gpu, scale)).collect(),
         processes: (0..roster.processes.len() as i64)
             .map(|number| ProcessState {
-                memory: Ok(scale * (1_000_000_000 + number)),
-                sm_utilization: Ok(10_000_000 * (number % 100)),
+                values: std::array::from_fn(|value| match value {
+                    0 => Ok(scale * (1_000_000_000 + number)),
+                    engine => Ok(10_000_000 * ((number + engine as i64 - 1) % 100)),
+                }),
             })
             .collect(),
         accounts: (0..roster.accounts.len() as i128)

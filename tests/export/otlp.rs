@@ -203,14 +203,16 @@ fn a_series_that_leaves_the_roster_is_ended_once() {
     check(&mut otlp, &fixture::node(2, 3), Level::Full);
     let ended = check(&mut otlp, &fixture::node(2, 2), Level::Full);
     let names: Vec<_> = ended.iter().map(|point| point.name.as_str()).collect();
-    assert_eq!(names, ["gpu.process.memory", "gpu.process.utilization"]);
+    // Memory, and each engine.
+    let [memory, engines] = ["gpu.process.memory", "gpu.process.utilization"];
+    assert_eq!(names, [memory, engines, engines, engines, engines]);
     for point in &ended {
         assert!(point.labels.contains(&("pid".into(), "4002".into())), "{point:?}");
     }
     assert!(check(&mut otlp, &fixture::node(2, 2), Level::Full).is_empty());
     // It may come back, and end again.
     assert!(check(&mut otlp, &fixture::node(2, 3), Level::Full).is_empty());
-    assert_eq!(check(&mut otlp, &fixture::node(2, 2), Level::Full).len(), 2);
+    assert_eq!(check(&mut otlp, &fixture::node(2, 2), Level::Full).len(), 5);
 }
 
 #[test]
@@ -239,7 +241,7 @@ fn a_value_that_is_withheld_is_ended_once_and_comes_back() {
     let mut otlp = Otlp::new(Level::Full, "node-1");
     check(&mut otlp, &fixture::values(Arc::clone(&roster), 1), Level::Full);
     let mut absent = fixture::values(Arc::clone(&roster), 1);
-    absent.processes[0].memory = Err(Absence::Failed);
+    absent.processes[0].values[0] = Err(Absence::Failed);
     for count in [1, 0] {
         let ended = check(&mut otlp, &absent, Level::Full);
         assert_eq!(ended.len(), count);

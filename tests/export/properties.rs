@@ -48,7 +48,7 @@ fn snapshot(roster: &Arc<Roster>, scale: i64, absent: u8) -> Snapshot {
     if let Some(process) = snapshot.processes.first_mut()
         && has(3)
     {
-        process.memory = Err(Absence::NotSupported);
+        process.values[0] = Err(Absence::NotSupported);
     }
     for account in snapshot.accounts.iter_mut().filter(|_| has(4)) {
         account.values[usize::from(absent % 12)] = None;

@@ -85,7 +85,14 @@ impl Making {
 
     pub(crate) fn process(mut self, pid: u32, sm: u32) -> Self {
         self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
-        self.samples.push(ProcessSample { pid, window: 1_000_000, sm, encoder: 0, decoder: 0 });
+        self.samples.push(ProcessSample {
+            pid,
+            window: 1_000_000,
+            sm,
+            memory: Some(sm / 2),
+            encoder: 0,
+            decoder: 0,
+        });
         self
     }
 

@@ -35,7 +35,7 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
 
 /// The doctor's reasons by the mark in a cell; where a sentence varies, what does not.
 const MARKS: [(char, &str, &str); 6] = [
-    ('-', "not_supported", "this board cannot tell it"),
+    ('-', "not_supported", "this board cannot tell it, as said below"),
     ('c', "not_supported", "this board cannot tell it, or not while MIG mode is on"),
     ('g', "not_supported", "this board has no GPU performance monitoring; Hopper and later have"),
     ('s', "no_symbol", "the driver has no function for it; a newer one may"),
@@ -50,7 +50,12 @@ struct Column {
     driver: &'static str,
     board: &'static str,
     cells: BTreeMap<String, char>,
+    /// The doctor's sentences for [`MARKS`]' first.
+    told: BTreeMap<String, String>,
 }
+
+/// How a sentence ends where MIG mode may be the reason as well.
+const MIG: &str = "; or not while MIG mode is on";
 
 #[test]
 fn the_matrix_of_drivers_and_boards_is_the_committed_one() {
@@ -62,7 +67,10 @@ fn the_matrix_of_drivers_and_boards_is_the_committed_one() {
             order = told.iter().map(|told| told.family.clone()).collect();
             let version = persona.map_or(Persona::Plain, |name| Persona::named(name).unwrap());
             let cells = told.iter().map(|told| (told.family.clone(), mark(told, persona, board))).collect();
-            columns.push(Column { driver: version.driver_version(), board, cells });
+            let absent =
+                told.iter().filter(|told| told.standing != "answered" && mark(told, persona, board) == '-');
+            let told = absent.map(|told| (told.family.clone(), told.why.clone())).collect();
+            columns.push(Column { driver: version.driver_version(), board, cells, told });
         }
     }
     let text = document(&order, &columns);
@@ -104,6 +112,8 @@ fn mark(told: &Told, persona: Option<&str>, board: &str) -> char {
     let why = match told.reason.as_str() {
         "no_symbol" => "the driver has no function for it; a newer one may",
         "no_permission" => "the driver refuses this user",
+        "not_supported" if told.why.ends_with(MIG) => MARKS[1].2,
+        "not_supported" if told.why != MARKS[2].2 => MARKS[0].2,
         _ => &told.why,
     };
     let known = MARKS.iter().find(|(_, reason, known)| *reason == told.reason && *known == why);
@@ -140,7 +150,13 @@ fn document(order: &[String], columns: &[Column]) -> String {
         write!(text, "\n| `{family}` |").unwrap();
         columns.iter().for_each(|column| write!(text, " `{}` |", column.cells[family]).unwrap());
     }
-    text += "\n\nEverywhere:\n\n";
+    text += "\n\nWhat the doctor says where a board cannot tell it:\n\n";
+    for family in &order.iter().filter(|family| varies(family)).collect::<Vec<_>>() {
+        if let Some(why) = columns.iter().find_map(|column| column.told.get(*family)) {
+            writeln!(text, "- `{family}`: {why}").unwrap();
+        }
+    }
+    text += "\nEverywhere:\n\n";
     for family in order.iter().filter(|family| !varies(family)) {
         writeln!(text, "- `{family}`").unwrap();
     }

@@ -13,7 +13,7 @@ mod time;
 mod trial;
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,9 @@ pub enum DemoError {
     #[error("simulated {0}; start the demo with --fresh, or choose another directory with --state-dir")]
     Library(OpenError),
     /// The library cannot be used, and says why.
-    #[error("simulated {error}: {told}; start the demo with --fresh")]
+    #[error(
+        "simulated {error}: {told}; correct the scenario, or start with --fresh if it is another file that is wrong"
+    )]
     Told {
         /// What was opened.
         error: OpenError,
@@ -166,7 +168,7 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let time = match &played {
         None => Time::start(&driver, speed)?,
         Some((path, span)) => {
-            copy(path, &driver.join(scenario::RECORDING))?;
+            copy(path, &driver.join(scenario::RECORDING), span.whole)?;
             Time::replay(&driver, speed, span)?
         }
     };
@@ -186,7 +188,11 @@ fn live(
     trial::open(options, directory, &library(directory))?;
     let root =
         if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, &time.page)? };
-    tracing::info!(directory = %directory.display(), source = %options.source, "demo on a simulated node: every number is made up");
+    let what = match &options.source {
+        Source::Scenario(_) => "demo on a simulated node: every number is made up",
+        Source::Recording(_) => "replay of a recording: what it shows is not this node",
+    };
+    tracing::info!(directory = %directory.display(), source = %options.source, "{what}");
     let clock = Clock::Page(time.page.clone());
     Ok(super::run(Launch { config, source, clock, root, simulated: true })?)
 }
@@ -267,8 +273,10 @@ fn make(directory: &Path) -> Result<(), DemoError> {
     fs::create_dir_all(directory).map_err(|source| DemoError::File { path: directory.into(), source })
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), DemoError> {
-    fs::copy(from, to).map(|_| ()).map_err(|source| DemoError::File { path: to.into(), source })
+/// Its first bytes.
+fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
+    let copied = || io::copy(&mut fs::File::open(from)?.take(length), &mut fs::File::create(to)?);
+    copied().map(|_| ()).map_err(|source| DemoError::File { path: to.into(), source })
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), DemoError> {

@@ -81,7 +81,9 @@ impl Scenario {
         let broken = |problem: String| ScenarioError::Broken { path: path.into(), problem };
         let document: Value = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
         if !document.get("gpus").is_some_and(Value::is_array) {
-            return Err(broken("has no list \"gpus\"".into()));
+            return Err(broken(
+                "has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into(),
+            ));
         }
         Ok(Self {
             local: document.get("local").and_then(Value::as_bool).unwrap_or(false),

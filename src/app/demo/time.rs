@@ -113,7 +113,12 @@ fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
         if let Some(end) = end.filter(|end| !state.held && state.elapsed_at(system_now().boottime) >= *end) {
             // Numbers that stand still must not look alive, so time stands still with them.
             let held = page.set(PageState { held: true, elapsed: end, ..state });
-            tracing::info!(stood = held.is_ok(), "the recording is over");
+            match held {
+                Ok(()) => {
+                    tracing::info!("the recording is over; its end stands still until the replay is stopped")
+                }
+                Err(error) => tracing::warn!(%error, "the recording is over, and its time cannot be stopped"),
+            }
         }
         let host = system_now().boottime + AHEAD;
         let line = line(&state, Moment { host, elapsed: state.elapsed_at(host) });

@@ -2,8 +2,9 @@
 //!
 //! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
 
+use super::board;
 use crate::catalogue::{
-    self, Family, HoldingValue, IdentityValue, Level, ProcessValue, Rows, Source, device_points, families,
+    Family, HoldingValue, IdentityValue, Level, ProcessPoint, ProcessValue, Rows, device_points, families,
 };
 use crate::config::Config;
 use crate::model::{Absence, Frame, Unit};
@@ -99,12 +100,14 @@ fn diagnose(
             frame.identity.fabric.is_none().then_some(Absence::NotSupported)
         }
         Rows::Integral(integrals) => integrals.iter().find_map(|integral| answer(integral.of).err()),
-        Rows::Process(ProcessValue::Memory) => frame.processes.as_ref().err().copied(),
-        Rows::Process(ProcessValue::SmUtilization) => frame.samples.as_ref().err().copied(),
+        Rows::Process([ProcessPoint { value: ProcessValue::Memory, .. }, ..]) => {
+            frame.processes.as_ref().err().copied()
+        }
+        Rows::Process(_) => frame.samples.as_ref().err().copied(),
         _ => None,
     };
     let (standing, why) = match (absence, off(family, frame, wanted)) {
-        (Some(absence), _) if is_fault(absence) => (Standing::Failed, "the driver failed at it".into()),
+        (Some(absence), _) if is_fault(absence) => (Standing::Failed, fault(absence).into()),
         (Some(absence), _) => (Standing::Absent, why(absence, family, frame)),
         (None, Some(off)) => (Standing::Off, off),
         (None, None) => (Standing::Answered, String::new()),
@@ -115,6 +118,16 @@ fn diagnose(
 /// Whether it is no property of the board, so that something is wrong.
 const fn is_fault(absence: Absence) -> bool {
     matches!(absence, Absence::Failed | Absence::Rejected | Absence::Lost)
+}
+
+fn fault(absence: Absence) -> &'static str {
+    match absence {
+        Absence::Rejected => {
+            "the driver's answer cannot be true and was dropped; gpumeter record takes it down"
+        }
+        Absence::Lost => "the driver has lost the GPU; gpumeter health says what to do",
+        _ => "the driver failed at it; look for NVRM and Xid lines in the kernel's log",
+    }
 }
 
 /// What leaves a family out that could be there.
@@ -132,37 +145,21 @@ fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
     if of_account && !wanted.ledger {
         return Some("needs ledger.enabled: true".into());
     }
-    (of_money && !wanted.prices).then(|| "needs prices".into())
-}
-
-/// Whether nothing else can tell it.
-fn needs_gpm(family: &Family) -> bool {
-    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. });
-    match &family.rows {
-        Rows::Integral(integrals) => {
-            integrals.iter().all(|integral| catalogue::family(integral.of).is_some_and(needs_gpm))
-        }
-        rows => {
-            let mut sources = rows.points().iter().flat_map(|point| point.sources).peekable();
-            sources.peek().is_some() && sources.all(is_gpm)
-        }
-    }
+    (of_money && !wanted.prices).then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
 }
 
 /// A typed absence as a sentence.
 fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
     match absence {
-        Absence::NotSupported if needs_gpm(family) => {
-            "this board has no GPU performance monitoring; Hopper and later have".into()
-        }
-        Absence::NotSupported if frame.identity.mig => {
-            "this board cannot tell it, or not while MIG mode is on".into()
-        }
-        Absence::NotSupported => "this board cannot tell it".into(),
+        Absence::NotSupported => board::sentence(family, frame.identity.mig),
+        Absence::NoSymbol if board::needs_gpm(family) => format!(
+            "driver {} has no GPU performance monitoring; newer ones have, on Hopper and later",
+            frame.identity.driver_version
+        ),
         Absence::NoSymbol => {
             format!("driver {} has no function for it; a newer one may", frame.identity.driver_version)
         }
-        Absence::NoPermission if needs_gpm(family) => {
+        Absence::NoPermission if board::needs_gpm(family) => {
             "the driver keeps performance counters for administrators: run as root, give CAP_SYS_ADMIN, or load \
              the module with NVreg_RestrictProfilingToAdminUsers=0"
                 .into()
@@ -216,7 +213,7 @@ mod tests {
     fn every_family_of_the_node_is_told_of_and_a_whole_board_answers_all_but_instances_and_racks() {
         let all = of(&frame(false, |_| {}), wanted());
         let is_expected = |one: &&FamilyDiagnosis| match one.family {
-            "gpu_platform_info" | "gpu_fabric_info" => one.why == "this board cannot tell it",
+            "gpu_platform_info" | "gpu_fabric_info" => one.why.starts_with("only "),
             name => name.starts_with("gpu_mig_") && one.why == "MIG mode is off",
         };
         let mut left = all.iter().filter(|one| one.standing != Standing::Answered);
@@ -230,12 +227,25 @@ mod tests {
         const FAMILY: &str = "gpu_row_remap_pending";
         const GPM: &str = "gpu_sm_active_ratio";
         for (family, mig, absence, standing, words) in [
-            (FAMILY, false, Absence::NotSupported, Standing::Absent, "this board cannot tell it"),
+            (
+                FAMILY,
+                false,
+                Absence::NotSupported,
+                Standing::Absent,
+                "retire pages instead: gpu_retired_pages",
+            ),
             (FAMILY, true, Absence::NotSupported, Standing::Absent, "not while MIG mode is on"),
             (FAMILY, false, Absence::NoSymbol, Standing::Absent, "driver 470.1 has no function for it"),
             (FAMILY, false, Absence::NoPermission, Standing::Absent, "run as root"),
             (FAMILY, false, Absence::Failed, Standing::Failed, "the driver failed"),
             (GPM, false, Absence::NotSupported, Standing::Absent, "Hopper and later"),
+            (
+                GPM,
+                false,
+                Absence::NoSymbol,
+                Standing::Absent,
+                "driver 470.1 has no GPU performance monitoring",
+            ),
             (GPM, false, Absence::NoPermission, Standing::Absent, "NVreg_RestrictProfilingToAdminUsers=0"),
         ] {
             let number = device_points().position(|(other, _)| other.name == family).unwrap();
@@ -269,6 +279,9 @@ mod tests {
         assert_eq!(why("gpu_clock_hertz"), (Standing::Off, "needs sampling.level: standard, which is lean"));
         assert_eq!(why("gpu_tenant_held_seconds_total"), (Standing::Off, "needs ledger.enabled: true"));
         let full = of(&frame(false, |_| {}), Wanted { prices: false, ..wanted() });
-        assert_eq!(find(&full, "gpu_cost_per_hour").why, "needs prices");
+        assert_eq!(
+            find(&full, "gpu_cost_per_hour").why,
+            "needs prices in the configuration, as USD 2.50 per GPU-hour"
+        );
     }
 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::{Labels, MOST_LABELS, Sample, Sink, Value};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{
-    AccountPoint, Family, HoldingValue, IdentityValue, InstancePoint, InstanceValue, Point, ProcessValue,
-    Rows, XidValue,
+    AccountPoint, Family, HoldingValue, IdentityValue, InstancePoint, InstanceValue, PROCESS_LABELS, Point,
+    ProcessPoint, Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
 use crate::model::{Fraction, HealthState, Reading, Unit};
@@ -36,7 +36,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             Rows::Xid(value) => self.xid(*value),
             Rows::Instance(points) => self.instance(points),
             Rows::InstanceIntegral(value) => self.instance_integral(*value),
-            Rows::Process(value) => self.process(*value),
+            Rows::Process(points) => self.process(points),
             Rows::Account(points) => self.account(points),
             Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
             Rows::Holding(HoldingValue::Ratio) => self.holding(),
@@ -241,16 +241,12 @@ impl<'a, S: Sink> Walk<'a, S> {
         }
     }
 
-    fn process(&mut self, value: ProcessValue) {
+    fn process(&mut self, points: &[ProcessPoint]) {
         let roster = &self.snapshot.roster;
         for (position, process) in roster.processes.iter().enumerate() {
             let Some(gpu) = roster.gpus.get(process.gpu) else { continue };
             let state = self.snapshot.processes.get(position);
-            let reading = state.and_then(|state| match value {
-                ProcessValue::Memory => number(state.memory),
-                ProcessValue::SmUtilization => number(state.sm_utilization),
-            });
-            let labels: [&str; 7] = [
+            let whose: [&str; PROCESS_LABELS] = [
                 &gpu.index,
                 &gpu.id.uuid,
                 &process.gpu_instance,
@@ -259,7 +255,13 @@ impl<'a, S: Sink> Walk<'a, S> {
                 &process.workload,
                 &process.tenant,
             ];
-            self.visit(&labels, reading);
+            for point in points {
+                let reading = state.and_then(|state| number(state.values[point.value as usize]));
+                let mut labels = [""; MOST_LABELS];
+                labels[..PROCESS_LABELS].copy_from_slice(&whose);
+                let count = fill(&mut labels, PROCESS_LABELS, point.labels.iter().map(|label| label.1));
+                self.visit(&labels[..count], reading);
+            }
         }
     }
 
