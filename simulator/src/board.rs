@@ -128,8 +128,8 @@ pub(crate) struct Board {
     /// 0 where rows are not remapped.
     pub(crate) remap_banks: u32,
     pub(crate) gpm: bool,
-    /// Whether the power fields (average, instant) are answered, and of the memory and module too.
-    pub(crate) power_fields: bool,
+    /// Whether the mean of a second has a field of its own; the instant has on every board.
+    pub(crate) power_average: bool,
     pub(crate) memory_power: Option<MemoryPower>,
     pub(crate) module_power: Option<ModulePower>,
     /// GA100 shows the instant power where others show the mean of a second.

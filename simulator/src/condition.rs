@@ -6,7 +6,7 @@
 mod health;
 mod links;
 
-pub(crate) use health::Health;
+pub(crate) use health::{HBM_BANKS, Health};
 pub(crate) use links::{Carried, Links, Traffic, part};
 
 use crate::board::Board;

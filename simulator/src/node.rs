@@ -162,7 +162,12 @@ impl Node {
 
     /// The first field id that the driver does not know.
     pub(crate) fn fields(&self) -> u32 {
-        self.host.scenario.persona.fields()
+        self.host.scenario.persona.fields(self.driver_major())
+    }
+
+    /// The first number of the driver's version.
+    pub(crate) fn driver_major(&self) -> u32 {
+        self.driver_version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0)
     }
 
     /// The field of the first of three times that clocks were held down: 575 put it before the power-smoothing
@@ -240,6 +245,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
             let became = Became::of(settled, index, former);
             let made = gpu(scenario, index, row, group, &became);
             gpus.push(made.map_err(|error| format!("gpus[{entry}]: {error}"))?);
+            scenario.incidents.fit(index, (row.nvlinks, row.remap_banks, group.mig.len()))?;
         }
     }
     let exists = |gpu: u32| (gpu as usize) < gpus.len();

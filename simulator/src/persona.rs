@@ -106,9 +106,14 @@ impl Persona {
         missing
     }
 
-    /// The first field id that its driver does not know.
-    pub(crate) fn fields(self) -> u32 {
-        let known = since::FIELDS.iter().rev().find(|(version, _)| *version <= self.cuda_version());
+    /// The first field id that its driver does not know; the plain one goes by the driver's first number.
+    pub(crate) fn fields(self, driver: u32) -> u32 {
+        let cuda = match (self, driver) {
+            (Self::Plain, 610..) => 13_030,
+            (Self::Plain, 590..) => 13_010,
+            _ => self.cuda_version(),
+        };
+        let known = since::FIELDS.iter().rev().find(|(version, _)| *version <= cuda);
         known.map_or(0, |(_, fields)| *fields)
     }
 
@@ -151,9 +156,10 @@ mod tests {
 
     #[test]
     fn an_older_driver_knows_fewer_fields() {
-        let fields = |name: &str| Persona::named(name).map(Persona::fields);
+        let fields = |name: &str| Persona::named(name).map(|persona| persona.fields(0));
         assert_eq!(["r470", "early_535", "r545_double_tag"].map(fields), [Some(161), Some(197), Some(197)]);
-        assert_eq!((Persona::Plain.fields(), fields("r590")), (274, Some(289)));
+        assert_eq!(fields("r590"), Some(289));
+        assert_eq!([580, 590, 610].map(|driver| Persona::Plain.fields(driver)), [274, 289, 303]);
     }
 
     #[test]

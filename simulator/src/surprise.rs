@@ -32,16 +32,36 @@ pub(crate) enum Surprise {
     OneSample,
     /// Memory utilization of 37 % at rest.
     MemoryBusyAtRest,
+    /// Reading raises the clocks to 765 MHz and sets the power cap, without a process.
+    WokenByReading,
+    /// The fabric's state is "not supported", with clique 0.
+    NoFabric,
+    /// The registration with the fabric is completed, its status "insufficient resources".
+    FabricTooFew,
+    /// 353 corrected errors, a row remapped for them and pending; nothing failed.
+    RemapPending,
+    /// A row remapped, and no error was ever counted.
+    RemapWithoutError,
+}
+
+/// What a board has behind it whose rows were remapped before the script begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remapped {
+    pub(crate) rows: u32,
+    pub(crate) pending: bool,
+    /// Corrected errors of the DRAM.
+    pub(crate) errors: u64,
 }
 
 use Surprise::{
-    AfterLoadWindow, ClockedDown, DriftingMargin, FirstLookPower, HiddenMemory, ManyReplays,
-    MemoryBusyAtRest, NarrowLink, NoMargin, OneSample, PersistenceOff, PowerCapAtRest, ZeroClock,
+    AfterLoadWindow, ClockedDown, DriftingMargin, FabricTooFew, FirstLookPower, HiddenMemory, ManyReplays,
+    MemoryBusyAtRest, NarrowLink, NoFabric, NoMargin, OneSample, PersistenceOff, PowerCapAtRest,
+    RemapPending, RemapWithoutError, WokenByReading, ZeroClock,
 };
 
 const SECOND: u64 = 1_000_000_000;
 
-const NAMES: [(&str, Surprise); 13] = [
+const NAMES: [(&str, Surprise); 18] = [
     ("after_load_window", AfterLoadWindow),
     ("persistence_off", PersistenceOff),
     ("first_look_power", FirstLookPower),
@@ -55,6 +75,11 @@ const NAMES: [(&str, Surprise); 13] = [
     ("hidden_memory", HiddenMemory),
     ("one_sample", OneSample),
     ("memory_busy_at_rest", MemoryBusyAtRest),
+    ("woken_by_reading", WokenByReading),
+    ("fabric_not_supported", NoFabric),
+    ("fabric_insufficient", FabricTooFew),
+    ("remap_pending", RemapPending),
+    ("remap_without_error", RemapWithoutError),
 ];
 
 impl Surprise {
@@ -97,6 +122,7 @@ impl Surprise {
         match self {
             ClockedDown => Some(86),
             ZeroClock => Some(0),
+            WokenByReading => Some(765),
             _ => None,
         }
     }
@@ -104,7 +130,7 @@ impl Surprise {
     /// The clocks event reasons at rest, in place of idle.
     pub(crate) fn reasons_at_rest(self) -> Option<u64> {
         match self {
-            PowerCapAtRest => Some(0x4),
+            PowerCapAtRest | WokenByReading => Some(0x4),
             ClockedDown => Some(0x8 | 0x80),
             _ => None,
         }
@@ -116,6 +142,15 @@ impl Surprise {
             NoMargin => None,
             DriftingMargin => Some(truth - i32::try_from(elapsed / (10 * SECOND) % 6).unwrap_or(0)),
             _ => Some(truth),
+        }
+    }
+
+    /// What was remapped before elapsed 0.
+    pub(crate) fn remapped(self) -> Remapped {
+        match self {
+            RemapPending => Remapped { rows: 1, pending: true, errors: 353 },
+            RemapWithoutError => Remapped { rows: 1, ..Remapped::default() },
+            _ => Remapped::default(),
         }
     }
 

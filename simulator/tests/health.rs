@@ -192,6 +192,22 @@ fn a_condition_out_of_the_cycle_or_of_no_gpu_is_refused_with_its_key() {
         (r#""remaps":[{"at":601,"gpu":0,"cause":"correctable"}]"#, "remaps: at 601 is not within"),
         (r#""links_down":[{"from":5,"to":4,"gpu":0}]"#, "links_down: from 5 to 4 is not a span"),
         (r#""memory_errors":[{"at":1,"gpu":3,"kind":"dram_corrected"}]"#, "memory_errors: there is no gpu 3"),
+        (
+            r#""memory_errors":[{"at":1,"gpu":0,"instance":2,"kind":"sram_corrected"}]"#,
+            "memory_errors: gpu 0 has no instance 2 in its mig list",
+        ),
+        (
+            r#""links_down":[{"from":5,"to":6,"gpu":0,"link":18}]"#,
+            "links_down: gpu 0 has no link 18; it has 18",
+        ),
+        (
+            r#""link_errors":[{"at":5,"gpu":0,"link":99,"kind":"replay"}]"#,
+            "link_errors: gpu 0 has no link 99",
+        ),
+        (
+            r#""remaps":[{"at":1,"gpu":0,"cause":"correctable","bank":2560}]"#,
+            "remaps: gpu 0 has no bank 2560 that remaps; it has 2560",
+        ),
     ] {
         let node = Node::new(&format!(r#"{{"gpus":[{{"profile":"h100"}}],{text}}}"#));
         let opened = nvml_wrapper::Nvml::builder().lib_path(node.library().as_os_str()).init();

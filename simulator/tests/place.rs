@@ -59,10 +59,23 @@ fn a_fabric_is_told_in_the_version_asked_for_and_only_to_its_length() {
 }
 
 #[test]
-fn a_single_gpu_is_in_no_fabric() {
-    let node = Node::new(r#"{"gpus":[{"profile":"h100"}]}"#);
-    let nvml = node.nvml();
-    assert_eq!(fabric(&nvml.device_by_index(0).unwrap()).0, 3);
+fn a_fabric_is_what_is_seen_of_it_and_its_state_fills_a_whole_word() {
+    let alone = Node::new(r#"{"gpus":[{"profile":"h100"}]}"#);
+    let nvml = alone.nvml();
+    assert_eq!(fabric(&nvml.device_by_index(0).unwrap()), (0, 0, 3, 0, 0));
+    let odd = Node::new(
+        r#"{"gpus":[{"profile":"gb200","surprise":"fabric_not_supported"},{"profile":"h100","surprise":"fabric_insufficient"}]}"#,
+    );
+    let nvml = odd.nvml();
+    let gpu = |index| nvml.device_by_index(index).unwrap();
+    assert_eq!(fabric(&gpu(0)), (0, 0, 0, 0, 0));
+    // Clients that take the state for four bytes see the same number as those that take it for one.
+    let ask = nvml.lib().nvmlDeviceGetGpuFabricInfoV.as_ref().unwrap();
+    let mut words = [u32::MAX; 16];
+    words[0] = version::<sys::nvmlGpuFabricInfo_v3_t>(3);
+    // SAFETY: the buffer is longer than the structure, and as aligned.
+    assert_eq!(unsafe { ask(raw(&gpu(1)), words.as_mut_ptr().cast()) }, 0);
+    assert_eq!((words.get(5), words.get(6), words.get(7)), (Some(&23), Some(&0), Some(&3)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! driver, stay readable after accounting was turned off, and are not kept in MIG mode.
 
 use std::collections::BTreeMap;
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{nvmlAccountingStats_t, nvmlEnableState_t};
 
@@ -17,6 +17,26 @@ use crate::schedule::{Stay, hash};
 const BUFFER: c_uint = 4000;
 /// Ada boards forget the memory of who has ended (L40S at 595); Hopper keeps it.
 const ADA: u32 = 8;
+
+/// `nvmlAccountingStats_v2_t`, which is newer than the bindings: the sums of the samples beside their means,
+/// in hundredths of percent.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct SummedStats {
+    pid: c_uint,
+    running: c_uint,
+    gpu: c_uint,
+    memory: c_uint,
+    most_memory: c_ulonglong,
+    samples: c_uint,
+    gpu_sum: c_ulonglong,
+    memory_sum: c_ulonglong,
+    time: c_ulonglong,
+    start: c_ulonglong,
+}
+
+/// The driver takes a sample of every process in every sixth of a second.
+const SAMPLE: u64 = 166_666_667;
 
 /// A worker's place among all, and its stay.
 type Record = (usize, Stay);
@@ -44,6 +64,32 @@ gpu_calls! {
         let record = records.get(&pid).ok_or(NOT_FOUND)?;
         stats.put(stats_of(at, record).ok_or(NOT_FOUND)?)
     }
+
+    fn nvmlDeviceGetAccountingStats_v2(at, stats: Out<SummedStats>) {
+        let pid = stats.get()?.pid;
+        let records = records(at)?;
+        let record = records.get(&pid).ok_or(NOT_FOUND)?;
+        stats.put(summed(at, pid, record).ok_or(NOT_FOUND)?)
+    }
+}
+
+fn summed(at: &Device<'_>, pid: c_uint, record: &Record) -> Option<SummedStats> {
+    let one = stats_of(at, record)?;
+    let (_, stay) = record;
+    let lived = stay.ended.unwrap_or(records_until(at)?).saturating_sub(stay.began);
+    let samples = lived / SAMPLE;
+    Some(SummedStats {
+        pid,
+        running: one.isRunning,
+        gpu: one.gpuUtilization,
+        memory: one.memoryUtilization,
+        most_memory: one.maxMemoryUsage,
+        samples: c_uint::try_from(samples).unwrap_or(c_uint::MAX),
+        gpu_sum: samples.saturating_mul(u64::from(one.gpuUtilization) * 100),
+        memory_sum: samples.saturating_mul(u64::from(one.memoryUtilization) * 100),
+        time: one.time,
+        start: one.startTime,
+    })
 }
 
 fn records_until(at: &Device<'_>) -> Option<u64> {

@@ -40,6 +40,15 @@ impl<T: 'static> Out<T> {
     }
 }
 
+impl<T> Out<T> {
+    /// The word with which a versioned structure begins. The rest is not looked at: the caller may have another
+    /// structure, which is shorter.
+    pub(crate) fn version(self) -> Result<u32, Refused> {
+        // SAFETY: not null, so by NVML's contract a structure of the caller's, whose first word it has set.
+        Ok(unsafe { self.pointer()?.cast::<u32>().read() })
+    }
+}
+
 impl<T: Copy + 'static> Out<T> {
     pub(crate) fn get(self) -> Result<T, Refused> {
         let pointer = self.pointer()?;

@@ -10,8 +10,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{DEPRECATED, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, array, expect_version, fill};
 use super::{Device, gpu_calls};
-use crate::board::Clocks;
-use crate::node::Node;
+use crate::board::{Clocks, family};
 use crate::surprise::Surprise;
 
 const IDLE: c_ulonglong = 0x1;
@@ -62,11 +61,11 @@ gpu_calls! {
 
     // Boards with HBM stay at P0, at rest too.
     fn nvmlDeviceGetPerformanceState(at, state: Out<nvmlPstates_t>) {
-        state.put(if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 })
+        state.put(if resting(at) { at.gpu.board.pstate_rest } else { 0 })
     }
 
     fn nvmlDeviceGetPowerState(at, state: Out<nvmlPstates_t>) {
-        state.put(if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 })
+        state.put(if resting(at) { at.gpu.board.pstate_rest } else { 0 })
     }
 
     fn nvmlDeviceGetSupportedPerformanceStates(at, states: Out<nvmlPstates_t>, size: c_uint) {
@@ -98,9 +97,9 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetCurrentClockFreqs(at, text: Out<nvmlDeviceCurrentClockFreqs_t>) {
-        let version = text.get()?.version;
+        let version = text.version()?;
         expect_version::<nvmlDeviceCurrentClockFreqs_t>(version, 1)?;
-        let state = if at.meters().resting() { at.gpu.board.pstate_rest } else { 0 };
+        let state = if resting(at) { at.gpu.board.pstate_rest } else { 0 };
         let Clocks { sm, memory, .. } = at.gpu.board.clocks;
         let (graphics, dram) = (current(at, 0)?, current(at, 2)?);
         text.put(nvmlDeviceCurrentClockFreqs_t { version, str_: array(&format!(
@@ -149,6 +148,12 @@ gpu_calls! {
     }
 }
 
+/// Whether clocks and state are those of rest.
+fn resting(at: &Device<'_>) -> bool {
+    let awake = !at.gpu.instances.is_empty() && family::awake_when_cut(at.gpu.board);
+    !awake && at.meters().resting()
+}
+
 fn states_of(at: &Device<'_>) -> Vec<nvmlPstates_t> {
     let rest = at.gpu.board.pstate_rest;
     if rest == 0 { vec![0] } else { vec![0, rest] }
@@ -163,7 +168,7 @@ fn reasons_now(at: &Device<'_>) -> c_ulonglong {
 
 fn current(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused> {
     let (rest, most) = domain(&at.gpu.board.clocks, kind)?;
-    if at.meters().resting() {
+    if resting(at) {
         let odd = at.gpu.surprise.and_then(Surprise::clock_at_rest).filter(|_| kind < 2);
         return Ok(odd.unwrap_or(rest));
     }
@@ -173,7 +178,7 @@ fn current(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused> {
 }
 
 fn application(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused> {
-    if major(at.node) >= 590 {
+    if at.node.driver_major() >= 590 {
         return Err(DEPRECATED);
     }
     let (sm, memory) = at.gpu.board.clocks.application;
@@ -184,11 +189,6 @@ fn application(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused
         3 => Err(NOT_SUPPORTED),
         _ => Err(INVALID_ARGUMENT),
     }
-}
-
-/// The first number of the driver's version.
-pub(super) fn major(node: &Node) -> u32 {
-    node.driver_version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0)
 }
 
 fn domain(clocks: &Clocks, kind: nvmlClockType_t) -> Result<(u32, u32), Refused> {

@@ -48,7 +48,7 @@ gpu_instance_calls! {
             sharedCopyEngineCount: instance.profile.copy_engines,
             sharedDecoderCount: instance.profile.decoders,
             sharedEncoderCount: 0,
-            sharedJpegCount: instance.profile.decoders,
+            sharedJpegCount: instance.profile.jpegs,
             sharedOfaCount: instance.profile.ofa,
         })
     }
@@ -180,7 +180,7 @@ fn put_profile(
     info: Out<nvmlComputeInstanceProfileInfo_v3_t>,
 ) -> Answer {
     let short = Out::at(info.pointer()?.cast::<nvmlComputeInstanceProfileInfo_v2_t>());
-    let version = short.get()?.version;
+    let version = short.version()?;
     let profile = instance.profile;
     let (id, multiprocessors) = (profile.compute_profile(slices), sms(at, instance, slices));
     let whole = slices == profile.slices;
@@ -199,7 +199,7 @@ fn put_profile(
             sharedCopyEngineCount: profile.copy_engines,
             sharedDecoderCount: profile.decoders,
             sharedEncoderCount: 0,
-            sharedJpegCount: profile.decoders,
+            sharedJpegCount: profile.jpegs,
             sharedOfaCount: profile.ofa,
             name,
         });
@@ -214,7 +214,7 @@ fn put_profile(
         sharedCopyEngineCount: profile.copy_engines,
         sharedDecoderCount: profile.decoders,
         sharedEncoderCount: 0,
-        sharedJpegCount: profile.decoders,
+        sharedJpegCount: profile.jpegs,
         sharedOfaCount: profile.ofa,
         name,
         capabilities: 0,

@@ -4,12 +4,13 @@ use std::ffi::{c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
 
-use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
+use super::answer::{INVALID_ARGUMENT, NO_PERMISSION, NOT_SUPPORTED, Refused, code};
 use super::buffers::Out;
 use super::power::{scoped_limits, scoped_power};
 use super::violations::{braked, violation};
 use super::{Device, gpu_calls, health, links, pcie};
-use crate::board::Limits;
+use crate::board::family;
+use crate::board::{Board, Limits};
 use crate::channel::incidents::{ErrorKind, LinkErrorKind};
 
 /// The scope that means all links.
@@ -98,9 +99,23 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         226 => Ok(Value::Unsigned(u32::from(matches!(action(at), 1 | 2)))),
         227 => Ok(Value::Unsigned(u32::from(action(at) == 4))),
         230 => Ok(Value::Unsigned(action(at))),
+        // Before 580.82 these are the slowdown times, taken above, and what came after them.
+        251..=268 | 275..=288 | 300 => Err(power_smoothing(at.gpu.board)),
+        274 => edpp(at.gpu.board),
+        301 | 302 => health::remapped(at).map(|_| Value::Unsigned(0)),
         0 => Err(INVALID_ARGUMENT),
         _ => Err(NOT_SUPPORTED),
     }
+}
+
+/// What a reader without rights is told of power smoothing: server boards since Blackwell have it.
+pub(super) fn power_smoothing(board: &Board) -> Refused {
+    if family::smooths_power(board) { NO_PERMISSION } else { NOT_SUPPORTED }
+}
+
+/// The multiplier of the peak current, in percent.
+fn edpp(board: &Board) -> Result<Value, Refused> {
+    if family::multiplies_peaks(board) { Ok(Value::Unsigned(100)) } else { Err(NOT_SUPPORTED) }
 }
 
 fn brake(at: &Device<'_>, policy: c_uint) -> Result<Value, Refused> {
@@ -146,7 +161,7 @@ fn located(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
     let (kind, place) = if place == 10 { (1, 5) } else { (place % 2, place / 2) };
     let location = [0, 1, 2, 3, 4, 6].get(place as usize).copied().ok_or(NOT_SUPPORTED)?;
     // Since Ampere the fields are not answered, not even that of the device memory.
-    if crate::board::family::splits_sram(at.gpu.board) {
+    if family::splits_sram(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }
     health::located(at, kind, counter, location).map(Value::Long)

@@ -88,7 +88,7 @@ gpu_calls! {
             copyEngineCount: profile.copy_engines,
             decoderCount: profile.decoders,
             encoderCount: 0,
-            jpegCount: profile.decoders,
+            jpegCount: profile.jpegs,
             ofaCount: profile.ofa,
             memorySizeMB: profile.memory_mib,
         })
@@ -167,7 +167,7 @@ gpu_instance_calls! {
 
 fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) -> Answer {
     let short = Out::at(info.pointer()?.cast::<nvmlGpuInstanceProfileInfo_v2_t>());
-    let version = short.get()?.version;
+    let version = short.version()?;
     let name = array(&format!("MIG {}", profile.name));
     if expect_version::<nvmlGpuInstanceProfileInfo_v2_t>(version, 2).is_ok() {
         return short.put(nvmlGpuInstanceProfileInfo_v2_t {
@@ -180,7 +180,7 @@ fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>)
             copyEngineCount: profile.copy_engines,
             decoderCount: profile.decoders,
             encoderCount: 0,
-            jpegCount: profile.decoders,
+            jpegCount: profile.jpegs,
             ofaCount: profile.ofa,
             memorySizeMB: profile.memory_mib,
             name,
@@ -196,7 +196,7 @@ fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>)
         copyEngineCount: profile.copy_engines,
         decoderCount: profile.decoders,
         encoderCount: 0,
-        jpegCount: profile.decoders,
+        jpegCount: profile.jpegs,
         ofaCount: profile.ofa,
         memorySizeMB: profile.memory_mib,
         name,

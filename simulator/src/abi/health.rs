@@ -17,6 +17,18 @@ use crate::channel::incidents::ErrorKind::{
     self, DramCorrected, DramUncorrected, PageRetiredCorrected, PageRetiredUncorrected, SramCorrected,
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
+use crate::condition::HBM_BANKS;
+use crate::surprise::{Remapped, Surprise};
+
+/// `nvmlRemappedRowsInfo_v2_t`, which is newer than the bindings: of each cause active and inactive rows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RemappedRows {
+    correctable: [c_uint; 2],
+    uncorrectable: [c_uint; 2],
+    pending: c_uint,
+    failed: c_uint,
+}
 
 /// Memory locations of NVML that are told apart since Turing.
 const DRAM: nvmlMemoryLocation_t = 2;
@@ -33,7 +45,16 @@ impl Device<'_> {
     /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
     fn errors(&self, kinds: &[ErrorKind], volatile: bool) -> u64 {
         let span = if volatile { self.since_load() } else { (0, self.now.elapsed) };
-        self.gpu.condition.health.errors(kinds, self.instance.map(|instance| instance.entry), span)
+        let scripted =
+            self.gpu.condition.health.errors(kinds, self.instance.map(|instance| instance.entry), span);
+        let before =
+            if span.0 == 0 && kinds.contains(&DramCorrected) { self.remapped_before().errors } else { 0 };
+        scripted.saturating_add(before)
+    }
+
+    /// What a misleading board has behind it.
+    fn remapped_before(&self) -> Remapped {
+        self.gpu.surprise.map(Surprise::remapped).unwrap_or_default()
     }
 
     /// Refuses where no errors are counted, and what an instance does not show: it has only the uncorrected
@@ -93,7 +114,14 @@ pub(super) fn remapped(at: &Device<'_>) -> Result<[c_uint; 4], Refused> {
     }
     let (loaded, now) = at.since_load();
     let rows = at.gpu.condition.health.remaps(loaded, now);
-    Ok([rows.correctable, rows.uncorrectable, rows.pending.into(), rows.failure.into()])
+    let before = at.remapped_before();
+    let pending = rows.pending || before.pending && loaded == 0;
+    Ok([
+        rows.correctable.saturating_add(before.rows),
+        rows.uncorrectable,
+        pending.into(),
+        rows.failure.into(),
+    ])
 }
 
 /// Addresses and elapsed times of the pages retired for a cause.
@@ -141,11 +169,22 @@ gpu_calls! {
         Ok(())
     }
 
+    // When a row is inactive was not seen: all are active.
+    fn nvmlDeviceGetRemappedRows_v2(at, info: Out<RemappedRows>) {
+        info.pointer()?;
+        let [correctable, uncorrectable, pending, failed] = remapped(at)?;
+        let (correctable, uncorrectable) = ([correctable, 0], [uncorrectable, 0]);
+        info.put(RemappedRows { correctable, uncorrectable, pending, failed })
+    }
+
     fn nvmlDeviceGetRowRemapperHistogram(at, values: Out<nvmlRowRemapperHistogramValues_t>) {
         if !family::remaps_rows(at.gpu.board) {
             return Err(NOT_SUPPORTED);
         }
-        let banks = at.gpu.condition.health.histogram(at.now.elapsed);
+        let mut banks = at.gpu.condition.health.histogram(at.now.elapsed);
+        // Only HBM moves it; the bank of former rows is another than those of the script.
+        let moved = if at.gpu.board.remap_banks >= HBM_BANKS { at.remapped_before().rows } else { 0 };
+        (banks.max, banks.high) = (banks.max.saturating_sub(moved), banks.high + moved);
         values.put(nvmlRowRemapperHistogramValues_t {
             max: banks.max,
             high: banks.high,
@@ -187,7 +226,7 @@ gpu_calls! {
 
     // Parity and SEC-DED are not told apart before Ampere. Boards without ECC answer zeros all the same.
     fn nvmlDeviceGetSramEccErrorStatus(at, status: Out<nvmlEccSramErrorStatus_v1_t>) {
-        let version = status.get()?.version;
+        let version = status.version()?;
         expect_version::<nvmlEccSramErrorStatus_v1_t>(version, 1)?;
         if !family::splits_sram(at.gpu.board) {
             return Err(NOT_SUPPORTED);
@@ -199,8 +238,8 @@ gpu_calls! {
         at,
         request: Out<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>
     ) {
+        expect_version::<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>(request.version()?, 1)?;
         let mut asked = request.get()?;
-        expect_version::<nvmlEccSramUniqueUncorrectedErrorCounts_v1_t>(asked.version, 1)?;
         if !family::splits_sram(at.gpu.board) || at.counts(false).is_err() {
             return Err(NOT_SUPPORTED);
         }

@@ -15,8 +15,8 @@ use crate::surprise::Surprise;
 
 node_calls! {
     fn nvmlDeviceGetHandleByUUIDV(node, _, uuid: Out<nvmlUUID_t>, device: Out<nvmlDevice_t>) {
+        expect_version::<nvmlUUID_t>(uuid.version()?, 1)?;
         let asked = uuid.get()?;
-        expect_version::<nvmlUUID_t>(asked.version, 1)?;
         // The types differ in which member of the union is set.
         let matches: Box<dyn Fn(&str) -> bool> = match asked.type_ {
             // SAFETY: the caller says that it set this member, and any bytes are characters.
@@ -145,9 +145,15 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetInforomVersion(at, object: nvmlInforomObject_t, version: Out<c_char>, length: c_uint) {
+        // OEM, ECC.
+        let (oem, ecc) = match at.gpu.board.architecture {
+            ..7 => ("1.1", "5.0"),
+            7 => ("2.0", "6.16"),
+            _ => ("2.1", "7.16"),
+        };
         match object {
-            0 => text(version, length, "2.1"),
-            1 if at.gpu.board.part.is_some() => text(version, length, "7.16"),
+            0 => text(version, length, oem),
+            1 if at.gpu.board.part.is_some() => text(version, length, ecc),
             // Power, and the ECC object of boards without ECC.
             1..=3 => Err(NOT_SUPPORTED),
             _ => Err(INVALID_ARGUMENT),
@@ -165,9 +171,9 @@ gpu_calls! {
         Ok(())
     }
 
-    // Written on bare metal by boards with HBM of these two generations.
+    // Written by these boards with HBM.
     fn nvmlDeviceGetLastBBXFlushTime(at, stamp: Out<c_ulonglong>, took: Out<c_ulong>) {
-        if !matches!(at.gpu.board.profile, "a100" | "a100-40" | "h100") {
+        if !matches!(at.gpu.board.profile, "a100" | "a100-40" | "h100" | "gb200") {
             return Err(NOT_SUPPORTED);
         }
         took.pointer()?;

@@ -55,14 +55,18 @@ fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
 }
 
 device_calls! {
-    // The first version counts the reserve as used.
+    // The first version counts the reserve as used; before driver 510 there is none, and all is less.
     fn nvmlDeviceGetMemoryInfo(at, memory: Out<nvmlMemory_t>) {
         let all = Memory::of(at);
+        if at.node.driver_major() < 510 {
+            let total = all.total - all.reserved;
+            return memory.put(nvmlMemory_t { total, free: all.free(), used: all.used });
+        }
         memory.put(nvmlMemory_t { total: all.total, free: all.free(), used: all.used + all.reserved })
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(at, memory: Out<nvmlMemory_v2_t>) {
-        let version = memory.get()?.version;
+        let version = memory.version()?;
         expect_version::<nvmlMemory_v2_t>(version, 2)?;
         let all = Memory::of(at);
         memory.put(nvmlMemory_v2_t {

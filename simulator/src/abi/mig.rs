@@ -72,7 +72,7 @@ fn put_attributes(at: &Device<'_>, attributes: Out<nvmlDeviceAttributes_t>) -> A
         sharedCopyEngineCount: profile.copy_engines,
         sharedDecoderCount: profile.decoders,
         sharedEncoderCount: 0,
-        sharedJpegCount: profile.decoders,
+        sharedJpegCount: profile.jpegs,
         sharedOfaCount: profile.ofa,
         gpuInstanceSliceCount: profile.slices,
         computeInstanceSliceCount: instance.compute_slices,

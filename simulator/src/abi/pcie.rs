@@ -13,6 +13,8 @@ use crate::node::Gpu;
 use crate::schedule::Totals;
 use crate::surprise::Surprise;
 
+/// NVML's number of the architecture.
+const HOPPER: u32 = 9;
 /// How long PCIe traffic is counted for a rate: 20 ms, says the header.
 const WINDOW: u64 = 20_000_000;
 /// KB/s at rest; boards show 300 to 900.
@@ -58,7 +60,9 @@ pub(super) fn replays(at: &Device<'_>) -> u32 {
 /// Generation and width now.
 fn current(at: &Device<'_>) -> (u32, u32) {
     let width = if at.gpu.surprise == Some(Surprise::NarrowLink) { 1 } else { at.gpu.board.pcie_width };
-    at.gpu.condition.pcie((at.gpu.board.pcie_generation, width), at.now.elapsed)
+    let board = at.gpu.board;
+    let generation = if at.meters().resting() { family::pcie_at_rest(board) } else { board.pcie_generation };
+    at.gpu.condition.pcie((generation, width), at.now.elapsed)
 }
 
 gpu_calls! {
@@ -71,7 +75,8 @@ gpu_calls! {
             _ => return Err(INVALID_ARGUMENT),
         };
         // KB/s: bytes of 20 ms, times 50, over 1000.
-        value.put((bytes / 20).try_into().unwrap_or(c_uint::MAX))
+        let (rate, grain) = (bytes / 20, grain(at));
+        value.put(((rate + grain / 2) / grain * grain).try_into().unwrap_or(c_uint::MAX))
     }
 
     fn nvmlDeviceGetPcieReplayCounter(at, value: Out<c_uint>) {
@@ -105,6 +110,16 @@ gpu_calls! {
     fn nvmlDeviceGetPcieLinkMaxSpeed(at, speed: Out<c_uint>) {
         // NVML_PCIE_LINK_MAX_SPEED_*: 1 is generation 1.
         speed.put(at.gpu.board.pcie_generation)
+    }
+}
+
+/// In what steps of KB/s older drivers tell traffic; Hopper's was fine from the first.
+fn grain(at: &Device<'_>) -> u64 {
+    match at.node.driver_major() {
+        _ if at.gpu.board.architecture == HOPPER => 1,
+        ..550 => 1_000,
+        550..580 => 50,
+        _ => 1,
     }
 }
 

@@ -1,28 +1,33 @@
 //! Where a board is and what it is joined to: PCI, rack, NVLink fabric, the processor beside it.
 
-use std::ffi::c_uchar;
+use std::ffi::{c_uchar, c_uint};
+use std::mem::offset_of;
 
 use nvml_wrapper_sys::bindings::{
     nvmlC2cModeInfo_v1_t, nvmlDeviceAddressingMode_t, nvmlDeviceCapabilities_t, nvmlEnableState_t,
     nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlPciInfo_t, nvmlPciInfoExt_t,
-    nvmlPdi_t, nvmlPlatformInfo_v1_t, nvmlPlatformInfo_v2_t,
+    nvmlPdi_t, nvmlPlatformInfo_v1_t, nvmlPlatformInfo_v2_t, nvmlReturn_t,
 };
 
-use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
+use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::{Out, array, expect_version};
 use super::{Device, gpu_calls, node_calls};
 use crate::board::{Fabric, Platform};
 use crate::node::Gpu;
 use crate::schedule::hash;
+use crate::surprise::Surprise;
 
-/// NVML_GPU_FABRIC_STATE_COMPLETED.
+/// NVML_GPU_FABRIC_STATE_NOT_SUPPORTED and COMPLETED.
+const UNSUPPORTED: c_uchar = 0;
 const COMPLETED: c_uchar = 3;
+/// NVML_ERROR_INSUFFICIENT_RESOURCES.
+const TOO_FEW: nvmlReturn_t = 23;
 /// A board in no rack answers so.
 const NOWHERE: Platform = Platform { chassis: "", slot: 0, tray: 0, host: 1, switch: false };
 
 gpu_calls! {
     fn nvmlDeviceGetPciInfoExt(at, pci: Out<nvmlPciInfoExt_t>) {
-        let version = pci.get()?.version;
+        let version = pci.version()?;
         expect_version::<nvmlPciInfoExt_t>(version, 1)?;
         let (domain, bus) = (at.gpu.domain, at.gpu.bus);
         pci.put(nvmlPciInfoExt_t {
@@ -41,22 +46,27 @@ gpu_calls! {
 
     // The number burnt into the chip.
     fn nvmlDeviceGetPdi(at, pdi: Out<nvmlPdi_t>) {
-        let version = pdi.get()?.version;
+        let version = pdi.version()?;
         expect_version::<nvmlPdi_t>(version, 1)?;
         pdi.put(nvmlPdi_t { version, value: at.gpu.uuid.bytes().fold(0, |sum, byte| hash(sum ^ u64::from(byte))) })
     }
 
     fn nvmlDeviceGetAddressingMode(at, mode: Out<nvmlDeviceAddressingMode_t>) {
-        let version = mode.get()?.version;
+        let version = mode.version()?;
         expect_version::<nvmlDeviceAddressingMode_t>(version, 1)?;
-        // Address translation by the processor beside it, or none.
-        mode.put(nvmlDeviceAddressingMode_t { version, value: if at.gpu.board.rack { 2 } else { 0 } })
+        // Address translation by the processor beside it, by the kernel where captures show it, or none.
+        let value = match at.gpu.board.profile {
+            _ if at.gpu.board.rack => 2,
+            "t4" | "l40s" | "a100-40" | "rtx-2080-super" | "rtx-4080-super" => 1,
+            _ => 0,
+        };
+        mode.put(nvmlDeviceAddressingMode_t { version, value })
     }
 
     // Extended memory is disabled on every board seen.
     fn nvmlDeviceGetCapabilities(at, capabilities: Out<nvmlDeviceCapabilities_t>) {
         let _ = at;
-        let version = capabilities.get()?.version;
+        let version = capabilities.version()?;
         expect_version::<nvmlDeviceCapabilities_t>(version, 1)?;
         capabilities.put(nvmlDeviceCapabilities_t { version, capMask: 0 })
     }
@@ -67,43 +77,47 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetGpuFabricInfo(at, info: Out<nvmlGpuFabricInfo_t>) {
-        let Fabric { clique, .. } = fabric(at)?;
-        info.put(nvmlGpuFabricInfo_t { clusterUuid: cluster(at), status: 0, cliqueId: clique, state: COMPLETED })
+        info.pointer()?;
+        let Registered { clique, state, status, .. } = registered(at)?;
+        info.put(nvmlGpuFabricInfo_t { clusterUuid: cluster(at), status, cliqueId: clique, state })?;
+        whole_word(info, offset_of!(nvmlGpuFabricInfo_t, state), state)
     }
 
     fn nvmlDeviceGetGpuFabricInfoV(at, info: Out<nvmlGpuFabricInfo_v3_t>) {
         // The shorter one begins alike; only its own length may be touched.
         let short = Out::at(info.pointer()?.cast::<nvmlGpuFabricInfo_v2_t>());
-        let version = short.get()?.version;
-        let Fabric { clique, health, .. } = fabric(at)?;
+        let version = short.version()?;
+        let Registered { clique, state, status, health } = registered(at)?;
         if expect_version::<nvmlGpuFabricInfo_v2_t>(version, 2).is_ok() {
-            return short.put(nvmlGpuFabricInfo_v2_t {
+            short.put(nvmlGpuFabricInfo_v2_t {
                 version,
                 clusterUuid: cluster(at),
-                status: 0,
+                status,
                 cliqueId: clique,
-                state: COMPLETED,
+                state,
                 healthMask: health,
-            });
+            })?;
+            return whole_word(short, offset_of!(nvmlGpuFabricInfo_v2_t, state), state);
         }
         expect_version::<nvmlGpuFabricInfo_v3_t>(version, 3)?;
         info.put(nvmlGpuFabricInfo_v3_t {
             version,
             clusterUuid: cluster(at),
-            status: 0,
+            status,
             cliqueId: clique,
-            state: COMPLETED,
+            state,
             healthMask: health,
             // Not told, or healthy.
             healthSummary: (health != 0).into(),
-        })
+        })?;
+        whole_word(info, offset_of!(nvmlGpuFabricInfo_v3_t, state), state)
     }
 
     fn nvmlDeviceGetPlatformInfo(at, info: Out<nvmlPlatformInfo_v2_t>) {
         let Platform { chassis, slot, tray, host, switch } = at.gpu.board.platform.unwrap_or(NOWHERE);
         let module = c_uchar::try_from(at.gpu.module).unwrap_or(0);
         let first = Out::at(info.pointer()?.cast::<nvmlPlatformInfo_v1_t>());
-        let version = first.get()?.version;
+        let version = first.version()?;
         if expect_version::<nvmlPlatformInfo_v1_t>(version, 1).is_ok() {
             return first.put(nvmlPlatformInfo_v1_t {
                 version,
@@ -142,10 +156,29 @@ node_calls! {
     }
 }
 
-/// A single GPU of a baseboard is in no fabric; in MIG mode it still is.
-fn fabric(at: &Device<'_>) -> Result<Fabric, Refused> {
-    let alone = at.node.gpus.len() == 1;
-    at.gpu.board.fabric.filter(|_| !alone).ok_or(NOT_SUPPORTED)
+/// What a GPU says of its registration with the fabric.
+struct Registered {
+    clique: u32,
+    state: c_uchar,
+    status: nvmlReturn_t,
+    health: u32,
+}
+
+/// In MIG mode, and alone on its host, a GPU is registered too.
+fn registered(at: &Device<'_>) -> Result<Registered, Refused> {
+    let Fabric { clique, health, .. } = at.gpu.board.fabric.ok_or(NOT_SUPPORTED)?;
+    Ok(match at.gpu.surprise {
+        Some(Surprise::NoFabric) => Registered { clique: 0, state: UNSUPPORTED, status: 0, health: 0 },
+        Some(Surprise::FabricTooFew) => Registered { clique, state: COMPLETED, status: TOO_FEW, health },
+        _ => Registered { clique, state: COMPLETED, status: 0, health },
+    })
+}
+
+/// The state is a byte, but some clients (nvidia-ml-py) take the four at its place for it: none may be left as
+/// it was.
+fn whole_word<T>(info: Out<T>, offset: usize, state: c_uchar) -> Answer {
+    let first = info.pointer()?.cast::<c_uchar>().wrapping_add(offset);
+    Out::at(first.cast::<c_uint>()).put(state.into())
 }
 
 fn cluster(at: &Device<'_>) -> [c_uchar; 16] {

@@ -48,21 +48,21 @@ gpu_calls! {
     }
 }
 
-/// Milliwatts of the GPU (scope 0), its module (1) or its memory (2): the mean of a second or the instant.
+/// Milliwatts of the GPU (scope 0), its module (1) or its memory (2): the mean of a second or the instant. Every
+/// board tells its GPU's instant; of the memory there is the mean alone.
 pub(super) fn scoped_power(at: &Device<'_>, average: bool, scope: c_uint) -> Result<u32, Refused> {
     let board = at.gpu.board;
-    if !board.power_fields {
-        return Err(NOT_SUPPORTED);
-    }
     let of = |meters: &Meters<'_>| if average { meters.power_average() } else { meters.power_instant() };
     let milliwatts = match scope {
+        0 if average && !board.power_average => return Err(NOT_SUPPORTED),
         0 => of(&at.meters()),
         1 => {
             let rest = u64::from(board.module_power.ok_or(NOT_SUPPORTED)?.rest) * 1_000;
             // Each GPU of the module answers all of it: a sum over GPUs counts it twice.
             rest + neighbours(at).map(|gpu| of(&Device { gpu, instance: None, ..*at }.meters())).sum::<u64>()
         }
-        2 => at.meters().memory_power(of(&at.meters())).ok_or(NOT_SUPPORTED)?,
+        2 if average => at.meters().memory_power(of(&at.meters())).ok_or(NOT_SUPPORTED)?,
+        2 => return Err(NOT_SUPPORTED),
         _ => return Err(INVALID_ARGUMENT),
     };
     Ok(u32::try_from(milliwatts).unwrap_or(u32::MAX))

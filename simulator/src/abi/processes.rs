@@ -58,8 +58,8 @@ device_calls! {
     }
 
     fn nvmlDeviceGetRunningProcessDetailList(at, request: Out<nvmlProcessDetailList_v1_t>) {
+        expect_version::<nvmlProcessDetailList_v1_t>(request.version()?, 1)?;
         let mut asked = request.get()?;
-        expect_version::<nvmlProcessDetailList_v1_t>(asked.version, 1)?;
         if at.gpu.board.architecture < HOPPER {
             return Err(NOT_SUPPORTED);
         }
@@ -105,8 +105,8 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetProcessesUtilizationInfo(at, request: Out<nvmlProcessesUtilizationInfo_v1_t>) {
+        expect_version::<nvmlProcessesUtilizationInfo_v1_t>(request.version()?, 1)?;
         let mut asked = request.get()?;
-        expect_version::<nvmlProcessesUtilizationInfo_v1_t>(asked.version, 1)?;
         let found = samples_since(at, asked.lastSeenTimeStamp)?;
         let infos: Vec<_> = found.iter().map(|(pid, stamp, sample)| nvmlProcessUtilizationInfo_v1_t {
             timeStamp: *stamp,

@@ -3,11 +3,13 @@
 //! A reader without rights gets "insufficient permissions" from what would change something, and "not
 //! supported" from what no simulated board has. The functions take their first argument alone: what else a
 //! caller passes is its own to clean up, on every platform that NVML runs on. Who writes one of these for
-//! real takes its name out here: a symbol that is there twice does not link.
+//! real takes its name out here: a symbol that is there twice does not link. Some are newer than the bindings:
+//! what the library of driver 610 exports, and what nvidia-ml-py 13.615 asks for.
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
 use super::answer::{INVALID_ARGUMENT, NO_PERMISSION, NOT_SUPPORTED};
+use super::fields::power_smoothing;
 use super::{gpu_calls, on_device, on_node};
 
 /// Functions whose first argument is a GPU or a MIG device.
@@ -31,25 +33,27 @@ macro_rules! all_refuse {
 }
 
 gpu_calls! {
-    // There since Blackwell, and not for everyone.
+    // On server boards since Blackwell, and not for everyone.
     fn nvmlDevicePowerSmoothingActivatePresetProfile(at) {
-        Err(if at.gpu.board.architecture >= 10 { NO_PERMISSION } else { NOT_SUPPORTED })
+        Err(power_smoothing(at.gpu.board))
     }
 
     fn nvmlDevicePowerSmoothingUpdatePresetProfileParam(at) {
-        Err(if at.gpu.board.architecture >= 10 { NO_PERMISSION } else { NOT_SUPPORTED })
+        Err(power_smoothing(at.gpu.board))
     }
 
     fn nvmlDevicePowerSmoothingSetState(at) {
-        Err(if at.gpu.board.architecture >= 10 { NO_PERMISSION } else { NOT_SUPPORTED })
+        Err(power_smoothing(at.gpu.board))
     }
 }
 
 devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceFreezeNvLinkUtilizationCounter
     nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveTgpModeInfo_v1
     nvmlDeviceGetAutoBoostedClocksEnabled
     nvmlDeviceGetBBXTimeData_v1
+    nvmlDeviceGetBankRemapperStatus_v1
     nvmlDeviceGetBridgeChipInfo
     nvmlDeviceGetClockOffsets
     nvmlDeviceGetConfComputeGpuAttestationReport
@@ -59,16 +63,20 @@ devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceGetFanSpeedRPM
     nvmlDeviceGetGpcClkMinMaxVfOffset
     nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetGpuFabricInfo_v4
     nvmlDeviceGetGpuOperationMode
     nvmlDeviceGetGridLicensableFeatures
     nvmlDeviceGetGridLicensableFeatures_v2
     nvmlDeviceGetGridLicensableFeatures_v3
     nvmlDeviceGetGridLicensableFeatures_v4
     nvmlDeviceGetHostVgpuMode
+    nvmlDeviceGetHostname_v1
     nvmlDeviceGetMemClkMinMaxVfOffset
     nvmlDeviceGetMemClkVfOffset
+    nvmlDeviceGetMemoryLimits_v1
     nvmlDeviceGetNvLinkInfo
     nvmlDeviceGetNvLinkRemotePciInfo
+    nvmlDeviceGetNvLinkTelemetrySamples_v1
     nvmlDeviceGetNvLinkUtilizationControl
     nvmlDeviceGetNvLinkUtilizationCounter
     nvmlDeviceGetNvlinkBwMode
@@ -93,6 +101,7 @@ devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceGetVgpuTypeCreatablePlacements
     nvmlDeviceGetVgpuTypeSupportedPlacements
     nvmlDeviceGetVgpuUtilization
+    nvmlDevicePerfMetricsGetSamples_v1
     nvmlDeviceReadPRMCounters_v1
     nvmlDeviceResetNvLinkUtilizationCounter
     nvmlDeviceSetAutoBoostedClocksEnabled
@@ -111,6 +120,7 @@ devices_refuse! { NOT_SUPPORTED:
     nvmlDeviceSetVgpuSchedulerState
     nvmlDeviceSetVgpuSchedulerState_v2
     nvmlDeviceSetVirtualizationMode
+    nvmlDeviceVgpuForceGspUnload
     nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
     nvmlDeviceWorkloadPowerProfileGetProfilesInfo
 }
@@ -129,6 +139,7 @@ devices_refuse! { NO_PERMISSION:
     nvmlDeviceResetNvLinkErrorCounters
     nvmlDeviceSetAPIRestriction
     nvmlDeviceSetAccountingMode
+    nvmlDeviceSetAdaptiveTgpMode_v1
     nvmlDeviceSetApplicationsClocks
     nvmlDeviceSetComputeMode
     nvmlDeviceSetCpuAffinity
@@ -137,20 +148,32 @@ devices_refuse! { NO_PERMISSION:
     nvmlDeviceSetFanControlPolicy
     nvmlDeviceSetFanSpeed_v2
     nvmlDeviceSetGpuLockedClocks
+    nvmlDeviceSetHostname_v1
+    nvmlDeviceSetMemoryLimits_v1
     nvmlDeviceSetMemoryLockedClocks
     nvmlDeviceSetMigMode
     nvmlDeviceSetNvLinkDeviceLowPowerThreshold
     nvmlDeviceSetNvlinkBwMode
+    nvmlDeviceSetNvlinkBwModeAsync_v1
     nvmlDeviceSetPersistenceMode
     nvmlDeviceSetPowerManagementLimit
     nvmlDeviceSetPowerManagementLimit_v2
+    nvmlDeviceSetRusdSettings_v1
     nvmlDeviceSetTemperatureThreshold
     nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
     nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1
     nvmlGpmSetStreamingEnabled
 }
 
 all_refuse! { NOT_SUPPORTED:
+    nvmlDeviceGetHandles
+    nvmlEventSetGetContextCount_v1
+    nvmlEventSetGetContextData_v1
+    nvmlEventSetGetContextInfo_v1
+    nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1
+    nvmlEventSetRegisterGpuOperationalEvents_v1
+    nvmlEventSetWait_v3
     nvmlGetVgpuCompatibility
     nvmlGetVgpuDriverCapabilities
     nvmlGetVgpuVersion
@@ -158,10 +181,14 @@ all_refuse! { NOT_SUPPORTED:
     nvmlGpuInstanceGetCreatableVgpus
     nvmlGpuInstanceGetVgpuHeterogeneousMode
     nvmlGpuInstanceGetVgpuSchedulerLog
+    nvmlGpuInstanceGetVgpuSchedulerLog_v2
     nvmlGpuInstanceGetVgpuSchedulerState
+    nvmlGpuInstanceGetVgpuSchedulerState_v2
     nvmlGpuInstanceGetVgpuTypeCreatablePlacements
     nvmlGpuInstanceSetVgpuHeterogeneousMode
     nvmlGpuInstanceSetVgpuSchedulerState
+    nvmlGpuInstanceSetVgpuSchedulerState_v2
+    nvmlInternalGetExportTable
     nvmlSetVgpuVersion
     nvmlSystemEventSetCreate
     nvmlSystemEventSetFree
@@ -230,6 +257,7 @@ all_refuse! { NO_PERMISSION:
 
 // Handles of units, of which there are none, and places in an empty list.
 all_refuse! { INVALID_ARGUMENT:
+    nvmlGetBlacklistDeviceInfoByIndex
     nvmlGetExcludedDeviceInfoByIndex
     nvmlUnitGetDevices
     nvmlUnitGetFanSpeedInfo

@@ -9,7 +9,6 @@ use nvml_wrapper_sys::bindings::{
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array, expect_version, fill};
-use super::clocks::major;
 use super::{gpu_calls, node_calls};
 
 /// Hopper's number: the first that can compute confidentially.
@@ -17,9 +16,9 @@ const HOPPER: u32 = 9;
 
 node_calls! {
     fn nvmlSystemGetDriverBranch(node, _, branch: Out<nvmlSystemDriverBranchInfo_t>, length: c_uint) {
-        let version = branch.get()?.version;
+        let version = branch.version()?;
         expect_version::<nvmlSystemDriverBranchInfo_t>(version, 1)?;
-        let name = format!("r{}_00", major(node));
+        let name = format!("r{}_00", node.driver_major());
         if name.len() >= length as usize {
             return Err(super::answer::INSUFFICIENT_SIZE);
         }
@@ -43,6 +42,11 @@ node_calls! {
         count.put(0)
     }
 
+    // Its name until CUDA 11.
+    fn nvmlGetBlacklistDeviceCount(_node, _, count: Out<c_uint>) {
+        count.put(0)
+    }
+
     fn nvmlSystemGetConfComputeCapabilities(node, _, capabilities: Out<nvmlConfComputeSystemCaps_t>) {
         let capable = node.gpus.iter().all(|gpu| gpu.board.architecture >= HOPPER);
         capabilities.put(nvmlConfComputeSystemCaps_t { cpuCaps: 0, gpusCaps: capable.into() })
@@ -53,7 +57,7 @@ node_calls! {
     }
 
     fn nvmlSystemGetConfComputeSettings(_node, _, settings: Out<nvmlSystemConfComputeSettings_t>) {
-        let version = settings.get()?.version;
+        let version = settings.version()?;
         expect_version::<nvmlSystemConfComputeSettings_t>(version, 1)?;
         settings.put(nvmlSystemConfComputeSettings_t {
             version,

@@ -11,7 +11,10 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, expect_version};
 use super::{Device, gpu_calls};
-use crate::board::Limits;
+use crate::board::{Limits, family};
+
+/// NVML_TEMPERATURE_THRESHOLD_ACOUSTIC_CURR.
+const TARGET: nvmlTemperatureThresholds_t = 5;
 
 gpu_calls! {
     fn nvmlDeviceGetTemperature(at, sensor: nvmlTemperatureSensors_t, temperature: Out<c_uint>) {
@@ -22,8 +25,8 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetTemperatureV(at, request: Out<nvmlTemperature_v1_t>) {
+        expect_version::<nvmlTemperature_v1_t>(request.version()?, 1)?;
         let mut asked = request.get()?;
-        expect_version::<nvmlTemperature_v1_t>(asked.version, 1)?;
         if asked.sensorType != 0 {
             return Err(INVALID_ARGUMENT);
         }
@@ -33,6 +36,9 @@ gpu_calls! {
 
     // The absolute thresholds that follow from the margins; which of them a real H100 answers was not seen.
     fn nvmlDeviceGetTemperatureThreshold(at, kind: nvmlTemperatureThresholds_t, temperature: Out<c_uint>) {
+        if kind == TARGET {
+            return temperature.put(family::target(at.gpu.board).ok_or(NOT_SUPPORTED)?);
+        }
         let place = usize::try_from(kind).ok().filter(|place| *place < 4).ok_or(NOT_SUPPORTED)?;
         if place == 2 && at.gpu.board.thermal.memory.is_none() {
             return Err(NOT_SUPPORTED);
@@ -47,8 +53,8 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMarginTemperature(at, request: Out<nvmlMarginTemperature_v1_t>) {
+        expect_version::<nvmlMarginTemperature_v1_t>(request.version()?, 1)?;
         let mut asked = request.get()?;
-        expect_version::<nvmlMarginTemperature_v1_t>(asked.version, 1)?;
         asked.marginTemperature = at.meters().margin().ok_or(NOT_SUPPORTED)?;
         request.put(asked)
     }
@@ -100,8 +106,8 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetCoolerInfo(at, cooler: Out<nvmlCoolerInfo_t>) {
+        expect_version::<nvmlCoolerInfo_t>(cooler.version()?, 1)?;
         let asked = cooler.get()?;
-        expect_version::<nvmlCoolerInfo_t>(asked.version, 1)?;
         fan(at, asked.index)?;
         // Variable speed, and it cools everything.
         cooler.put(nvmlCoolerInfo_t { signalType: 2, target: 7, ..asked })

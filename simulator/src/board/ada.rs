@@ -40,7 +40,7 @@ const L40S: Board = Board {
     nvlink_version: 0,
     remap_banks: 192,
     gpm: false,
-    power_fields: true,
+    power_average: true,
     memory_power: None,
     module_power: None,
     power_is_mean: true,
@@ -58,7 +58,7 @@ const L40S: Board = Board {
     utilization_window: 166_666_000,
 };
 
-pub(super) static ROWS: [Board; 4] = [
+pub(super) static ROWS: [Board; 5] = [
     L40S,
     Board {
         profile: "l4",
@@ -146,6 +146,33 @@ pub(super) static ROWS: [Board; 4] = [
         },
         fan: Some(0),
         gsp: false,
+        ..L40S
+    },
+    Board {
+        profile: "rtx-4080-super",
+        name: "NVIDIA GeForce RTX 4080 SUPER (simulated)",
+        brand: GEFORCE,
+        pci_device: 0x2702_10DE,
+        pci_subsystem: 0x5110_1462,
+        vbios: "95.03.44.00.B2",
+        part: None,
+        memory_total: 16_376 * MIB,
+        memory_reserved: 434 * MIB,
+        memory_bus_bits: 256,
+        bar1_total: 16_384 * MIB,
+        cores: 10_240,
+        power: Power { idle: (26, 26), limit_min: 150, limit_default: 320, limit_max: 400 },
+        clocks: Clocks {
+            sm: (210, 3165),
+            memory: (405, 11_501),
+            video: (1185, 2415),
+            application: (3165, 11_501),
+            supported: &[clocks(11_501, 198, 3165), clocks(405, 14, 405)],
+        },
+        // No margin, unlike its sisters.
+        thermal: Thermal { gpu: (43, 70), memory: None, limits: Limits::Absolute([101, 96, 0, 90]) },
+        fan: Some(0),
+        remap_banks: 0,
         ..L40S
     },
 ];

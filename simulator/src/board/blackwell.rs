@@ -52,7 +52,7 @@ const B200: Board = Board {
     nvlink_version: 7,
     remap_banks: 3840,
     gpm: true,
-    power_fields: true,
+    power_average: true,
     // 20-25 W at rest; under load as the H100's share.
     memory_power: Some(MemoryPower { rest: 10_000, share: 65 }),
     module_power: None,

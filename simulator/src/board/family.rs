@@ -61,6 +61,38 @@ pub(crate) fn power_sample(board: &Board) -> u64 {
     }
 }
 
+/// Server boards since Blackwell smooth their power; who may read how is another matter.
+pub(crate) fn smooths_power(board: &Board) -> bool {
+    board.architecture > HOPPER && board.pstate_rest == 0
+}
+
+/// Whether the board says by how much its peaks of current may be above the limit.
+pub(crate) fn multiplies_peaks(board: &Board) -> bool {
+    matches!(board.profile, "h100" | "h200")
+}
+
+/// The PCIe generation at rest: boards for desks of which it was seen fall to the first.
+pub(crate) fn pcie_at_rest(board: &Board) -> u32 {
+    match board.profile {
+        "rtx-2080-super" | "rtx-4080-super" | "rtx-pro-6000" => 1,
+        _ => board.pcie_generation,
+    }
+}
+
+/// The temperature that the fans of a board for desks aim at.
+pub(crate) fn target(board: &Board) -> Option<u32> {
+    match board.profile {
+        "rtx-2080-super" | "rtx-4080-super" | "rtx-4090" => Some(84),
+        "rtx-6000-ada" => Some(85),
+        _ => None,
+    }
+}
+
+/// Whether the clocks stay up in MIG mode without work, as on A100 and A30.
+pub(crate) fn awake_when_cut(board: &Board) -> bool {
+    board.architecture == AMPERE
+}
+
 /// Grace boards reach the host's memory by C2C.
 pub(crate) fn c2c_links(board: &Board) -> u32 {
     if board.profile.starts_with("gb") || board.profile.starts_with("gh") { 10 } else { 0 }

@@ -41,7 +41,7 @@ const H100: Board = Board {
     nvlink_version: 6,
     remap_banks: 2560,
     gpm: true,
-    power_fields: true,
+    power_average: true,
     // Captures: 33-70 W at rest, 86 W when the GPU draws 632 W.
     memory_power: Some(MemoryPower { rest: 45_000, share: 65 }),
     module_power: None,

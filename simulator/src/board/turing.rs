@@ -1,8 +1,8 @@
-//! Turing: the T4.
+//! Turing: the T4, and one for desks.
 
-use super::{Board, Clocks, IN_ORDER, Limits, MIB, Power, TESLA, Thermal, clocks};
+use super::{Board, Clocks, GEFORCE, IN_ORDER, Limits, MIB, Power, TESLA, Thermal, clocks};
 
-pub(super) static ROWS: [Board; 1] = [Board {
+const T4: Board = Board {
     profile: "t4",
     name: "Tesla T4 (simulated)",
     brand: TESLA,
@@ -10,8 +10,8 @@ pub(super) static ROWS: [Board; 1] = [Board {
     compute_capability: (7, 5),
     pci_device: 0x1EB8_10DE,
     pci_subsystem: 0x12A2_10DE,
-    vbios: "90.04.38.00.03",
-    part: Some("900-2G183-0000-001"),
+    vbios: "90.04.96.00.02",
+    part: Some("900-2G183-A800-001"),
     memory_total: 15_360 * MIB,
     memory_reserved: 448 * MIB,
     memory_bus_bits: 256,
@@ -36,7 +36,7 @@ pub(super) static ROWS: [Board; 1] = [Board {
     nvlink_version: 0,
     remap_banks: 0,
     gpm: false,
-    power_fields: false,
+    power_average: false,
     memory_power: None,
     module_power: None,
     power_is_mean: false,
@@ -52,4 +52,33 @@ pub(super) static ROWS: [Board; 1] = [Board {
     encoder: true,
     gsp: true,
     utilization_window: 166_666_000,
-}];
+};
+
+pub(super) static ROWS: [Board; 2] = [
+    T4,
+    Board {
+        profile: "rtx-2080-super",
+        name: "NVIDIA GeForce RTX 2080 SUPER (simulated)",
+        brand: GEFORCE,
+        pci_device: 0x1E81_10DE,
+        pci_subsystem: 0x4005_1458,
+        vbios: "90.04.7A.40.73",
+        part: None,
+        memory_total: 8_192 * MIB,
+        memory_reserved: 408 * MIB,
+        cores: 3_072,
+        power: Power { idle: (37, 39), limit_min: 105, limit_default: 250, limit_max: 350 },
+        clocks: Clocks {
+            sm: (300, 2145),
+            memory: (405, 7_751),
+            video: (540, 1995),
+            application: (2145, 7_751),
+            supported: &[clocks(7_751, 124, 2145), clocks(405, 8, 405)],
+        },
+        thermal: Thermal { gpu: (33, 70), memory: None, limits: Limits::Absolute([100, 97, 0, 89]) },
+        fan: Some(38),
+        pcie_width: 16,
+        pstate_rest: 8,
+        ..T4
+    },
+];

@@ -3,7 +3,7 @@
 //! In: the file `faults`, looked at again at most every 20 ms of real time. Out: a delay before the call
 //! goes on, a hang until the fault leaves the file, a write to a file that may not return, an error code in
 //! place of an answer, or the word that the answer is to be garbage. A fault with `lock` holds the driver meanwhile: all other calls wait, of
-//! other processes too. A broken file leaves the former faults in force.
+//! other processes too. A broken file leaves the former faults in force, and `error` says what is wrong with it.
 
 use std::fs;
 use std::io::Write;
@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
+use super::complaints;
 use super::settled::Alone;
 use crate::abi::answer::Refused;
 use crate::clock;
@@ -25,6 +26,7 @@ const HANG_STEP: Duration = Duration::from_millis(5);
 
 /// One entry of the file.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
 struct Fault {
     /// A function's name, or `*` for all.
     function: String,
@@ -61,6 +63,29 @@ struct Fault {
 
 fn whole() -> f64 {
     1.0
+}
+
+/// The faults of a file's text, or what is wrong and where.
+fn parse(text: &str) -> Result<Vec<Fault>, String> {
+    let faults: Vec<Fault> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    for (index, fault) in faults.iter().enumerate() {
+        if !(0.0..=1.0).contains(&fault.chance) {
+            return Err(format!("[{index}]: chance {} is not between 0 and 1", fault.chance));
+        }
+        if let (Some(from), Some(to)) = (fault.from, fault.to)
+            && from >= to
+        {
+            return Err(format!("[{index}]: from {from} to {to} is no time at all"));
+        }
+    }
+    Ok(faults)
+}
+
+/// Faults in force that can hit nothing: there is no such function.
+fn unknown(faults: &[Fault]) -> Option<String> {
+    let known = |fault: &Fault| fault.function == "*" || super::exports(&fault.function);
+    let (index, fault) = faults.iter().enumerate().find(|(_, fault)| !known(fault))?;
+    Some(format!("[{index}]: no function {:?} in this library: the fault hits no call", fault.function))
 }
 
 /// A call as faults see it.
@@ -196,6 +221,9 @@ impl Faults {
 
     fn refresh(&self, seen: &mut Seen) {
         let Ok(metadata) = fs::metadata(&self.path) else {
+            if seen.version.is_some() {
+                complaints::withdraw(&self.path);
+            }
             *seen = Seen { looked: seen.looked, ..Seen::default() };
             return;
         };
@@ -203,9 +231,16 @@ impl Faults {
         if version.is_some() && version == seen.version {
             return;
         }
-        let text = fs::read_to_string(&self.path).unwrap_or_default();
-        if let Ok(faults) = serde_json::from_str(&text) {
-            seen.faults = faults;
+        let read = fs::read_to_string(&self.path).map_err(|error| error.to_string());
+        match read.and_then(|text| parse(&text)) {
+            Ok(faults) => {
+                match unknown(&faults) {
+                    None => complaints::withdraw(&self.path),
+                    Some(reason) => complaints::complain(&self.path, &reason),
+                }
+                seen.faults = faults;
+            }
+            Err(reason) => complaints::complain(&self.path, &reason),
         }
         seen.version = version;
     }
@@ -217,7 +252,9 @@ mod tests {
     use super::*;
 
     fn at(name: &str, text: &str) -> Faults {
-        let path = std::env::temp_dir().join(format!("gpumeter-faults-{}-{name}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("gpumeter-faults-{}-{name}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("faults");
         fs::write(&path, text).unwrap();
         Faults::new(path)
     }
@@ -246,14 +283,23 @@ mod tests {
     fn a_broken_file_leaves_the_former_faults_and_a_removed_one_lifts_them() {
         let faults = at("broken", r#"[{"function":"a"}]"#);
         assert_eq!(look(&faults), 1);
-        fs::write(&faults.path, "[{]").unwrap();
-        assert_eq!(look(&faults), 1);
+        let complaint = || fs::read_to_string(faults.path.with_file_name("error")).unwrap_or_default();
+        for (text, said) in [
+            ("[{]", "line 1 column 3"),
+            (r#"[{"function":"a","delay":5}]"#, "unknown field `delay`, expected one of `function`, `gpu`"),
+            (r#"[{"function":"a","chance":25}]"#, "[0]: chance 25 is not between 0 and 1"),
+            (r#"[{"function":"a","from":3,"to":2}]"#, "[0]: from 3 to 2"),
+        ] {
+            fs::write(&faults.path, text).unwrap();
+            assert_eq!(look(&faults), 1, "{text}");
+            assert!(complaint().contains(said), "{}", complaint());
+        }
         fs::write(&faults.path, "[]").unwrap();
-        assert_eq!(look(&faults), 0);
+        assert_eq!((look(&faults), complaint().as_str()), (0, ""));
         fs::write(&faults.path, r#"[{"function":"a"},{"function":"b"}]"#).unwrap();
         assert_eq!(look(&faults), 2);
         fs::remove_file(&faults.path).unwrap();
-        assert_eq!(look(&faults), 0);
+        assert_eq!((look(&faults), complaint().as_str()), (0, ""));
     }
 
     #[test]

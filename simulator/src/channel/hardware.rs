@@ -11,7 +11,7 @@ use super::scenario::Placement;
 
 /// Everything the file can say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Hardware {
     pub(crate) driver: Driver,
     /// By the scenario's number of the GPU.
@@ -23,7 +23,7 @@ pub(crate) struct Hardware {
 
 /// The kernel driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Driver {
     pub(crate) loaded: bool,
     /// In place of the scenario's.
@@ -48,6 +48,7 @@ pub(crate) enum Library {
 
 /// What became of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Fate {
     pub(crate) state: Standing,
     /// Of a replaced board: what its names follow from.
@@ -77,6 +78,7 @@ pub(crate) enum Standing {
 
 /// XIDs at a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Storm {
     pub(crate) gpu: u32,
     pub(crate) xid: u64,

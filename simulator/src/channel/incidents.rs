@@ -170,6 +170,28 @@ impl Incidents {
         errors.chain(remaps).chain(recoveries).chain(links).chain(down).chain(pcie).chain(replays)
     }
 
+    /// Refuses what a GPU with so many NVLinks, memory banks and instances cannot suffer.
+    pub(crate) fn fit(&self, gpu: u32, (links, banks, instances): (u32, u32, usize)) -> Result<(), String> {
+        let errors = self.link_errors.iter().map(|entry| ("link_errors", entry.gpu, Some(entry.link)));
+        let down = self.links_down.iter().map(|entry| ("links_down", entry.gpu, entry.link));
+        for (key, of, link) in errors.chain(down).filter(|(_, of, _)| *of == gpu) {
+            if let Some(link) = link.filter(|link| *link >= links) {
+                return Err(format!("{key}: gpu {of} has no link {link}; it has {links}"));
+            }
+        }
+        for entry in self.remaps.iter().filter(|entry| entry.gpu == gpu) {
+            if let Some(bank) = entry.bank.filter(|bank| *bank >= banks) {
+                return Err(format!("remaps: gpu {gpu} has no bank {bank} that remaps; it has {banks}"));
+            }
+        }
+        for entry in self.memory_errors.iter().filter(|entry| entry.gpu == gpu) {
+            if let Some(instance) = entry.instance.filter(|instance| *instance >= instances) {
+                return Err(format!("memory_errors: gpu {gpu} has no instance {instance} in its mig list"));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn check(&self, cycle: f64) -> Result<(), String> {
         let errors = self.memory_errors.iter().map(|entry| ("memory_errors", entry.at));
         let remaps = self.remaps.iter().map(|entry| ("remaps", entry.at));

@@ -4,6 +4,7 @@
 //! `settled`, `kmsg`, device files, `error`.
 //! The directory is the one this library was loaded from, so that two copies are two nodes.
 
+pub(crate) mod complaints;
 pub(crate) mod delays;
 pub(crate) mod devices;
 pub(crate) mod faults;
@@ -16,8 +17,8 @@ pub(crate) mod scenario;
 pub(crate) mod settled;
 pub(crate) mod sharing;
 
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Asked for its address. Private: an exported symbol could resolve to another copy of the library.
@@ -25,6 +26,26 @@ static ANCHOR: u8 = 1;
 
 /// The directory of this library's file.
 pub(crate) fn directory() -> Option<PathBuf> {
+    file()?.parent().map(Path::to_path_buf)
+}
+
+/// Whether this library exports a function of that name; what cannot be found out is taken for granted.
+pub(crate) fn exports(function: &str) -> bool {
+    let path = file().and_then(|file| CString::new(file.into_os_string().into_vec()).ok());
+    let (Some(path), Ok(function)) = (path, CString::new(function)) else { return true };
+    // SAFETY: a NUL-terminated path; the library is there already, so none of its code runs.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    if library.is_null() {
+        return true;
+    }
+    // SAFETY: a handle of the loader's and a NUL-terminated name; the symbol is only looked up.
+    let found = unsafe { !libc::dlsym(library, function.as_ptr()).is_null() };
+    // SAFETY: the handle of this function's own; whoever loaded the library has another.
+    let _ = unsafe { libc::dlclose(library) };
+    found
+}
+
+fn file() -> Option<PathBuf> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -38,6 +59,5 @@ pub(crate) fn directory() -> Option<PathBuf> {
     }
     // SAFETY: the loader's own NUL-terminated name, valid while the library is loaded.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
-    let file = std::path::absolute(Path::new(OsStr::from_bytes(name.to_bytes()))).ok()?;
-    file.parent().map(Path::to_path_buf)
+    std::path::absolute(Path::new(OsStr::from_bytes(name.to_bytes()))).ok()
 }

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use super::complaints;
 use super::hardware::{Hardware, Storm};
 use super::scenario::Placement;
 use crate::condition::Carried;
@@ -135,16 +136,23 @@ impl Record {
     pub(crate) fn wanted(&self) -> Option<Hardware> {
         let text = match fs::read_to_string(self.state()) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(Hardware::default()),
-            Err(_) => return None,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                complaints::withdraw(&self.state());
+                return Some(Hardware::default());
+            }
+            Err(error) => {
+                self.complain(&error.to_string());
+                return None;
+            }
         };
-        Hardware::parse(&text).map_err(|reason| self.complain(&reason)).ok()
+        let wanted = Hardware::parse(&text).map_err(|reason| self.complain(&reason)).ok()?;
+        complaints::withdraw(&self.state());
+        Some(wanted)
     }
 
-    /// Best effort: no call fails for a state that cannot be.
+    /// No call fails for a state that cannot be.
     pub(crate) fn complain(&self, reason: &str) {
-        let line = format!("{}: {reason}\n", self.state().display());
-        let _ = fs::write(self.directory.join("error"), line);
+        complaints::complain(&self.state(), reason);
     }
 
     /// What was settled for this scenario, if anything.

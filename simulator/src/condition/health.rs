@@ -8,7 +8,7 @@ use crate::channel::incidents::{ErrorKind, Incidents, RemapCause};
 use crate::schedule::hash;
 
 /// Boards with so many banks have HBM, and show in the histogram what was remapped; the others do not.
-const HBM_BANKS: u32 = 640;
+pub(crate) const HBM_BANKS: u32 = 640;
 /// The driver keeps no more retired pages.
 const MOST_PAGES: usize = 64;
 

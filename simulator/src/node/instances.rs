@@ -46,6 +46,9 @@ pub(super) fn instances(
     placements: &[Placement],
     marks: &Marks,
 ) -> Result<Vec<Instance>, String> {
+    if board.mig.is_empty() && !placements.is_empty() {
+        return Err(format!("mig: {} has no MIG profiles here; leave it out", board.profile));
+    }
     let mut instances: Vec<Instance> = Vec::new();
     for (entry, placement) in placements.iter().enumerate() {
         let Placement { profile: name, start, .. } = placement;

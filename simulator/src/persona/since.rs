@@ -15,6 +15,7 @@ pub(super) const FIELDS: &[(i32, u32)] = &[
     (12_080, 269),
     (12_090, 274),
     (13_010, 289),
+    (13_030, 303),
 ];
 
 /// CUDA version times 1000 plus ten times its minor, as the driver says it, and what it added.
@@ -239,5 +240,34 @@ pub(super) const SINCE: &[(i32, &[&str])] = &[
             "nvmlGpuInstanceSetVgpuSchedulerState_v2",
         ],
     ),
-    (13_030, &["nvmlDeviceGetAccountingStats_v2", "nvmlDeviceGetBBXTimeData_v1", "nvmlSystemGetCPER_v1"]),
+    (
+        13_030,
+        &[
+            "nvmlDeviceGetAccountingStats_v2",
+            "nvmlDeviceGetBBXTimeData_v1",
+            "nvmlDeviceGetHandles",
+            "nvmlSystemGetCPER_v1",
+        ],
+    ),
+    // In nvidia-ml-py 13.615; a header that has them was not seen.
+    (
+        13_040,
+        &[
+            "nvmlDeviceGetAdaptiveTgpModeInfo_v1",
+            "nvmlDeviceGetBankRemapperStatus_v1",
+            "nvmlDeviceGetGpuFabricInfo_v4",
+            "nvmlDeviceGetMemoryLimits_v1",
+            "nvmlDeviceGetNvLinkTelemetrySamples_v1",
+            "nvmlDevicePerfMetricsGetSamples_v1",
+            "nvmlDeviceSetAdaptiveTgpMode_v1",
+            "nvmlDeviceSetMemoryLimits_v1",
+            "nvmlDeviceSetNvlinkBwModeAsync_v1",
+            "nvmlEventSetGetContextCount_v1",
+            "nvmlEventSetGetContextData_v1",
+            "nvmlEventSetGetContextInfo_v1",
+            "nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1",
+            "nvmlEventSetRegisterGpuOperationalEvents_v1",
+            "nvmlEventSetWait_v3",
+        ],
+    ),
 ];

@@ -128,9 +128,14 @@ fn boards_refuse_what_real_ones_refuse() {
     let fans: Vec<_> = (0..5).map(|index| gpu(index).fan_speed(0).ok()).collect();
     assert_eq!(fans.get(..4).unwrap(), [None, None, Some(0), Some(0)]);
     assert!(fans.get(4).unwrap().is_some_and(|percent| percent >= 30));
-    // Average power is newer than the T4.
+    // Average power is newer than the T4; the instant is told by all, and of the memory the average alone.
     assert_eq!([0, 1].map(|index| field_value(&gpu(index), 185, 0).is_ok()), [true, false]);
+    assert_eq!([0, 1].map(|index| field_value(&gpu(index), 186, 0).is_ok()), [true, true]);
     assert_eq!([0, 2].map(|index| field_value(&gpu(index), 185, 2).is_ok()), [true, false]);
+    assert_eq!(field_value(&gpu(0), 186, 2), Err(3));
+    let target = nvml_wrapper::enum_wrappers::device::TemperatureThreshold::AcousticCurr;
+    let targets: Vec<_> = (0..5).map(|index| gpu(index).temperature_threshold(target).ok()).collect();
+    assert_eq!(targets, [None, None, None, Some(84), Some(85)]);
     assert!(matches!(gpu(3).serial(), Err(NvmlError::NotSupported)));
     assert!(matches!(gpu(3).gsp_firmware_version(), Err(NvmlError::NotSupported)));
     assert!(matches!(
@@ -154,6 +159,63 @@ fn application_clocks_are_deprecated_from_driver_590_on() {
     assert_eq!(clock(&node), Ok(1140));
     let newer = Node::new(r#"{"driver_version":"590.48.01","gpus":[{"profile":"a100"}]}"#);
     assert_eq!(clock(&newer), Err(26));
+}
+
+#[test]
+fn power_smoothing_is_not_for_everyone_and_newer_drivers_know_more_fields() {
+    let scenario = |driver: &str| {
+        format!(
+            r#"{{"driver_version":"{driver}","gpus":[{{"profile":"b200"}},{{"profile":"h100"}},{{"profile":"rtx-pro-6000"}}]}}"#
+        )
+    };
+    let codes = |driver: &str, field| {
+        let node = Node::new(&scenario(driver));
+        let nvml = node.nvml();
+        [0, 1, 2].map(|index| field_value(&nvml.device_by_index(index).unwrap(), field, 0))
+    };
+    assert_eq!(codes("580.105.08", 251), [Err(4), Err(3), Err(3)]);
+    assert_eq!(codes("580.105.08", 274), [Err(2); 3]);
+    assert_eq!(codes("590.48.01", 274), [Err(3), Ok(100), Err(3)]);
+    assert_eq!(codes("590.48.01", 301), [Err(2); 3]);
+    assert_eq!(codes("610.57.04", 301), [Ok(0); 3]);
+}
+
+#[test]
+fn older_drivers_tell_traffic_in_coarse_steps_and_leave_the_reserve_out() {
+    let seen = |driver: &str| {
+        let node = Node::new(&format!(
+            r#"{{"driver_version":"{driver}","gpus":[{{"profile":"a30"}},{{"profile":"h100"}}]}}"#
+        ));
+        let nvml = node.nvml();
+        node.hold(5 * SECOND);
+        let traffic = |index| {
+            let send = nvml_wrapper::enum_wrappers::device::PcieUtilCounter::Send;
+            nvml.device_by_index(index).unwrap().pcie_throughput(send).unwrap()
+        };
+        let mut memory = nvml_wrapper_sys::bindings::nvmlMemory_t { total: 0, free: 0, used: 0 };
+        assert_eq!(ask!(&nvml.device_by_index(0).unwrap(), nvmlDeviceGetMemoryInfo(&raw mut memory)), 0);
+        assert_eq!(memory.total, memory.free + memory.used);
+        (traffic(0), traffic(1), memory.total / MIB)
+    };
+    assert_eq!(seen("470.256.02"), (1_000, 600, 24_258));
+    assert_eq!(seen("570.148.08"), (600, 600, 24_576));
+}
+
+#[test]
+fn an_a100_in_mig_mode_keeps_its_clocks_up_and_has_one_jpeg_engine() {
+    let node = Node::new(
+        r#"{"gpus":[{"profile":"a100","mig":[{"profile":"7g.80gb","start":0}]},{"profile":"h100","mig":[{"profile":"7g.80gb","start":0}]}]}"#,
+    );
+    let nvml = node.nvml();
+    node.hold(5 * SECOND);
+    let seen = |index| {
+        let gpu = nvml.device_by_index(index).unwrap();
+        let instance = gpu.mig_device_by_index(0).unwrap().attributes().unwrap();
+        let engines = (instance.shared_decoder_count, instance.shared_jpeg_count, instance.shared_ofa_count);
+        (gpu.clock_info(Clock::SM).unwrap(), engines)
+    };
+    assert_eq!(seen(0), (1410, (5, 1, 1)));
+    assert_eq!(seen(1), (345, (7, 7, 1)));
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(crate) const BOARDS: [Seen; 13] = [
         memory_temperature: false,
         mig: false,
         c2c: None,
-        part: Some("900-2G183-0000-001"),
+        part: Some("900-2G183-A800-001"),
     },
     Seen {
         profile: "a10",

@@ -4,7 +4,9 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::Clock;
 
 use crate::MIB;
-use crate::ask::{field_value, margin};
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::ask::{ask, field_value, margin, remap_banks};
 use crate::support::{Node, SECOND};
 
 #[test]
@@ -69,6 +71,50 @@ fn a_board_that_misleads_shows_it_and_the_truth_stays() {
     assert_ne!(margin(&drifting).unwrap() + field_degrees(&drifting), before + degrees);
     drop(nvml);
     assert!(!node.read("truth").contains("\"busy_ns\":1"), "{}", node.read("truth"));
+}
+
+#[test]
+fn rows_were_remapped_before_anybody_looked() {
+    let node = Node::new(
+        r#"{"gpus":[{"profile":"a100","surprise":"remap_pending"},{"profile":"a100","surprise":"remap_without_error"},
+            {"profile":"a10","surprise":"remap_pending"}],"driver_loads":[60]}"#,
+    );
+    let nvml = node.nvml();
+    node.hold(5 * SECOND);
+    let seen = |index| {
+        let gpu = nvml.device_by_index(index).unwrap();
+        let rows = [142, 143, 144, 145].map(|field| field_value(&gpu, field, 0).unwrap());
+        (rows, field_value(&gpu, 3, 0).unwrap(), field_value(&gpu, 5, 0).unwrap(), remap_banks(&gpu).unwrap())
+    };
+    assert_eq!(seen(0), ([1, 0, 1, 0], 353, 353, 639));
+    assert_eq!(seen(1), ([1, 0, 0, 0], 0, 0, 639));
+    // The histogram of a board without HBM stays.
+    assert_eq!(seen(2), ([1, 0, 1, 0], 353, 353, 192));
+    node.hold(61 * SECOND);
+    assert_eq!(seen(0), ([1, 0, 0, 0], 0, 353, 639));
+}
+
+#[test]
+fn reading_wakes_a_board_and_another_counts_no_errors() {
+    let node = Node::new(
+        r#"{"gpus":[{"profile":"rtx-2080-super","surprise":"woken_by_reading"},{"profile":"rtx-4080-super"}]}"#,
+    );
+    let nvml = node.nvml();
+    node.hold(5 * SECOND);
+    let gpu = |index| nvml.device_by_index(index).unwrap();
+    let woken = gpu(0);
+    assert_eq!(
+        (woken.clock_info(Clock::SM).unwrap(), woken.current_throttle_reasons().unwrap().bits()),
+        (765, 4)
+    );
+    assert_eq!(woken.utilization_rates().unwrap().gpu, 0);
+    // Neither ECC nor a margin; the status of the SRAM's errors is answered all the same.
+    let without = gpu(1);
+    assert_eq!((field_value(&without, 1, 0), margin(&without)), (Err(3), Err(3)));
+    let mut status: sys::nvmlEccSramErrorStatus_v1_t = unsafe { std::mem::zeroed() };
+    status.version = u32::try_from(size_of::<sys::nvmlEccSramErrorStatus_v1_t>()).unwrap() | 1 << 24;
+    assert_eq!(ask!(&without, nvmlDeviceGetSramEccErrorStatus(&raw mut status)), 0);
+    assert_eq!((without.current_pcie_link_gen().unwrap(), without.max_pcie_link_gen().unwrap()), (1, 4));
 }
 
 fn field_degrees(gpu: &Device<'_>) -> i32 {

@@ -17,7 +17,9 @@ pub(crate) enum Argument {
 }
 
 fn source() -> String {
-    let cargo = Command::new(env!("CARGO")).args(["metadata", "--format-version", "1", "--offline"]).output();
+    // Of this target alone: the packages of others need not be there.
+    let asked = ["metadata", "--format-version", "1", "--offline", "--filter-platform", env!("TARGET")];
+    let cargo = Command::new(env!("CARGO")).args(asked).output();
     let metadata: serde_json::Value = serde_json::from_slice(&cargo.unwrap().stdout).unwrap();
     let packages = metadata.get("packages").and_then(|packages| packages.as_array()).unwrap();
     let bindings = packages.iter().find(|package| package["name"] == "nvml-wrapper-sys").unwrap();
