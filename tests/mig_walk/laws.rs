@@ -126,7 +126,11 @@ impl Laws {
         assert!(used <= slot.0, "{place}: {used} ns used of {} ns", slot.0);
         let read = &self.energy[gpu];
         let (first, last) = (read.values().next().unwrap(), read[&(until.0 / SECOND)]);
-        assert_eq!(i64::try_from(energy).unwrap(), last - first, "{place}: energy of all, and of the counter");
+        assert_eq!(
+            i64::try_from(energy).unwrap(),
+            last - first,
+            "{place}: energy of all, and of the counter"
+        );
     }
 }
 

@@ -25,8 +25,11 @@ pub(crate) fn layout(dice: &mut Dice) -> Vec<Placement> {
     let mut placed = Vec::new();
     for _ in 0..dice.below(8) {
         let (name, _, size, starts) = PROFILES[dice.below(PROFILES.len() as u64) as usize];
-        let fits: Vec<usize> =
-            starts.iter().copied().filter(|start| free[*start..start + size].iter().all(|free| *free)).collect();
+        let fits: Vec<usize> = starts
+            .iter()
+            .copied()
+            .filter(|start| free[*start..start + size].iter().all(|free| *free))
+            .collect();
         if !fits.is_empty() {
             let start = fits[dice.below(fits.len() as u64) as usize];
             free[start..start + size].fill(false);

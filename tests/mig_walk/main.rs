@@ -41,8 +41,9 @@ struct Walked {
 fn random_mig_layouts_are_shown_at_once_and_count_nothing_twice() {
     let steps = number("GPUMETER_WALK_STEPS").unwrap_or(240);
     let seed = number("GPUMETER_WALK_SEED").unwrap_or(9_855);
-    let walkers: Vec<_> =
-        (0..WALKERS).map(|walker| thread::spawn(move || walk(seed + walker, steps.div_ceil(WALKERS)))).collect();
+    let walkers: Vec<_> = (0..WALKERS)
+        .map(|walker| thread::spawn(move || walk(seed + walker, steps.div_ceil(WALKERS))))
+        .collect();
     let mut all = Walked::default();
     for walker in walkers {
         let walked = walker.join().expect("a walk breaks no law");

@@ -146,7 +146,8 @@ fn scenario() -> serde_json::Value {
     };
     let jobs = (0..JOBS).map(|number| job(CUT, 10_000 + number, Some(number)));
     // The scenario's own layout has a place for each of them.
-    let begin: Vec<_> = (0..JOBS).map(|start| serde_json::json!({ "profile": "1g.10gb", "start": start })).collect();
+    let begin: Vec<_> =
+        (0..JOBS).map(|start| serde_json::json!({ "profile": "1g.10gb", "start": start })).collect();
     serde_json::json!({
         "cycle_seconds": 600,
         "gpus": [{ "profile": "h100" }, { "profile": "h100", "mig": begin }],
