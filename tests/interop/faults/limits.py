@@ -104,8 +104,7 @@ def little_memory(suite, table):
                     config="sampling: {level: full}\nattribution: {presence: true}\n")
         node.wait_up()
         if group:
-            # Now only: the demo's own twenty thousand files are not the agent's. What is cached of them is given up.
-            (group / LIMITS[group.parent.name == "memory"]).write_text(str(int(cap * (1 << 20))))
+            limit(group, cap)
         endure(node, table, (capped, driver))
         node.end()
         short_of_series(suite, table, scenario)
@@ -135,9 +134,22 @@ def memory_group():
     return None
 
 
-def endure(node, table, limit):
+def limit(group, mebibytes):
+    """Sets the limit, once the files are written that the demo has made, which are not the agent's: only then can the
+    kernel give up what it has cached of them."""
+    file = group / LIMITS[group.parent.name == "memory"]
+
+    def is_set():
+        os.sync()
+        file.write_text(str(int(mebibytes * (1 << 20))))
+        return True
+
+    wait_for("the limit of memory", 30, is_set)
+
+
+def endure(node, table, under):
     """Scrapes it for a while under its limit."""
-    capped, driver = limit
+    capped, driver = under
     until = time.monotonic() + (8 if SMOKE else 30)
     body, own = b"", 0.0
     while time.monotonic() < until and node.program.alive():
