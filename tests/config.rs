@@ -166,8 +166,8 @@ fn a_file_that_cannot_be_read_says_so() -> Result<(), Box<dyn std::error::Error>
         ),
         "{absent}"
     );
-    std::fs::write(&file, b"node: {name: \xff}")?;
-    assert!(told().ends_with("c.yaml: is not UTF-8 text; save it as UTF-8"));
+    std::fs::write(&file, b"web: {created: true}\nnode: {name: \xff}")?;
+    assert!(told().ends_with("c.yaml:2:14: is not UTF-8 text; save the file as UTF-8"), "{}", told());
     std::fs::write(&file, "#".repeat(2_000_000))?;
     assert!(told().ends_with("c.yaml: is longer than 1 MiB; name a configuration file"));
     std::fs::write(&file, "node: {name: seven}")?;

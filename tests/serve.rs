@@ -301,6 +301,19 @@ fn a_connection_without_requests_is_closed_after_the_longest_idle_time() {
 }
 
 #[test]
+fn whoever_waits_for_an_answer_is_not_idle() {
+    let idle = Duration::from_millis(100);
+    let mut agent = Agent::start(Limits { idle, ..Limits::default() });
+    let mut patient = agent.connect();
+    patient.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    sleep(idle * 3);
+    request.reply.send(Ok("[]".to_owned())).unwrap();
+    assert_eq!(body(&one(&mut patient)), "[]");
+    assert_eq!(rest(&mut patient), "", "afterwards it is");
+}
+
+#[test]
 fn a_peer_that_does_not_read_its_page_is_cut_off() {
     let limits = Limits { stall: Duration::from_millis(100), ..Limits::default() };
     let page = Bytes::from(vec![b'#'; 64 << 20]);

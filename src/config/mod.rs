@@ -24,6 +24,7 @@ mod walk;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::string::FromUtf8Error;
 
 pub use address::Endpoint;
 pub(crate) use address::listen;
@@ -65,8 +66,7 @@ impl Config {
         if bytes.len() as u64 > MOST_BYTES {
             return Err(whole("is longer than 1 MiB; name a configuration file".to_owned()));
         }
-        let text =
-            String::from_utf8(bytes).map_err(|_| whole("is not UTF-8 text; save it as UTF-8".to_owned()))?;
+        let text = String::from_utf8(bytes).map_err(|error| not_text(&name, &error))?;
         Self::parse(&text, &name)
     }
 
@@ -82,6 +82,18 @@ impl Config {
         let config = from_tree(&tree, &mut report);
         report.finish(file).map_or(Ok(config), Err)
     }
+}
+
+/// Where a file ceases to be text.
+fn not_text(file: &str, error: &FromUtf8Error) -> Problems {
+    let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+    let line = before.split(|byte| *byte == b'\n').count();
+    let last = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    let column = String::from_utf8_lossy(last).chars().count() + 1;
+    let (line, column) = (u64::try_from(line).ok(), u64::try_from(column).ok());
+    let text = "is not UTF-8 text; save the file as UTF-8".to_owned();
+    let problem = Problem { line, column, path: String::new(), text };
+    Problems { file: file.to_owned(), list: vec![problem] }
 }
 
 /// What runs without a file.

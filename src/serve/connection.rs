@@ -9,7 +9,7 @@ use hyper::header::CONNECTION;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -35,7 +35,8 @@ pub(super) async fn converse(
     let io = TokioIo::new(Patience::new(stream, Arc::clone(&seat.turn), &site.limits));
     let service = service_fn(|request| reply(request, ends, &seat, &site));
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(site.limits.idle).max_buf_size(LONGEST_HEAD);
+    // The deadlines are those of `Patience`.
+    builder.header_read_timeout(None).max_buf_size(LONGEST_HEAD);
     let mut connection = pin!(builder.serve_connection(io, service));
     let end = tokio::select! {
         end = connection.as_mut() => end,

@@ -64,6 +64,8 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
     }
     // A restart must not wait for the last agent's connections to time out.
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    // What is accepted inherits it: one call for all connections.
+    sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -103,6 +105,14 @@ mod tests {
         let listeners = bind(&["[::]:0".parse().unwrap()]).unwrap();
         let port = listeners[0].local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    }
+
+    #[test]
+    fn the_last_segment_of_an_answer_waits_for_no_acknowledgement() {
+        let listener = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap().remove(0);
+        listener.set_nonblocking(false).unwrap();
+        let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 
     #[test]

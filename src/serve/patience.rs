@@ -1,9 +1,10 @@
 //! A connection that gives up on a peer that is too slow.
 //!
-//! A head must be complete within a deadline that runs from the connection's start or the head's first byte,
-//! however steadily bytes drip in; and a peer must take some of its answer now and then. hyper's own header
-//! deadline runs between requests too, so at 5 s it would close a scraper's connection after every scrape:
-//! hyper gets the longer, idle one, and this is the shorter.
+//! A head must be complete within a deadline that runs from the moment at which some of it is missing, however
+//! steadily bytes drip in; the next request must begin before a longer one; and a peer must take some of its answer
+//! now and then. hyper has one deadline for both heads and the time between them, and sets a timer for every
+//! request: here is one timer per connection, set when there is something to wait for. A request that comes whole
+//! sets none, and a timer that is only put off costs no system call.
 
 use std::future::Future;
 use std::io;
@@ -25,45 +26,71 @@ type Deadline = Option<Pin<Box<Sleep>>>;
 /// way to others.
 const HONEST: Duration = Duration::from_millis(250);
 
+/// What a read waits for, each with a deadline of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// The first byte of the next request.
+    Request,
+    /// The rest of a head.
+    Head,
+    /// The rest of a head that takes long.
+    SlowHead,
+}
+
 /// A stream with deadlines.
 pub(super) struct Patience {
     stream: TcpStream,
     turn: Arc<Turn>,
-    head: Duration,
-    stall: Duration,
-    head_due: Deadline,
+    limits: Limits,
+    /// What `read_due` was set for; none: for something that has come.
+    awaited: Option<Awaited>,
+    read_due: Deadline,
     write_due: Deadline,
+    /// Whether the peer waits for us: of a request no byte was answered yet.
+    asked: bool,
 }
 
 impl Patience {
     /// The stream of a connection that owes its first head.
     pub(super) fn new(stream: TcpStream, turn: Arc<Turn>, limits: &Limits) -> Self {
-        let Limits { head, stall, .. } = *limits;
-        Self { stream, turn, head, stall, head_due: Some(Box::pin(sleep(HONEST))), write_due: None }
+        let limits = *limits;
+        Self { stream, turn, limits, awaited: None, read_due: None, write_due: None, asked: true }
     }
 
     /// Whether the head that is owed should have come by now.
     fn is_head_late(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(due) = &mut self.head_due else { return false };
-        if !has_passed(due, context) {
-            return false;
+        if !self.turn.is_slow() {
+            if !self.is_late(Awaited::Head, HONEST, context) {
+                return false;
+            }
+            self.turn.be_slow();
         }
-        if self.turn.is_slow() {
-            return true;
+        let rest = self.limits.head.saturating_sub(HONEST);
+        self.is_late(Awaited::SlowHead, rest, context)
+    }
+
+    /// Whether this has been awaited for so long.
+    fn is_late(&mut self, awaited: Awaited, patience: Duration, context: &mut Context<'_>) -> bool {
+        if self.awaited.replace(awaited) != Some(awaited) {
+            let fresh = sleep(patience);
+            match &mut self.read_due {
+                Some(due) => due.as_mut().reset(fresh.deadline()),
+                None => self.read_due = Some(Box::pin(fresh)),
+            }
         }
-        self.turn.be_slow();
-        *due = Box::pin(sleep(self.head.saturating_sub(HONEST)));
-        // Asked at once, or nothing would wake us at the second deadline.
-        has_passed(due, context)
+        self.read_due.as_mut().is_some_and(|due| has_passed(due, context))
     }
 
     /// What a write came to, or that the peer has taken nothing for too long.
     fn wrote<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.write_due = None;
+            // The next request is awaited from the last byte of this answer on.
+            self.awaited = None;
+            self.asked = false;
             return outcome;
         }
-        let stall = self.stall;
+        let stall = self.limits.stall;
         let due = self.write_due.get_or_insert_with(|| Box::pin(sleep(stall)));
         if has_passed(due, context) { late() } else { Poll::Pending }
     }
@@ -86,14 +113,20 @@ impl AsyncRead for Patience {
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
         if self.turn.owes_head() {
-            // Asked even when bytes have come: they may drip for ever.
-            return if self.is_head_late(context) { late() } else { outcome };
+            // Once it had to be waited for, asked even when bytes have come: they may drip for ever.
+            let waits = outcome.is_pending() || self.awaited.is_some();
+            return if waits && self.is_head_late(context) { late() } else { outcome };
         }
-        self.head_due = None;
+        if outcome.is_pending() {
+            let idle = self.limits.idle;
+            let is_late = !self.asked && self.is_late(Awaited::Request, idle, context);
+            return if is_late { late() } else { outcome };
+        }
         // The first bytes after a request: the next head has begun.
-        if outcome.is_ready() && buffer.filled().len() > before {
+        if buffer.filled().len() > before {
             self.turn.begin_head();
-            self.head_due = Some(Box::pin(sleep(HONEST)));
+            self.awaited = None;
+            self.asked = true;
         }
         outcome
     }

@@ -4,7 +4,7 @@
 //! a 500 and ends that connection.
 
 use std::io;
-use std::net::TcpListener as StdListener;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Hall {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.greet(stream, &mut guests, &shutdown).await,
+                    Ok(guest) => self.greet(guest, &mut guests, &shutdown).await,
                     Err(error) => self.bear(&error, &listener).await,
                 },
                 Some(end) = guests.join_next() => self.note(end),
@@ -75,14 +75,17 @@ impl Hall {
         let _ = timeout(self.site.limits.drain, all_gone).await;
     }
 
-    async fn greet(&self, stream: TcpStream, guests: &mut JoinSet<()>, shutdown: &watch::Receiver<bool>) {
+    async fn greet(
+        &self,
+        (stream, peer): (TcpStream, SocketAddr),
+        guests: &mut JoinSet<()>,
+        shutdown: &watch::Receiver<bool>,
+    ) {
         let Some(seat) = self.seats.take(self.site.limits.queue).await else {
             self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
             return self.turnaway.turn_away(stream, guests);
         };
-        let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return };
-        // A refused option costs a scraper some milliseconds, no more.
-        let _ = stream.set_nodelay(true);
+        let Ok(local) = stream.local_addr() else { return };
         let ends = Ends { peer, local };
         guests.spawn(converse(stream, ends, seat, Arc::clone(&self.site), shutdown.clone()));
     }

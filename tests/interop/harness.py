@@ -33,9 +33,9 @@ class Failed(Exception):
     """What makes the rest of a suite pointless."""
 
 
-def run(suite):
-    """Runs a suite as the whole program."""
-    name = Path(sys.argv[0]).stem
+def run(suite, name=None):
+    """Runs a suite as the whole program, which is called so."""
+    name = name or Path(sys.argv[0]).stem
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     world = Suite(Path(tempfile.mkdtemp(prefix=f"gpumeter-{name}-")))

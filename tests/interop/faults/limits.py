@@ -1,0 +1,182 @@
+"""F18, F19: too few descriptors, too little memory."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import samples
+from harness import Failed, wait_for
+
+from . import SMOKE
+from .measure import metrics, of
+from .node import Node, crowd, written
+from .table import scenario
+
+
+@scenario(
+    "F18", "64 file descriptors",
+    "the listener keeps one in reserve and answers; GPUs and account go on, details of processes suffer first",
+    "run with RLIMIT_NOFILE 64, 1,000 processes and 200 silent peers")
+def few_descriptors(suite, table):
+    scenario = written(suite, "F18.json", crowd(1_000))
+    wrap = ["bash", "-c", 'ulimit -n 64; exec "$0" "$@"']
+    node = Node(suite, "F18", scenario=scenario, config="sampling: {level: full}\n", wrap=wrap)
+    node.wait_up()
+    before = node.fds()
+    idle = []
+    for _ in range(200):
+        peer = socket.socket()
+        peer.setblocking(False)
+        peer.connect_ex(("127.0.0.1", node.port))
+        idle.append(peer)
+    time.sleep(0.3)
+    answers = [node.scrape()[0] for _ in range(50)]
+    good = answers.count(200)
+    table.row("64 descriptors, 1,000 processes, 200 silent peers: scrapes answered 200", "50 of 50",
+              f"{good} of 50, at rest {before} open", good == 50)
+    found = node.metrics()
+    errors = sum(value for _, value in of(found, "gpumeter_ledger_errors_total"))
+    up = sum(value for _, value in of(found, "gpu_up"))
+    table.row("GPUs up, failed commits", "8, 0", f"{up:.0f}, {errors:.0f}", up == 8 and errors == 0)
+    for peer in idle:
+        peer.close()
+    try:
+        wait_for("its descriptors", 10, lambda: node.fds() <= before + 1, node.program)
+    except Failed:
+        pass
+    table.row("open descriptors afterwards", f"<= {before + 1}", str(node.fds()), node.fds() <= before + 1)
+    node.end()
+
+
+DRIVER_ALONE = """
+import ctypes, re, sys, time
+own = lambda: int(re.search(r"^RssAnon:\\s+(\\d+)", open("/proc/self/status").read(), re.M)[1])
+before = own()
+driver = ctypes.CDLL(sys.argv[1])
+status = driver.nvmlInit_v2()
+handle, count = ctypes.c_void_p(), ctypes.c_uint(0)
+for gpu in range(8):
+    status = status or driver.nvmlDeviceGetHandleByIndex_v2(gpu, ctypes.byref(handle))
+    for _ in range(3):
+        driver.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), None)
+print(0 if status else own() - before)
+"""
+
+
+def driver_alone(suite, scenario):
+    """MiB that the simulated driver needs for a scenario in a process that is no agent."""
+    folder = suite.folder / "F19-driver"
+    donor = Node(suite, "F19-donor")
+    folder.mkdir()
+    shutil.copy(donor.driver / "libnvidia-ml.so.1", folder)
+    donor.end()
+    shutil.copy(scenario, folder / "scenario")
+    done = subprocess.run([sys.executable, "-c", DRIVER_ALONE, folder / "libnvidia-ml.so.1"],
+                          capture_output=True, text=True, timeout=60)
+    if done.returncode or int(done.stdout) <= 0:
+        raise Failed(f"the simulated driver alone: {done.stdout}{done.stderr}")
+    return int(done.stdout) / 1024
+
+
+@scenario(
+    "F19", "a memory limit of 24 MiB, 5,000 processes",
+    "never killed: limits of processes and series are reached first, and what is left off is counted",
+    "run in a memory cgroup, where one can be made; what the simulated driver needs in the same process is measured "
+    "alone and allowed on top")
+def little_memory(suite, table):
+    scenario = written(suite, "F19.json", crowd(5_000))
+    # A real driver keeps its processes in the kernel; the simulated one lives inside the agent.
+    driver = driver_alone(suite, scenario)
+    cap = 24 + driver
+    group = memory_group()
+    # As packaging/gpumeter.service runs it.
+    wrap = ["env", "MALLOC_ARENA_MAX=1"]
+    wrap = [*INSIDE, str(group / "cgroup.procs"), *wrap] if group else wrap
+    capped = f"in a cgroup of 24 MiB and {driver:.1f} for the simulated driver" if group else \
+        "not capped: no memory cgroup can be made here"
+    try:
+        node = Node(suite, "F19", scenario=scenario, wrap=wrap,
+                    config="sampling: {level: full}\nattribution: {presence: true}\n")
+        node.wait_up()
+        if group:
+            limit(group, cap)
+        endure(node, table, (capped, driver))
+        node.end()
+        short_of_series(suite, table, scenario)
+    finally:
+        suite.end()
+        if group:
+            group.rmdir()
+
+
+# Moves itself into the group whose file it is given, and becomes the rest.
+INSIDE = ["bash", "-c", 'echo $$ > "$0" && exec "$@"']
+# The file of the limit in a cgroup of the second kind, and of the first.
+LIMITS = ("memory.max", "memory.limit_in_bytes")
+
+
+def memory_group():
+    """A memory cgroup of its own, if one can be made."""
+    for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
+        group = root / f"gpumeter-faults-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if (group / LIMITS[root.name == "memory"]).exists():
+            return group
+        group.rmdir()
+    return None
+
+
+def limit(group, mebibytes):
+    """Sets the limit, once the files are written that the demo has made, which are not the agent's: only then can the
+    kernel give up what it has cached of them."""
+    file = group / LIMITS[group.parent.name == "memory"]
+
+    def is_set():
+        os.sync()
+        file.write_text(str(int(mebibytes * (1 << 20))))
+        return True
+
+    wait_for("the limit of memory", 30, is_set)
+
+
+def endure(node, table, under):
+    """Scrapes it for a while under its limit."""
+    capped, driver = under
+    until = time.monotonic() + (8 if SMOKE else 30)
+    body, own = b"", 0.0
+    while time.monotonic() < until and node.program.alive():
+        try:
+            _, body, _ = node.scrape()
+            # Of its files the kernel takes pages back as it likes.
+            own = max(own, node.memory("RssAnon") - driver)
+        except (OSError, TypeError):
+            break  # it was killed between two looks
+        time.sleep(0.2)
+    time.sleep(0.2)
+    alive = node.program.alive()
+    table.row(f"5,000 processes, {capped}: alive, most memory of its own", "alive, <= 24 MiB",
+              f"{'alive' if alive else 'killed'}, {own:.1f} MiB", alive and own <= 24)
+    series = len(metrics(body.decode()))
+    table.row("series, and the page parses", "<= 20000", str(series),
+              0 < series <= 20_000 and bool(samples.of_text(body.decode())))
+
+
+def short_of_series(suite, table, scenario, most=4_000):
+    """The same processes with a row each, where the limit of series has room for less."""
+    config = f"sampling: {{level: full}}\nlimits: {{processes: 5000, series: {most}}}\n"
+    node = Node(suite, "F19-series", scenario=scenario, config=config)
+    node.wait_up()
+    time.sleep(2)
+    found = node.metrics()
+    left = sum(value for _, value in of(found, "gpumeter_series_dropped_total"))
+    table.row(f"all of them want series, of which there may be {most}: series, and those left off are counted",
+              f"<= {most}, > 0", f"{len(found)}, {left:.0f}", len(found) <= most and left > 0)
+    node.end()

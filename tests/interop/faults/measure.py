@@ -1,0 +1,134 @@
+"""Reads what agents say: pages, counters over time, the account at the end."""
+
+import re
+import socket
+import time
+
+from harness import ROOT, Failed, get, wait_for
+
+
+class Counters:
+    """Every counter of the pages that it was shown, and those that went back."""
+
+    def __init__(self, without=()):
+        self.without, self.last, self.back = without, {}, set()
+
+    def see(self, found):
+        for key, value in found.items():
+            name = key.partition("{")[0]
+            if not re.search(r"_(total|count|sum|bucket)$", name) or name in self.without:
+                continue
+            if value < self.last.get(key, value):
+                self.back.add(name)
+            self.last[key] = value
+
+    def row(self, table):
+        back = ", ".join(sorted(self.back))
+        kept = " of the agent and its account" if self.without else ""
+        table.row(f"{len(self.last)} counters{kept}, of which any went back", "none", back or "none", not back)
+
+
+def of_the_driver():
+    """The counters that the reference says begin anew with the driver: it may set them back."""
+    reference = (ROOT / "docs/metrics.md").read_text()
+    return set(re.findall(r"^\| `(\w+)` \|.*\| driver load \|", reference, re.M))
+
+
+def balanced(table, node, what="the account afterwards"):
+    """What the page says of the account, and, once the agent has ended, whether its ledger has every nanosecond."""
+    found = node.metrics()
+    said = {name: sum(value for _, value in of(found, name)) for name in
+            ("gpumeter_ledger_imbalance_seconds", "gpumeter_account_unsettled_windows_total",
+             "gpumeter_ledger_unobserved_seconds_total")}
+    settled(node)
+    node.end()
+    gap, gpus = node.account("SELECT sum(abs(settled_until_ns - first_seen_ns - slot_ns)), count(*) FROM gpu")
+    parts, = node.account("SELECT sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) FROM counter")
+    slots, = node.account("SELECT sum(slot_ns) FROM gpu")
+    wrong = [f"{name} {value:.0f}" for name, value in said.items() if value]
+    wrong += [f"{gap} ns without an account"] if gap else []
+    wrong += [f"{parts - slots} ns held too much"] if parts != slots else []
+    table.row(f"{what}: imbalance, unsettled, missing and double time of {gpus} GPUs", "0",
+              ", ".join(wrong) or "0", not wrong and gpus > 0)
+
+
+def settled(node):
+    """Waits until the account has come to now; a window is long, so time runs faster meanwhile."""
+    now = node.clock.utc()
+    node.clock.run(4)
+    wait_for("the account", 60, lambda: node.account("SELECT min(settled_until_ns) FROM gpu")[0] > now, node.program)
+    node.clock.run(1)
+
+
+def within(seconds, probe, program):
+    """Whether it came true in time."""
+    try:
+        return bool(wait_for("it", seconds, probe, program))
+    except Failed:
+        return False
+
+
+def driver_problem(url):
+    """What a page says of the driver: success, and the reasons of failures."""
+    found = metrics(get(f"{url}/metrics")[0])
+    success = [value for _, value in of(found, "gpumeter_collector_success", collector="driver")]
+    return success, [labels["reason"] for labels, _ in of(found, "gpumeter_collector_errors_total", collector="driver")]
+
+
+def last_sample(found, gpu):
+    return next((value for _, value in of(found, "gpumeter_last_sample_timestamp_seconds", gpu=gpu)), None)
+
+
+def metrics(page):
+    """{(name, labels as written): value} of a page, cheaply; `samples` reads it strictly."""
+    return {key: float(value) for key, value in re.findall(r"^([a-z][^ ]*(?:\{.*\})?) (\S+)$", page, re.M)}
+
+
+def of(found, family, **wanted):
+    """Labels and value of each series of a family."""
+    for key, value in found.items():
+        name, _, rest = key.partition("{")
+        if name == family:
+            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', rest))
+            if all(labels.get(label) == text for label, text in wanted.items()):
+                yield labels, value
+
+
+def scrape(port, gzip=False, timeout=10):
+    began = time.monotonic()
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout) as stream:
+        stream.settimeout(timeout)
+        encoding = "Accept-Encoding: gzip\r\n" if gzip else ""
+        stream.sendall(f"GET /metrics HTTP/1.1\r\nHost: a\r\n{encoding}Connection: close\r\n\r\n".encode())
+        try:
+            while piece := stream.recv(1 << 18):
+                answer += piece
+        except ConnectionResetError:
+            pass  # turned away: what was said before counts
+    seconds = time.monotonic() - began
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = int(head.split(b" ", 2)[1]) if head.startswith(b"HTTP/1.1 ") else 0
+    return status, body, seconds
+
+
+def converse(port, request):
+    """All that is answered until the peer closes or falls silent."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), 5) as stream:
+        stream.settimeout(0.5)
+        try:
+            stream.sendall(request)
+            while piece := stream.recv(65536):
+                answer += piece
+        except OSError:
+            pass
+    return answer
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("inf")
+
+
+def milliseconds(seconds):
+    return f"{seconds * 1000:.1f} ms"

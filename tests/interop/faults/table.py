@@ -1,0 +1,89 @@
+"""The table: what each scenario breaks, and the rows that it adds."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+SCENARIOS = []
+
+
+class Row(NamedTuple):
+    fault: str
+    what: str
+    target: str
+    measured: str
+    ok: bool
+    told: bool
+
+    @property
+    def verdict(self):
+        told = ", told only" if self.told else ""
+        return ("ok" if self.ok else "missed" if self.told else "**missed**") + told
+
+    @property
+    def fails(self):
+        return not self.ok and not self.told
+
+
+class Scenario(NamedTuple):
+    id: str
+    fault: str
+    target: str
+    how: str
+    play: object
+
+
+def scenario(id, fault, target, how):
+    """A function of a `Suite` and a `Table` that breaks one thing."""
+
+    def listed(play):
+        SCENARIOS.append(Scenario(id, fault, target, how, play))
+        return play
+
+    return listed
+
+
+class Table:
+    """The rows as they come; `fault` is the scenario that is being played."""
+
+    def __init__(self):
+        self.rows = []
+        self.load = os.getloadavg()[0]
+        self.fault = ""
+
+    def row(self, what, target, measured, ok, told=False):
+        """A finding. One that is told depends on the machine's clock and on what else it does, and fails no run."""
+        row = Row(self.fault, what, target, measured, bool(ok), told)
+        self.rows.append(row)
+        print(" | ".join((row.fault, what, target, measured, row.verdict)), flush=True)
+
+
+PAGE = """# What breaks around the agent, and what does not
+
+Written by `.ci/faults --write docs/faults.md`, which breaks one thing after the other over the simulated driver and
+measures from outside: on the page, on the account, in `/proc`. Here on a virtual machine with {cores} processors
+({model}) and {memory:.0f} GiB of memory, on which {load:.1f} processes of other work wanted to run on average when it began.
+
+A row that misses its target fails the command. Rows marked *told only* say how fast something was by the wall clock,
+which other work on the machine changes; they are told and fail nothing. Times of a period are of one of 0.5 s.
+
+"""
+
+
+def page(table):
+    """The table of a full run, as a page."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    parts = [PAGE.format(cores=os.cpu_count(), model=model[1] if model else "of unknown make", memory=memory, load=table.load)]
+    for scenario in SCENARIOS:
+        parts.append(f"## {scenario.id}: {scenario.fault}\n\nTarget: {scenario.target}.\n\nHow: {scenario.how}.\n\n")
+        parts.append("| measured | target | result | |\n|---|---|---|---|\n")
+        own = (row for row in table.rows if row.fault == scenario.id)
+        parts += [f"| {cell(row.what)} | {cell(row.target)} | {cell(row.measured)} | {row.verdict} |\n" for row in own]
+        parts.append("\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def cell(text):
+    return text.replace("|", "\\|").replace("\n", " ")

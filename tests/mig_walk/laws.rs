@@ -1,0 +1,169 @@
+//! What must hold at every tick of the walk, however the GPU was cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpumeter::catalogue::{InstanceValue, PointId, first_point};
+use gpumeter::model::snapshot::Snapshot;
+use gpumeter::model::{Frame, HolderId, Nanoseconds, Utc};
+
+use crate::layout::{Placement, slices};
+use crate::world::{CUT, Seen};
+
+const TOTAL: PointId = first_point("gpu_memory_total_bytes");
+const USED: PointId = first_point("gpu_memory_used_bytes");
+const ENERGY: PointId = first_point("gpu_energy_joules_total");
+const SECOND: u64 = 1_000_000_000;
+
+/// What was seen so far.
+#[derive(Default)]
+pub(crate) struct Laws {
+    /// UUIDs of instances that are gone, and of those that are there.
+    former: BTreeSet<Arc<str>>,
+    current: BTreeSet<Arc<str>>,
+    layout: Option<Vec<Placement>>,
+    /// Of each GPU: where its account stands, and how much of it is settled.
+    settled: BTreeMap<Arc<str>, (Utc, Nanoseconds)>,
+    /// Held, used and energy of each holder of each GPU.
+    accounts: BTreeMap<(Arc<str>, HolderId), [u64; 3]>,
+    /// The energy counter of each GPU when it was first read, and at every whole second since.
+    energy: BTreeMap<Arc<str>, BTreeMap<u64, i64>>,
+    /// Time busy that the agent has counted, by GPU, and by GPU instance.
+    busy: BTreeMap<(usize, Option<u32>), i64>,
+}
+
+impl Laws {
+    /// Fails, naming the place, where one does not hold.
+    pub(crate) fn hold(&mut self, place: &str, placed: &[Placement], seen: &Seen) {
+        self.layout_is_the_new_one(place, placed, &seen.frames[CUT]);
+        nothing_is_counted_twice(place, &seen.frames[CUT]);
+        holdings_fit(place, &seen.snapshot);
+        self.time_busy_grows_by_no_more_than_time(place, &seen.snapshot);
+        self.account_is_whole(place, seen);
+    }
+
+    /// GPU time that was settled, of all GPUs.
+    pub(crate) fn settled_seconds(&self) -> u64 {
+        self.settled.values().map(|(_, slot)| slot.0 / SECOND).sum()
+    }
+
+    fn layout_is_the_new_one(&mut self, place: &str, placed: &[Placement], frame: &Frame) {
+        let mut wanted: Vec<&str> = placed.iter().map(|(profile, _)| *profile).collect();
+        let mut shown: Vec<&str> =
+            frame.instances.iter().map(|instance| &*instance.identity.profile).collect();
+        wanted.sort_unstable();
+        shown.sort_unstable();
+        assert_eq!(shown, wanted, "{place}: instances of the tick after the change");
+        assert_eq!(frame.identity.mig, !placed.is_empty(), "{place}: whether MIG is on");
+        let uuids: BTreeSet<Arc<str>> =
+            frame.instances.iter().map(|instance| Arc::clone(&instance.identity.uuid)).collect();
+        assert_eq!(uuids.len(), frame.instances.len(), "{place}: one UUID twice");
+        if self.layout.as_deref() == Some(placed) {
+            assert_eq!(uuids, self.current, "{place}: other instances in the same layout");
+        } else {
+            self.former.append(&mut self.current);
+            assert!(uuids.is_disjoint(&self.former), "{place}: an instance of a former layout");
+            self.current = uuids;
+            self.layout = Some(placed.to_vec());
+        }
+    }
+
+    fn time_busy_grows_by_no_more_than_time(&mut self, place: &str, snapshot: &Snapshot) {
+        for (gpu, state) in snapshot.gpus.iter().enumerate() {
+            let own = state.busy.ok().map(|busy| (None, busy));
+            let engine = InstanceValue::GrEngineActive as usize;
+            let instances = state.instances.iter().map(|(id, values)| (Some(*id), values[engine]));
+            let instances = instances.filter_map(|(id, value)| Some((id, value.ok()?)));
+            for (id, busy) in own.into_iter().chain(instances) {
+                let before = self.busy.insert((gpu, id), busy).unwrap_or(busy);
+                let grown = busy - before;
+                assert!(
+                    (0..=SECOND as i64).contains(&grown),
+                    "{place}: in a second GPU {gpu}, instance {id:?}, was busy for {grown} ns more"
+                );
+            }
+        }
+    }
+
+    fn account_is_whole(&mut self, place: &str, seen: &Seen) {
+        for frame in &seen.frames {
+            let second = frame.begun.utc.0 / SECOND;
+            let energy = frame.readings[ENERGY].unwrap();
+            self.energy.entry(Arc::clone(&frame.gpu.uuid)).or_default().insert(second, energy);
+        }
+        let committed = &seen.committed;
+        assert_eq!(committed.imbalance, 0, "{place}: settled less held");
+        assert_eq!(committed.unobserved, Nanoseconds(0), "{place}: a window never came");
+        for ((gpu, holder), counter) in &committed.counters {
+            let energy = counter.energy_static.0 + counter.energy_dynamic.0;
+            let now = [counter.parts.held(), counter.used.total(), energy];
+            let key = (Arc::clone(gpu), holder.clone());
+            let before = self.accounts.insert(key, now).unwrap_or_default();
+            assert!(
+                before.iter().zip(&now).all(|(before, now)| before <= now),
+                "{place}: {holder:?} had {before:?} and has {now:?}"
+            );
+        }
+        for (gpu, total) in &committed.slots {
+            let before = self.settled.insert(Arc::clone(gpu), (total.settled_until, total.slot));
+            if let Some((until, slot)) = before {
+                let passed = total.settled_until.since(until).0;
+                assert_eq!(total.slot.0 - slot.0, passed, "{place}: GPU time settled, and time");
+            }
+            self.parts_are_the_whole(place, gpu);
+        }
+    }
+
+    /// What all holders of a GPU have is what was settled of it, in time and in energy.
+    fn parts_are_the_whole(&self, place: &str, gpu: &Arc<str>) {
+        let (until, slot) = self.settled[gpu];
+        let own = self.accounts.iter().filter(|((of, _), _)| of == gpu);
+        let [held, used, energy] = own.fold([0; 3], |mut sum, (_, account)| {
+            sum.iter_mut().zip(account).for_each(|(sum, part)| *sum += part);
+            sum
+        });
+        assert_eq!(held, slot.0, "{place}: held by all, and settled");
+        assert!(used <= slot.0, "{place}: {used} ns used of {} ns", slot.0);
+        let read = &self.energy[gpu];
+        let (first, last) = (read.values().next().unwrap(), read[&(until.0 / SECOND)]);
+        assert_eq!(
+            i64::try_from(energy).unwrap(),
+            last - first,
+            "{place}: energy of all, and of the counter"
+        );
+    }
+}
+
+fn nothing_is_counted_twice(place: &str, frame: &Frame) {
+    let sum = |value: InstanceValue| -> i64 {
+        frame.instances.iter().filter_map(|instance| instance.readings[value as usize].ok()).sum()
+    };
+    let cut: u64 = frame.instances.iter().map(|instance| slices(&instance.identity.profile)).sum();
+    assert!(cut <= 7, "{place}: {cut} slices of seven");
+    for (what, whole, parts) in [
+        ("memory", frame.readings[TOTAL], sum(InstanceValue::MemoryTotal)),
+        ("used memory", frame.readings[USED], sum(InstanceValue::MemoryUsed)),
+    ] {
+        let whole = whole.unwrap();
+        assert!(parts <= whole, "{place}: {what} of all instances is {parts}, of the GPU {whole}");
+    }
+    // A process is in one instance, and the instance is there.
+    let ids: BTreeSet<u32> = frame.instances.iter().map(|one| one.identity.id.gpu_instance).collect();
+    let mut pids = BTreeSet::new();
+    for process in frame.processes.as_ref().unwrap().iter() {
+        assert!(pids.insert(process.pid), "{place}: process {} is listed twice", process.pid);
+        let there = process.gpu_instance.is_none_or(|id| ids.contains(&id));
+        assert!(there, "{place}: process {} is in instance {:?}", process.pid, process.gpu_instance);
+    }
+}
+
+/// Nobody holds a share of a GPU that is cut, and of one that is not, all hold no more than the whole.
+fn holdings_fit(place: &str, snapshot: &Snapshot) {
+    let mut held = vec![0.0; snapshot.gpus.len()];
+    for (entry, state) in snapshot.roster.holdings.iter().zip(&snapshot.holdings) {
+        held[entry.gpu] += f64::from(state.fraction.numerator) / f64::from(state.fraction.denominator);
+    }
+    assert!(held.iter().all(|held| *held < 1.000_001), "{place}: holdings of {held:?}");
+    let cut = !snapshot.roster.gpus[CUT].instances.is_empty();
+    assert!(!cut || held[CUT] == 0.0, "{place}: a share of a GPU that is cut is held: {held:?}");
+}
