@@ -16,6 +16,7 @@ mod calls;
 mod door;
 mod events;
 mod fields;
+mod footprint;
 mod governor;
 mod gpm;
 mod identity;

@@ -4,6 +4,7 @@
 
 mod activity;
 mod budget;
+mod driver_time;
 mod governor;
 mod presence;
 mod quirks;
