@@ -95,7 +95,7 @@ pub(super) struct Cadence {
     every: [u64; 3],
     /// Whether presence decides who holds.
     presence: bool,
-    /// The share of wall time that a lane may spend inside the driver, in millionths.
+    /// The share of wall time that all lanes may spend inside the driver, in millionths.
     driver_share: u32,
 }
 
@@ -369,7 +369,7 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         let due = cadence.every.map(|every| hint.ask_all || tick.is_multiple_of(every));
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
         let tick_as_told = || {
-            lane.follow(cadence.level, cadence.presence, cadence.driver_share);
+            lane.follow(cadence.level, cadence.presence, part(cadence.driver_share, shared));
             lane.tick(due)
         };
         match catch_unwind(AssertUnwindSafe(tick_as_told)) {
@@ -431,6 +431,12 @@ fn deliver(
 
 fn count(shared: &Shared, collector: Arc<str>, reason: &'static str) {
     *lock(shared).errors.entry((collector, reason)).or_default() += 1;
+}
+
+/// A lane's part of the node's share of driver time: an equal one for each GPU that is read.
+fn part(share: u32, shared: &Shared) -> u32 {
+    let lanes = u32::try_from(lock(shared).slots.len()).unwrap_or(u32::MAX);
+    share / lanes.max(1)
 }
 
 /// The next multiple of `interval` after `now`, so that all lanes and the pulse keep one grid.

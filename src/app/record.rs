@@ -105,7 +105,7 @@ fn read(
     let counted = count(library, &slot, clock).map_err(RecordError::Uncounted)?;
     let found: Vec<Found> =
         (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
-    let share = Config::default().sampling.driver_share;
+    let share = Config::default().sampling.driver_share / counted.max(1);
     let lane = |gpu| {
         let mut lane = Lane::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
         // Who was there is then known in every tick, by whatever rule the recording is billed later.

@@ -53,7 +53,7 @@ pub struct Sampling {
     pub medium: Nanoseconds,
     /// Tier slow; may be shorter than the tick, which then rules.
     pub slow: Nanoseconds,
-    /// The share of wall time that a lane may spend inside the driver, in millionths.
+    /// The share of wall time that all lanes together may spend inside the driver, in millionths.
     pub driver_share: u32,
     /// Which metrics are exported.
     pub level: Level,

@@ -102,12 +102,16 @@ impl Activity {
         }
     }
 
-    /// Whether anything told of activity in this tick.
-    pub(super) fn is_busy(&self, readings: &Readings) -> bool {
-        let plain = readings.get(GPU_UTILIZATION).is_ok_and(|ratio| self.plain && ratio > 0);
-        plain
-            || readings.get(GR_ENGINE).is_ok_and(|ratio| ratio > 0)
+    /// Whether the GPU, or a video engine of it, did anything in this tick; none where the whole of it is not
+    /// known, since the plain utilization is of its last part.
+    pub(super) fn is_busy(&self, plan: &Plan, readings: &Readings) -> Option<bool> {
+        let worked = |point| readings.get(point).is_ok_and(|ratio| ratio > 0);
+        let engines = readings.get(GR_ENGINE).is_ok() || self.sampled.is_some();
+        let busy = (self.plain && worked(GPU_UTILIZATION))
+            || worked(GR_ENGINE)
             || self.sampled.is_some_and(|sampled| sampled.ratio > 0)
+            || plan.video.iter().flat_map(|(_, asks)| asks).any(|ask| worked(ask.point));
+        (busy || engines).then_some(busy)
     }
 
     /// Drops activity of a GPU that says it is busy and on which nobody is: it is nobody's use. The time is

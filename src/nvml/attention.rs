@@ -1,14 +1,30 @@
-//! When to ask the driver who is on a GPU. Its process lists are the dearest calls there are (4.5 ms were seen
-//! for the graphics list), and mostly tell what was known before.
+//! When to ask the driver who is on a GPU, and how busy each process kept it. These are the dearest calls there
+//! are (4.5 ms were seen for the graphics list), and mostly tell what was known before.
 //!
-//! In go what a tick knows without them; out comes which list to ask for. Lists have their turn with the medium
-//! tier (compute) and the slow tier (graphics), and are due at once when something says that somebody came or
-//! went. A compute list is due in every tick where nothing else could tell: while presence decides who holds,
-//! where the driver gives no samples per process, and while nobody is there, which costs nobody anything, lets
-//! idle power be learned and sees the first one come. It calls no driver.
+//! In go what a tick knows without them; out comes what to ask for. A context takes memory, and memory in use
+//! costs a fiftieth of the cheapest list: while it is what it was when a list was taken, nobody came or went.
+//!
+//! What the account needs, and why it gets it:
+//! - Use goes by samples, so whoever works is attributed from the first tick on, and looked for at once when no
+//!   list names him; so is who worked and falls silent.
+//! - Samples rest where they could tell nothing: on a GPU that did nothing in the whole tick after they told of
+//!   nobody, and, where no page shows them, on one with a single process, whose all use is: all lists were taken
+//!   under the memory of this tick and name him alone. Samples are asked for in the tick in which it moves, and
+//!   with the medium and the slow tier, for one whom the driver puts on no list.
+//! - Who is there and idle moves memory and a share of idle energy, and under presence decides who holds. A
+//!   compute list is taken in the very tick in which memory moves while nobody is there (idle power is learned),
+//!   one is alone, presence decides, or samples cannot tell (MIG); else with the medium tier. Where it goes on
+//!   moving under a process that allocates, the list waits for the medium tier, and samples go on.
+//! - One who takes another's place within a tick, with exactly the same memory, is seen as soon as he works where
+//!   samples do not rest; after one who was alone with the medium tier (as stretched, within the slow interval);
+//!   idle, with the slow tier; under presence or without samples in the turn of the compute list.
+//! - Without memory from the driver, lists are taken in every tick where nothing else could tell.
+//!
+//! Graphics lists have their turn with the slow tier if memory moved, else with every fifth. It calls no driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::footprint::Footprint;
 use crate::model::{Nanoseconds, ProcessSample};
 
 /// How long a process that worked must have been silent before it is looked for: some boards' sample windows
@@ -18,16 +34,34 @@ const SILENCE: Nanoseconds = Nanoseconds(500_000_000);
 /// The most pids that are remembered as being on no list.
 const MOST_STRANGERS: usize = 1_024;
 
-/// What a tick knows before it asks for lists.
-pub(super) struct Signs<'a> {
+/// The graphics list has every so manieth of its turns while memory stands still.
+const SELDOM: u64 = 5;
+
+/// The most that graphics lists are stretched: their turn is with the slow tier already.
+const MOST_GRAPHICS: u32 = 4;
+
+/// What a tick knows before it asks for anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Occasion {
     pub(super) now: Nanoseconds,
-    /// Whether the medium and the slow tier had their turn in this tick.
+    /// Whether the medium and the slow tier are due, however far they are stretched.
     pub(super) medium: bool,
     pub(super) slow: bool,
-    /// Samples per process that are new; none where the driver gives none.
+    /// Whether the medium tier was read, stretched as it is.
+    pub(super) read: bool,
+    /// Whether the driver may give samples per process.
+    pub(super) gives_samples: bool,
+    /// Whether somebody wants to see the samples of one who is alone, too.
+    pub(super) shown: bool,
+    /// Whether the GPU did anything; none where that is not known of the whole tick.
+    pub(super) busy: Option<bool>,
+}
+
+/// What a tick knows before it asks for lists.
+pub(super) struct Signs<'a> {
+    pub(super) occasion: Occasion,
+    /// Samples per process that are new; none where the driver gives none, and where they rested.
     pub(super) samples: Option<&'a [ProcessSample]>,
-    /// Whether the GPU did anything.
-    pub(super) busy: bool,
 }
 
 /// Pids on the lists as they were last answered; none where a list could not be had and may yet.
@@ -51,12 +85,21 @@ pub(super) struct Attention {
     /// How many turns go by for one that is taken.
     stretch: u32,
     turns: [u64; 3],
+    /// Turns of the graphics list since it was last asked for.
+    passed: u64,
+    memory: Footprint,
+    /// Whether memory moved since the compute list had its turn.
+    restless: bool,
+    /// Whether the samples told of nobody when they were last asked for.
+    hushed: bool,
     /// When a listed process was last heard working.
     heard: BTreeMap<u32, Nanoseconds>,
     /// Pids with samples that no list names: other namespaces, and who has just ended.
     strangers: BTreeSet<u32>,
     /// Whether a busy GPU without processes was already wondered at.
     wondered: bool,
+    /// What was due and had no room in its tick.
+    postponed: Look,
 }
 
 impl Attention {
@@ -69,21 +112,41 @@ impl Attention {
         self.stretch = if self.presence { 1 } else { stretch.max(1) };
     }
 
-    /// What to ask for, before anything was.
+    /// Memory in use.
+    pub(super) fn memory(&mut self) -> &mut Footprint {
+        &mut self.memory
+    }
+
+    /// Whether memory in use is to be read in this tick.
+    pub(super) fn needs_memory(&self, occasion: &Occasion, known: &Known) -> bool {
+        let tier = occasion.medium || occasion.slow;
+        tier || self.presence || !occasion.gives_samples || known.count().is_none_or(|count| count < 2)
+    }
+
+    /// Whether samples are to be asked for, after memory was read where it is needed.
+    pub(super) fn needs_samples(&self, occasion: &Occasion, known: &Known) -> bool {
+        let did_nothing = occasion.busy == Some(false) && self.hushed;
+        // All lists were taken under this very memory, or somebody may be there whom none names yet.
+        let still = self.memory.is_known() && !self.memory.moved() && !self.memory.moved_since_graphics();
+        let alone = known.count() == Some(1) && self.strangers.is_empty() && !occasion.shown;
+        let checked = occasion.read || occasion.slow;
+        !(did_nothing || still && alone && !checked && occasion.busy.is_some())
+    }
+
+    /// What to ask for, before any list was.
     pub(super) fn look(&mut self, signs: &Signs<'_>, known: &Known) -> Look {
-        if signs.slow {
+        let occasion = &signs.occasion;
+        if occasion.slow {
             self.strangers.clear();
         }
         let (Some(compute), Some(graphics)) = (&known.compute, &known.graphics) else {
             return Look { compute: known.compute.is_none(), graphics: known.graphics.is_none() };
         };
         let nobody = compute.is_empty() && graphics.is_empty();
-        let every = self.takes(0, true) && (signs.samples.is_none() || nobody);
-        let mut look = Look {
-            compute: self.presence || every || self.takes(1, signs.medium),
-            graphics: self.takes(2, if self.presence { signs.medium } else { signs.slow }),
-        };
-        let wondering = signs.busy && nobody;
+        let mut look = std::mem::take(&mut self.postponed);
+        look.compute |= self.compute_is_due(occasion, known.count().unwrap_or(0));
+        look.graphics |= self.graphics_is_due(occasion);
+        let wondering = occasion.busy == Some(true) && nobody;
         look.graphics |= wondering && !self.wondered;
         self.wondered = wondering;
         for pid in self.silent(signs) {
@@ -94,43 +157,90 @@ impl Attention {
         look
     }
 
-    /// Whether the graphics list is needed too, now that the compute list was asked for.
-    pub(super) fn look_further(&self, samples: &[ProcessSample], known: &Known) -> bool {
-        samples.iter().any(|sample| self.is_new(sample.pid, known))
+    fn compute_is_due(&mut self, occasion: &Occasion, count: usize) -> bool {
+        let deaf = self.presence || !occasion.gives_samples;
+        let turn = self.takes(0, occasion.medium);
+        if !self.memory.is_known() {
+            return turn || self.presence || ((deaf || count == 0) && self.takes(1, true));
+        }
+        let moved = self.memory.moved();
+        self.restless &= !turn;
+        let at_once = deaf || count == 0 || (count == 1 && !self.restless);
+        self.restless |= moved && !turn;
+        (moved && (at_once || turn)) || (deaf && turn) || occasion.slow
     }
 
-    /// Remembers who worked, and who is on no list; whether one of these was not known.
-    pub(super) fn settle(&mut self, signs: &Signs<'_>, known: &Known) -> bool {
-        let mut strange = false;
+    fn graphics_is_due(&mut self, occasion: &Occasion) -> bool {
+        let moved = !self.memory.is_known() || self.memory.moved_since_graphics();
+        let turn = self.takes(2, occasion.slow);
+        self.passed += u64::from(occasion.slow);
+        turn && moved || self.passed >= SELDOM || self.presence && moved && occasion.medium
+    }
+
+    /// Whether the graphics list is needed too, now that the compute list was asked for.
+    pub(super) fn look_further(&self, samples: &[ProcessSample], known: &Known) -> bool {
+        let unexplained = self.memory.is_known() && self.memory.moved_since_graphics();
+        (unexplained && known.count() == Some(0))
+            || samples.iter().any(|sample| self.is_new(sample.pid, known))
+    }
+
+    /// Whether a compute list is taken even where the tick has no room: under presence it says who holds.
+    pub(super) fn cannot_wait(&self) -> bool {
+        self.presence
+    }
+
+    /// Puts off what has no room in this tick.
+    pub(super) fn postpone(&mut self, look: Look) {
+        self.postponed = look;
+    }
+
+    /// Takes note of the lists that were taken.
+    pub(super) fn looked(&mut self, look: Look) {
+        if look.compute {
+            self.memory.listed();
+        }
+        if look.graphics {
+            self.passed = 0;
+            self.memory.listed_graphics();
+        }
+    }
+
+    /// Remembers who worked, and who is on no list.
+    pub(super) fn settle(&mut self, signs: &Signs<'_>, known: &Known) {
+        if let Some(samples) = signs.samples {
+            // What is done late in a tick has its sample in the next one.
+            self.hushed = samples.is_empty() && signs.occasion.busy == Some(false);
+        }
         for pid in signs.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
             if known.has(pid) {
-                self.heard.insert(pid, signs.now);
-            } else if self.strangers.len() < MOST_STRANGERS {
-                strange |= self.strangers.insert(pid);
+                self.heard.insert(pid, signs.occasion.now);
+            } else if self.strangers.len() < MOST_STRANGERS && self.postponed == Look::default() {
+                self.strangers.insert(pid);
             }
         }
         self.heard.retain(|pid, _| known.has(*pid));
-        strange
     }
 
     fn takes(&mut self, which: usize, turn: bool) -> bool {
+        let most = if which == 2 { MOST_GRAPHICS } else { u32::MAX };
         let Some(turns) = self.turns.get_mut(which).filter(|_| turn) else { return false };
         *turns += 1;
-        (*turns - 1).is_multiple_of(self.stretch.max(1).into())
+        (*turns - 1).is_multiple_of(self.stretch.clamp(1, most).into())
     }
 
     fn is_new(&self, pid: u32, known: &Known) -> bool {
         !known.has(pid) && !self.strangers.contains(&pid) && self.strangers.len() < MOST_STRANGERS
     }
 
-    /// Who worked until lately and does not any more; each is told once.
+    /// Who worked until lately and does not any more; each is told once, when samples could tell.
     fn silent(&mut self, signs: &Signs<'_>) -> Vec<u32> {
-        let samples = signs.samples.unwrap_or_default();
+        let Some(samples) = signs.samples else { return Vec::new() };
         let heard: BTreeSet<u32> = samples.iter().map(|sample| sample.pid).collect();
+        let now = signs.occasion.now;
         let silent: Vec<u32> = self
             .heard
             .iter()
-            .filter(|(pid, at)| !heard.contains(pid) && signs.now.0.saturating_sub(at.0) >= SILENCE.0)
+            .filter(|(pid, at)| !heard.contains(pid) && now.0.saturating_sub(at.0) >= SILENCE.0)
             .map(|(pid, _)| *pid)
             .collect();
         for pid in &silent {
@@ -141,6 +251,12 @@ impl Attention {
 }
 
 impl Known {
+    /// How many processes there are; none while a list is missing.
+    pub(super) fn count(&self) -> Option<usize> {
+        let (compute, graphics) = (self.compute.as_ref()?, self.graphics.as_ref()?);
+        Some(compute.union(graphics).count())
+    }
+
     fn has(&self, pid: u32) -> bool {
         let on = |list: &Option<BTreeSet<u32>>| list.as_ref().is_some_and(|pids| pids.contains(&pid));
         on(&self.compute) || on(&self.graphics)
@@ -150,9 +266,11 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Absence;
 
     const NONE: Look = Look { compute: false, graphics: false };
     const COMPUTE: Look = Look { compute: true, graphics: false };
+    const BOTH: Look = Look { compute: true, graphics: true };
 
     fn known(compute: &[u32], graphics: &[u32]) -> Known {
         let set = |pids: &[u32]| Some(pids.iter().copied().collect());
@@ -165,43 +283,110 @@ mod tests {
         pids.iter().map(of).collect()
     }
 
-    /// A tick of a second, in which these pids worked.
-    fn tick(attention: &mut Attention, second: u64, pids: &[u32], known: &Known) -> Look {
-        let samples = samples(pids);
-        let signs = Signs {
+    /// Attention of a GPU on which lists were taken while that much memory was in use.
+    fn settled(memory: u64) -> Attention {
+        let mut attention = Attention::new(false);
+        attention.memory().take(Ok(vec![memory]));
+        attention.looked(BOTH);
+        attention
+    }
+
+    fn occasion(second: u64) -> Occasion {
+        Occasion {
             now: Nanoseconds::from_seconds(second),
             medium: second.is_multiple_of(5),
             slow: second.is_multiple_of(60),
-            samples: Some(&samples),
-            busy: !pids.is_empty(),
-        };
+            read: second.is_multiple_of(5),
+            gives_samples: true,
+            shown: false,
+            busy: Some(true),
+        }
+    }
+
+    /// A tick in which these pids worked and that much memory was in use; what was asked for, samples last.
+    fn tick_of(
+        attention: &mut Attention,
+        mut occasion: Occasion,
+        (pids, memory): (&[u32], Option<u64>),
+        known: &Known,
+    ) -> (Look, bool) {
+        occasion.busy = Some(!pids.is_empty());
+        attention.memory().pass();
+        if attention.needs_memory(&occasion, known) {
+            attention.memory().take(memory.map(|used| vec![used]).ok_or(Absence::NotSupported));
+        }
+        let asked = occasion.gives_samples && attention.needs_samples(&occasion, known);
+        let samples = samples(pids);
+        let signs = Signs { occasion, samples: asked.then_some(&samples) };
         let look = attention.look(&signs, known);
+        attention.looked(look);
         attention.settle(&signs, known);
-        look
+        (look, asked)
+    }
+
+    fn tick(attention: &mut Attention, second: u64, pids: &[u32], known: &Known) -> Look {
+        tick_of(attention, occasion(second), (pids, Some(1)), known).0
+    }
+
+    fn count(looks: impl Iterator<Item = Look>) -> (usize, usize) {
+        looks.fold((0, 0), |(compute, graphics), look| {
+            (compute + usize::from(look.compute), graphics + usize::from(look.graphics))
+        })
     }
 
     #[test]
-    fn lists_have_their_turn_with_the_medium_and_the_slow_tier() {
-        let mut attention = Attention::new(false);
-        let known = known(&[7], &[]);
-        let looks: Vec<_> = (1..=120).map(|second| tick(&mut attention, second, &[7], &known)).collect();
-        assert_eq!(looks.iter().filter(|look| look.compute).count(), 24);
-        assert_eq!(looks.iter().filter(|look| look.graphics).count(), 2);
+    fn while_memory_stands_still_lists_wait_for_the_slow_tier_and_graphics_for_every_fifth() {
+        let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+        let looks = (1..=600).map(|second| tick(&mut attention, second, &[7, 8], &known));
+        assert_eq!(count(looks), (10, 2));
+    }
+
+    #[test]
+    fn where_memory_moves_among_several_lists_have_their_turn_with_the_medium_and_the_slow_tier() {
+        let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+        let looks = (1..=120)
+            .map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0);
+        assert_eq!(count(looks), (24, 2));
+    }
+
+    #[test]
+    fn lists_at_full_stretch_come_every_minute_and_graphics_every_five() {
+        let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+        attention.stretch(64);
+        let looks: Vec<_> = (1..=1_200)
+            .map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0)
+            .collect();
+        let longest = |of: fn(&Look) -> bool| {
+            looks.split(of).map(|between| between.len() + 1).max().unwrap_or(usize::MAX)
+        };
+        assert_eq!(longest(|look| look.compute), 60);
+        assert!(longest(|look| look.graphics) <= 300);
     }
 
     #[test]
     fn a_pid_that_no_list_names_is_looked_for_at_once_and_only_once() {
-        let mut attention = Attention::new(false);
-        let known = known(&[7], &[]);
-        assert_eq!(tick(&mut attention, 1, &[7], &known), NONE);
-        assert_eq!(tick(&mut attention, 2, &[7, 8], &known), COMPUTE);
-        assert_eq!(tick(&mut attention, 3, &[7, 8], &known), NONE);
+        let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
+        assert_eq!(tick(&mut attention, 1, &[6, 7], &known), NONE);
+        assert_eq!(tick(&mut attention, 2, &[6, 7, 8], &known), COMPUTE);
+        assert_eq!(tick(&mut attention, 3, &[6, 7, 8], &known), NONE);
+    }
+
+    #[test]
+    fn a_look_that_had_no_room_comes_in_the_next_tick() {
+        let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
+        let samples = samples(&[6, 7, 8]);
+        let signs = Signs { occasion: occasion(1), samples: Some(&samples) };
+        assert_eq!(attention.look(&signs, &known), COMPUTE);
+        attention.postpone(COMPUTE);
+        attention.settle(&signs, &known);
+        assert_eq!(tick(&mut attention, 2, &[6, 7], &known), COMPUTE);
+        attention.postpone(NONE);
+        assert_eq!(tick(&mut attention, 3, &[6, 7, 8], &known), COMPUTE, "he is no known stranger");
     }
 
     #[test]
     fn who_worked_and_falls_silent_is_looked_for_in_the_next_tick() {
-        let mut attention = Attention::new(false);
-        let known = known(&[7, 8], &[9]);
+        let (mut attention, known) = (settled(1), known(&[7, 8], &[9]));
         tick(&mut attention, 1, &[7, 8, 9], &known);
         assert_eq!(tick(&mut attention, 2, &[7, 9], &known), COMPUTE);
         assert_eq!(tick(&mut attention, 3, &[7, 9], &known), NONE, "it idles");
@@ -209,40 +394,89 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_gpu_is_asked_in_every_tick_and_a_busy_one_without_processes_wonders_once() {
-        let mut attention = Attention::new(false);
-        let nobody = known(&[], &[]);
-        assert_eq!(tick(&mut attention, 1, &[], &nobody), COMPUTE);
+    fn an_empty_gpu_is_asked_when_memory_moves_and_a_busy_one_without_processes_wonders_once() {
+        let (mut attention, nobody) = (settled(1), known(&[], &[]));
+        assert_eq!(tick(&mut attention, 1, &[], &nobody), NONE);
+        assert_eq!(tick_of(&mut attention, occasion(2), (&[], Some(9)), &nobody).0, COMPUTE);
+        assert!(attention.look_further(&[], &nobody), "who is not on the compute list may be on another");
         let wonder = |attention: &mut Attention, second| {
-            let now = Nanoseconds::from_seconds(second);
-            let signs = Signs { now, medium: false, slow: false, samples: Some(&[]), busy: true };
-            attention.look(&signs, &nobody)
+            attention.memory().take(Ok(vec![9]));
+            let look = attention.look(&Signs { occasion: occasion(second), samples: Some(&[]) }, &nobody);
+            attention.looked(look);
+            look
         };
-        assert_eq!(wonder(&mut attention, 2), Look { compute: true, graphics: true });
-        assert_eq!(wonder(&mut attention, 3), COMPUTE);
+        assert_eq!(wonder(&mut attention, 3), Look { compute: false, graphics: true });
+        assert_eq!(wonder(&mut attention, 4), NONE);
     }
 
     #[test]
-    fn presence_is_asked_in_every_tick_however_far_lists_are_stretched() {
+    fn samples_rest_on_a_gpu_that_does_nothing_until_it_does() {
+        let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+        let mut asked =
+            |second, pids: &[u32]| tick_of(&mut attention, occasion(second), (pids, Some(1)), &known).1;
+        assert_eq!([asked(1, &[7]), asked(2, &[]), asked(3, &[]), asked(4, &[])], [true, true, false, false]);
+        assert!(asked(6, &[7]));
+    }
+
+    #[test]
+    fn samples_of_one_who_is_alone_rest_until_the_medium_tier_or_until_memory_moves() {
+        let (mut attention, known) = (settled(1), known(&[7], &[]));
+        let mut seen =
+            |second, memory| tick_of(&mut attention, occasion(second), (&[7], Some(memory)), &known);
+        assert_eq!(
+            [seen(1, 1), seen(4, 1), seen(5, 1), seen(6, 1)].map(|(_, asked)| asked),
+            [false, false, true, false]
+        );
+        assert_eq!(seen(7, 2), (COMPUTE, true));
+        assert_eq!(seen(8, 2), (NONE, true), "the graphics list is of other memory");
+        assert_eq!(seen(9, 3), (NONE, true), "he allocates: the list waits");
+        assert_eq!(seen(10, 3), (COMPUTE, true));
+        assert_eq!(seen(60, 3), (BOTH, true));
+        assert_eq!(seen(61, 3), (NONE, false));
+    }
+
+    #[test]
+    fn samples_that_are_shown_or_name_strangers_do_not_rest() {
+        let (mut attention, known) = (settled(1), known(&[7], &[]));
+        let shown = Occasion { shown: true, ..occasion(1) };
+        assert!(tick_of(&mut attention, shown, (&[7], Some(1)), &known).1);
+        assert!(!tick_of(&mut attention, occasion(2), (&[7], Some(1)), &known).1);
+        tick_of(&mut attention, occasion(5), (&[7, 8], Some(1)), &known);
+        assert!(tick_of(&mut attention, occasion(6), (&[7], Some(1)), &known).1);
+    }
+
+    #[test]
+    fn where_presence_decides_or_samples_cannot_tell_every_move_of_memory_is_followed() {
+        for deaf in [false, true] {
+            let mut attention = settled(1);
+            attention.presence = !deaf;
+            attention.stretch(8);
+            let known = known(&[7, 8], &[]);
+            let mut look = |second, memory| {
+                let occasion = Occasion { gives_samples: !deaf, ..occasion(second) };
+                tick_of(&mut attention, occasion, (&[], Some(memory)), &known).0.compute
+            };
+            assert_eq!([1, 2, 2, 3].map(|memory| look(memory + 10, memory)), [false, true, false, true]);
+            assert!(look(15, 3), "one may have taken another's place");
+        }
+    }
+
+    #[test]
+    fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
+        let mut attention = Attention::new(false);
+        let nobody = known(&[], &[]);
+        let mut look = |second| tick_of(&mut attention, occasion(second), (&[], None), &nobody).0.compute;
+        assert!((1..20).all(&mut look));
         let mut attention = Attention::new(true);
         attention.stretch(8);
         let known = known(&[7], &[]);
-        assert!((1..20).all(|second| tick(&mut attention, second, &[7], &known).compute));
-    }
-
-    #[test]
-    fn a_stretched_list_lets_turns_go_by_but_not_a_newcomer() {
-        let mut attention = Attention::new(false);
-        attention.stretch(4);
-        let known = known(&[7], &[]);
-        let looks = (1..=120).filter(|second| tick(&mut attention, *second, &[7], &known).compute).count();
-        assert_eq!(looks, 6);
-        assert_eq!(tick(&mut attention, 121, &[7, 8], &known), COMPUTE);
+        let mut look = |second| tick_of(&mut attention, occasion(second), (&[7], None), &known).0.compute;
+        assert!((1..20).all(&mut look));
     }
 
     #[test]
     fn a_list_that_failed_for_now_is_asked_for_again_alone() {
-        let mut attention = Attention::new(false);
+        let mut attention = settled(1);
         let failed = Known { compute: None, ..known(&[], &[9]) };
         assert_eq!(tick(&mut attention, 1, &[], &failed), COMPUTE);
     }

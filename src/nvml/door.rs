@@ -204,6 +204,11 @@ impl Door {
         self.spent
     }
 
+    /// How many calls there were since the last look.
+    pub(super) fn made(&self) -> usize {
+        self.calls.len()
+    }
+
     /// The calls since the last look.
     pub(super) fn take_calls(&mut self) -> Vec<CallTime> {
         std::mem::take(&mut self.calls)

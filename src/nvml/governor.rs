@@ -2,16 +2,16 @@
 //!
 //! In goes what each part of a tick cost; out comes how far the slow tier, the medium tier and the process
 //! lists are stretched, in that order. The fast tier is what the account integrates and is never stretched:
-//! sampling changes how exact an account is, never by which rule it is made. It calls no driver and reads no
-//! clock.
+//! sampling changes how exact an account is, never by which rule it is made. Calls of all GPUs wait for one lock,
+//! so the share is the node's, and a lane is told its part. It calls no driver and reads no clock.
 
 use std::collections::VecDeque;
 
 use crate::model::frame::Tier;
 use crate::model::{Nanoseconds, Stretch};
 
-/// The share of wall time that a lane may spend inside the driver unless it is told otherwise, in millionths:
-/// calls take a lock that tenants' own calls wait for.
+/// The share of wall time that a node's lanes may spend inside the driver unless they are told otherwise, in
+/// millionths: calls take a lock that tenants' own calls wait for.
 pub(super) const SHARE: u32 = 5_000;
 
 /// Costs are means over this time.
@@ -24,9 +24,11 @@ const JUDGED_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
 /// after the last change: or a cost near the limit would change the intervals at every look.
 const RELAXED: u64 = 70;
 
-/// Each of the three is stretched by 2, 4, 8 before the next one begins.
-const STEPS_EACH: u32 = 3;
-const LAST_STEP: u32 = 3 * STEPS_EACH;
+/// Each is stretched by 2, 4, 8 before the next one begins, the medium tier by 16, too.
+const SLOW_STEPS: u32 = 3;
+const MEDIUM_STEPS: u32 = 4;
+const LIST_STEPS: u32 = 3;
+const LAST_STEP: u32 = SLOW_STEPS + MEDIUM_STEPS + LIST_STEPS;
 
 /// Time inside the driver in one tick, by what it was spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub(super) struct Spent {
 /// One lane's governor.
 pub(super) struct Governor {
     share: u64,
+    /// Whether the share is another than at the last judgement.
+    is_new: bool,
     step: u32,
     begun: Option<Nanoseconds>,
     judged: Nanoseconds,
@@ -75,6 +79,7 @@ impl Governor {
     pub(super) fn new(share: u64) -> Self {
         Self {
             share,
+            is_new: false,
             step: 0,
             begun: None,
             judged: Nanoseconds(0),
@@ -86,6 +91,12 @@ impl Governor {
             slow_costs: Costs::default(),
             lists: Costs::default(),
         }
+    }
+
+    /// Allows another share from now on: what things cost is known already.
+    pub(super) fn allow(&mut self, share: u64) {
+        self.is_new |= self.share != share;
+        self.share = share;
     }
 
     /// What is in force.
@@ -120,6 +131,7 @@ impl Governor {
         }
         self.judged = now;
         let step = self.judge(now);
+        self.is_new = false;
         if step == self.step {
             return None;
         }
@@ -128,10 +140,11 @@ impl Governor {
         Some(self.stretch())
     }
 
-    /// The step to be on: up as far as needed, down one at a time.
+    /// The step to be on: up as far as needed, down one at a time; under a new share at once to where it fits.
     fn judge(&self, now: Nanoseconds) -> u32 {
-        if self.needs(self.step) > self.share {
-            return (self.step..=LAST_STEP).find(|step| self.needs(*step) <= self.share).unwrap_or(LAST_STEP);
+        if self.is_new || self.needs(self.step) > self.share {
+            let first = if self.is_new { 0 } else { self.step };
+            return (first..=LAST_STEP).find(|step| self.needs(*step) <= self.share).unwrap_or(LAST_STEP);
         }
         let settled = now.0.saturating_sub(self.changed.0) >= MINUTE.0;
         match self.step.checked_sub(1) {
@@ -153,8 +166,12 @@ impl Governor {
 }
 
 fn stretch(step: u32) -> Stretch {
-    let factor = |before: u32| 1 << step.saturating_sub(before * STEPS_EACH).min(STEPS_EACH);
-    Stretch { slow: factor(0), medium: factor(1), lists: factor(2) }
+    let factor = |before: u32, steps: u32| 1 << step.saturating_sub(before).min(steps);
+    Stretch {
+        slow: factor(0, SLOW_STEPS),
+        medium: factor(SLOW_STEPS, MEDIUM_STEPS),
+        lists: factor(SLOW_STEPS + MEDIUM_STEPS, LIST_STEPS),
+    }
 }
 
 impl Turn {
@@ -234,14 +251,14 @@ mod tests {
         assert!(slow == 8 && medium > 1 && lists == 1, "{:?}", governor.stretch());
         run(&mut governor, 600, 300, &Load(1_000, 30_000, 300_000, 40_000));
         let Stretch { medium, slow, lists } = governor.stretch();
-        assert!(slow == 8 && medium == 8 && lists > 1, "{:?}", governor.stretch());
+        assert!(slow == 8 && medium == 16 && lists > 1, "{:?}", governor.stretch());
     }
 
     #[test]
     fn what_the_fast_tier_costs_is_spent_whatever_is_stretched() {
         let mut governor = Governor::new(SHARE.into());
         run(&mut governor, 0, 600, &Load(20_000, 10, 10, 10));
-        assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 8, lists: 8 });
+        assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 16, lists: 8 });
         assert_eq!(governor.turn(Nanoseconds::from_seconds(600), [true, false, false]), [true, false, false]);
     }
 
@@ -257,6 +274,19 @@ mod tests {
         let mut governor = Governor::new(SHARE.into());
         let changes = run(&mut governor, 0, 3_600, &Load(1_000, 21_000, 10, 0));
         assert!(changes.len() <= 1, "{changes:?}");
+    }
+
+    #[test]
+    fn a_new_share_is_followed_at_once_by_what_things_are_known_to_cost() {
+        let mut governor = Governor::new(SHARE.into());
+        let load = Load(500, 500, 5_000, 5_000);
+        run(&mut governor, 0, 300, &load);
+        governor.allow(u64::from(SHARE) / 8);
+        run(&mut governor, 300, 10, &load);
+        let eighth = governor.stretch();
+        assert!(eighth > Stretch::default(), "{eighth:?}");
+        governor.allow(SHARE.into());
+        assert_eq!(run(&mut governor, 310, 10, &load), [Stretch::default()]);
     }
 
     #[test]

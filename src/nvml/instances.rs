@@ -174,6 +174,11 @@ impl Instance {
         &self.identity
     }
 
+    /// Its handle, if its GPU instance is read through it.
+    pub(super) fn device(&self) -> Option<Handle> {
+        self.first.then_some(self.handle)
+    }
+
     /// Whether its activity can be read.
     pub(super) fn has_pair(&self) -> bool {
         self.gpm.is_some()

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::activity::{Activity, put_all};
-use super::attention::Signs;
+use super::attention::{Occasion, Signs};
 use super::calls;
 use super::door::{CallSlot, Door};
 use super::governor::{Governor, SHARE, Spent};
@@ -30,6 +30,10 @@ use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSam
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
 const LAST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
+/// Calls in a tick in which only the fast tier is due, and more for each MIG instance.
+const MOST_CALLS: usize = 8;
+const MOST_CALLS_OF_INSTANCE: usize = 3;
+
 /// What reads one GPU.
 pub struct Lane {
     found: Found,
@@ -42,8 +46,6 @@ pub struct Lane {
     patience: Nanoseconds,
     /// Whether presence decides who holds.
     presence: bool,
-    /// The share of wall time that it may spend inside the driver, in millionths.
-    driver_share: u32,
     governor: Governor,
     /// GPM's metrics that were refused alone, and whether the plan was made without knowing that.
     refused: BTreeSet<u32>,
@@ -71,7 +73,6 @@ impl Lane {
             review: None,
             patience: FIRST_REVIEW,
             presence: false,
-            driver_share: SHARE,
             governor: Governor::new(SHARE.into()),
             refused: BTreeSet::new(),
             outdated: false,
@@ -120,11 +121,11 @@ impl Lane {
             None => self.compile()?,
         };
         // A new plan has read nothing yet.
-        let due = if self.tiers == [None; 3] { [true; 3] } else { turn };
+        let (due, turn) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, turn) };
         let begun = self.door.clock().now();
         self.door.take_heard();
-        let spent = self.read(&mut plan, due, begun);
-        let present = self.look(&plan, due, begun);
+        let spent = self.read(&mut plan, turn, begun);
+        let present = self.look(&plan, (due, turn), begun);
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
@@ -147,8 +148,8 @@ impl Lane {
         Ok(frame)
     }
 
-    /// Reads as the configuration says from the next tick on: another level takes a new plan, presence and the
-    /// driver's share begin anew what follows from them.
+    /// Reads as the configuration says from the next tick on: another level takes a new plan, presence begins
+    /// anew what follows from it. `driver_share` is this lane's part, in millionths of wall time.
     pub fn follow(&mut self, level: Level, presence: bool, driver_share: u32) {
         if self.level != level {
             self.level = level;
@@ -159,10 +160,7 @@ impl Lane {
             self.lists = Lists::new(presence, ListForm::Third);
             self.forget_plan();
         }
-        if self.driver_share != driver_share {
-            self.driver_share = driver_share;
-            self.governor = Governor::new(driver_share.into());
-        }
+        self.governor.allow(driver_share.into());
     }
 
     /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.
@@ -301,22 +299,45 @@ impl Lane {
         }
     }
 
-    /// Who is there: activity per process in every tick, lists when they are due.
-    fn look(&mut self, plan: &Plan, due: [bool; 3], begun: Stamp) -> Present {
+    /// Who is there: activity per process and lists, each when it is due.
+    fn look(&mut self, plan: &Plan, (due, turn): ([bool; 3], [bool; 3]), begun: Stamp) -> Present {
         let all = self.door.spent();
-        let samples = self.processes.samples(&mut self.door, plan.device, begun.utc);
-        let [_, medium, slow] = due;
-        let busy = self.activity.is_busy(&self.readings);
-        let signs = Signs { now: begun.boottime, medium, slow, samples: samples.as_deref().ok(), busy };
+        let occasion = Occasion {
+            now: begun.boottime,
+            medium: due[Tier::Medium as usize],
+            slow: due[Tier::Slow as usize],
+            read: turn[Tier::Medium as usize],
+            gives_samples: self.processes.may_tell(),
+            shown: self.level == Level::Full,
+            busy: self.activity.is_busy(plan, &self.readings),
+        };
+        let tier = occasion.read || occasion.slow;
+        // Samples and a list come after memory: a tick without room for all three goes by the list alone.
+        let has_room = tier || self.room(plan) > plan.devices().count() + 1;
+        let asked = self.lists.weigh((&mut self.door, plan.devices()), &occasion, begun, has_room);
+        let samples = if asked || !occasion.gives_samples {
+            self.processes.samples(&mut self.door, plan.device, begun.utc)
+        } else {
+            self.processes.rest(begun.utc);
+            Ok(Vec::new())
+        };
+        let signs = Signs { occasion, samples: samples.as_deref().ok().filter(|_| asked) };
         let before = self.door.spent();
         // Told at every look: neither lists nor a governor that begin anew know of one another.
         self.lists.attention().stretch(self.governor.stretch().lists);
-        self.lists.look(&mut self.door, plan.device, &signs, begun);
+        let room = if tier { usize::MAX } else { self.room(plan) };
+        self.lists.look((&mut self.door, plan.device), &signs, begun, room);
         let lists = since(&self.door, before);
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
         let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
         Present { samples, lists, fast }
+    }
+
+    /// The calls that a fast tick has left.
+    fn room(&self, plan: &Plan) -> usize {
+        let most = MOST_CALLS + MOST_CALLS_OF_INSTANCE * plan.instances.len();
+        most.saturating_sub(self.door.made())
     }
 
     /// Stays within the share of driver time. What cannot be stretched counts as fast.

@@ -2,17 +2,18 @@
 //! `attention` says so, and kept in between.
 //!
 //! Clients of MPS stand on a list of their own, under their own pids (Volta and later). It is asked with the
-//! graphics list, which is seldom; where it names somebody, with the compute list.
+//! graphics list, which is seldom; where it names somebody, with the compute list. A list for which a fast tick
+//! has no room waits for the next one: samples attribute meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::attention::{Attention, Known, Signs};
+use super::attention::{Attention, Known, Look, Occasion, Signs};
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask, more_room};
 use super::quirks::ListForm;
-use crate::model::{Absence, Bytes, GpuProcess, ProcessSample, Rejection, Stamp};
+use crate::model::{Absence, Bytes, GpuProcess, Rejection, Stamp};
 
 /// More processes than any GPU runs: a driver that asks for more answers garbage.
 pub(super) const MOST: usize = 65_536;
@@ -55,6 +56,8 @@ pub(super) struct Lists {
     attention: Attention,
     merged: Result<Arc<[GpuProcess]>, Absence>,
     listed: Option<Stamp>,
+    /// When it was last known that the compute list is as it was: taken, or memory did not move.
+    confirmed: Option<Stamp>,
 }
 
 // SAFETY: the buffer is plain memory that the driver writes only during a call.
@@ -72,6 +75,7 @@ impl Lists {
             attention: Attention::new(presence),
             merged: Err(Absence::NotYet),
             listed: None,
+            confirmed: None,
         }
     }
 
@@ -80,35 +84,68 @@ impl Lists {
         &mut self.attention
     }
 
+    /// Reads memory in use where that may tell who came or went and the tick has room, `devices` being what has
+    /// memory of its own; whether samples are to be asked for.
+    pub(super) fn weigh(
+        &mut self,
+        (door, devices): (&mut Door, impl Iterator<Item = Handle>),
+        occasion: &Occasion,
+        at: Stamp,
+        has_room: bool,
+    ) -> bool {
+        let known = self.known();
+        self.attention.memory().pass();
+        if has_room && self.attention.needs_memory(occasion, &known) {
+            self.attention.memory().read(door, devices);
+        }
+        let memory = self.attention.memory();
+        if memory.is_known() && !memory.moved() {
+            self.confirmed = Some(at);
+        }
+        self.attention.needs_samples(occasion, &known)
+    }
+
     /// All processes with a context, by pid, as last listed, and when that was.
     pub(super) fn get(&self) -> (Result<Arc<[GpuProcess]>, Absence>, Option<Stamp>) {
         (self.merged.clone(), self.listed)
     }
 
-    /// Whether the list is of that moment and names nobody.
+    /// Whether it is known of that moment that the list names nobody.
     pub(super) fn is_deserted(&self, at: Stamp) -> bool {
-        self.listed == Some(at) && self.merged.as_ref().is_ok_and(|list| list.is_empty())
+        self.confirmed == Some(at) && self.merged.as_ref().is_ok_and(|list| list.is_empty())
     }
 
-    /// Asks for the lists that are due.
-    pub(super) fn look(&mut self, door: &mut Door, device: Handle, signs: &Signs<'_>, at: Stamp) {
-        let samples: &[ProcessSample] = signs.samples.unwrap_or_default();
+    /// Asks for the lists that are due, for at most so many calls: what has no room waits for the next tick.
+    pub(super) fn look(
+        &mut self,
+        (door, device): (&mut Door, Handle),
+        signs: &Signs<'_>,
+        at: Stamp,
+        mut room: usize,
+    ) {
         let mut look = self.attention.look(signs, &self.known());
-        if look.compute {
+        let has_clients = self.mps.as_ref().is_ok_and(|clients| !clients.is_empty());
+        let has_room = look.compute && take(&mut room, 1 + usize::from(has_clients));
+        let compute = look.compute && (has_room || self.attention.cannot_wait());
+        if compute {
             self.compute = self.list(door, device, Kind::Compute);
-            if self.mps.as_ref().is_ok_and(|clients| !clients.is_empty()) {
+            if has_clients {
                 self.mps = self.list(door, device, Kind::Mps);
             }
-            self.listed = Some(at);
-            look.graphics |= self.attention.look_further(samples, &self.known());
+            (self.listed, self.confirmed) = (Some(at), Some(at));
+            look.graphics |= self.attention.look_further(signs.samples.unwrap_or_default(), &self.known());
         }
-        if look.graphics {
+        let graphics = look.graphics && take(&mut room, 2);
+        if graphics {
             self.graphics = self.list(door, device, Kind::Graphics);
             self.mps = self.list(door, device, Kind::Mps);
         }
-        if look.compute || look.graphics {
+        if compute || graphics {
             self.merged = merge([&self.compute, &self.graphics, &self.mps]).map(Into::into);
         }
+        self.attention.looked(Look { compute, graphics });
+        self.attention
+            .postpone(Look { compute: look.compute && !compute, graphics: look.graphics && !graphics });
         let known = self.known();
         self.attention.settle(signs, &known);
     }
@@ -207,6 +244,13 @@ const _: () = assert!(
     size_of::<sys::nvmlProcessInfo_v2_t>() == size_of::<sys::nvmlProcessInfo_t>()
         && align_of::<sys::nvmlProcessInfo_v2_t>() == align_of::<sys::nvmlProcessInfo_t>()
 );
+
+/// Takes so many calls out of the room that is left, if there is enough.
+fn take(room: &mut usize, calls: usize) -> bool {
+    let left = room.checked_sub(calls);
+    *room = left.unwrap_or(*room);
+    left.is_some()
+}
 
 /// The first form, which knows no instances: drivers before 460.
 fn short(door: &mut Door, Handle(device): Handle, kind: Kind) -> List {

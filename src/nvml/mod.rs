@@ -16,6 +16,7 @@ mod counters;
 mod door;
 mod events;
 mod fields;
+mod footprint;
 mod governor;
 mod gpm;
 mod identity;

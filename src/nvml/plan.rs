@@ -130,6 +130,12 @@ impl Plan {
         }
     }
 
+    /// What has memory of its own: the GPU, or each of its instances.
+    pub(super) fn devices(&self) -> impl Iterator<Item = Handle> {
+        let whole = (!self.identity.mig).then_some(self.device);
+        whole.into_iter().chain(self.instances.iter().filter_map(Instance::device))
+    }
+
     fn pairs(&self) -> usize {
         self.instances.iter().filter(|instance| instance.has_pair()).count()
     }

@@ -19,8 +19,11 @@ pub(super) struct Processes {
     last_seen: u64,
     /// The length of a window, once the driver has told several samples of one process in one answer.
     spacing: Option<u64>,
-    /// Why the driver will never tell, as on a MIG parent.
+    /// How far the newest sample was behind the host's clock when it came, in microseconds.
+    lag: u64,
+    /// Why the driver will never tell, as on a MIG parent, and whether it did not at the last look.
     refused: Option<Absence>,
+    failed: bool,
 }
 
 // SAFETY: the buffers are plain memory that the driver writes only during a call.
@@ -37,7 +40,14 @@ const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizati
 
 impl Processes {
     pub(super) fn new() -> Self {
-        Self { samples: vec![NO_SAMPLE; 32], last_seen: 0, spacing: None, refused: None }
+        Self {
+            samples: vec![NO_SAMPLE; 32],
+            last_seen: 0,
+            spacing: None,
+            lag: SECOND,
+            refused: None,
+            failed: false,
+        }
     }
 
     /// Asks again what was refused for good: the GPU was planned anew.
@@ -45,16 +55,38 @@ impl Processes {
         self.refused = None;
     }
 
+    /// Whether samples can be counted on.
+    pub(super) fn may_tell(&self) -> bool {
+        self.refused.is_none() && !self.failed
+    }
+
+    /// Lets a tick go by without asking: what was done in it is known, and weighs nothing in the next answer.
+    pub(super) fn rest(&mut self, now: Utc) {
+        self.last_seen = self.last_seen.max((now.0 / 1_000).saturating_sub(self.lag));
+    }
+
     /// Utilization samples that are new since the last look. Nothing ran: an empty list.
     pub(super) fn samples(
         &mut self,
         door: &mut Door,
-        Handle(device): Handle,
+        device: Handle,
         now: Utc,
     ) -> Result<Vec<ProcessSample>, Absence> {
         if let Some(absence) = self.refused {
             return Err(absence);
         }
+        let answer = self.ask(door, device, now);
+        self.failed = answer.is_err();
+        self.refused = answer.as_ref().err().copied().filter(|absence| absence.is_permanent());
+        answer
+    }
+
+    fn ask(
+        &mut self,
+        door: &mut Door,
+        Handle(device): Handle,
+        now: Utc,
+    ) -> Result<Vec<ProcessSample>, Absence> {
         let now = now.0 / 1_000;
         // At first, since from the beginning the answer would be a long average over everything buffered; and
         // after the clock was set back, or nothing would be new until it has caught up.
@@ -75,11 +107,7 @@ impl Processes {
                     };
                     self.samples.resize(room, NO_SAMPLE);
                 }
-                Err(refusal) => {
-                    let absence = Absence::from(refusal);
-                    self.refused = absence.is_permanent().then_some(absence);
-                    return Err(absence);
-                }
+                Err(refusal) => return Err(refusal.into()),
             }
         };
         let answer = &self.samples[..count];
@@ -88,6 +116,9 @@ impl Processes {
         door.reject(Rejection::Sample, garbage as u64);
         let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
         self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
+        if !believed.is_empty() {
+            self.lag = now.saturating_sub(self.last_seen).min(SECOND);
+        }
         self.spacing = spacing(&believed).or(self.spacing);
         Ok(weigh(&believed, since, self.spacing))
     }

@@ -8,19 +8,22 @@ use crate::world::{World, calls, is_due};
 const MOST_PER_FAST_TICK: usize = 8;
 const MOST_PER_INSTANCE: usize = 3;
 
-/// A minute of a board on which three processes work; one of them is gone every other ten seconds.
-fn minute(board: &str, decoder: f64) -> Vec<Frame> {
+/// A minute of a GPU on which three processes work; one of them comes and goes every twenty seconds, in ticks of
+/// the fast tier.
+fn minute(gpu: &str, video: &str) -> Vec<Frame> {
     let scenario = format!(
-        r#"{{"cycle_seconds": 20, "gpus": [{{"profile": "{board}"}}], "processes": [
-            {{"pid": 11, "gpu": 0, "phases": [{{"from": 0, "to": 20, "demand": 0.5, "memory_bytes": 1073741824,
-                "decoder": {decoder}}}]}},
+        r#"{{"cycle_seconds": 20, "gpus": [{{{gpu}}}], "processes": [
+            {{"pid": 11, "gpu": 0, "phases": [{{"from": 0, "to": 20, "demand": 0.5, "memory_bytes": 1073741824{video}}}]}},
             {{"pid": 12, "gpu": 0, "phases": [{{"from": 0, "to": 20, "demand": 0.3, "memory_bytes": 1073741824}}]}},
-            {{"pid": 13, "gpu": 0, "phases": [{{"from": 0, "to": 10, "demand": 0.3, "memory_bytes": 1073741824}}]}}]}}"#
+            {{"pid": 13, "gpu": 0, "phases": [{{"from": 2.2, "to": 12.4, "demand": 0.3, "memory_bytes": 1073741824}}]}}]}}"#
     );
     let mut world = World::new(&scenario, false);
     world.tick();
     world.run(60)
 }
+
+const H100: &str = r#""profile": "h100""#;
+const DECODER: &str = r#", "decoder": 0.5"#;
 
 /// The most and the mean of calls in ticks in which only the fast tier was read, and the mean of all ticks.
 fn counts(frames: &[Frame]) -> (usize, f64, f64) {
@@ -36,11 +39,16 @@ fn counts(frames: &[Frame]) -> (usize, f64, f64) {
 
 #[test]
 fn no_fast_tick_of_a_whole_gpu_makes_more_than_eight_calls() {
-    for (board, decoder) in [("h100", 0.0), ("h100", 0.5), ("l4", 0.0), ("l4", 0.5), ("a100", 0.0)] {
-        let frames = minute(board, decoder);
+    let all = r#", "encoder": 0.5, "decoder": 0.5, "jpeg": 0.5, "ofa": 0.5"#;
+    let (l4, a100) = (r#""profile": "l4""#, r#""profile": "a100""#);
+    let accounted = r#""profile": "a100", "accounting": true"#;
+    for (gpu, video) in
+        [(H100, ""), (H100, DECODER), (H100, all), (l4, ""), (l4, DECODER), (a100, ""), (accounted, "")]
+    {
+        let frames = minute(gpu, video);
         let (most, fast, all) = counts(&frames);
-        println!("{board}, decoder {decoder}: most {most}, mean {fast:.2}, with other tiers {all:.2}");
-        assert!(most <= MOST_PER_FAST_TICK, "{board}: {most}, {:?}", calls(&frames));
+        println!("{gpu}{video}: most {most}, mean {fast:.2}, with other tiers {all:.2}");
+        assert!(most <= MOST_PER_FAST_TICK, "{gpu}{video}: {most}, {:?}", calls(&frames));
     }
 }
 
@@ -66,8 +74,8 @@ fn a_mig_instance_adds_three_calls_at_most() {
 
 #[test]
 fn resting_video_engines_are_asked_every_fifth_tick_and_working_ones_in_each() {
-    let resting = calls(&minute("h100", 0.0));
-    let working = calls(&minute("h100", 0.5));
+    let resting = calls(&minute(H100, ""));
+    let working = calls(&minute(H100, DECODER));
     assert_eq!(resting["nvmlDeviceGetDecoderUtilization"], 12, "{resting:?}");
     assert_eq!(resting["nvmlDeviceGetEncoderUtilization"], 12, "{resting:?}");
     assert!(working["nvmlDeviceGetDecoderUtilization"] >= 59, "{working:?}");
@@ -75,7 +83,7 @@ fn resting_video_engines_are_asked_every_fifth_tick_and_working_ones_in_each() {
 
 #[test]
 fn where_gpm_tells_activity_the_plain_call_has_its_turn_with_the_medium_tier() {
-    let calls = calls(&minute("h100", 0.0));
+    let calls = calls(&minute(H100, ""));
     assert_eq!(calls["nvmlDeviceGetUtilizationRates"], 12, "{calls:?}");
     assert_eq!(calls["nvmlGpmSampleGet"], 60, "{calls:?}");
 }

@@ -56,8 +56,9 @@ fn with_delays_of_a_real_driver_the_dear_calls_are_few() {
     world.faults(REALISTIC);
     let frames = world.run(60);
     let calls = calls(&frames);
-    assert!(calls["nvmlDeviceGetComputeRunningProcesses_v3"] <= 13, "{calls:?}");
-    assert!(calls["nvmlDeviceGetGraphicsRunningProcesses_v3"] <= 2, "{calls:?}");
+    let count = |function| calls.get(function).copied().unwrap_or(0);
+    assert!(count(COMPUTE) <= 1, "{calls:?}");
+    assert!(count("nvmlDeviceGetGraphicsRunningProcesses_v3") <= 1, "{calls:?}");
     // A busy machine sleeps longer than it is told to: the share is told, not judged.
     let inside: u64 = frames.iter().flat_map(|frame| &frame.calls).map(|call| call.took.0).sum();
     println!("inside the driver: {:.3} % of wall time", inside as f64 / 60e9 * 100.0);
@@ -68,25 +69,47 @@ const HOPELESS: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms": 
 
 const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 
+/// Two processes, of which one allocates or frees every 5 s.
+fn churn() -> String {
+    let phase = |turn: u32| {
+        let memory = (1 + turn % 2) << 30;
+        format!(
+            r#"{{"from": {}, "to": {}, "demand": 0.5, "memory_bytes": {memory}}}"#,
+            turn * 5,
+            (turn + 1) * 5
+        )
+    };
+    let phases: Vec<String> = (0..200).map(phase).collect();
+    format!(
+        r#"{{"cycle_seconds": 1000, "gpus": [{{"profile": "h100"}}], "processes": [
+            {{"pid": 11, "gpu": 0, "phases": [{}]}},
+            {{"pid": 12, "gpu": 0, "phases": [{{"from": 0, "to": 1000, "demand": 0.5, "memory_bytes": 1073741824}}]}}]}}"#,
+        phases.join(", ")
+    )
+}
+
 #[test]
-fn lists_stay_stretched_under_a_new_plan() {
-    let mut world = World::new(WORK, false);
+fn lists_stay_stretched_under_a_new_plan_and_come_every_minute_all_the_same() {
+    let mut world = World::new(&churn(), false);
     world.faults(HOPELESS);
     world.run(75);
     world.plan_anew();
-    let frames = world.run(200);
+    let frames = world.run(240);
     assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
     let lists = calls(&frames)[COMPUTE];
-    assert!(lists <= 3, "{lists} lists in 200 s");
+    assert!((5..=12).contains(&lists), "{lists} lists in 240 s");
+    let age = |frame: &gpumeter::model::Frame| frame.begun.since(frame.listed.unwrap()).0 / 1_000_000_000;
+    assert!(frames.iter().all(|frame| age(frame) <= 60));
 }
 
 #[test]
 fn lists_come_back_with_a_larger_share() {
-    let mut world = World::new(WORK, false);
+    let mut world = World::new(&churn(), false);
     world.faults(HOPELESS);
     world.run(75);
     world.faults("[]");
     world.share(1_000_000);
+    world.run(11);
     let lists = calls(&world.run(60))[COMPUTE];
-    assert!(lists >= 12, "{lists} lists in a minute");
+    assert!(lists >= 11, "{lists} lists in a minute");
 }

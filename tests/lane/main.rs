@@ -5,6 +5,7 @@
 mod activity;
 mod budget;
 mod counters;
+mod driver_time;
 mod governor;
 mod presence;
 mod quirks;

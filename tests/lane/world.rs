@@ -15,22 +15,36 @@ use tempfile::TempDir;
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
-/// One GPU, read every second; medium every 5 s, slow every minute.
+/// GPUs of one node, read every second; medium every 5 s, slow every minute.
 pub(crate) struct World {
     page: Arc<Page>,
-    lane: Lane,
+    lanes: Vec<Lane>,
     second: u64,
     /// Last: the library lies in it.
     directory: TempDir,
 }
 
 /// Half a percent, as by default.
-const DRIVER_SHARE: u32 = 5_000;
+pub(crate) const DRIVER_SHARE: u32 = 5_000;
+
+/// How a lane reads.
+struct Setting {
+    level: Level,
+    presence: bool,
+    lanes: u32,
+}
+
+const ALONE: Setting = Setting { level: Level::Full, presence: false, lanes: 1 };
 
 impl World {
     /// A node of the scenario and the lane of its first GPU, 10 s into the scenario.
     pub(crate) fn new(scenario: &str, presence: bool) -> Self {
-        Self::over(LIBRARY, scenario, presence, None)
+        Self::over(LIBRARY, scenario, &Setting { presence, ..ALONE }, None)
+    }
+
+    /// A node of the scenario, with so many lanes, as by default: each has its part of the driver's share.
+    pub(crate) fn node(scenario: &str, lanes: u32) -> Self {
+        Self::over(LIBRARY, scenario, &Setting { level: Level::Standard, lanes, ..ALONE }, None)
     }
 
     /// The same, taken down into a file from the scenario's beginning on.
@@ -44,7 +58,7 @@ impl World {
         };
         let to = Box::new(fs::File::create(file).unwrap());
         let recorder = Arc::new(Recorder::begin(to, &head, BOOTTIME).unwrap());
-        (Self::over(LIBRARY, scenario, false, Some(Arc::clone(&recorder))), recorder)
+        (Self::over(LIBRARY, scenario, &ALONE, Some(Arc::clone(&recorder))), recorder)
     }
 
     /// The same over a library that lacks functions: their names are blanked in it.
@@ -58,10 +72,10 @@ impl World {
             assert!(!places.is_empty(), "the library has no {function}");
             places.iter().for_each(|place| library[place + 1] = b'_');
         }
-        Self::over(&library, scenario, false, None)
+        Self::over(&library, scenario, &ALONE, None)
     }
 
-    fn over(library: &[u8], scenario: &str, presence: bool, recorder: Option<Arc<Recorder>>) -> Self {
+    fn over(library: &[u8], scenario: &str, setting: &Setting, recorder: Option<Arc<Recorder>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("libnvidia-ml.so.1");
         fs::write(&path, library).unwrap();
@@ -72,11 +86,15 @@ impl World {
         if let Some(recorder) = recorder {
             library.record(recorder);
         }
-        let slot = CallSlot::default();
-        let found = find(&library, 0, &slot, &clock).unwrap();
-        let mut lane = Lane::new(library, &found, slot, clock, Level::Full);
-        lane.follow(Level::Full, presence, DRIVER_SHARE);
-        Self { page, lane, second: 10, directory }
+        let lane = |index| {
+            let slot = CallSlot::default();
+            let found = find(&library, index, &slot, &clock).unwrap();
+            let mut lane = Lane::new(Arc::clone(&library), &found, slot, clock.clone(), setting.level);
+            lane.follow(setting.level, setting.presence, DRIVER_SHARE / setting.lanes);
+            lane
+        };
+        let lanes = (0..setting.lanes).map(lane).collect();
+        Self { page, lanes, second: 10, directory }
     }
 
     /// Scripts the driver's faults.
@@ -90,23 +108,44 @@ impl World {
 
     /// Lets the lane spend another share of wall time inside the driver.
     pub(crate) fn share(&mut self, millionths: u32) {
-        self.lane.follow(Level::Full, false, millionths);
+        self.lanes[0].follow(Level::Full, false, millionths);
     }
 
     /// Lets the lane plan anew.
     pub(crate) fn plan_anew(&mut self) {
-        self.lane.forget_plan();
+        self.lanes[0].forget_plan();
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// The next second's frame.
+    /// The next second's frame of the first GPU.
     pub(crate) fn tick(&mut self) -> Frame {
-        self.second += 1;
+        self.tick_all().swap_remove(0)
+    }
+
+    /// The next second's frames of all GPUs.
+    pub(crate) fn tick_all(&mut self) -> Vec<Frame> {
+        self.tick_every(1)
+    }
+
+    /// The frames of the next tick, so many seconds after the last.
+    pub(crate) fn tick_every(&mut self, seconds: u64) -> Vec<Frame> {
+        let before = self.second;
+        self.second += seconds;
         self.page.set(held(self.second)).unwrap();
-        self.lane.tick([true, self.second.is_multiple_of(5), self.second.is_multiple_of(60)]).unwrap()
+        let due = [1, 5, 60].map(|every| before / every != self.second / every);
+        self.lanes.iter_mut().map(|lane| lane.tick(due).unwrap()).collect()
+    }
+
+    /// The nanoseconds that all calls have taken by now, by function, where the scenario has realistic delays;
+    /// takes a tick, since what one took is written when the next one has begun.
+    pub(crate) fn owed(&mut self, seconds: u64) -> BTreeMap<String, u64> {
+        self.tick_every(seconds);
+        let calls: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(self.path("calls")).unwrap()).unwrap();
+        serde_json::from_value(calls["owed_ns"].clone()).unwrap()
     }
 
     /// The frames of so many seconds.

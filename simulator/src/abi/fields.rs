@@ -30,7 +30,7 @@ gpu_calls! {
         values.pointer()?;
         let count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(INVALID_ARGUMENT)?;
         if let Some(debt) = at.node.debt(Some(at.gpu.slot)) {
-            debt.fields(count);
+            at.node.report.owe("nvmlDeviceGetFieldValues", debt.fields(count));
         }
         for index in 0..count {
             let place = Out::at(values.pointer()?.wrapping_add(index));

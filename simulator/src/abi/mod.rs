@@ -117,7 +117,7 @@ fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<(Tem
         return Err(FUNCTION_NOT_FOUND);
     }
     if let Some(debt) = node.debt(slot) {
-        debt.call(function);
+        node.report.owe(function, debt.call(function));
     }
     let elapsed = || node.clock.now().elapsed;
     let call = Call { function, gpu: slot, seed: node.scenario.seed, number, elapsed: &elapsed };

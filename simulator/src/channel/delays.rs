@@ -23,21 +23,25 @@ const FIELD: i64 = 2_000;
 pub(crate) struct Debt(AtomicI64);
 
 impl Debt {
-    /// Owes what a function takes, and pays if it is enough.
-    pub(crate) fn call(&self, function: &str) {
-        self.owe(cost(function));
+    /// Owes what a function takes, and pays if it is enough; how many nanoseconds that were.
+    pub(crate) fn call(&self, function: &str) -> u64 {
+        self.owe(cost(function))
     }
 
-    /// Owes what the fields of a batch take beyond the batch itself.
-    pub(crate) fn fields(&self, count: usize) {
-        self.owe(FIELD.saturating_mul(i64::try_from(count.min(1_000)).unwrap_or(0)));
+    /// Owes what the fields of a batch take beyond the batch itself; how many nanoseconds that were.
+    pub(crate) fn fields(&self, count: usize) -> u64 {
+        self.owe(FIELD.saturating_mul(i64::try_from(count.min(1_000)).unwrap_or(0)))
     }
 
-    fn owe(&self, cost: i64) {
+    fn owe(&self, cost: i64) -> u64 {
         let owed = self.0.fetch_add(cost, Ordering::Relaxed).saturating_add(cost);
-        if owed < ENOUGH {
-            return;
+        if owed >= ENOUGH {
+            self.pay(owed);
         }
+        cost.unsigned_abs()
+    }
+
+    fn pay(&self, owed: i64) {
         // Who takes the debt sleeps for it; another thread begins anew.
         self.0.fetch_sub(owed, Ordering::Relaxed);
         let begun = Instant::now();

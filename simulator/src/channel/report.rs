@@ -57,6 +57,8 @@ pub(crate) struct Report {
     directory: PathBuf,
     written: Mutex<Option<Now>>,
     calls: Mutex<BTreeMap<&'static str, u64>>,
+    /// Nanoseconds by function, where calls take what real ones take.
+    owed: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Report {
@@ -65,7 +67,13 @@ impl Report {
             directory: directory.to_path_buf(),
             written: Mutex::new(None),
             calls: Mutex::new(BTreeMap::new()),
+            owed: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// Adds what calls of a function take.
+    pub(crate) fn owe(&self, function: &'static str, nanoseconds: u64) {
+        *lock(&self.owed).entry(function).or_insert(0) += nanoseconds;
     }
 
     /// Counts a call; tells how many there were with it.
@@ -100,6 +108,10 @@ impl Report {
         let mut counts = serde_json::Map::new();
         counts.insert("pid".to_owned(), std::process::id().into());
         counts.extend(calls.into_iter().map(|(function, count)| (function.to_owned(), count.into())));
+        let owed = lock(&self.owed).clone();
+        if !owed.is_empty() {
+            counts.insert("owed_ns".to_owned(), serde_json::json!(owed));
+        }
         self.replace("calls", serde_json::to_string(&counts));
     }
 
