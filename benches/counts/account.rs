@@ -67,7 +67,6 @@ fn frame(index: u32, seconds: u64) -> Frame {
         processes: Ok(pids.clone().map(process).collect()),
         listed: Some(stamp(seconds)),
         samples: Ok(pids.map(sample).collect()),
-        ended_processes: Vec::new(),
         stretch: Stretch::default(),
         rejected: Vec::new(),
         calls: Vec::new(),
