@@ -118,8 +118,20 @@ impl Node {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
         fs::write(root.path().join("etc/passwd"), "alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n").unwrap();
-        let directory = Directory::new(Host::at(root.path()), agent);
+        let directory = Directory::new(Host::at(root.path()), agent, 0);
         Self { root, directory }
+    }
+
+    /// One whose `/proc` passes for the real one, so that the kernel is asked for the end of its processes.
+    fn with_held(descriptors: usize) -> Self {
+        let mut node = Self::new(None);
+        let infos = node.root.path().join("proc/self/fdinfo");
+        fs::create_dir_all(&infos).unwrap();
+        for number in 0..512 {
+            fs::write(infos.join(number.to_string()), format!("NSpid:\t{}\n", std::process::id())).unwrap();
+        }
+        node.directory = Directory::new(Host::at(node.root.path()), None, descriptors);
+        node
     }
 
     fn start(&self, pid: u32, start_time: u64, uid: u32, cgroup: &str) {
@@ -165,6 +177,72 @@ fn a_reused_pid_that_cannot_be_read_is_nobodys() {
     node.start(7, 200, 1001, "/");
     fs::write(node.root.path().join("proc/7/status"), "").unwrap();
     assert_eq!(whose(&node.refresh(&[7], 2), 7), None);
+}
+
+/// A process that ends when it is dropped.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start() -> (Self, u32) {
+        let child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        (Self(child), pid)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_ended() {
+    let mut node = Node::with_held(8);
+    let (child, pid) = Child::start();
+    node.start(pid, 100, 1000, "/");
+    assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"));
+    // The kernel gives the pid to nobody else while it is held; only a tree can say so.
+    node.start(pid, 200, 1001, "/");
+    assert_eq!(whose(&node.refresh(&[pid], 2), pid), Some("user:alice"));
+    drop(child);
+    assert_eq!(whose(&node.refresh(&[pid], 3), pid), Some("user:bob"));
+}
+
+#[test]
+fn who_could_not_be_read_when_it_was_held_is_not_taken_for_who_it_was() {
+    let mut node = Node::with_held(1);
+    let (child, first) = Child::start();
+    // Any process that runs stands for the one that took the pid.
+    let own = std::process::id();
+    for pid in [first, own] {
+        node.start(pid, 100, 1000, "/");
+    }
+    node.refresh(&[first], 1);
+    node.refresh(&[first, own], 2);
+    drop(child);
+    node.end(own);
+    assert_eq!(whose(&node.refresh(&[own], 3), own), Some("user:alice"), "unreadable for a moment");
+    node.start(own, 200, 1001, "/");
+    assert_eq!(whose(&node.refresh(&[own], 4), own), Some("user:bob"));
+}
+
+#[test]
+fn processes_above_the_number_of_descriptors_are_read_in_every_round() {
+    let mut node = Node::with_held(1);
+    let (_one, first) = Child::start();
+    let (_other, second) = Child::start();
+    for pid in [first, second] {
+        node.start(pid, 100, 1000, "/");
+    }
+    node.refresh(&[first], 1);
+    node.refresh(&[first, second], 2);
+    for pid in [first, second] {
+        node.start(pid, 200, 1001, "/");
+    }
+    let identities = node.refresh(&[first, second], 3);
+    assert_eq!([first, second].map(|pid| whose(&identities, pid)), [Some("user:alice"), Some("user:bob")]);
 }
 
 #[test]

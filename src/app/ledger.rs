@@ -76,6 +76,7 @@ pub(super) struct Running {
 impl Running {
     /// Waits until what was queued is on disk.
     pub(super) fn close(self, longest: Duration) {
+        self.queue.close();
         if !self.thread.wait(longest) {
             tracing::error!("the ledger did not close in time; at most the last tick is lost");
         }
@@ -123,7 +124,7 @@ pub(super) fn start(
 }
 
 fn keep(mut ledger: Ledger, mut prices: Prices, (queue, status): (&Queue, &LedgerStatus), shared: &Shared) {
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const PATIENCE: Duration = Duration::from_secs(1);
     loop {
         // Read before taking: what was offered before the call is still taken.
         let stopping = shared.stop.is_called();

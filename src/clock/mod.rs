@@ -39,8 +39,8 @@ impl Clock {
 
     /// Waits until the boot clock shows `moment`; false if `stop` was called first.
     ///
-    /// `beat` is called each time the wait is looked at, at least every 250 ms of real time, so that a
-    /// waiter on a clock that is held still can be told from one that is stuck.
+    /// `beat` is called each time the wait is looked at, at least every second of real time, so that a waiter on
+    /// a clock that is held still can be told from one that is stuck.
     pub fn wait_until(&self, moment: Nanoseconds, stop: &Stop, mut beat: impl FnMut()) -> bool {
         loop {
             beat();
@@ -55,11 +55,14 @@ impl Clock {
     }
 
     fn nap(&self, left: Nanoseconds) -> Duration {
-        const LONGEST: Duration = Duration::from_millis(250);
+        // A page may be set to another time or speed meanwhile; the system's boot clock runs ahead of the wait
+        // while the machine is suspended, and is looked at again soon after.
+        const LONGEST: Duration = Duration::from_secs(1);
+        const LONGEST_OF_PAGE: Duration = Duration::from_millis(250);
         match self {
             Self::System => left.duration().min(LONGEST),
             Self::Page(page) => {
-                page.real_time(left).map_or(PAGE_LOOK, |real| real.clamp(PAGE_LOOK / 50, LONGEST))
+                page.real_time(left).map_or(PAGE_LOOK, |real| real.clamp(PAGE_LOOK / 50, LONGEST_OF_PAGE))
             }
         }
     }
@@ -70,6 +73,11 @@ pub fn system_now() -> Stamp {
     let boot = clock_gettime(ClockId::Boottime);
     let real = clock_gettime(ClockId::Realtime);
     Stamp { boottime: Nanoseconds(nanoseconds(boot)), utc: Utc(nanoseconds(real)) }
+}
+
+/// The processor time that this process has used, by all its threads.
+pub fn processor_time() -> Nanoseconds {
+    Nanoseconds(nanoseconds(clock_gettime(ClockId::ProcessCPUTime)))
 }
 
 fn nanoseconds(time: rustix::time::Timespec) -> u64 {

@@ -2,15 +2,15 @@
 //!
 //! In: the pids that are on GPUs now, and the time. Out: the next identities, the same `Arc` while nothing
 //! has changed. A process is identified once, at first sight: what it is called or where it is moved later
-//! does not rewrite whose time it was. Its start time is read every round, since pids are used again. It
-//! knows no GPU, keeps no clock and starts no thread.
+//! does not rewrite whose time it was. Pids are used again: so a process is held, and the kernel tells of its end, or
+//! its start time is read every round. It knows no GPU, keeps no clock and starts no thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::identify::identify;
 use super::identities::{Identified, Identities};
-use crate::host::{Gone, Host, Process};
+use crate::host::{Gone, Held, Host, Process};
 use crate::model::{Holder, HolderId, Nanoseconds, Stamp};
 
 /// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
@@ -22,6 +22,7 @@ const KEPT: Nanoseconds = Nanoseconds::from_seconds(60);
 pub struct Directory {
     host: Host,
     agent: Option<u32>,
+    held: Held,
     known: BTreeMap<u32, Known>,
     unknown: BTreeMap<u32, Gone>,
     published: Arc<Identities>,
@@ -34,10 +35,12 @@ struct Known {
 }
 
 impl Directory {
-    /// Knows nobody yet. `agent` is the agent's own pid, where the host is the one it runs on.
-    pub fn new(host: Host, agent: Option<u32>) -> Self {
+    /// Knows nobody yet. `agent` is the agent's own pid, where the host is the one it runs on; so many processes it
+    /// may hold by a descriptor each, those above that number are read every round.
+    pub fn new(host: Host, agent: Option<u32>, descriptors: usize) -> Self {
+        let held = host.held(descriptors);
         let published = Arc::default();
-        Self { host, agent, known: BTreeMap::new(), unknown: BTreeMap::new(), published }
+        Self { host, agent, held, known: BTreeMap::new(), unknown: BTreeMap::new(), published }
     }
 
     /// The host that it asks.
@@ -53,11 +56,14 @@ impl Directory {
 
     /// One round: `seen` are the pids on GPUs now.
     pub fn refresh(&mut self, seen: &BTreeSet<u32>, now: Stamp) -> Arc<Identities> {
+        // Before anybody is trusted: who ended since the last round is not held any more, and is read.
+        self.held.ended();
         let strangers: Vec<u32> = seen.iter().copied().filter(|pid| !self.is_still(*pid, now)).collect();
         let changed = self.meet(&strangers, now);
         let before = self.known.len();
         self.known.retain(|_, known| now.since(known.seen) <= KEPT);
         if changed || self.known.len() != before {
+            self.held.keep(|pid| self.known.contains_key(&pid));
             let processes = self.known.iter().map(|(pid, known)| (*pid, known.identified.clone()));
             self.published = Arc::new(processes.collect());
         }
@@ -68,9 +74,16 @@ impl Directory {
     /// it, or that cannot be read for a moment, is who it was.
     fn is_still(&mut self, pid: u32, now: Stamp) -> bool {
         let Some(known) = self.known.get_mut(&pid) else { return false };
-        let still = match self.host.start_time(pid) {
-            Ok(start_time) => start_time == known.identified.start_time,
-            Err(_) => true,
+        let still = self.held.holds(pid) || {
+            self.held.hold(pid);
+            match self.host.start_time(pid) {
+                Ok(start_time) => start_time == known.identified.start_time,
+                Err(_) => {
+                    // Whoever is held by now need not be who it was.
+                    self.held.release(pid);
+                    true
+                }
+            }
         };
         if still {
             known.seen = now;
@@ -85,9 +98,12 @@ impl Directory {
         let mut met = Vec::new();
         let mut forgotten = false;
         for pid in strangers {
+            // First held, then read: one that took the pid in between is found out in the next round.
+            self.held.hold(*pid);
             match self.host.process(*pid) {
                 Ok(process) => met.push(process),
                 Err(gone) => {
+                    self.held.release(*pid);
                     forgotten |= self.known.remove(pid).is_some();
                     self.unknown.insert(*pid, gone);
                 }

@@ -21,38 +21,55 @@ pub struct Identified {
 /// Pids and whose they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
-    processes: BTreeMap<u32, Identified>,
-    /// The same by whose they are: of the lowest pid where they differ.
-    holders: BTreeMap<HolderId, Arc<Holder>>,
+    /// By pid, each with the place of its holder among the holders.
+    processes: Vec<(u32, usize, Identified)>,
+    /// Whose they are, by id: of the lowest pid where they differ.
+    holders: Vec<Arc<Holder>>,
 }
 
 impl Identities {
     /// Whose pid it is, or was until a moment ago; nothing for one that was never found.
     pub fn get(&self, pid: u32) -> Option<&Identified> {
-        self.processes.get(&pid)
+        self.find(pid).map(|(_, _, identified)| identified)
+    }
+
+    /// The place among [`Identities::holders`] of whose pid it is: what is added up by holder compares no names.
+    pub fn place(&self, pid: u32) -> Option<usize> {
+        self.find(pid).map(|(_, place, _)| *place)
     }
 
     /// A holder with its facts, if any of its processes is known.
     pub fn holder(&self, id: &HolderId) -> Option<&Arc<Holder>> {
-        self.holders.get(id)
+        let place = self.holders.binary_search_by(|holder| holder.id.cmp(id)).ok()?;
+        self.holders.get(place)
     }
 
     /// Everybody of whom a process is known, by id.
-    pub fn holders(&self) -> impl Iterator<Item = &Arc<Holder>> {
-        self.holders.values()
+    pub fn holders(&self) -> impl ExactSizeIterator<Item = &Arc<Holder>> {
+        self.holders.iter()
+    }
+
+    fn find(&self, pid: u32) -> Option<&(u32, usize, Identified)> {
+        let at = self.processes.binary_search_by_key(&pid, |(pid, ..)| *pid).ok()?;
+        self.processes.get(at)
     }
 }
 
 impl FromIterator<(u32, Identified)> for Identities {
     fn from_iter<I: IntoIterator<Item = (u32, Identified)>>(processes: I) -> Self {
         let processes: BTreeMap<u32, Identified> = processes.into_iter().collect();
-        let mut holders = BTreeMap::new();
+        let mut holders: BTreeMap<&HolderId, Arc<Holder>> = BTreeMap::new();
         for identified in processes.values() {
-            let holder = &identified.holder;
-            if !holders.contains_key(&holder.id) {
-                holders.insert(holder.id.clone(), Arc::clone(holder));
-            }
+            holders.entry(&identified.holder.id).or_insert_with(|| Arc::clone(&identified.holder));
         }
-        Self { processes, holders }
+        let places: BTreeMap<&HolderId, usize> = holders.keys().copied().zip(0..).collect();
+        let place = |identified: &Identified| places.get(&identified.holder.id).copied().unwrap_or_default();
+        let places: Vec<usize> = processes.values().map(place).collect();
+        let holders = holders.into_values().collect();
+        let placed = processes.into_iter().zip(places);
+        Self {
+            processes: placed.map(|((pid, identified), place)| (pid, place, identified)).collect(),
+            holders,
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod bounded;
 mod cgroup;
 mod container;
+mod held;
 mod kernel_log;
 pub mod own;
 mod passwd;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use container::FIRST_PID_NAMESPACE;
+pub use held::Held;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
 pub use process::{Gone, Process};
@@ -50,6 +52,11 @@ impl Host {
     /// it was.
     pub fn start_time(&self, pid: u32) -> Result<u64, Gone> {
         process::start_time(&self.directory(pid), pid)
+    }
+
+    /// Holds processes, at most so many of them; none where pids are not those that the agent's own calls take.
+    pub fn held(&self, most: usize) -> Held {
+        Held::within(&self.root, most)
     }
 
     /// The name of a user in `etc/passwd`. Directory services are not asked: that would need a library call

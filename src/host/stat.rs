@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`: the name of a process, when it started, and the CPU time that it had.
+//! `/proc/PID/stat`: the name of a process, and when it started.
 //!
 //! In: the bytes. Out: [`Stat`], or nothing if they are not a whole line of it. It does not know which
 //! process the line is of.
@@ -8,8 +8,6 @@
 pub(super) struct Stat {
     /// The kernel's name of the process, at most 15 bytes; bytes that are no UTF-8 are replaced.
     pub(super) name: String,
-    /// Ticks in user and in system mode.
-    pub(super) cpu: u64,
     /// Ticks between boot and the start of the process.
     pub(super) start_time: u64,
 }
@@ -30,13 +28,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Stat> {
     if field(23).is_none() && !rest.ends_with(|last: char| last.is_ascii_whitespace()) {
         return None;
     }
-    let user: u64 = field(14)?.parse().ok()?;
-    let system: u64 = field(15)?.parse().ok()?;
-    Some(Stat {
-        name: String::from_utf8_lossy(name).into_owned(),
-        cpu: user.saturating_add(system),
-        start_time,
-    })
+    Some(Stat { name: String::from_utf8_lossy(name).into_owned(), start_time })
 }
 
 #[cfg(test)]
@@ -57,7 +49,7 @@ mod tests {
     fn a_name_with_parentheses_and_newlines_does_not_shift_the_fields() {
         for name in ["a", "", "(sd-pam)", "x) R 1 (y", "two words", "line\nbreak", ")))"] {
             let stat = parse(&line(name.as_bytes(), 164_661));
-            assert_eq!(stat, Some(Stat { name: name.into(), cpu: 100, start_time: 164_661 }));
+            assert_eq!(stat, Some(Stat { name: name.into(), start_time: 164_661 }));
         }
     }
 
@@ -86,7 +78,7 @@ mod tests {
         #[test]
         fn any_name_comes_back(name in "\\PC{0,15}", start_time: u64) {
             let stat = parse(&line(name.as_bytes(), start_time));
-            prop_assert_eq!(stat, Some(Stat { name, cpu: 100, start_time }));
+            prop_assert_eq!(stat, Some(Stat { name, start_time }));
         }
     }
 }

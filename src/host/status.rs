@@ -1,6 +1,6 @@
-//! `/proc/PID/status`: the user of a process, and the memory that it has resident.
+//! `/proc/PID/status`: the user of a process.
 //!
-//! In: the bytes. Out: numbers, or nothing where the line is missing. It does not know which process they
+//! In: the bytes. Out: a number, or nothing where the line is missing. It does not know which process they
 //! are of.
 
 /// The real uid.
@@ -10,12 +10,6 @@
 /// of the directory in `/proc` is no substitute: it is root for whatever may not be dumped.
 pub(super) fn uid(bytes: &[u8]) -> Option<u32> {
     value(bytes, b"Uid:")?.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// Resident memory in bytes.
-pub(super) fn resident(bytes: &[u8]) -> Option<u64> {
-    let kibibytes: u64 = value(bytes, b"VmRSS:")?.split_ascii_whitespace().next()?.parse().ok()?;
-    kibibytes.checked_mul(1024)
 }
 
 /// What stands behind a key. The last line counts: the kernel escapes newlines in the name, which stands in
@@ -52,17 +46,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn resident_memory_is_in_bytes() {
-        assert_eq!(resident(b"VmHWM:\t     9 kB\nVmRSS:\t    4096 kB\n"), Some(4_194_304));
-        assert_eq!(resident(b"VmRSS:\t18446744073709551615 kB\n"), None);
-    }
-
     proptest! {
         #[test]
         fn any_bytes_are_parsed_without_a_panic(bytes: Vec<u8>) {
             uid(&bytes);
-            resident(&bytes);
         }
     }
 }

@@ -43,6 +43,7 @@ struct Waiting {
     now: Utc,
     sync: bool,
     any: bool,
+    closed: bool,
     sights: BTreeMap<Arc<str>, Sight>,
     expected: BTreeMap<Arc<str>, Expected>,
     latched: BTreeMap<Arc<str>, Latched>,
@@ -72,12 +73,18 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// All that waits, as one batch; waits for it up to `patience`.
+    /// Nothing more will be offered, so that nobody need wait for it.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// All that waits, as one batch; waits for it up to `patience`, and not at all once the queue is closed.
     pub fn take(&self, patience: Duration) -> Option<Batch> {
         let waiting = self.lock();
         let (mut waiting, _) = self
             .arrived
-            .wait_timeout_while(waiting, patience, |waiting| !waiting.any)
+            .wait_timeout_while(waiting, patience, |waiting| !waiting.any && !waiting.closed)
             .unwrap_or_else(PoisonError::into_inner);
         waiting.drain()
     }
@@ -254,6 +261,18 @@ mod tests {
 
     fn starts(batch: &Batch) -> Vec<u64> {
         batch.open.iter().flat_map(|open| &open.spans).map(|span| span.from.0 / SECOND).collect()
+    }
+
+    #[test]
+    fn who_waits_hears_at_once_that_nothing_more_comes() {
+        let queue = Queue::default();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| queue.take(Duration::from_secs(600)));
+            queue.close();
+            assert_eq!(waiter.join().unwrap(), None);
+        });
+        queue.offer(Batch { sync: true, ..Batch::default() });
+        assert!(queue.take(NOW).is_some(), "what is offered all the same is not lost");
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::idle::IdlePower;
-use super::integrate::{Present, activity, add, present, share};
+use super::integrate::{Present, Who, activity, add, present, share};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
 use crate::ledger::RecoveredGpu;
 use crate::model::{
-    ActivitySource, Carry, Frame, GpuId, Holder, HolderId, Holding, Method, Microjoules, Nanoseconds,
-    Presence, Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Frame, GpuId, HolderId, Holding, Method, Microjoules, Nanoseconds, Presence,
+    Settlement, SlotState, Span, Utc,
 };
 
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
@@ -36,12 +36,14 @@ pub(super) struct Account {
     /// The last frame, while nothing came between.
     last: Option<Last>,
     /// Who was there in the last frame, once something came between.
-    who: BTreeMap<HolderId, Arc<Holder>>,
+    who: Who,
     /// When this agent began to look.
     watched: Utc,
     /// Who holds, as of the last frame; before the first one, as of the agent's last life.
     holdings: Arc<[Holding]>,
     covered_by: BTreeMap<HolderId, HolderId>,
+    /// The holders that these were made of, and whether presence held, where the operator granted nothing.
+    made_of: Option<(Who, bool)>,
     /// Whether the GPU last said that its slots are MIG instances.
     mig: bool,
     lost: bool,
@@ -63,7 +65,7 @@ struct Last {
 struct OpenSpan {
     span: Span,
     /// The holders that are present, with their facts.
-    who: BTreeMap<HolderId, Arc<Holder>>,
+    who: Who,
     unnamed: BTreeMap<u32, Presence>,
     /// Whether the slots were MIG instances: nobody holds the whole.
     mig: bool,
@@ -100,10 +102,11 @@ impl Account {
             energy: None,
             idle: IdlePower::default(),
             last: None,
-            who: BTreeMap::new(),
+            who: Who::default(),
             watched: at,
             holdings: Arc::default(),
             covered_by: BTreeMap::new(),
+            made_of: None,
             mig: false,
             lost: false,
             failed: false,
@@ -201,8 +204,12 @@ impl Account {
     /// Who was there. A list that failed for now is not an empty one: the last one stands.
     fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> Present {
         let failed = frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent());
-        let known = last.filter(|_| failed).map(|last| last.present.clone()).unwrap_or_default();
-        present(known, frame, identities)
+        let known = last.filter(|_| failed).map(|last| &last.present);
+        let mut present = present(known, frame, identities);
+        if let Some(last) = last {
+            present.share(&last.present.who);
+        }
+        present
     }
 
     fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Policy) -> u64 {
@@ -221,7 +228,7 @@ impl Account {
             state,
             source: known.map_or(ActivitySource::None, |(source, _)| source),
             busy,
-            present: present.holders.clone(),
+            present: present.by_holder(),
             blind: frame.processes.as_ref().is_err_and(|absence| absence.is_permanent()),
             energy: drawn.map(|(delta, _)| delta),
             idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
@@ -229,7 +236,7 @@ impl Account {
         };
         self.cursor = at;
         self.open.push_back(OpenSpan {
-            who: present.who.clone(),
+            who: Arc::clone(&present.who),
             unnamed: present.unnamed.clone(),
             mig: self.mig,
             ..OpenSpan::of(span)
@@ -237,19 +244,26 @@ impl Account {
         busy
     }
 
-    fn hold(&mut self, gpu: &GpuId, who: &BTreeMap<HolderId, Arc<Holder>>, policy: &Policy) {
+    fn hold(&mut self, gpu: &GpuId, who: &Who, policy: &Policy) {
         if self.mig {
             // Its slots are instances; a share of the whole GPU is a share of nothing.
-            self.holdings = Arc::default();
+            (self.holdings, self.made_of) = (Arc::default(), None);
             self.covered_by.clear();
             return;
         }
+        let stand = |(made_of, presence): &(Who, bool)| {
+            Arc::ptr_eq(made_of, who) && *presence == policy.presence && policy.standing.is_empty()
+        };
+        if self.made_of.as_ref().is_some_and(stand) {
+            return;
+        }
         let (holdings, covered_by) =
-            holdings(gpu, &policy.standing, policy.presence, who.values().map(|holder| &**holder));
+            holdings(gpu, &policy.standing, policy.presence, who.iter().map(|holder| &**holder));
         if *self.holdings != *holdings {
             self.holdings = holdings.into();
         }
         self.covered_by = covered_by;
+        self.made_of = policy.standing.is_empty().then(|| (Arc::clone(who), policy.presence));
     }
 
     /// A span from the cursor of which nothing but the holdings is known.
@@ -365,7 +379,7 @@ fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: BTreeMap::new(), unnamed: BTreeMap::new(), mig: false, sent: false }
+        Self { span, who: Who::default(), unnamed: BTreeMap::new(), mig: false, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.

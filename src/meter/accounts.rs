@@ -105,6 +105,15 @@ impl Accounts {
             .map(|((tenant, uuid), (state, _))| TenantAccount { tenant, uuid, state })
             .collect()
     }
+
+    /// When that changes though nothing is learned: a series is old enough to be shown whole, or has lingered.
+    pub(super) fn change_after(&self, now: Utc, birth_delay: Nanoseconds) -> Utc {
+        let moments = self.counters.values().flat_map(|Known { counter, changed }| {
+            let born = counter.costs.values().map(|cost| cost.born).chain([counter.born]);
+            born.map(|born| born.plus(birth_delay)).chain([changed.plus(LINGER)])
+        });
+        moments.filter(|moment| *moment > now).min().unwrap_or(Utc(u64::MAX))
+    }
 }
 
 /// A holder that nobody introduced: the remainders.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Gpu;
-use crate::catalogue::{Family, IdentityValue, Level, Point, Rows, XidValue, families};
+use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, Point, Rows, XidValue, families};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading};
 
@@ -29,7 +29,7 @@ pub(super) struct Cost(Vec<(&'static str, usize)>);
 
 impl Cost {
     /// What an entry costs at a level; `series` says how many of a family are its.
-    pub(super) fn at(level: Level, series: impl Fn(&Rows) -> usize) -> Self {
+    fn at(level: Level, series: impl Fn(&Rows) -> usize) -> Self {
         let counted = families().filter(|family| family.level <= level);
         Self(
             counted
@@ -41,6 +41,28 @@ impl Cost {
 
     fn series(&self) -> usize {
         self.0.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// What the entries of each list cost at a level.
+pub(super) struct Costs {
+    pub(super) account: Cost,
+    pub(super) holding: Cost,
+    pub(super) workload: Cost,
+    pub(super) process: Cost,
+}
+
+impl Costs {
+    pub(super) fn at(level: Level) -> Self {
+        let of_holding = |value: HoldingValue| {
+            Cost::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
+        };
+        Self {
+            account: Cost::at(level, |rows| if let Rows::Account(points) = rows { points.len() } else { 0 }),
+            holding: of_holding(HoldingValue::Ratio),
+            workload: of_holding(HoldingValue::WorkloadInfo),
+            process: Cost::at(level, |rows| if let Rows::Process(points) = rows { points.len() } else { 0 }),
+        }
     }
 }
 
@@ -78,12 +100,11 @@ impl Purse<'_> {
         }
     }
 
-    /// The first entries that fit.
-    pub(super) fn first<T>(&mut self, mut entries: Vec<T>, cost: &Cost) -> Vec<T> {
-        let all = entries.len();
-        entries.truncate(self.room(cost));
-        self.pay(cost, entries.len(), all - entries.len());
-        entries
+    /// How many of so many entries fit: they are paid for, the others are left off.
+    pub(super) fn fit(&mut self, cost: &Cost, entries: usize) -> usize {
+        let fit = entries.min(self.room(cost));
+        self.pay(cost, fit, entries - fit);
+        fit
     }
 
     /// The accounts that fit: those that were shown before, then newcomers, each in their order.
@@ -123,36 +144,65 @@ pub(super) fn rows(counts: &[usize], limit: usize) -> usize {
     counts.iter().map(|count| (*count).min(limit) + usize::from(*count > limit)).sum()
 }
 
-/// At most so many series does a GPU have of its own, by what its plan reads.
-pub(super) fn of_gpu(gpu: &Gpu, state: &GpuState, level: Level) -> usize {
-    let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
-    let (codes, actions) = (state.xids.len(), state.xid_actions.len());
-    let readings = gpu.frame.as_ref().map_or(&[] as &[Reading], |frame| &frame.readings);
-    let unsupported = families().filter(|family| !family.rows.points().is_empty()).count();
-    let mut readings = readings.iter();
-    let mut read = |points: &[Point]| {
-        let own = readings.by_ref().take(points.len());
-        own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
-    };
-    let mut series = |family: &Family| match &family.rows {
-        Rows::Device(points) | Rows::Flow(points) => read(points),
+/// At most so many series a GPU has of its own, by what its plan reads.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OwnSeries {
+    fixed: usize,
+    /// For each of its instances, XIDs, and actions on XIDs.
+    instance: usize,
+    code: usize,
+    action: usize,
+}
+
+impl OwnSeries {
+    /// Those of a GPU that answers so; without answers, of one that has said nothing yet.
+    pub(super) fn of(readings: &[Reading], level: Level) -> Self {
+        let mut readings = readings.iter();
+        let mut read = |points: &[Point]| {
+            let own = readings.by_ref().take(points.len());
+            own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
+        };
+        let unsupported = families().filter(|family| !family.rows.points().is_empty()).count();
+        let mut own = Self::default();
+        // All of them in their order, since that is the order of the readings.
+        for family in families() {
+            let series = of_family(family, unsupported, &mut read);
+            if family.level <= level {
+                own.fixed += series.fixed;
+                own.instance += series.instance;
+                own.code += series.code;
+                own.action += series.action;
+            }
+        }
+        own
+    }
+
+    /// How many these are at the moment.
+    pub(super) fn count(self, gpu: &Gpu, state: &GpuState) -> usize {
+        let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
+        let (codes, actions) = (state.xids.len(), state.xid_actions.len());
+        self.fixed + self.instance * instances + self.code * codes + self.action * actions
+    }
+}
+
+fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
+    let none = OwnSeries::default();
+    match &family.rows {
+        Rows::Device(points) | Rows::Flow(points) => OwnSeries { fixed: read(points), ..none },
         // Only the one that holds is shown.
-        Rows::State(points) => read(points).min(1),
-        Rows::Integral(integrals) => integrals.len(),
+        Rows::State(points) => OwnSeries { fixed: read(points).min(1), ..none },
+        Rows::Integral(integrals) => OwnSeries { fixed: integrals.len(), ..none },
         // A family is read or it is unsupported: one for each that has no reading.
-        Rows::Identity(IdentityValue::Unsupported) => unsupported,
-        Rows::Identity(IdentityValue::MigInfo) | Rows::InstanceIntegral(_) => instances,
-        Rows::Instance(points) => instances * points.len(),
-        Rows::Identity(_) | Rows::Slot => 1,
-        Rows::Xid(XidValue::ActionErrors) => actions,
-        Rows::Xid(_) => codes,
-        Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => 0,
-    };
-    // All of them in their order, since that is the order of the readings.
-    families()
-        .map(|family| (family.level <= level, series(family)))
-        .filter_map(|(shown, count)| shown.then_some(count))
-        .sum()
+        Rows::Identity(IdentityValue::Unsupported) => OwnSeries { fixed: unsupported, ..none },
+        Rows::Identity(IdentityValue::MigInfo) | Rows::InstanceIntegral(_) => {
+            OwnSeries { instance: 1, ..none }
+        }
+        Rows::Instance(points) => OwnSeries { instance: points.len(), ..none },
+        Rows::Identity(_) | Rows::Slot => OwnSeries { fixed: 1, ..none },
+        Rows::Xid(XidValue::ActionErrors) => OwnSeries { action: 1, ..none },
+        Rows::Xid(_) => OwnSeries { code: 1, ..none },
+        Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => none,
+    }
 }
 
 #[cfg(test)]
@@ -186,7 +236,7 @@ mod tests {
     #[test]
     fn what_always_stands_may_leave_nothing_for_the_rest() {
         let mut budget = Budget::default();
-        assert!(budget.purse(10, 99).first(vec![1, 2], &cost()).is_empty());
+        assert_eq!(budget.purse(10, 99).fit(&cost(), 2), 0);
         assert!(budget.purse(10, 99).accounts(names(&["alice"]), &cost(), Clone::clone).is_empty());
     }
 

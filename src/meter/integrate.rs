@@ -46,50 +46,89 @@ pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
     u64::try_from(time).unwrap_or(span.0).min(span.0)
 }
 
+/// Holders with their facts, by id.
+pub(super) type Who = Arc<[Arc<Holder>]>;
+
 /// Who was there, with weights and memory; pids that nobody has named yet stand apart.
 #[derive(Clone, Default)]
 pub(super) struct Present {
-    pub(super) holders: BTreeMap<HolderId, Presence>,
-    /// The holders with their facts.
-    pub(super) who: BTreeMap<HolderId, Arc<Holder>>,
+    pub(super) who: Who,
+    /// Parallel to it.
+    holders: Vec<Presence>,
     pub(super) unnamed: BTreeMap<u32, Presence>,
 }
 
 /// The processes of a frame by holder, added to those that are known already.
-pub(super) fn present(known: Present, frame: &Frame, identities: &Identities) -> Present {
-    let mut present = known;
+pub(super) fn present(known: Option<&Present>, frame: &Frame, identities: &Identities) -> Present {
+    let mut here = vec![None; identities.holders().len()];
+    let mut unnamed = known.map(|known| known.unnamed.clone()).unwrap_or_default();
+    let mut meet = |pid: u32, process: &Presence| {
+        let to = match identities.place(pid).and_then(|place| here.get_mut(place)) {
+            Some(holder) => holder.get_or_insert_default(),
+            None => unnamed.entry(pid).or_default(),
+        };
+        add(to, process);
+    };
     for process in frame.processes.iter().flat_map(|list| list.iter()) {
-        let memory = Presence { weight: None, memory: process.memory.map(|bytes| bytes.0) };
-        add(present.of(process.pid, identities), &memory);
+        let memory = process.memory.map(|bytes| bytes.0);
+        meet(process.pid, &Presence { weight: None, memory });
     }
     for sample in frame.samples.iter().flatten() {
         let busiest = u64::from(sample.sm.max(sample.encoder).max(sample.decoder));
-        let weight = Presence { weight: Some(busiest.saturating_mul(sample.window)), memory: None };
-        add(present.of(sample.pid, identities), &weight);
+        meet(sample.pid, &Presence { weight: Some(busiest.saturating_mul(sample.window)), memory: None });
     }
-    present
+    let here = identities.holders().zip(here).filter_map(|(holder, presence)| Some((holder, presence?)));
+    match known {
+        None => Present::of(here, unnamed),
+        Some(known) => known.with(here, unnamed),
+    }
 }
 
 impl Present {
+    fn of<'a>(
+        here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>,
+        unnamed: BTreeMap<u32, Presence>,
+    ) -> Self {
+        let (who, holders): (Vec<_>, _) =
+            here.map(|(holder, presence)| (Arc::clone(holder), presence)).unzip();
+        Self { who: who.into(), holders, unnamed }
+    }
+
+    /// These and others.
+    fn with<'a>(
+        &'a self,
+        here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>,
+        unnamed: BTreeMap<u32, Presence>,
+    ) -> Self {
+        let known = self.who.iter().zip(self.holders.iter().cloned());
+        let mut all: BTreeMap<&HolderId, (&Arc<Holder>, Presence)> =
+            known.map(|(holder, presence)| (&holder.id, (holder, presence))).collect();
+        for (holder, presence) in here {
+            add(&mut all.entry(&holder.id).or_insert((holder, Presence::default())).1, &presence);
+        }
+        Self::of(all.into_values(), unnamed)
+    }
+
     /// The same processes, as far as a later tick may still go by them.
     pub(super) fn without_weights(mut self) -> Self {
-        for presence in self.holders.values_mut().chain(self.unnamed.values_mut()) {
+        for presence in self.holders.iter_mut().chain(self.unnamed.values_mut()) {
             presence.weight = None;
         }
         self
     }
 
-    fn of(&mut self, pid: u32, identities: &Identities) -> &mut Presence {
-        match identities.get(pid) {
-            Some(identified) => {
-                let id = &identified.holder.id;
-                if !self.who.contains_key(id) {
-                    self.who.insert(id.clone(), Arc::clone(&identified.holder));
-                }
-                self.holders.entry(id.clone()).or_default()
-            }
-            None => self.unnamed.entry(pid).or_default(),
+    /// Says that the holders are those of another tick, where they are: what is kept by them is then shared.
+    pub(super) fn share(&mut self, others: &Who) {
+        let same = self.who.len() == others.len()
+            && self.who.iter().zip(&**others).all(|(one, other)| Arc::ptr_eq(one, other));
+        if same {
+            self.who = Arc::clone(others);
         }
+    }
+
+    /// What is said of each holder.
+    pub(super) fn by_holder(&self) -> BTreeMap<HolderId, Presence> {
+        self.who.iter().map(|holder| holder.id.clone()).zip(self.holders.iter().cloned()).collect()
     }
 }
 

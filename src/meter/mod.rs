@@ -9,10 +9,12 @@ mod budget;
 mod idle;
 mod integrate;
 mod judge;
+mod named;
 mod numbers;
 mod presence;
 mod processes;
 mod seal;
+mod shown;
 mod xids;
 
 pub use judge::NoticeCount;
@@ -35,9 +37,12 @@ use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
-use budget::Budget;
+use budget::{Budget, Costs, OwnSeries};
 use judge::Bench;
+use named::Named;
+use numbers::Order;
 use presence::Place;
+use shown::Shown;
 use xids::Xids;
 
 /// What the operator decided, as far as the pulse needs it; read once per pulse.
@@ -128,6 +133,7 @@ pub struct Pulse {
 /// A GPU as the meter follows it.
 struct Gpu {
     id: GpuId,
+    labels: Labels,
     account: Account,
     xids: Xids,
     bench: Bench,
@@ -141,9 +147,23 @@ struct Gpu {
     busy: Reading,
     /// Families that it cannot answer, and why.
     unsupported: Vec<(&'static str, Absence)>,
+    /// How many series it has, by the same readings.
+    series: OwnSeries,
     place: Place,
     /// Whether its next frame goes on from nothing: its lane is another one.
     begins: bool,
+}
+
+/// What a GPU's own series are told apart by, as text.
+struct Labels {
+    index: Arc<str>,
+    collector: Arc<str>,
+}
+
+impl Labels {
+    fn of(id: &GpuId) -> Self {
+        Self { index: id.index.to_string().into(), collector: format!("gpu{}", id.index).into() }
+    }
 }
 
 /// Follows all GPUs from tick to tick.
@@ -164,6 +184,11 @@ pub struct Meter {
     unplaced: Vec<XidCount>,
     counters: Counters,
     budget: Budget,
+    costs: Costs,
+    named: Named,
+    order: Order,
+    /// Absent where something of it has changed.
+    shown: Option<Shown>,
     roster: Arc<Roster>,
     sequence: u64,
 }
@@ -175,7 +200,6 @@ impl Meter {
             recovered.as_ref().map_or_else(|| Timeline::starting(started), |recovered| recovered.timeline);
         let begun = timeline.at(started.boottime);
         let mut meter = Self {
-            policy,
             timeline,
             started,
             ledger: recovered.as_ref().map(|recovered| recovered.created),
@@ -187,8 +211,13 @@ impl Meter {
             unplaced: Vec::new(),
             counters: Counters::default(),
             budget: Budget::default(),
+            costs: Costs::at(policy.level),
+            named: Named::default(),
+            order: Order::default(),
+            shown: None,
             roster: Arc::default(),
             sequence: 0,
+            policy,
         };
         if let Some(recovered) = recovered {
             meter.recover(recovered, begun);
@@ -224,6 +253,11 @@ impl Meter {
 
     /// From the next pulse on, what the operator decided is this.
     pub fn obey(&mut self, policy: Arc<Policy>) {
+        if Arc::ptr_eq(&policy, &self.policy) {
+            return;
+        }
+        self.costs = Costs::at(policy.level);
+        self.shown = None;
         self.policy = policy;
     }
 
@@ -238,6 +272,9 @@ impl Meter {
         let mut batch = Batch { now: at, ..Batch::default() };
         for acknowledged in &inputs.acknowledged {
             self.accounts.acknowledge(acknowledged, at);
+            if !acknowledged.counters.is_empty() {
+                self.shown = None;
+            }
         }
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);
@@ -308,6 +345,7 @@ impl Meter {
         for holder in seen.into_iter().chain(unknown.collect::<Vec<_>>()) {
             if self.introduced.insert(holder.id.clone()) {
                 self.holders.insert(holder.id.clone(), holder.clone());
+                self.shown = None;
                 batch.holders.push(holder);
             }
         }
@@ -343,11 +381,13 @@ impl Gpu {
         let known = |frame: &Frame| (frame.generation, frame.tiers[Tier::Slow as usize]);
         if self.frame.as_deref().map(known) != Some(known(frame)) {
             self.unsupported = unsupported(frame, level);
+            self.series = OwnSeries::of(&frame.readings, level);
         }
     }
 
     fn new(id: GpuId, account: Account, at: Utc) -> Self {
         Self {
+            labels: Labels::of(&id),
             id,
             account,
             xids: Xids::default(),
@@ -358,6 +398,7 @@ impl Gpu {
             instances: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             unsupported: Vec::new(),
+            series: OwnSeries::default(),
             place: Place::new(at),
             begins: false,
         }

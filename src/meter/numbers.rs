@@ -124,14 +124,38 @@ fn buckets(histogram: &prometheus::proto::Histogram) -> Buckets {
     }
 }
 
-/// Sorts series into the catalogue's order, and by labels within a family.
-pub(super) fn sort(series: &mut [(AgentEntry, AgentNumber)]) {
-    let places: HashMap<&str, usize> =
-        families().enumerate().map(|(place, family)| (family.name, place)).collect();
-    series.sort_by(|(left, _), (right, _)| {
-        let place = |entry: &AgentEntry| places.get(entry.family).copied();
-        (place(left), &left.labels).cmp(&(place(right), &right.labels))
-    });
+/// Series in the catalogue's order, and by labels within a family; the order is found anew only when other series
+/// come than the last time.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    given: Vec<AgentEntry>,
+    /// Which of the given stands at each place.
+    places: Vec<usize>,
+    sorted: Arc<[AgentEntry]>,
+}
+
+impl Order {
+    pub(super) fn sort(
+        &mut self,
+        series: Vec<(AgentEntry, AgentNumber)>,
+    ) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
+        let (given, numbers): (Vec<AgentEntry>, Vec<AgentNumber>) = series.into_iter().unzip();
+        if given != self.given {
+            self.find(given);
+        }
+        let numbers = self.places.iter().filter_map(|place| numbers.get(*place).cloned());
+        (Arc::clone(&self.sorted), numbers.collect())
+    }
+
+    fn find(&mut self, given: Vec<AgentEntry>) {
+        let rows: HashMap<&str, usize> =
+            families().enumerate().map(|(place, family)| (family.name, place)).collect();
+        let mut sorted: Vec<_> = given.iter().enumerate().collect();
+        sorted.sort_by_key(|(_, entry)| (rows.get(entry.family), &entry.labels));
+        self.places = sorted.iter().map(|(place, _)| *place).collect();
+        self.sorted = sorted.into_iter().map(|(_, entry)| entry.clone()).collect();
+        self.given = given;
+    }
 }
 
 #[cfg(test)]
@@ -154,5 +178,28 @@ mod tests {
             entry.family == "gpumeter_samples_rejected_total" && matches!(number, AgentNumber::Integer(0))
         };
         assert_eq!(counters.gather().iter().filter(|one| rejected(one)).count(), Rejection::ALL.len());
+    }
+
+    #[test]
+    fn series_stand_in_the_catalogues_order_with_their_own_numbers() {
+        let entry = |family, gpu: &str| AgentEntry { family, labels: vec![("gpu", gpu.into())] };
+        let (one, other) = ("gpumeter_build_info", "gpumeter_last_sample_timestamp_seconds");
+        let series = |numbers: [i64; 3]| {
+            let entries = [entry(other, "1"), entry(other, "0"), entry(one, "0")];
+            entries.into_iter().zip(numbers.map(AgentNumber::Integer)).collect()
+        };
+        let whole = |numbers: Vec<AgentNumber>| {
+            let number = |number| if let AgentNumber::Integer(number) = number { number } else { -1 };
+            numbers.into_iter().map(number).collect::<Vec<_>>()
+        };
+        let mut order = Order::default();
+        let (first, numbers) = order.sort(series([1, 2, 3]));
+        assert_eq!(*first, [entry(one, "0"), entry(other, "0"), entry(other, "1")]);
+        assert_eq!(whole(numbers), [3, 2, 1]);
+        let (second, numbers) = order.sort(series([10, 20, 30]));
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(whole(numbers), [30, 20, 10]);
+        let (third, numbers) = order.sort(vec![(entry(other, "7"), AgentNumber::Integer(5))]);
+        assert_eq!((&*third, whole(numbers)), (&[entry(other, "7")][..], vec![5]));
     }
 }

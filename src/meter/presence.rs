@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Account, Counters, Gpu, Meter, Policy};
+use super::{Account, Counters, Gpu, Labels, Meter, Policy};
 use crate::host::Pci;
 use crate::host::pci::{address, lends};
 use crate::ledger::{Batch, Expected, Resumed, Sight};
@@ -161,7 +161,7 @@ impl Meter {
                 gpu.account.find(at);
             }
             if gpu.id != id {
-                gpu.id = id.clone();
+                (gpu.id, gpu.labels) = (id.clone(), Labels::of(&id));
                 batch.sights.push(Sight { gpu: id, model: "".into(), at });
             }
             return;

@@ -3,56 +3,52 @@
 //! Labels go into a roster, values into vectors beside it. A roster equal to the last one is the last one,
 //! so that encoders keep what they rendered of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::accounts::TenantAccount;
-use super::budget::{self, Cost, Purse};
-use super::{Gpu, Meter, Services, numbers};
-use crate::catalogue::{Family, HoldingValue, Level, PointId, Rows, device_points, families, first_point};
+use super::{Gpu, Meter, Services};
+use crate::catalogue::{Family, Level, PointId, Rows, device_points, families, first_point};
 use crate::holders::Identities;
-use crate::ledger::Tariff;
 use crate::model::frame::Tier;
-use crate::model::snapshot::{
-    AccountEntry, AccountState, AgentEntry, AgentNumber, GpuEntry, GpuState, HoldingEntry, HoldingState,
-    InstanceEntry, Roster, Snapshot, WorkloadEntry,
-};
-use crate::model::{
-    Absence, Facts, Frame, GpuIdentity, Holder, HolderId, HolderKind, Nanoseconds, Stamp, Whereabouts,
-};
+use crate::model::snapshot::{AgentEntry, AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
+use crate::model::{Absence, Frame, GpuIdentity, Nanoseconds, Stamp, Whereabouts};
 use crate::nvml::InFlight;
-use crate::tenants::tenant;
 
 impl Meter {
     pub(super) fn seal(
         &mut self,
         now: Stamp,
-        identities: &Identities,
+        identities: &Arc<Identities>,
         in_flight: &BTreeMap<Arc<str>, InFlight>,
         services: &Services,
     ) -> Arc<Snapshot> {
         let expected = self.gpus.values().filter(|gpu| gpu.place.whereabouts != Whereabouts::Forgotten);
         let mut gpus: Vec<&Gpu> = expected.collect();
         gpus.sort_by(|left, right| left.id.cmp(&right.id));
-        let places: BTreeMap<&str, usize> =
-            gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
         let states: Vec<GpuState> =
             gpus.iter().map(|gpu| self.state(gpu, now, in_flight.get(&gpu.id.uuid))).collect();
-        let (agent_entries, agent) = self.agent(now, &gpus, &states, services);
-        let level = self.policy.level;
-        let of_gpus: usize =
-            gpus.iter().zip(&states).map(|(gpu, state)| budget::of_gpu(gpu, state, level)).sum();
+        let own = self.agent(now, &gpus, &states, services);
+        let of_gpus: usize = gpus.iter().zip(&states).map(|(gpu, state)| gpu.series.count(gpu, state)).sum();
         let mut budget = std::mem::take(&mut self.budget);
+        let mut named = std::mem::take(&mut self.named);
+        named.know(identities);
+        let mut order = std::mem::take(&mut self.order);
+        let (agent_entries, agent) = order.sort(own);
+        let costs = &self.costs;
         let mut purse = budget.purse(self.policy.series, of_gpus + agent.iter().map(series).sum::<usize>());
-        let (account_entries, accounts) = self.accounts(now, &places, &mut purse);
-        let (holding_entries, holdings) = holdings(&gpus, identities, &mut purse, level);
-        let workloads = workloads(&gpus, identities, &holding_entries);
-        let workloads = purse.first(workloads, &of_holding(level, HoldingValue::WorkloadInfo));
-        let (process_entries, processes) = self.processes(&gpus, &states, identities, &mut purse);
+        let shown = self.shown.take();
+        let shown = self.shown(shown, (now, &gpus), &mut purse);
+        let (holding_entries, holdings) = named.holdings(&gpus, (&mut purse, costs));
+        let workloads = named.workloads(&gpus, &holding_entries, (&mut purse, costs));
+        let (process_entries, processes) = if self.policy.level < Level::Full {
+            Default::default()
+        } else {
+            named.processes((&gpus, &states), self.policy.processes, (&mut purse, costs))
+        };
         let roster = Roster {
             gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
             processes: process_entries,
-            accounts: account_entries,
+            accounts: Arc::clone(&shown.entries),
             holdings: holding_entries,
             workloads,
             price: self.policy.price(self.timeline.at(now.boottime)).cloned(),
@@ -61,7 +57,8 @@ impl Meter {
         if *self.roster != roster {
             self.roster = Arc::new(roster);
         }
-        self.budget = budget;
+        let accounts = Arc::clone(&shown.states);
+        (self.budget, self.named, self.order, self.shown) = (budget, named, order, Some(shown));
         self.sequence += 1;
         Arc::new(Snapshot {
             sequence: self.sequence,
@@ -100,43 +97,13 @@ impl Meter {
         }
     }
 
-    fn accounts(
-        &self,
-        now: Stamp,
-        places: &BTreeMap<&str, usize>,
-        purse: &mut Purse<'_>,
-    ) -> (Vec<AccountEntry>, Vec<AccountState>) {
-        let at = self.timeline.at(now.boottime);
-        let tariff = self
-            .policy
-            .price(at)
-            .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
-        let mut accounts =
-            self.accounts.by_tenant(&self.holders, (at, self.policy.birth_delay), tariff.as_ref());
-        // Of a GPU that is forgotten nothing is shown, and nothing is left off.
-        accounts.retain(|account| places.contains_key(&*account.uuid));
-        let cost = Cost::at(self.policy.level, |rows| match rows {
-            Rows::Account(points) => points.len(),
-            _ => 0,
-        });
-        let key = |account: &TenantAccount| (Arc::clone(&account.tenant), Arc::clone(&account.uuid));
-        purse
-            .accounts(accounts, &cost, key)
-            .into_iter()
-            .filter_map(|account| {
-                let gpu = *places.get(&*account.uuid)?;
-                Some((AccountEntry { tenant: account.tenant, gpu }, account.state))
-            })
-            .unzip()
-    }
-
     fn agent(
         &self,
         now: Stamp,
         gpus: &[&Gpu],
         states: &[GpuState],
         services: &Services,
-    ) -> (Vec<AgentEntry>, Vec<AgentNumber>) {
+    ) -> Vec<(AgentEntry, AgentNumber)> {
         let mut own = services.clone();
         for tier in Tier::ALL {
             // The longest in force on any GPU.
@@ -167,8 +134,7 @@ impl Meter {
         }
         let mut series = self.counters.gather();
         series.extend(own.series.into_iter().map(|(entry, value)| (entry, AgentNumber::Integer(value))));
-        numbers::sort(&mut series);
-        series.into_iter().unzip()
+        series
     }
 }
 
@@ -181,27 +147,18 @@ fn series(number: &AgentNumber) -> usize {
     }
 }
 
-fn of_holding(level: Level, value: HoldingValue) -> Cost {
-    Cost::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
-}
-
 fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
-    let index: Arc<str> = gpu.id.index.to_string().into();
-    let labels = || vec![("gpu", Arc::clone(&index)), ("uuid", Arc::clone(&gpu.id.uuid))];
+    let labels = || vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
     let with = |name, value: &str| {
         let mut labels = labels();
         labels.push((name, value.into()));
         labels
     };
-    let collector: Arc<str> = format!("gpu{index}").into();
-    own.add(
-        "gpumeter_collector_success",
-        vec![("collector", Arc::clone(&collector))],
-        i64::from(state.is_up()),
-    );
+    let collector = || vec![("collector", Arc::clone(&gpu.labels.collector))];
+    own.add("gpumeter_collector_success", collector(), i64::from(state.is_up()));
     if let Some(frame) = &gpu.frame {
         let took = frame.ended.since(frame.begun);
-        own.add("gpumeter_collector_duration_seconds", vec![("collector", collector)], whole(took.0));
+        own.add("gpumeter_collector_duration_seconds", collector(), whole(took.0));
         own.add("gpumeter_last_sample_timestamp_seconds", labels(), whole(frame.ended.utc.0));
     }
     if let Some((call, lasting)) = state.in_flight {
@@ -238,7 +195,7 @@ fn entry(gpu: &Gpu) -> GpuEntry {
     let frame = gpu.frame.as_deref();
     GpuEntry {
         id: gpu.id.clone(),
-        index: gpu.id.index.to_string().into(),
+        index: Arc::clone(&gpu.labels.index),
         identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
         instances: frame.map(instances).unwrap_or_default(),
         unsupported: gpu.unsupported.clone(),
@@ -283,57 +240,4 @@ pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> 
     }
     let shown = absent.into_iter().filter(|(family, _)| family.level <= level);
     shown.map(|(family, absence)| (family.name, absence)).collect()
-}
-
-/// Who a holder is: as it was identified, else as the operator's grant names it.
-fn holder(id: &HolderId, identities: &Identities) -> Holder {
-    identities.holder(id).map(|holder| (**holder).clone()).unwrap_or_else(|| {
-        match id.as_str().split_once(':') {
-            Some(("unit", unit)) => Holder::unit(unit, None, None),
-            Some(("user", user)) => Holder::user(user, None),
-            _ => Holder { id: id.clone(), kind: HolderKind::Remainder, facts: Facts::default() },
-        }
-    })
-}
-
-fn holdings(
-    gpus: &[&Gpu],
-    identities: &Identities,
-    purse: &mut Purse<'_>,
-    level: Level,
-) -> (Vec<HoldingEntry>, Vec<HoldingState>) {
-    let entries = gpus.iter().enumerate().flat_map(|(gpu, state)| {
-        state.account.holdings().iter().map(move |holding| {
-            let entry = HoldingEntry {
-                gpu,
-                workload: Arc::clone(&holding.holder.0),
-                tenant: tenant(&holder(&holding.holder, identities)),
-                source: holding.source,
-            };
-            (entry, HoldingState { fraction: holding.fraction })
-        })
-    });
-    purse.first(entries.collect(), &of_holding(level, HoldingValue::Ratio)).into_iter().unzip()
-}
-
-/// Everybody who holds or has a process on a GPU that answers.
-fn workloads(gpus: &[&Gpu], identities: &Identities, holdings: &[HoldingEntry]) -> Vec<WorkloadEntry> {
-    let pids: BTreeSet<u32> = gpus
-        .iter()
-        .filter_map(|gpu| gpu.frame.as_deref())
-        .flat_map(|frame| frame.processes.iter().flat_map(|list| list.iter()))
-        .map(|process| process.pid)
-        .collect();
-    let users = pids.iter().filter_map(|pid| identities.get(*pid)).map(|known| (*known.holder).clone());
-    let holders = holdings.iter().map(|entry| holder(&HolderId(Arc::clone(&entry.workload)), identities));
-    let all: BTreeMap<_, _> = holders.chain(users).map(|holder| (holder.id.clone(), holder)).collect();
-    all.into_values()
-        .map(|holder| WorkloadEntry {
-            tenant: tenant(&holder),
-            kind: holder.kind.name(),
-            unit: holder.facts.unit.unwrap_or_default(),
-            user: holder.facts.user.unwrap_or_default(),
-            workload: holder.id.0,
-        })
-        .collect()
 }

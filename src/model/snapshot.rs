@@ -31,7 +31,7 @@ pub struct Snapshot {
     /// Parallel to [`Roster::processes`].
     pub processes: Vec<ProcessState>,
     /// Parallel to [`Roster::accounts`].
-    pub accounts: Vec<AccountState>,
+    pub accounts: Arc<[AccountState]>,
     /// Parallel to [`Roster::holdings`]: the share in billionths.
     pub holdings: Vec<HoldingState>,
     /// Parallel to [`Roster::agent`].
@@ -44,17 +44,17 @@ pub struct Roster {
     /// The GPUs ever seen, by index and UUID.
     pub gpus: Vec<GpuEntry>,
     /// The processes on GPUs, by GPU and pid; empty below level full.
-    pub processes: Vec<ProcessEntry>,
+    pub processes: Arc<[ProcessEntry]>,
     /// Tenants and remainders with an account, by tenant and GPU.
-    pub accounts: Vec<AccountEntry>,
+    pub accounts: Arc<[AccountEntry]>,
     /// Holdings of the moment, by GPU and holder.
-    pub holdings: Vec<HoldingEntry>,
+    pub holdings: Arc<[HoldingEntry]>,
     /// Workloads of the moment, by id.
-    pub workloads: Vec<WorkloadEntry>,
+    pub workloads: Arc<[WorkloadEntry]>,
     /// The price in force; without one there is no money anywhere.
     pub price: Option<PriceEntry>,
     /// The agent's own series, in the order of the catalogue's families.
-    pub agent: Vec<AgentEntry>,
+    pub agent: Arc<[AgentEntry]>,
 }
 
 /// A GPU on the roster.

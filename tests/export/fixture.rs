@@ -42,13 +42,13 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
                 source: HoldingSource::Standing,
             })
             .collect(),
-        workloads: vec![WorkloadEntry {
+        workloads: Arc::new([WorkloadEntry {
             workload: "unit:trainer.service".into(),
             kind: "unit",
             tenant: "physics".into(),
             unit: "trainer.service".into(),
             user: HOSTILE.into(),
-        }],
+        }]),
         price: Some(PriceEntry {
             currency: "EUR".into(),
             class: "on_demand".into(),
@@ -118,7 +118,7 @@ fn process(number: usize, gpus: usize) -> ProcessEntry {
 }
 
 /// One series of every family of the agent.
-fn agent_entries() -> Vec<AgentEntry> {
+fn agent_entries() -> Arc<[AgentEntry]> {
     catalogue::families()
         .filter(|family| matches!(family.rows, Rows::Agent))
         .map(|family| AgentEntry {

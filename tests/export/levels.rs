@@ -59,13 +59,13 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
         labels.extend(more.iter().map(|(name, value)| (*name, Arc::from(*value))));
         AgentEntry { family, labels }
     };
-    roster.agent = vec![
+    roster.agent = Arc::new([
         own("gpumeter_last_sample_timestamp_seconds", &[]),
         own("gpumeter_driver_call_in_flight_seconds", &[("call", "nvmlDeviceGetUtilizationRates")]),
         own("gpumeter_source_info", &[("metric", "gpu_busy_seconds_total"), ("source", "gpm")]),
         own("gpumeter_source_info", &[("metric", "gpu_pcie_bytes_total"), ("source", "gpm")]),
         own("gpumeter_source_info", &[("metric", "gpu_power_watts"), ("source", "field")]),
-    ];
+    ]);
     snapshot.agent.truncate(roster.agent.len());
     snapshot
 }

@@ -17,11 +17,11 @@ fn rosters() -> impl Strategy<Value = Arc<Roster>> {
     let texts = prop::collection::vec(any::<String>(), 4);
     (0_usize..4, 0_usize..5, any::<bool>(), texts).prop_map(|(gpus, processes, priced, texts)| {
         let mut roster = fixture::roster(gpus, if gpus == 0 { 0 } else { processes });
-        for (process, text) in roster.processes.iter_mut().zip(&texts) {
+        for (process, text) in Arc::make_mut(&mut roster.processes).iter_mut().zip(&texts) {
             process.process = text.as_str().into();
         }
-        roster.workloads[0].user = texts[3].as_str().into();
-        for account in &mut roster.accounts {
+        Arc::make_mut(&mut roster.workloads)[0].user = texts[3].as_str().into();
+        for account in Arc::make_mut(&mut roster.accounts) {
             account.tenant = texts[2].as_str().into();
         }
         if !priced {
@@ -50,7 +50,7 @@ fn snapshot(roster: &Arc<Roster>, scale: i64, absent: u8) -> Snapshot {
     {
         process.values[0] = Err(Absence::NotSupported);
     }
-    for account in snapshot.accounts.iter_mut().filter(|_| has(4)) {
+    for account in Arc::make_mut(&mut snapshot.accounts).iter_mut().filter(|_| has(4)) {
         account.values[usize::from(absent % 12)] = None;
     }
     if has(5) {
@@ -210,7 +210,7 @@ fn which_series_are_visited_depends_on_the_roster_alone() {
     let empty = Snapshot {
         gpus: Vec::new(),
         processes: Vec::new(),
-        accounts: Vec::new(),
+        accounts: Arc::default(),
         holdings: Vec::new(),
         agent: Vec::new(),
         roster: Arc::clone(&full.roster),

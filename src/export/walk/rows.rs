@@ -296,7 +296,7 @@ impl<'a, S: Sink> Walk<'a, S> {
     }
 
     fn workload(&mut self) {
-        for entry in &self.snapshot.roster.workloads {
+        for entry in self.snapshot.roster.workloads.iter() {
             self.visit(&[&entry.workload, entry.kind, &entry.tenant, &entry.unit, &entry.user], Some(1));
         }
     }

@@ -7,8 +7,8 @@ use super::{Account, ClosedWindows, OpenSpan};
 use crate::attribution::{settle, split, window_end};
 use crate::holders::{Identities, holdings};
 use crate::meter::Policy;
-use crate::meter::integrate::add;
-use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
+use crate::meter::integrate::{Who, add};
+use crate::model::{GpuId, Holder, HolderId, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
 
 /// How long after its end a window may at least still learn who was there.
 const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -28,17 +28,20 @@ impl Account {
             if named.is_empty() {
                 continue;
             }
+            let who = open.who.iter().map(|holder| (holder.id.clone(), Arc::clone(holder)));
+            let mut who: BTreeMap<HolderId, Arc<Holder>> = who.collect();
             for (pid, holder) in named {
                 if let Some(presence) = open.unnamed.remove(&pid) {
                     add(open.span.present.entry(holder.id.clone()).or_default(), &presence);
-                    open.who.entry(holder.id.clone()).or_insert(holder);
+                    who.entry(holder.id.clone()).or_insert(holder);
                 }
             }
+            open.who = who.into_values().collect();
             open.sent = false;
             if open.mig {
                 continue;
             }
-            let who = open.who.values().map(|holder| &**holder);
+            let who = open.who.iter().map(|holder| &**holder);
             let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
             open.span.holdings = held.into();
             open.span.covered_by = covered_by;
@@ -89,16 +92,19 @@ impl Account {
     fn silence(&mut self, end: Utc, gpu: &GpuId, policy: &Policy) {
         let before = Arc::clone(&self.holdings);
         if self.cursor < self.watched {
-            self.hold(gpu, &BTreeMap::new(), policy);
+            self.hold(gpu, &Who::default(), policy);
             let both = self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
             // The rest of the gap is bridged from the same side.
             self.fill(end, &both, None);
             if self.cursor < self.watched {
-                self.holdings = before;
+                (self.holdings, self.made_of) = (before, None);
             }
         } else {
             self.fill(end, &before, None);
-            let who = self.last.as_ref().map_or_else(|| self.who.clone(), |last| last.present.who.clone());
+            let who = self
+                .last
+                .as_ref()
+                .map_or_else(|| Arc::clone(&self.who), |last| Arc::clone(&last.present.who));
             self.hold(gpu, &who, policy);
         }
     }
