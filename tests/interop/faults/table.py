@@ -53,7 +53,7 @@ class Table:
         self.fault = ""
 
     def row(self, what, target, measured, ok, told=False):
-        """A finding. One that is told depends on the machine's clock and on what else it does, and fails no run."""
+        """A finding. One that is told fails no run: it depends on what else the machine does, or is an aim still."""
         row = Row(self.fault, what, target, measured, bool(ok), told)
         self.rows.append(row)
         print(" | ".join((row.fault, what, target, measured, row.verdict)), flush=True)
@@ -65,8 +65,8 @@ Written by `.ci/faults --write docs/faults.md`, which breaks one thing after the
 measures from outside: on the page, on the account, in `/proc`. Here on a virtual machine with {cores} processors
 ({model}) and {memory:.0f} GiB of memory, on which {load:.1f} processes of other work wanted to run on average when it began.
 
-A row that misses its target fails the command. Rows marked *told only* say how fast something was by the wall clock,
-which other work on the machine changes; they are told and fail nothing. Times of a period are of one of 0.5 s.
+A row that misses its target fails the command. Rows marked *told only* fail nothing: most say how fast something was by
+the wall clock, which other work on the machine changes. Times of a period are of one of 0.5 s.
 
 """
 
