@@ -6,11 +6,12 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::calls;
+use super::counters::Counters;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::Pair;
 use super::inventory::{name, uuid};
 use super::plan::believe;
-use crate::catalogue::{CallValue, InstanceValue};
+use crate::catalogue::{CallValue, Counter, InstanceValue};
 use crate::model::frame::Tier;
 use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Rejection, Unit};
 
@@ -31,6 +32,7 @@ pub(super) struct Instance {
     /// Whether its GPU instance is read through it; the other compute instances show the same.
     first: bool,
     gpm: Option<Pair>,
+    counters: Counters,
     /// By the order of the catalogue's instance values.
     readings: [Reading; InstanceValue::ALL.len()],
 }
@@ -49,8 +51,8 @@ pub(super) struct Instances {
     pub(super) whole: bool,
 }
 
-/// The instances of a GPU.
-pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> Instances {
+/// The instances of a GPU, with what GPM may count of each, where it works.
+pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&Vec<Counter>>) -> Instances {
     let handles = match handles(door, parent) {
         Ok(handles) => handles,
         Err(absence) => return Instances { whole: absence.is_permanent(), ..Instances::default() },
@@ -73,8 +75,8 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> Instances {
     for instance in &mut found {
         let id = instance.identity.id.gpu_instance;
         instance.first = last.replace(id) != Some(id);
-        if instance.first && gpm {
-            whole &= instance.pair_up(door);
+        if let (true, Some(counters)) = (instance.first, gpm) {
+            whole &= instance.pair_up(door, counters);
         }
     }
     Instances { found, layout, whole }
@@ -146,14 +148,17 @@ fn profile(name: &str) -> Arc<str> {
 
 impl Instance {
     fn new(handle: Handle, identity: InstanceIdentity) -> Self {
-        Self { handle, identity, first: false, gpm: None, readings: [Err(Absence::NotYet); _] }
+        let (counters, readings) = (Counters::new(Vec::new()), [Err(Absence::NotYet); _]);
+        Self { handle, identity, first: false, gpm: None, counters, readings }
     }
 
     /// Gets its sample buffers, and whether that is for good.
-    fn pair_up(&mut self, door: &mut Door) -> bool {
-        match Pair::new(door, RATIOS.map(|(_, id)| id).into()) {
+    fn pair_up(&mut self, door: &mut Door, counters: &[Counter]) -> bool {
+        let counters = Counters::new(counters.into());
+        match Pair::new(door, RATIOS.iter().map(|(_, id)| *id).chain(counters.ids()).collect()) {
             Ok(pair) => {
                 self.gpm = Some(pair);
+                self.counters = counters;
                 true
             }
             Err(absence) => absence.is_permanent(),
@@ -182,7 +187,11 @@ impl Instance {
                 self.put(door, InstanceValue::SramUncorrected, errors.and_then(whole));
             }
         }
-        InstanceFrame { identity: self.identity.clone(), readings: self.readings.into() }
+        InstanceFrame {
+            identity: self.identity.clone(),
+            readings: self.readings.into(),
+            counters: self.counters.readings(),
+        }
     }
 
     fn put(&mut self, door: &mut Door, value: InstanceValue, reading: Reading) {
@@ -211,6 +220,9 @@ impl Instance {
             let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
             let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
             self.put(door, value, believe(ratio, 1, Unit::Ratio));
+        }
+        if let Some(pair) = &self.gpm {
+            self.counters.read(door, pair, answer);
         }
     }
 

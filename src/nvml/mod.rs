@@ -13,6 +13,7 @@ mod accounting;
 mod activity;
 mod attention;
 mod calls;
+mod counters;
 mod door;
 mod events;
 mod fields;

@@ -19,7 +19,7 @@ pub(super) struct Readings {
 
 /// What is known of a counter.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counter {
+pub(super) struct Counter {
     last: i64,
     /// The last of the values below it that came in a row and did not fall, and how many they are.
     below: Option<(i64, u8)>,
@@ -84,7 +84,8 @@ impl Readings {
 }
 
 impl Counter {
-    fn take(&mut self, value: i64) -> Reading {
+    /// The value, if it is believed.
+    pub(super) fn take(&mut self, value: i64) -> Reading {
         let agreeing = match self.below {
             _ if value >= self.last => AGREEING,
             Some((below, times)) if value >= below => times + 1,

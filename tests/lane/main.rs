@@ -5,6 +5,7 @@
 mod activity;
 mod budget;
 mod governor;
+mod gpm;
 mod presence;
 mod quirks;
 mod recording;

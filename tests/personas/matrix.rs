@@ -34,10 +34,11 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
 ];
 
 /// The doctor's reasons by the mark in a cell; where a sentence varies, what does not.
-const MARKS: [(char, &str, &str); 6] = [
+const MARKS: [(char, &str, &str); 7] = [
     ('-', "not_supported", "this board cannot tell it"),
     ('c', "not_supported", "this board cannot tell it, or not while MIG mode is on"),
     ('g', "not_supported", "this board has no GPU performance monitoring; Hopper and later have"),
+    ('n', "not_supported", "this board has no Grace CPU beside it, or its driver does not tell"),
     ('s', "no_symbol", "the driver has no function for it; a newer one may"),
     ('p', "no_permission", "the driver refuses this user"),
     ('m', "", "MIG mode is off"),

@@ -3,7 +3,8 @@
 //! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
 
 use crate::catalogue::{
-    self, Family, HoldingValue, IdentityValue, Level, ProcessValue, Rows, Source, device_points, families,
+    self, Family, HoldingValue, IdentityValue, Level, PointId, ProcessValue, Rows, Source, device_points,
+    families, first_point,
 };
 use crate::config::Config;
 use crate::model::{Absence, Frame, Unit};
@@ -137,7 +138,7 @@ fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
 
 /// Whether nothing else can tell it.
 fn needs_gpm(family: &Family) -> bool {
-    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. });
+    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
     match &family.rows {
         Rows::Integral(integrals) => {
             integrals.iter().all(|integral| catalogue::family(integral.of).is_some_and(needs_gpm))
@@ -149,10 +150,25 @@ fn needs_gpm(family: &Family) -> bool {
     }
 }
 
+/// Whether GPM works on the GPU, so that what it refuses is a matter of the single metric.
+fn has_gpm(frame: &Frame) -> bool {
+    frame.readings.get(GR_ENGINE).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
+}
+
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+
+/// Whether it is of what only a module of GPU and CPU has.
+fn needs_grace(family: &Family) -> bool {
+    ["gpu_c2c_", "gpu_module_", "gpu_cache_"].iter().any(|start| family.name.starts_with(start))
+}
+
 /// A typed absence as a sentence.
 fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
     match absence {
-        Absence::NotSupported if needs_gpm(family) => {
+        Absence::NotSupported if needs_grace(family) => {
+            "this board has no Grace CPU beside it, or its driver does not tell".into()
+        }
+        Absence::NotSupported if needs_gpm(family) && !has_gpm(frame) => {
             "this board has no GPU performance monitoring; Hopper and later have".into()
         }
         Absence::NotSupported if frame.identity.mig => {
@@ -179,7 +195,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::catalogue::{first_point, point};
+    use crate::catalogue::point;
     use crate::model::{GpuId, GpuIdentity, Stamp, Stretch};
 
     fn frame(mig: bool, change: impl Fn(&mut Vec<Result<i64, Absence>>)) -> Frame {
@@ -193,6 +209,7 @@ mod tests {
             ended: Stamp::default(),
             tiers: [None; 3],
             readings: readings.into(),
+            counters: Box::default(),
             instances: Arc::default(),
             sampled: None,
             processes: Ok(Arc::default()),
@@ -229,7 +246,8 @@ mod tests {
     #[test]
     fn each_absence_is_a_sentence_that_says_what_would_help() {
         const FAMILY: &str = "gpu_row_remap_pending";
-        const GPM: &str = "gpu_sm_active_ratio";
+        const GPM: &str = "gpu_gr_engine_active_ratio";
+        const ENGINE: &str = "gpu_video_engine_active_ratio";
         for (family, mig, absence, standing, words) in [
             (FAMILY, false, Absence::NotSupported, Standing::Absent, "this board cannot tell it"),
             (FAMILY, true, Absence::NotSupported, Standing::Absent, "not while MIG mode is on"),
@@ -237,10 +255,15 @@ mod tests {
             (FAMILY, false, Absence::NoPermission, Standing::Absent, "run as root"),
             (FAMILY, false, Absence::Failed, Standing::Failed, "the driver failed"),
             (GPM, false, Absence::NotSupported, Standing::Absent, "Hopper and later"),
+            (ENGINE, false, Absence::NotSupported, Standing::Absent, "this board cannot tell it"),
+            ("gpu_c2c_bytes_total", false, Absence::NotSupported, Standing::Absent, "no Grace CPU"),
+            ("gpu_module_power_watts", false, Absence::NotSupported, Standing::Absent, "no Grace CPU"),
             (GPM, false, Absence::NoPermission, Standing::Absent, "NVreg_RestrictProfilingToAdminUsers=0"),
         ] {
             let number = device_points().position(|(other, _)| other.name == family).unwrap();
-            let all = of(&frame(mig, |readings| readings[number] = Err(absence)), wanted());
+            let points = device_points().filter(|(other, _)| other.name == family).count();
+            let all =
+                of(&frame(mig, |readings| readings[number..number + points].fill(Err(absence))), wanted());
             let one = find(&all, family);
             assert_eq!((one.standing, one.reason), (standing, absence.reason()), "{one:?}");
             assert!(one.why.contains(words), "{one:?}");
