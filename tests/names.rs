@@ -214,9 +214,12 @@ fn what_is_always_1_is_an_info_or_a_state_and_infos_are_always_1() {
 const SUBJECTS: &[(&str, &str)] = &[
     ("gpu_engine_utilization_ratio", "engine"),
     ("gpu_engine_busy_seconds_total", "engine"),
+    ("gpu_video_engine_active_ratio", "engine"),
+    ("gpu_video_engine_active_seconds_total", "engine"),
     ("gpu_pipe_active_ratio", "pipe"),
     ("gpu_pipe_active_seconds_total", "pipe"),
     ("gpu_power_limit_watts", "limit"),
+    ("gpu_module_power_limit_watts", "limit"),
     ("gpu_temperature_limit_celsius", "limit"),
     ("gpu_fan_speed_ratio", "fan"),
     ("gpu_clock_hertz", "clock"),

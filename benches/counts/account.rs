@@ -62,6 +62,7 @@ fn frame(index: u32, seconds: u64) -> Frame {
         ended: stamp(seconds),
         tiers: [Some(stamp(seconds)); 3],
         readings: readings.into(),
+        counters: Box::default(),
         instances: Arc::default(),
         sampled: None,
         processes: Ok(pids.clone().map(process).collect()),

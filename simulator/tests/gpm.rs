@@ -237,3 +237,35 @@ fn samples_over_a_new_layout_have_nothing_between_them() {
     node.hold(15 * SECOND);
     assert_eq!(ask(third, sample(&nvml, board)), 0);
 }
+
+#[test]
+fn the_counters_of_the_gpu_go_on_over_a_new_layout_and_those_of_a_new_instance_begin() {
+    let script = script("590.48.01", r#"{"profile":"h100"}"#).replace("INSTANCE", "null");
+    let node = Node::new(&script);
+    let nvml = node.nvml();
+    let board = gpu(&nvml, 0);
+    let ids = [248, 249, 250, 257, 258, 259, 260];
+    let told = || {
+        let alone = sample(&nvml, board);
+        between(&nvml, alone, alone, &ids).into_iter().map(Result::unwrap).collect::<Vec<f64>>()
+    };
+    node.hold(50 * SECOND);
+    let mut last = told();
+    assert!(last.iter().all(|cycles| *cycles > 0.0), "{last:?}");
+    let layouts = [
+        r#"[{"profile":"3g.40gb","start":4},{"profile":"1g.10gb","start":0}]"#,
+        r#"[{"profile":"1g.10gb","start":0},{"profile":"1g.10gb","start":1},{"profile":"3g.40gb","start":4}]"#,
+        "[]",
+    ];
+    for layout in layouts {
+        node.state(&format!(r#"{{"mig":{{"0":{layout}}}}}"#));
+        let now = told();
+        assert_eq!(now, last, "{layout}");
+        if layout != "[]" {
+            let first = instance(&nvml, board, 0);
+            let alone = sample(&nvml, first);
+            assert_eq!(between(&nvml, alone, alone, &[249]), [Ok(0.0)], "{layout}");
+        }
+        last = now;
+    }
+}

@@ -1,6 +1,6 @@
 //! How busy a GPU is: the driver's utilization, GPM, and the integrals that the agent keeps of them.
 
-use super::{CallValue, Family, IdentityValue, Integral, Kind, Level, Point, Rows, Source};
+use super::{CallValue, Counter, Family, IdentityValue, Integral, Kind, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -34,7 +34,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_memory_activity_seconds_total",
         Level::Full,
         "Time in which device memory was read or written, estimated from the driver's sample windows and integrated since the agent's start.",
-        &[Integral { labels: &[], of: "gpu_memory_activity_ratio" }],
+        &[Integral::of(&[], "gpu_memory_activity_ratio")],
     ),
     Family {
         name: "gpu_engine_utilization_ratio",
@@ -60,10 +60,10 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Full,
         tier: Tier::Fast,
         rows: Rows::Integral(&[
-            Integral { labels: &[("engine", "encoder")], of: "gpu_engine_utilization_ratio" },
-            Integral { labels: &[("engine", "decoder")], of: "gpu_engine_utilization_ratio" },
-            Integral { labels: &[("engine", "jpeg")], of: "gpu_engine_utilization_ratio" },
-            Integral { labels: &[("engine", "ofa")], of: "gpu_engine_utilization_ratio" },
+            Integral::of(&[("engine", "encoder")], "gpu_engine_utilization_ratio"),
+            Integral::of(&[("engine", "decoder")], "gpu_engine_utilization_ratio"),
+            Integral::of(&[("engine", "jpeg")], "gpu_engine_utilization_ratio"),
+            Integral::of(&[("engine", "ofa")], "gpu_engine_utilization_ratio"),
         ]),
     },
     Family {
@@ -86,7 +86,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_gr_engine_active_seconds_total",
         Level::Standard,
         "Time in which the graphics or compute engine was active (GPM), integrated since the agent's start.",
-        &[Integral { labels: &[], of: "gpu_gr_engine_active_ratio" }],
+        &[Integral::of(&[], "gpu_gr_engine_active_ratio")],
     ),
     gpm_ratio(
         "gpu_sm_active_ratio",
@@ -98,7 +98,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_sm_active_seconds_total",
         Level::Standard,
         "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
-        &[Integral { labels: &[], of: "gpu_sm_active_ratio" }],
+        &[Integral::counted(&[], "gpu_sm_active_ratio", Counter::SmActive)],
     ),
     gpm_ratio(
         "gpu_sm_occupancy_ratio",
@@ -110,7 +110,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_sm_occupancy_seconds_total",
         Level::Full,
         "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a second at half occupancy counts half a second, so it is no time in which something was the case; its rate is the mean occupancy.",
-        &[Integral { labels: &[], of: "gpu_sm_occupancy_ratio" }],
+        &[Integral::of(&[], "gpu_sm_occupancy_ratio")],
     ),
     gpm_ratio(
         "gpu_tensor_active_ratio",
@@ -122,7 +122,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe was active (GPM), integrated since the agent's start.",
-        &[Integral { labels: &[], of: "gpu_tensor_active_ratio" }],
+        &[Integral::counted(&[], "gpu_tensor_active_ratio", Counter::Tensor)],
     ),
     gpm_ratio(
         "gpu_dram_active_ratio",
@@ -134,13 +134,13 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_dram_active_seconds_total",
         Level::Standard,
         "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
-        &[Integral { labels: &[], of: "gpu_dram_active_ratio" }],
+        &[Integral::of(&[], "gpu_dram_active_ratio")],
     ),
     Family {
         name: "gpu_pipe_active_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of time in which the pipe was active (GPM); tensor pipes by number format: dfma double, hmma half, imma integer.",
+        help: "Share of time in which the pipe was active (GPM); tensor pipes by instruction: dfma and dmma double precision, hmma half, imma integer.",
         labels: PIPE,
         level: Level::Full,
         tier: Tier::Fast,
@@ -150,6 +150,7 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("pipe", "fp32")], &[gpm(12)]),
             point(&[("pipe", "fp64")], &[gpm(11)]),
             point(&[("pipe", "tensor_dfma")], &[gpm(6)]),
+            point(&[("pipe", "tensor_dmma")], &[gpm(8)]),
             point(&[("pipe", "tensor_hmma")], &[gpm(7)]),
             point(&[("pipe", "tensor_imma")], &[gpm(9)]),
         ]),
@@ -163,13 +164,14 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Full,
         tier: Tier::Fast,
         rows: Rows::Integral(&[
-            Integral { labels: &[("pipe", "integer")], of: "gpu_pipe_active_ratio" },
-            Integral { labels: &[("pipe", "fp16")], of: "gpu_pipe_active_ratio" },
-            Integral { labels: &[("pipe", "fp32")], of: "gpu_pipe_active_ratio" },
-            Integral { labels: &[("pipe", "fp64")], of: "gpu_pipe_active_ratio" },
-            Integral { labels: &[("pipe", "tensor_dfma")], of: "gpu_pipe_active_ratio" },
-            Integral { labels: &[("pipe", "tensor_hmma")], of: "gpu_pipe_active_ratio" },
-            Integral { labels: &[("pipe", "tensor_imma")], of: "gpu_pipe_active_ratio" },
+            Integral::counted(&[("pipe", "integer")], "gpu_pipe_active_ratio", Counter::Integer),
+            Integral::counted(&[("pipe", "fp16")], "gpu_pipe_active_ratio", Counter::Fp16),
+            Integral::counted(&[("pipe", "fp32")], "gpu_pipe_active_ratio", Counter::Fp32),
+            Integral::counted(&[("pipe", "fp64")], "gpu_pipe_active_ratio", Counter::Fp64),
+            Integral::counted(&[("pipe", "tensor_dfma")], "gpu_pipe_active_ratio", Counter::TensorDfma),
+            Integral::counted(&[("pipe", "tensor_dmma")], "gpu_pipe_active_ratio", Counter::TensorDmma),
+            Integral::counted(&[("pipe", "tensor_hmma")], "gpu_pipe_active_ratio", Counter::TensorHmma),
+            Integral::counted(&[("pipe", "tensor_imma")], "gpu_pipe_active_ratio", Counter::TensorImma),
         ]),
     },
 ];

@@ -75,6 +75,8 @@ pub const ALIASES: &[Alias] = &[
     dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "gpu_pcie_replays_total", &[]).counter(),
     dcgm("DCGM_FI_PROF_PCIE_TX_BYTES", "gpu_pcie_bytes_total", &[("direction", "transmit")]).per_second(),
     dcgm("DCGM_FI_PROF_PCIE_RX_BYTES", "gpu_pcie_bytes_total", &[("direction", "receive")]).per_second(),
+    dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL", "gpu_pcie_bytes_total", &[("direction", "transmit")]).counter(),
+    dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL", "gpu_pcie_bytes_total", &[("direction", "receive")]).counter(),
     dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "gpu_nvlink_bytes_total", &[]).over(1_024).counter(),
     dcgm("DCGM_FI_PROF_NVLINK_TX_BYTES", "gpu_nvlink_bytes_total", &[("direction", "transmit")]).per_second(),
     dcgm("DCGM_FI_PROF_NVLINK_RX_BYTES", "gpu_nvlink_bytes_total", &[("direction", "receive")]).per_second(),
@@ -104,6 +106,32 @@ pub const ALIASES: &[Alias] = &[
     dcgm("DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE", "gpu_pipe_active_ratio", &[("pipe", "tensor_imma")]),
     dcgm("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", "gpu_pipe_active_ratio", &[("pipe", "tensor_hmma")]),
     dcgm("DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE", "gpu_pipe_active_ratio", &[("pipe", "tensor_dfma")]),
+    video("DCGM_FI_PROF_NVDEC0_ACTIVE", &[("engine", "decoder"), ("number", "0")]),
+    video("DCGM_FI_PROF_NVDEC1_ACTIVE", &[("engine", "decoder"), ("number", "1")]),
+    video("DCGM_FI_PROF_NVDEC2_ACTIVE", &[("engine", "decoder"), ("number", "2")]),
+    video("DCGM_FI_PROF_NVDEC3_ACTIVE", &[("engine", "decoder"), ("number", "3")]),
+    video("DCGM_FI_PROF_NVDEC4_ACTIVE", &[("engine", "decoder"), ("number", "4")]),
+    video("DCGM_FI_PROF_NVDEC5_ACTIVE", &[("engine", "decoder"), ("number", "5")]),
+    video("DCGM_FI_PROF_NVDEC6_ACTIVE", &[("engine", "decoder"), ("number", "6")]),
+    video("DCGM_FI_PROF_NVDEC7_ACTIVE", &[("engine", "decoder"), ("number", "7")]),
+    video("DCGM_FI_PROF_NVJPG0_ACTIVE", &[("engine", "jpeg"), ("number", "0")]),
+    video("DCGM_FI_PROF_NVJPG1_ACTIVE", &[("engine", "jpeg"), ("number", "1")]),
+    video("DCGM_FI_PROF_NVJPG2_ACTIVE", &[("engine", "jpeg"), ("number", "2")]),
+    video("DCGM_FI_PROF_NVJPG3_ACTIVE", &[("engine", "jpeg"), ("number", "3")]),
+    video("DCGM_FI_PROF_NVJPG4_ACTIVE", &[("engine", "jpeg"), ("number", "4")]),
+    video("DCGM_FI_PROF_NVJPG5_ACTIVE", &[("engine", "jpeg"), ("number", "5")]),
+    video("DCGM_FI_PROF_NVJPG6_ACTIVE", &[("engine", "jpeg"), ("number", "6")]),
+    video("DCGM_FI_PROF_NVJPG7_ACTIVE", &[("engine", "jpeg"), ("number", "7")]),
+    video("DCGM_FI_PROF_NVOFA0_ACTIVE", &[("engine", "ofa"), ("number", "0")]),
+    video("DCGM_FI_PROF_NVOFA1_ACTIVE", &[("engine", "ofa"), ("number", "1")]),
+    dcgm("DCGM_FI_PROF_C2C_TX_ALL_BYTES", "gpu_c2c_bytes_total", &[("direction", "transmit")]).per_second(),
+    dcgm("DCGM_FI_PROF_C2C_RX_ALL_BYTES", "gpu_c2c_bytes_total", &[("direction", "receive")]).per_second(),
+    dcgm("DCGM_FI_PROF_C2C_TX_DATA_BYTES", "gpu_c2c_payload_bytes_total", &[("direction", "transmit")])
+        .per_second(),
+    dcgm("DCGM_FI_PROF_C2C_RX_DATA_BYTES", "gpu_c2c_payload_bytes_total", &[("direction", "receive")])
+        .per_second(),
+    cache("DCGM_FI_PROF_HOSTMEM_CACHE_HIT", &[("memory", "host")]),
+    cache("DCGM_FI_PROF_PEERMEM_CACHE_HIT", &[("memory", "peer")]),
     violation("DCGM_FI_DEV_POWER_VIOLATION", &[("reason", "sw_power_cap")]),
     violation("DCGM_FI_DEV_THERMAL_VIOLATION", &[("reason", "sw_thermal_slowdown")]),
     violation("DCGM_FI_DEV_SYNC_BOOST_VIOLATION", &[("reason", "sync_boost")]),
@@ -156,6 +184,15 @@ const fn dcgm(name: &'static str, of: &'static str, when: &'static [(&'static st
 
 const fn nvlink_errors(name: &'static str, when: &'static [(&'static str, &'static str)]) -> Alias {
     dcgm(name, "gpu_nvlink_errors_total", when).counter()
+}
+
+const fn video(name: &'static str, when: &'static [(&'static str, &'static str)]) -> Alias {
+    dcgm(name, "gpu_video_engine_active_ratio", when)
+}
+
+/// In percent.
+const fn cache(name: &'static str, when: &'static [(&'static str, &'static str)]) -> Alias {
+    dcgm(name, "gpu_cache_hit_ratio", when).times(100)
 }
 
 /// In nanoseconds.

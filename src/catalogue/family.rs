@@ -1,5 +1,6 @@
 //! What a row of the catalogue is: a family of series, its points, and where each value comes from.
 
+use super::Counter;
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -111,10 +112,10 @@ pub enum Rows {
     Device(&'static [Point]),
     /// Points of which one is 1 and the others 0, read from each GPU by its plan; only the 1 is shown.
     State(&'static [Point]),
-    /// Integrated by the agent, per tick, from a ratio that is read.
+    /// Integrated by the agent, per tick, from a ratio that is read, or taken from a counter of the same time.
     Integral(&'static [Integral]),
-    /// Kept by the agent, per tick, from a rate per second ([`Source::Gpm`]) or from a count that may wrap
-    /// ([`Source::Count`]).
+    /// Kept by the agent, per tick, from GPM's counter ([`Source::Since`]), from a rate per second
+    /// ([`Source::Gpm`]) or from a count that may wrap ([`Source::Count`]).
     Flow(&'static [Point]),
     /// What is known of each GPU beside its readings.
     Identity(IdentityValue),
@@ -198,6 +199,11 @@ pub enum Source {
     Reason { bit: u64, unless: u64 },
     /// A GPM metric between the last two samples.
     Gpm { id: u32, times: i64 },
+    /// GPM's counters of every NVLink that the GPU has, from that of link 0 on, summed by the agent.
+    GpmLinks { first: u32, times: i64 },
+    /// GPM's own counter, of which the next source is the rate: read beside it, and preferred where it can be
+    /// believed.
+    Since(Counter),
 }
 
 /// The scope that sums all NVLink links.
@@ -275,6 +281,24 @@ pub struct Integral {
     pub labels: &'static [(&'static str, &'static str)],
     /// The family of the ratio; its point with the same label values is integrated.
     pub of: &'static str,
+    /// What counts the same time, and is preferred where a board has it.
+    pub counter: Option<Counter>,
+}
+
+impl Integral {
+    /// One that only its ratio tells.
+    pub(super) const fn of(labels: &'static [(&'static str, &'static str)], of: &'static str) -> Self {
+        Self { labels, of, counter: None }
+    }
+
+    /// One that a counter tells, too.
+    pub(super) const fn counted(
+        labels: &'static [(&'static str, &'static str)],
+        of: &'static str,
+        counter: Counter,
+    ) -> Self {
+        Self { labels, of, counter: Some(counter) }
+    }
 }
 
 /// What is known of a GPU beside its readings.

@@ -51,8 +51,14 @@ pub const LABELS: &[Label] = &[
     closed(
         "pipe",
         "pipe of the multiprocessors",
-        &["integer", "fp16", "fp32", "fp64", "tensor_dfma", "tensor_hmma", "tensor_imma"],
+        &["integer", "fp16", "fp32", "fp64", "tensor_dfma", "tensor_dmma", "tensor_hmma", "tensor_imma"],
     ),
+    closed(
+        "number",
+        "number of an engine among those of its kind, from 0",
+        &["0", "1", "2", "3", "4", "5", "6", "7"],
+    ),
+    closed("memory", "whose memory a request goes to", &["host", "peer", "device"]),
     closed("sensor", "where a temperature is taken", &["gpu", "memory"]),
     open("limit", "which limit, of those that the family has"),
     closed("fan", "number of the fan, from 0", &["0", "1", "2", "3"]),
@@ -172,7 +178,7 @@ pub(super) const SETS: &[Set] = &[
     Set {
         label: "source",
         family: "gpumeter_source_info",
-        values: &["gpm", "samples", "utilization", "none", "field", "call"],
+        values: &["gpm", "samples", "utilization", "none", "field", "call", "gpm_counter"],
     },
 ];
 

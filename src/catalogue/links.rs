@@ -2,7 +2,7 @@
 
 mod per_link;
 
-use super::{ALL_LINKS, CallValue, Family, Kind, Level, Point, Rows, Source};
+use super::{ALL_LINKS, CallValue, Counter, Family, Kind, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -61,18 +61,26 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_pcie_bytes_total",
         kind: Kind::Counter,
         unit: Unit::Bytes,
-        help: "Bytes over PCIe as the GPU sees it, since the agent's start: GPM's rate times its time, or what the board's own counter grew by (gpumeter_source_info says which).",
+        help: "Bytes over PCIe as the GPU sees it, since the agent's start: what GPM's counter grew by, else GPM's rate times its time, else what the board's own counter grew by (gpumeter_source_info says which).",
         labels: &["gpu", "uuid", "direction"],
         level: Level::Standard,
         tier: Tier::Fast,
         rows: Rows::Flow(&[
             Point {
                 labels: &[("direction", "transmit")],
-                sources: &[Source::Gpm { id: 20, times: MEBIBYTE }, Source::Count { id: 197, times: 1 }],
+                sources: &[
+                    Source::Since(Counter::PcieTransmit),
+                    Source::Gpm { id: 20, times: MEBIBYTE },
+                    Source::Count { id: 197, times: 1 },
+                ],
             },
             Point {
                 labels: &[("direction", "receive")],
-                sources: &[Source::Gpm { id: 21, times: MEBIBYTE }, Source::Count { id: 198, times: 1 }],
+                sources: &[
+                    Source::Since(Counter::PcieReceive),
+                    Source::Gpm { id: 21, times: MEBIBYTE },
+                    Source::Count { id: 198, times: 1 },
+                ],
             },
         ]),
     },
@@ -120,7 +128,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_nvlink_bytes_total",
         kind: Kind::Counter,
         unit: Unit::Bytes,
-        help: "Payload over all NVLinks as the GPU sees it, since the driver was loaded.",
+        help: "Payload over all NVLinks as the GPU sees it, since the driver was loaded; where the driver tells it by GPM alone, packet headers count, too.",
         labels: &["gpu", "uuid", "direction"],
         level: Level::Standard,
         tier: Tier::Medium,
@@ -131,6 +139,7 @@ pub(super) const ROWS: &[Family] = &[
                     Source::Field { id: 138, scope: ALL_LINKS, times: KIBIBYTE },
                     Source::Links { id: 138, times: KIBIBYTE },
                     Source::Links { id: 202, times: 1 },
+                    Source::GpmLinks { first: 262, times: 1 },
                 ],
             },
             Point {
@@ -139,6 +148,7 @@ pub(super) const ROWS: &[Family] = &[
                     Source::Field { id: 139, scope: ALL_LINKS, times: KIBIBYTE },
                     Source::Links { id: 139, times: KIBIBYTE },
                     Source::Links { id: 204, times: 1 },
+                    Source::GpmLinks { first: 261, times: 1 },
                 ],
             },
         ]),
@@ -158,6 +168,17 @@ pub(super) const ROWS: &[Family] = &[
             labelled(&[("kind", "recovery")], &[Source::Links { id: 162, times: 1 }, total(59)]),
         ]),
     },
+    // Of single links (GPM 104 to 159) nothing is shown: they share the load, and no counter tells of them.
+    c2c(
+        "gpu_c2c_bytes_total",
+        "Bytes over the C2C link between the GPU and its Grace CPU as the GPU sees it, packet headers included, since the agent's start: GPM's rate times its time.",
+        &[labelled(TRANSMIT, &[mebibytes(100)]), labelled(RECEIVE, &[mebibytes(101)])],
+    ),
+    c2c(
+        "gpu_c2c_payload_bytes_total",
+        "Bytes over the C2C link between the GPU and its Grace CPU as the GPU sees it, without packet headers, since the agent's start: a part of gpu_c2c_bytes_total.",
+        &[labelled(TRANSMIT, &[mebibytes(102)]), labelled(RECEIVE, &[mebibytes(103)])],
+    ),
     Family {
         name: "gpu_fabric_state",
         kind: Kind::Gauge,
@@ -174,6 +195,28 @@ pub(super) const ROWS: &[Family] = &[
         ]),
     },
 ];
+
+const fn c2c(name: &'static str, help: &'static str, points: &'static [Point]) -> Family {
+    Family {
+        name,
+        kind: Kind::Counter,
+        unit: Unit::Bytes,
+        help,
+        labels: &["gpu", "uuid", "direction"],
+        // Such a board fills level standard without.
+        level: Level::Full,
+        tier: Tier::Fast,
+        rows: Rows::Flow(points),
+    }
+}
+
+const TRANSMIT: &[(&str, &str)] = &[("direction", "transmit")];
+const RECEIVE: &[(&str, &str)] = &[("direction", "receive")];
+
+/// Per second, of the header's MiB.
+const fn mebibytes(id: u32) -> Source {
+    Source::Gpm { id, times: MEBIBYTE }
+}
 
 /// A sum that the driver keeps itself; the links' own counters are newer.
 const fn total(id: u32) -> Source {

@@ -8,7 +8,9 @@ mod activity;
 mod agent;
 mod aliases;
 mod clocks;
+mod counters;
 mod ecc;
+mod engines;
 mod family;
 mod health;
 mod identity;
@@ -26,16 +28,19 @@ pub mod xid;
 mod xids;
 
 pub use aliases::{ALIASES, Alias, Instrument, Profile};
+pub use counters::{COUNTING, Counter, counters};
 pub use family::*;
 pub use labels::{LABELS, Label, values_of};
 pub use points::{
-    INTEGRALS, IntegralOf, PointId, device_points, first_integral, first_point, integral_of, point,
+    INTEGRALS, IntegralOf, PointId, counter_of, device_points, first_integral, first_point, integral_of,
+    point,
 };
 
 /// All families, by subject, in the order of the page.
 pub const SUBJECTS: &[&[Family]] = &[
     identity::ROWS,
     activity::ROWS,
+    engines::ROWS,
     memory::ROWS,
     power::ROWS,
     clocks::ROWS,

@@ -2,7 +2,7 @@
 
 #![expect(clippy::panic, reason = "the functions that panic run when the crate is compiled")]
 
-use super::{Family, Integral, Point, Rows, SUBJECTS};
+use super::{Counter, Family, Integral, Point, Rows, SUBJECTS, Source};
 
 /// The position of a device point in [`crate::model::Frame::readings`].
 pub type PointId = usize;
@@ -143,7 +143,7 @@ const SOURCES: [IntegralOf; INTEGRALS] = {
             while index < integrals(&family.rows) {
                 sources[number] = match &family.rows {
                     Rows::Integral(integrals) => {
-                        let Integral { of, labels } = &integrals[index];
+                        let Integral { of, labels, .. } = &integrals[index];
                         IntegralOf::Ratio(first_point(of) + offset(find(of).rows.points(), labels))
                     }
                     _ => IntegralOf::Flow(first_point(family.name) + index),
@@ -156,6 +156,39 @@ const SOURCES: [IntegralOf; INTEGRALS] = {
         subject += 1;
     }
     sources
+};
+
+/// The counter that tells the same as what an integral integrates, by integral number; none where nothing does.
+pub const fn counter_of(number: usize) -> Option<Counter> {
+    COUNTERS[number]
+}
+
+const COUNTERS: [Option<Counter>; INTEGRALS] = {
+    let mut counters = [None; INTEGRALS];
+    let mut number = 0;
+    let mut subject = 0;
+    while subject < SUBJECTS.len() {
+        let mut row = 0;
+        while row < SUBJECTS[subject].len() {
+            let rows = &SUBJECTS[subject][row].rows;
+            let mut index = 0;
+            while index < integrals(rows) {
+                counters[number] = match rows {
+                    Rows::Integral(integrals) => integrals[index].counter,
+                    // A counter is a flow's best source, and so its first.
+                    rows => match rows.points()[index].sources[0] {
+                        Source::Since(counter) => Some(counter),
+                        _ => None,
+                    },
+                };
+                number += 1;
+                index += 1;
+            }
+            row += 1;
+        }
+        subject += 1;
+    }
+    counters
 };
 
 /// Whether two strings are equal, at compile time.

@@ -39,6 +39,45 @@ pub(super) const ROWS: &[Family] = &[
             sources: &[Source::Field { id: 186, scope: 0, times: 1 }],
         }]),
     },
+    scoped(
+        "gpu_memory_power_watts",
+        (Level::Full, Tier::Medium),
+        "Power draw of the GPU's memory averaged by the driver over 1 s: a part of gpu_power_watts.",
+        &[alone(&[of(185, MEMORY)])],
+    ),
+    scoped(
+        "gpu_memory_power_instant_watts",
+        (Level::Full, Tier::Fast),
+        "Power draw of the GPU's memory at that moment: a part of gpu_power_instant_watts.",
+        &[alone(&[of(186, MEMORY)])],
+    ),
+    scoped(
+        "gpu_module_power_watts",
+        (Level::Full, Tier::Medium),
+        "Power draw of the module that the GPU shares with its Grace CPU, averaged by the driver over 1 s; every GPU of a module tells all of it, so it is no addend.",
+        &[alone(&[of(185, MODULE)])],
+    ),
+    scoped(
+        "gpu_module_power_instant_watts",
+        (Level::Full, Tier::Fast),
+        "Power draw of the module that the GPU shares with its Grace CPU at that moment; every GPU of a module tells all of it, so it is no addend.",
+        &[alone(&[of(186, MODULE)])],
+    ),
+    Family {
+        labels: LIMIT,
+        ..scoped(
+            "gpu_module_power_limit_watts",
+            (Level::Full, Tier::Slow),
+            "Power limits of the module that the GPU shares with its Grace CPU: enforced is the least of all that apply, requested what was set, default, min and max are the module's.",
+            &[
+                Point { labels: &[("limit", "enforced")], sources: &[of(190, MODULE)] },
+                Point { labels: &[("limit", "requested")], sources: &[of(192, MODULE)] },
+                Point { labels: &[("limit", "default")], sources: &[of(189, MODULE)] },
+                Point { labels: &[("limit", "min")], sources: &[of(187, MODULE)] },
+                Point { labels: &[("limit", "max")], sources: &[of(188, MODULE)] },
+            ],
+        )
+    },
     Family {
         name: "gpu_power_limit_watts",
         kind: Kind::Gauge,
@@ -117,6 +156,8 @@ pub(super) const ROWS: &[Family] = &[
             Point { labels: &[("limit", "gpu_max_operating")], sources: &[degrees(CallValue::Threshold(3))] },
         ]),
     },
+    // Not of the memory: the margin call speaks of the core, and no call or field tells how far the memory is from
+    // its limit (195), which without that distance is a constant of the board.
     Family {
         name: "gpu_temperature_margin_celsius",
         kind: Kind::Gauge,
@@ -149,6 +190,29 @@ pub(super) const ROWS: &[Family] = &[
 ];
 
 const LIMIT: &[&str] = &["gpu", "uuid", "limit"];
+
+/// The scopes of power beside the GPU's own: its module, GPU and CPU, and its memory.
+const MODULE: u32 = 1;
+const MEMORY: u32 = 2;
+
+/// Milliwatts of a scope.
+const fn of(id: u32, scope: u32) -> Source {
+    Source::Field { id, scope, times: 1 }
+}
+
+const fn alone(sources: &'static [Source]) -> Point {
+    Point { labels: &[], sources }
+}
+
+const fn scoped(
+    name: &'static str,
+    (level, tier): (Level, Tier),
+    help: &'static str,
+    points: &'static [Point],
+) -> Family {
+    let rows = Rows::Device(points);
+    Family { name, kind: Kind::Gauge, unit: Unit::Watts, help, labels: GPU, level, tier, rows }
+}
 
 /// Milliwatts of a batched field.
 const fn watts(id: u32) -> Source {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use super::Gpu;
-use crate::catalogue::{InstanceValue, IntegralOf, PointId, device_points, first_point, integral_of};
+use super::since::{Count, Since};
+use crate::catalogue::{
+    Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
+};
 use crate::holders::Identities;
 use crate::model::{Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading, Via};
 
@@ -143,25 +146,34 @@ pub(super) fn add(to: &mut Presence, process: &Presence) {
 }
 
 impl Gpu {
-    /// Adds the frame to the agent's own counters, over the time since the frame before it.
-    pub(super) fn integrate(&mut self, frame: &Frame) {
+    /// Adds the frame to the agent's own counters, over the time since the frame before it; how many differences of
+    /// GPM's counters could not be true.
+    pub(super) fn integrate(&mut self, frame: &Frame) -> u64 {
         let begins = std::mem::take(&mut self.begins);
+        if begins || self.frame.as_deref().is_some_and(|before| before.identity.mig != frame.identity.mig) {
+            // GPM's counters go on over a new plan, but not over a reset.
+            self.since.fill(Since::default());
+        }
         let before = self.frame.as_deref();
         let before = before.filter(|before| !begins && before.generation == frame.generation);
-        let span = before.map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
+        let tick = Tick::new(before, frame);
         if before.is_none() {
             self.counts.fill(None);
         }
-        for (number, (counter, last)) in self.integrals.iter_mut().zip(&mut self.counts).enumerate() {
-            match integral_of(number) {
-                IntegralOf::Ratio(point) => grow(counter, reading(frame, point), span),
+        let mut refused = 0;
+        let kept = self.integrals.iter_mut().zip(&mut self.counts).zip(&mut self.since);
+        for (number, ((total, last), since)) in kept.enumerate() {
+            let rated = match integral_of(number) {
+                IntegralOf::Ratio(point) => tick.of_ratio(reading(frame, point)),
                 IntegralOf::Flow(point) => {
                     let is_rate = frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
-                    flow(counter, last, reading(frame, point), is_rate.then_some(span));
+                    tick.of_flow(last, reading(frame, point), is_rate)
                 }
-            }
+            };
+            let count = counter_of(number).and_then(|counter| tick.count(&frame.counters, counter));
+            refused += tick.grow(total, since, count, rated);
         }
-        self.integrate_instances(frame, span);
+        refused + self.integrate_instances(frame, &tick)
     }
 
     /// Adds what the account took for busy up to the frame, so that the page and the account never differ.
@@ -170,9 +182,12 @@ impl Gpu {
     }
 
     /// Instances are kept by the id of their GPU instance, for ever: when an id is used again, its series go
-    /// on, since a counter may not go back.
-    fn integrate_instances(&mut self, frame: &Frame, span: Nanoseconds) {
-        let mut last = None;
+    /// on, since a counter may not go back. GPM's counters are those of the instance that has it now.
+    fn integrate_instances(&mut self, frame: &Frame, tick: &Tick) -> u64 {
+        if tick.before.is_none() {
+            self.instances_since.clear();
+        }
+        let (mut refused, mut last) = (0, None);
         for instance in &*frame.instances {
             let id = instance.identity.id.gpu_instance;
             // Compute instances of one GPU instance show the same.
@@ -183,38 +198,73 @@ impl Gpu {
                 .instances
                 .entry(id)
                 .or_insert_with(|| vec![Err(Absence::NotYet); InstanceValue::ALL.len()].into());
+            let since = self.instances_since.entry(id).or_default();
             let readings = InstanceValue::ALL.iter().zip(&*instance.readings);
-            for (counter, (value, reading)) in kept.iter_mut().zip(readings) {
+            for (place, (total, (value, reading))) in kept.iter_mut().zip(readings).enumerate() {
                 if value.is_ratio() {
-                    grow(counter, *reading, span);
+                    let count = value.counter().and_then(|counter| tick.count(&instance.counters, counter));
+                    refused += tick.grow(total, &mut since[place], count, tick.of_ratio(*reading));
                 }
             }
         }
+        refused
+    }
+}
+
+/// The time between two frames of one plan.
+struct Tick {
+    /// When it began; none where the frame only begins.
+    before: Option<Nanoseconds>,
+    at: Nanoseconds,
+    span: Nanoseconds,
+}
+
+impl Tick {
+    fn new(before: Option<&Frame>, frame: &Frame) -> Self {
+        let span = before.map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
+        Self { before: before.map(|before| before.begun.boottime), at: frame.begun.boottime, span }
+    }
+
+    /// What a counter has reached, with the cycles that passed where it counts cycles.
+    fn count(&self, counters: &[Reading], counter: Counter) -> Option<Count> {
+        let read = |counter: Counter| counters.get(counter as usize).copied()?.ok();
+        let whole = if counter.is_of_time() { Some(read(Counter::Elapsed)?) } else { None };
+        Some(Count { at: self.at, value: read(counter)?, whole })
+    }
+
+    fn of_ratio(&self, ratio: Reading) -> Result<u64, Absence> {
+        ratio.map(|ratio| share(u64::try_from(ratio).unwrap_or(0), self.span))
+    }
+
+    /// What flowed: a rate per second over the time, or what a count grew by since it was last read. A count that
+    /// is smaller than before wrapped or began anew: how far it had come is not known, and nothing is added.
+    fn of_flow(&self, last: &mut Option<u64>, now: Reading, is_rate: bool) -> Result<u64, Absence> {
+        let now = now.map(|now| u64::try_from(now).unwrap_or(0));
+        now.map(|now| {
+            if is_rate {
+                let flowed = u128::from(now) * u128::from(self.span.0) / u128::from(Nanoseconds::SECOND.0);
+                return u64::try_from(flowed).unwrap_or(0);
+            }
+            now.saturating_sub(last.replace(now).unwrap_or(now))
+        })
+    }
+
+    /// A total appears with its first value and never goes back; what is missing adds nothing.
+    fn grow(
+        &self,
+        total: &mut Reading,
+        since: &mut Since,
+        count: Option<Count>,
+        rated: Result<u64, Absence>,
+    ) -> u64 {
+        let growth = since.grow(count, self.before, rated);
+        add_to(total, growth.by);
+        growth.refused.into()
     }
 }
 
 fn reading(frame: &Frame, point: PointId) -> Reading {
     frame.readings.get(point).copied().unwrap_or(Err(Absence::NotYet))
-}
-
-/// A counter appears with its first ratio and never goes back; a missing ratio adds nothing.
-fn grow(counter: &mut Reading, ratio: Reading, span: Nanoseconds) {
-    let added = ratio.map(|ratio| share(u64::try_from(ratio).unwrap_or(0), span));
-    add_to(counter, added);
-}
-
-/// Adds what flowed: a rate per second over the span, or what a count grew by since it was last read. A count
-/// that is smaller than before wrapped or began anew: how far it had come is not known, and nothing is added.
-fn flow(counter: &mut Reading, last: &mut Option<u64>, now: Reading, rate: Option<Nanoseconds>) {
-    let now = now.map(|now| u64::try_from(now).unwrap_or(0));
-    let added = now.map(|now| match rate {
-        Some(span) => {
-            let flowed = u128::from(now) * u128::from(span.0) / u128::from(Nanoseconds::SECOND.0);
-            u64::try_from(flowed).unwrap_or(0)
-        }
-        None => now.saturating_sub(last.replace(now).unwrap_or(now)),
-    });
-    add_to(counter, added);
 }
 
 fn add_to(counter: &mut Reading, added: Result<u64, Absence>) {

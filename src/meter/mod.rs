@@ -15,6 +15,8 @@ mod presence;
 mod processes;
 mod seal;
 mod shown;
+mod since;
+mod sources;
 mod xids;
 
 pub use judge::NoticeCount;
@@ -24,14 +26,15 @@ pub use seal::unsupported;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::catalogue::{INTEGRALS, Level};
+use crate::catalogue::{INTEGRALS, InstanceValue, Level, PointId, first_point};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Rejection, Stamp, Utc, Whereabouts,
+    XidCount,
 };
 use crate::nvml::InFlight;
 
@@ -43,6 +46,7 @@ use named::Named;
 use numbers::Order;
 use presence::Place;
 use shown::Shown;
+use since::Since;
 use xids::Xids;
 
 /// What the operator decided, as far as the pulse needs it; read once per pulse.
@@ -130,6 +134,8 @@ pub struct Pulse {
     pub batch: Batch,
 }
 
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+
 /// A GPU as the meter follows it.
 struct Gpu {
     id: GpuId,
@@ -142,8 +148,12 @@ struct Gpu {
     integrals: Vec<Reading>,
     /// The counts that some of these grow by, as last read under this plan.
     counts: Vec<Option<u64>>,
-    /// The same of every GPU instance that was ever met, by its id.
+    /// What is known of GPM's counters that some of these grow by.
+    since: Vec<Since>,
+    /// The integrals of every GPU instance that was ever met, by its id.
     instances: BTreeMap<u32, Box<[Reading]>>,
+    /// GPM's counters of those that are there under this plan.
+    instances_since: BTreeMap<u32, [Since; InstanceValue::ALL.len()]>,
     busy: Reading,
     /// Families that it cannot answer, and why.
     unsupported: Vec<(&'static str, Absence)>,
@@ -311,7 +321,7 @@ impl Meter {
                 }
                 gpu.place.bring();
                 gpu.learn(&frame, self.policy.level);
-                gpu.integrate(&frame);
+                self.counters.reject(Rejection::OutOfRange, gpu.integrate(&frame));
                 let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);
@@ -379,7 +389,10 @@ impl Gpu {
     /// ever changes, and looking through all readings takes its time.
     fn learn(&mut self, frame: &Frame, level: Level) {
         let known = |frame: &Frame| (frame.generation, frame.tiers[Tier::Slow as usize]);
-        if self.frame.as_deref().map(known) != Some(known(frame)) {
+        // What GPM refuses is told with the first pair of samples.
+        let pairs = |frame: &Frame| frame.readings.get(GR_ENGINE).is_some_and(Result::is_ok);
+        let is_new = |before: &Frame| known(before) != known(frame) || (pairs(frame) && !pairs(before));
+        if self.frame.as_deref().is_none_or(is_new) {
             self.unsupported = unsupported(frame, level);
             self.series = OwnSeries::of(&frame.readings, level);
         }
@@ -395,7 +408,9 @@ impl Gpu {
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
             counts: vec![None; INTEGRALS],
+            since: vec![Since::default(); INTEGRALS],
             instances: BTreeMap::new(),
+            instances_since: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             unsupported: Vec::new(),
             series: OwnSeries::default(),

@@ -78,8 +78,13 @@ impl Counters {
             self.calls.observe(call.took.0 as f64 / Nanoseconds::SECOND.0 as f64);
         }
         for (reason, count) in &frame.rejected {
-            self.rejected.with_label_values(&[reason.reason()]).inc_by(*count);
+            self.reject(*reason, *count);
         }
+    }
+
+    /// Counts answers that the meter itself could not believe.
+    pub(super) fn reject(&self, reason: Rejection, count: u64) {
+        self.rejected.with_label_values(&[reason.reason()]).inc_by(count);
     }
 
     /// All of them as series of the catalogue.

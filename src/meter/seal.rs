@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::sources::sources;
 use super::{Gpu, Meter, Services};
-use crate::catalogue::{Family, Level, PointId, Rows, device_points, families, first_point};
+use crate::catalogue::{Family, Level, Rows, device_points, families};
 use crate::holders::Identities;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentEntry, AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
@@ -130,7 +131,7 @@ impl Meter {
             own.add("gpumeter_series_dropped_total", vec![("family", family.into())], whole(count));
         }
         for (gpu, state) in gpus.iter().zip(states) {
-            gpu_numbers(&mut own, gpu, state);
+            gpu_numbers(&mut own, gpu, state, self.policy.level);
         }
         let mut series = self.counters.gather();
         series.extend(own.series.into_iter().map(|(entry, value)| (entry, AgentNumber::Integer(value))));
@@ -147,7 +148,7 @@ fn series(number: &AgentNumber) -> usize {
     }
 }
 
-fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
+fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
     let labels = || vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
     let with = |name, value: &str| {
         let mut labels = labels();
@@ -164,28 +165,12 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState) {
     if let Some((call, lasting)) = state.in_flight {
         own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
     }
-    for (metric, source) in sources(gpu) {
+    for (metric, source) in sources(gpu, level) {
         let mut labels = with("metric", metric);
         labels.push(("source", source.into()));
         own.add("gpumeter_source_info", labels, 1);
     }
 }
-
-/// Which meter serves the metrics whose exactness depends on it.
-fn sources(gpu: &Gpu) -> Vec<(&'static str, &'static str)> {
-    let busy = gpu.account.source().map(|source| ("gpu_busy_seconds_total", source.name()));
-    let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
-    let read = SOURCE_MATTERS
-        .iter()
-        .filter_map(|(metric, point)| Some((*metric, via.get(*point).copied().flatten()?.name())));
-    busy.into_iter().chain(read).collect()
-}
-
-/// Metrics that mean something a little different by each of their sources: a mean or a moment, a rate or a count.
-const SOURCE_MATTERS: [(&str, PointId); 2] = [
-    ("gpu_power_watts", first_point("gpu_power_watts")),
-    ("gpu_pcie_bytes_total", first_point("gpu_pcie_bytes_total")),
-];
 
 fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)

@@ -46,6 +46,8 @@ pub struct Frame {
     pub tiers: [Option<Stamp>; 3],
     /// The latest value of every device point, by catalogue point number.
     pub readings: Box<[Reading]>,
+    /// GPM's counters since the GPU was started, by the catalogue's counter order.
+    pub counters: Box<[Reading]>,
     /// The MIG instances, by id.
     pub instances: Arc<[InstanceFrame]>,
     /// Mean activity by the driver's own sample ring, where the board has one and no GPM.
@@ -140,6 +142,8 @@ pub struct InstanceFrame {
     pub identity: InstanceIdentity,
     /// Its values, by the order of the catalogue's instance values.
     pub readings: Box<[Reading]>,
+    /// GPM's counters of it since the GPU was started, by the catalogue's counter order.
+    pub counters: Box<[Reading]>,
 }
 
 /// A process that has a context on a GPU.

@@ -1,9 +1,14 @@
 //! GPM: the difference of two samples of hardware counters, exact over the time between them.
 
+mod counters;
+
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, ask};
+pub(super) use self::counters::Counters;
+
+use super::door::{Door, Handle, Refusal, ask};
 use super::fields::whole;
+use super::probe::Metric;
 use crate::model::Absence;
 use crate::record::Value;
 
@@ -15,6 +20,7 @@ pub(super) struct Pair {
     taken: u8,
     /// Whose samples they are.
     of: Option<(Handle, Option<u32>)>,
+    /// Those that every driver knows come first.
     metrics: Vec<u32>,
     request: Box<sys::nvmlGpmMetricsGet_t>,
 }
@@ -24,7 +30,9 @@ unsafe impl Send for Pair {}
 
 impl Pair {
     /// Allocates the buffers; an absence where the library cannot.
-    pub(super) fn new(door: &mut Door, metrics: Vec<u32>) -> Result<Self, Absence> {
+    pub(super) fn new(door: &mut Door, mut metrics: Vec<u32>) -> Result<Self, Absence> {
+        metrics.sort_by_key(|id| is_late(*id));
+        metrics.truncate(MOST);
         let newer = allocate(door)?;
         let older = match allocate(door) {
             Ok(older) => older,
@@ -71,6 +79,15 @@ impl Pair {
         if self.taken < 2 {
             return Err(Absence::NotYet);
         }
+        match self.get(door) {
+            Err(Refusal::Code(INVALID_ARGUMENT)) => self.get_what_is_known(door)?,
+            answer => answer?,
+        }
+        self.record(door);
+        Ok(())
+    }
+
+    fn get(&mut self, door: &mut Door) -> Result<(), Refusal> {
         self.request.version = sys::NVML_GPM_METRICS_GET_VERSION;
         self.request.numMetrics = u32::try_from(self.metrics.len()).unwrap_or(0);
         self.request.sample1 = self.older;
@@ -81,9 +98,18 @@ impl Pair {
             place.value = f64::NAN;
         }
         let request: *mut sys::nvmlGpmMetricsGet_t = &raw mut *self.request;
-        ask!(door, nvmlGpmMetricsGet(request))?;
-        self.record(door);
-        Ok(())
+        ask!(door, nvmlGpmMetricsGet(request))
+    }
+
+    /// A driver may refuse the whole for a metric that its header does not have yet. If it is that, they are not
+    /// asked for again; else all of them are at the next time.
+    fn get_what_is_known(&mut self, door: &mut Door) -> Result<(), Refusal> {
+        let late = self.metrics.split_off(self.metrics.partition_point(|id| !is_late(*id)));
+        let answer = if late.is_empty() { Err(Refusal::Code(INVALID_ARGUMENT)) } else { self.get(door) };
+        if answer.is_err() {
+            self.metrics.extend(late);
+        }
+        answer
     }
 
     fn record(&self, door: &Door) {
@@ -99,12 +125,21 @@ impl Pair {
 
     /// A metric of the last computation, times a factor.
     pub(super) fn value(&self, id: u32, times: i64) -> Result<i64, Absence> {
-        let position = self.metrics.iter().position(|other| *other == id).ok_or(Absence::NotYet)?;
-        let metric = self.request.metrics.get(position).ok_or(Absence::NotYet)?;
+        let position = self.metrics.iter().position(|other| *other == id).ok_or(Absence::NotSupported)?;
+        let metric = self.request.metrics.get(position).ok_or(Absence::NotSupported)?;
         match metric.nvmlReturn {
             0 => whole(metric.value * times as f64),
-            code => Err(super::door::Refusal::Code(code).into()),
+            // As with fields, what a driver does not know is an "invalid argument".
+            INVALID_ARGUMENT => Err(Absence::NotSupported),
+            code => Err(Refusal::Code(code).into()),
         }
+    }
+
+    /// The sum of metrics, each times a factor; one that is missing leaves none.
+    pub(super) fn sum(&self, metric: Metric, times: i64) -> Result<i64, Absence> {
+        metric
+            .ids()
+            .try_fold(0_i64, |sum, id| sum.checked_add(self.value(id, times)?).ok_or(Absence::Rejected))
     }
 
     /// Gives the buffers back to the library.
@@ -113,6 +148,16 @@ impl Pair {
         let _ = ask!(door, nvmlGpmSampleFree(self.newer));
         let _ = ask!(door, nvmlGpmSampleFree(self.older));
     }
+}
+
+const INVALID_ARGUMENT: u32 = 2;
+
+/// As many metrics as the request of the oldest header that we speak has room for.
+const MOST: usize = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_MAX as usize;
+
+/// Whether a metric came after the first header with GPM, which ends with the links.
+fn is_late(id: u32) -> bool {
+    id == 8 || id > 97
 }
 
 fn allocate(door: &mut Door) -> Result<sys::nvmlGpmSample_t, Absence> {

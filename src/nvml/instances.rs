@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
 
+use super::belief::Belief;
 use super::calls;
-use super::counters::Counter;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
-use super::gpm::Pair;
+use super::gpm::{Counters, Pair};
 use super::inventory::{name, uuid};
 use super::plan::believe;
-use crate::catalogue::{CallValue, InstanceValue};
+use crate::catalogue::{CallValue, Counter, InstanceValue};
 use crate::model::frame::Tier;
 use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Rejection, Unit};
 
@@ -32,7 +32,8 @@ pub(super) struct Instance {
     /// Whether its GPU instance is read through it; the other compute instances show the same.
     first: bool,
     gpm: Option<Pair>,
-    errors: Counter,
+    errors: Belief,
+    counters: Counters,
     /// By the order of the catalogue's instance values.
     readings: [Reading; InstanceValue::ALL.len()],
 }
@@ -51,8 +52,8 @@ pub(super) struct Instances {
     pub(super) whole: bool,
 }
 
-/// The instances of a GPU.
-pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> Instances {
+/// The instances of a GPU, with what GPM may count of each, where it works.
+pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&Vec<Counter>>) -> Instances {
     let handles = match handles(door, parent) {
         Ok(handles) => handles,
         Err(absence) => return Instances { whole: absence.is_permanent(), ..Instances::default() },
@@ -75,8 +76,8 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: bool) -> Instances {
     for instance in &mut found {
         let id = instance.identity.id.gpu_instance;
         instance.first = last.replace(id) != Some(id);
-        if instance.first && gpm {
-            whole &= instance.pair_up(door);
+        if let (true, Some(counters)) = (instance.first, gpm) {
+            whole &= instance.pair_up(door, counters);
         }
     }
     Instances { found, layout, whole }
@@ -153,16 +154,19 @@ impl Instance {
             identity,
             first: false,
             gpm: None,
-            errors: Counter::new(Unit::None),
+            errors: Belief::new(Unit::None),
+            counters: Counters::new(Vec::new()),
             readings: [Err(Absence::NotYet); _],
         }
     }
 
     /// Gets its sample buffers, and whether that is for good.
-    fn pair_up(&mut self, door: &mut Door) -> bool {
-        match Pair::new(door, RATIOS.map(|(_, id)| id).into()) {
+    fn pair_up(&mut self, door: &mut Door, counters: &[Counter]) -> bool {
+        let counters = Counters::new(counters.into());
+        match Pair::new(door, RATIOS.iter().map(|(_, id)| *id).chain(counters.ids()).collect()) {
             Ok(pair) => {
                 self.gpm = Some(pair);
+                self.counters = counters;
                 true
             }
             Err(absence) => absence.is_permanent(),
@@ -195,7 +199,11 @@ impl Instance {
                 self.read_errors(door);
             }
         }
-        InstanceFrame { identity: self.identity.clone(), readings: self.readings.into() }
+        InstanceFrame {
+            identity: self.identity.clone(),
+            readings: self.readings.into(),
+            counters: self.counters.readings(),
+        }
     }
 
     fn put(&mut self, door: &mut Door, value: InstanceValue, reading: Reading) {
@@ -242,6 +250,9 @@ impl Instance {
             let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
             let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
             self.put(door, value, believe(ratio, 1, Unit::Ratio));
+        }
+        if let Some(pair) = &self.gpm {
+            self.counters.read(door, pair, answer);
         }
     }
 

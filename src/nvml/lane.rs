@@ -258,13 +258,14 @@ impl Lane {
             .and_then(|()| gpm.pair.compute(&mut self.door));
         for ask in &gpm.metrics {
             // The factor is applied before rounding: half a percent is not nothing.
-            let value = answer.and_then(|()| gpm.pair.value(ask.from, ask.times));
+            let value = answer.and_then(|()| gpm.pair.sum(ask.from, ask.times));
             // Support is told of GPM as a whole: what it then refuses has its turn by another source.
-            if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&ask.from) {
-                self.outdated |= self.refused.insert(ask.from);
+            if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&ask.from.first) {
+                self.outdated |= self.refused.insert(ask.from.first);
             }
             self.readings.put_times(&mut self.door, ask, value, 1);
         }
+        gpm.counters.read(&mut self.door, &gpm.pair, answer);
     }
 
     fn read_tier(&mut self, plan: &mut Plan, tier: Tier) {
@@ -375,6 +376,7 @@ impl Lane {
             ended: self.door.clock().now(),
             tiers: self.tiers,
             readings: self.readings.all(),
+            counters: plan.gpm.as_ref().map(|gpm| gpm.counters.readings()).unwrap_or_default(),
             instances: Arc::clone(&self.instances),
             sampled: self.activity.sampled(),
             processes,

@@ -11,8 +11,8 @@
 
 mod activity;
 mod attention;
+mod belief;
 mod calls;
-mod counters;
 mod door;
 mod events;
 mod fields;

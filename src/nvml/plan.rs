@@ -10,13 +10,13 @@ use std::sync::Arc;
 use super::calls::{self, Function};
 use super::door::{Door, Handle};
 use super::fields::Batch;
-use super::gpm::Pair;
+use super::gpm::{Counters, Pair};
 use super::identity;
 use super::instances::{self, Instance, Instances, Layout};
 use super::inventory::{self, Found};
-use super::probe::{self, Choice, Chosen, Wanted, Way};
+use super::probe::{self, Choice, Chosen, Metric, Wanted, Way};
 use super::quirks::Quirks;
-use crate::catalogue::{CallValue, PointId, device_points, first_point};
+use crate::catalogue::{CallValue, Counter, PointId, device_points, first_point};
 use crate::model::frame::Tier;
 use crate::model::{Absence, GpuIdentity, InstanceIdentity, Reading, Unit};
 
@@ -56,9 +56,10 @@ pub(super) struct TierPlan {
 /// The GPM pair of the GPU and what it serves.
 pub(super) struct Gpm {
     pub(super) pair: Pair,
-    pub(super) metrics: Vec<Ask<u32>>,
+    pub(super) metrics: Vec<Ask<Metric>>,
     /// Those whose points might be read by something else.
     pub(super) replaceable: Vec<u32>,
+    pub(super) counters: Counters,
 }
 
 /// One point to fill: from where in the answer, and times what.
@@ -77,15 +78,22 @@ impl Plan {
         let mig = inventory::mig_mode(door, device)?;
         let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
         door.learn(Quirks::of(&identity.driver_version));
-        let Choice { chosen, blank, probed, via, gpm: can_pair, whole: settled } =
-            probe::choose(door, device, wanted, &identity.driver_version)?;
+        let Choice {
+            chosen,
+            blank,
+            probed,
+            via,
+            gpm: can_pair,
+            counters: [counters, of_instances],
+            whole: settled,
+        } = probe::choose(door, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
         let Instances { found: instances, layout, whole: complete } = if identity.mig {
-            instances::find(door, device, can_pair)
+            instances::find(door, device, can_pair.then_some(&of_instances))
         } else {
             Instances { whole: true, ..Instances::default() }
         };
-        let (gpm, allocated) = gpm(door, &chosen);
+        let (gpm, allocated) = gpm(door, &chosen, counters);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
         let Apart { utilization, video } = Apart::take(&mut tiers);
         Ok(Self {
@@ -156,12 +164,12 @@ impl Plan {
 }
 
 /// The pair, if anything needs one, and whether that is for good.
-fn gpm(door: &mut Door, chosen: &[Chosen]) -> (Option<Gpm>, bool) {
+fn gpm(door: &mut Door, chosen: &[Chosen], counters: Vec<Counter>) -> (Option<Gpm>, bool) {
     let metrics: Vec<_> = chosen
         .iter()
         .filter_map(|chosen| match chosen.way {
-            Way::Gpm { id, times } => {
-                Some(Ask { point: chosen.point, unit: chosen.family.unit, from: id, times })
+            Way::Gpm { metric, times } => {
+                Some(Ask { point: chosen.point, unit: chosen.family.unit, from: metric, times })
             }
             _ => None,
         })
@@ -169,13 +177,14 @@ fn gpm(door: &mut Door, chosen: &[Chosen]) -> (Option<Gpm>, bool) {
     if metrics.is_empty() {
         return (None, true);
     }
-    match Pair::new(door, metrics.iter().map(|ask| ask.from).collect()) {
+    let counters = Counters::new(counters);
+    match Pair::new(door, metrics.iter().flat_map(|ask| ask.from.ids()).chain(counters.ids()).collect()) {
         Ok(pair) => {
-            let others = |ask: &&Ask<u32>| {
+            let others = |ask: &&Ask<Metric>| {
                 device_points().nth(ask.point).is_some_and(|(_, point)| point.sources.len() > 1)
             };
-            let replaceable = metrics.iter().filter(others).map(|ask| ask.from).collect();
-            (Some(Gpm { pair, metrics, replaceable }), true)
+            let replaceable = metrics.iter().filter(others).map(|ask| ask.from.first).collect();
+            (Some(Gpm { pair, metrics, replaceable, counters }), true)
         }
         Err(absence) => (None, absence.is_permanent()),
     }

@@ -10,7 +10,10 @@ use super::calls::{self, Function, Values};
 use super::door::{Door, Handle};
 use super::fields::{Batch, Field};
 use super::gpm::Pair;
-use crate::catalogue::{CallValue, Family, Level, MOST_LINKS, PointId, RENUMBERED, Source, device_points};
+use crate::catalogue::{
+    COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Source, counters,
+    device_points,
+};
 use crate::model::{Absence, Reading, Via};
 
 /// How a point is read on this board; a [`Source`] with everything filled in that the board decides.
@@ -24,8 +27,22 @@ pub(super) enum Way {
     Call { value: CallValue, times: i64 },
     /// A bit of the clock event reasons, unless one of the others is set.
     Reason { bit: u64, unless: u64 },
-    /// A metric of the GPM pair.
-    Gpm { id: u32, times: i64 },
+    /// Metrics of the GPM pair, added up.
+    Gpm { metric: Metric, times: i64 },
+}
+
+/// Metrics of GPM of which the sum is asked for: one, or the same of several links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Metric {
+    pub(super) first: u32,
+    pub(super) links: u32,
+}
+
+impl Metric {
+    /// The driver's ids; those of links come in pairs, by direction.
+    pub(super) fn ids(self) -> impl Iterator<Item = u32> {
+        (0..self.links).map(move |link| self.first + 2 * link)
+    }
 }
 
 /// A point with its way.
@@ -47,6 +64,8 @@ pub(super) struct Choice {
     pub(super) via: Vec<Option<Via>>,
     /// Whether GPM works on the device.
     pub(super) gpm: bool,
+    /// What GPM may count of the GPU, and of each of its instances.
+    pub(super) counters: [Vec<Counter>; 2],
     /// Whether no failure that may pass decided a choice.
     pub(super) whole: bool,
 }
@@ -68,7 +87,8 @@ pub(super) fn choose(
     driver_version: &str,
 ) -> Result<Choice, Absence> {
     let level = wanted.level;
-    let mut probe = Probe::new(door, device, wanted, driver(driver_version))?;
+    let driver = driver(driver_version);
+    let mut probe = Probe::new(door, device, wanted, driver)?;
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
@@ -84,7 +104,10 @@ pub(super) fn choose(
             Err(absence) => blank.push(Err(absence)),
         }
     }
-    Ok(Choice { chosen, blank, probed, via, gpm: probe.gpm.is_ok(), whole: probe.whole })
+    let counts = probe.gpm.is_ok() && is_counting(driver);
+    let counters =
+        [false, true].map(|of_instances| if counts { counters(level, of_instances) } else { Vec::new() });
+    Ok(Choice { chosen, blank, probed, via, gpm: probe.gpm.is_ok(), counters, whole: probe.whole })
 }
 
 /// What of a board decides how a source is asked.
@@ -131,7 +154,15 @@ impl Facts {
             Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
             Source::Call { value, times } => Way::Call { value, times },
             Source::Reason { bit, unless } => Way::Reason { bit, unless },
-            Source::Gpm { id, times } => Way::Gpm { id, times },
+            Source::Gpm { id, times } => Way::Gpm { metric: Metric { first: id, links: 1 }, times },
+            Source::GpmLinks { first, times } => {
+                if self.links == 0 || !is_counting(self.driver) {
+                    return None;
+                }
+                Way::Gpm { metric: Metric { first, links: self.links }, times }
+            }
+            // It is read beside the point's own way.
+            Source::Since(_) => return None,
         })
     }
 }
@@ -149,6 +180,11 @@ impl Way {
 
 /// The driver that brought the fields of [`Source::Renumbered`]: 575 (its header; that of 570 has other fields there).
 const NUMBERED: (u32, u32) = (575, 0);
+
+/// Whether the driver has GPM's counters; one that does not tell its version is not asked.
+fn is_counting(driver: Option<(u32, u32)>) -> bool {
+    driver.is_some_and(|driver| driver >= COUNTING)
+}
 
 /// `580.95.05` to 580 and 95.
 fn driver(version: &str) -> Option<(u32, u32)> {
@@ -221,6 +257,10 @@ impl<'a> Probe<'a> {
     fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Way, Absence> {
         let (mut refused, mut failed) = (None, None);
         for source in sources {
+            if matches!(source, Source::Since(_)) {
+                // Read beside the point's own way, it decides nothing.
+                continue;
+            }
             let Some(way) = self.facts.way(*source) else {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;
@@ -254,7 +294,7 @@ impl<'a> Probe<'a> {
                 (*answer)?.get(value).map(|_| ())
             }
             Way::Reason { .. } => self.reasons.map(|_| ()),
-            Way::Gpm { id, .. } if self.refused.contains(&id) => Err(Absence::NotSupported),
+            Way::Gpm { metric, .. } if self.refused.contains(&metric.first) => Err(Absence::NotSupported),
             Way::Gpm { .. } => self.gpm,
         }
     }
@@ -363,6 +403,19 @@ mod tests {
         let field = Field { scopes: 2, ..Field::one(165, 0) };
         assert_eq!(facts.way(sum), Some(Way::Field { field, times: 1 }));
         assert_eq!(Facts { links: 0, ..facts }.way(sum), None);
+    }
+
+    #[test]
+    fn links_are_added_up_by_gpm_from_the_driver_on_that_counts_them() {
+        let sent = Source::GpmLinks { first: 262, times: 1 };
+        let ids = |version: &str, links| match (Facts { driver: driver(version), links }).way(sent) {
+            Some(Way::Gpm { metric, .. }) => metric.ids().collect(),
+            _ => Vec::new(),
+        };
+        assert_eq!(ids("590.48.01", 3), [262, 264, 266]);
+        for (version, links) in [("590.48.01", 0), ("580.105.08", 3), ("", 3)] {
+            assert!(ids(version, links).is_empty(), "{version}");
+        }
     }
 
     #[test]

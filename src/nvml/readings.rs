@@ -1,11 +1,11 @@
 //! The latest reading of every point of one GPU. Every answer is believed here or dropped, and what is dropped
 //! is counted by its reason.
 //!
-//! A counter is believed along steps that its hardware can make ([`counters`](super::counters)): a glitch of
+//! A counter is believed along steps that its hardware can make ([`Belief`]): a glitch of
 //! one answer would be booked as a restart by everybody who reads it. A new plan goes on from what the last
 //! one believed, unless the GPU was lost in between: what restarts with the driver comes with a new lane.
 
-use super::counters::Counter;
+use super::belief::Belief;
 use super::door::Door;
 use super::plan::{Ask, believe};
 use crate::catalogue::{PointId, device_points};
@@ -15,7 +15,7 @@ use crate::model::{Absence, Nanoseconds, Reading, Rejection};
 #[derive(Default)]
 pub(super) struct Readings {
     values: Box<[Reading]>,
-    counters: Vec<Option<Counter>>,
+    counters: Vec<Option<Belief>>,
 }
 
 impl Readings {
@@ -25,7 +25,7 @@ impl Readings {
         let counters = device_points().enumerate().map(|(point, (family, _))| {
             let known = self.counters.get(point).copied().flatten();
             let mut counter =
-                family.is_driver_counter().then(|| known.unwrap_or(Counter::new(family.unit)))?;
+                family.is_driver_counter().then(|| known.unwrap_or(Belief::new(family.unit)))?;
             if let Some(value) = probed.get(point).copied().flatten().filter(|value| *value >= 0) {
                 // Whether it is believed shows with the next.
                 let _ = counter.take(value, at);

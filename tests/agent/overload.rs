@@ -25,7 +25,7 @@ fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
     let directory = tempfile::tempdir().unwrap();
     let [scenario, config] = ["crowd.json", "c.yaml"].map(|name| directory.path().join(name));
     std::fs::write(&scenario, crowd(800)).unwrap();
-    let text = "sampling: {level: full}\nattribution: {presence: true}\nlimits: {series: 2500}\n";
+    let text = "sampling: {level: full}\nattribution: {presence: true}\nlimits: {series: 3500}\n";
     std::fs::write(&config, text).unwrap();
     let arguments = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let agent = Agent::start(Demo::command(&directory.path().join("state"), &arguments));
@@ -33,7 +33,7 @@ fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
     let page = agent.wait_for("the guard", |page| {
         up(page) == 8 && page.has("gpumeter_series_dropped_total", &["family=\"gpu_process_memory_bytes\""])
     });
-    assert!(page.series.len() <= 2_500, "{} series", page.series.len());
+    assert!(page.series.len() <= 3_500, "{} series", page.series.len());
     for family in ["gpu_info", "gpu_power_watts", "gpu_energy_joules_total", "gpu_present"] {
         assert_eq!(page.of(family, &[]).count(), 8, "{family}");
     }
@@ -43,7 +43,7 @@ fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
     assert_eq!(sum, whole);
     assert!(page.has("gpu_process_memory_bytes", &["pid=\"10799\""]));
     assert!(page.has("gpu_process_memory_bytes", &["gpu=\"0\"", "pid=\"other\""]));
-    std::fs::write(&config, text.replace("2500", "20000")).unwrap();
+    std::fs::write(&config, text.replace("3500", "20000")).unwrap();
     let page =
         agent.wait_for("the higher limit", |page| page.of("gpu_process_memory_bytes", &[]).count() == 800);
     assert!(!page.has("gpu_process_memory_bytes", &["pid=\"other\""]));

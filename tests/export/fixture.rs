@@ -204,6 +204,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         ended: stamp(AT.0 - 200_000_000),
         tiers: [1, 2, 3].map(|age| Some(stamp(AT.0 - age * 100_000_000))),
         readings: readings.into(),
+        counters: Box::default(),
         instances: gpu
             .instances
             .iter()
@@ -213,6 +214,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
                     if value == 3 { Err(Absence::NotYet) } else { Ok(base * (1_000 + value as i64)) }
                 })
                 .into(),
+                counters: Box::default(),
             })
             .collect(),
         sampled: None,

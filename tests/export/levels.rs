@@ -9,12 +9,26 @@ use gpumeter::model::snapshot::{AgentEntry, Snapshot};
 use crate::fixture;
 use crate::record::{Visit, visits};
 
-/// What an H100 with all its NVLinks has not: it knows distances to its limits, has no fan, and remaps rows.
+/// What a GB200 with all its NVLinks has not: it knows distances to its limits, has no fan, and remaps rows.
+const GB200: &[&str] = &[
+    "gpu_temperature_limit_celsius",
+    "gpu_fan_speed_ratio",
+    "gpu_retired_pages",
+    "gpu_retired_pages_pending",
+];
+
+/// What an H100 has not: it has no Grace CPU beside it, either.
 const H100: &[&str] = &[
     "gpu_temperature_limit_celsius",
     "gpu_fan_speed_ratio",
     "gpu_retired_pages",
     "gpu_retired_pages_pending",
+    "gpu_module_power_watts",
+    "gpu_module_power_instant_watts",
+    "gpu_module_power_limit_watts",
+    "gpu_cache_hit_ratio",
+    "gpu_c2c_bytes_total",
+    "gpu_c2c_payload_bytes_total",
 ];
 
 /// What an A100 has not: it has no GPM, and knows the temperatures of its limits.
@@ -25,6 +39,16 @@ const A100: &[&str] = &[
     "gpu_tensor_active_ratio",
     "gpu_dram_active_ratio",
     "gpu_pipe_active_ratio",
+    "gpu_video_engine_active_ratio",
+    "gpu_context_switch_active_ratio",
+    "gpu_cache_hit_ratio",
+    "gpu_c2c_bytes_total",
+    "gpu_c2c_payload_bytes_total",
+    "gpu_memory_power_watts",
+    "gpu_memory_power_instant_watts",
+    "gpu_module_power_watts",
+    "gpu_module_power_instant_watts",
+    "gpu_module_power_limit_watts",
     "gpu_power_instant_watts",
     "gpu_temperature_margin_celsius",
     "gpu_fan_speed_ratio",
@@ -44,9 +68,8 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let unsupported = gpumeter::meter::unsupported(frame, level);
     let readings = frame.readings.clone();
     for (number, integral) in snapshot.gpus[0].integrals.iter_mut().enumerate() {
-        if let IntegralOf::Ratio(point) = integral_of(number) {
-            *integral = readings[point].and(*integral);
-        }
+        let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(number);
+        *integral = readings[point].and(*integral);
     }
     let roster = Arc::get_mut(&mut snapshot.roster).unwrap();
     let gpu = &mut roster.gpus[0];
@@ -59,13 +82,24 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
         labels.extend(more.iter().map(|(name, value)| (*name, Arc::from(*value))));
         AgentEntry { family, labels }
     };
-    roster.agent = Arc::new([
+    let gpm = |metric| own("gpumeter_source_info", &[("metric", metric), ("source", "gpm_counter")]);
+    let counted =
+        ["gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_pipe_active_seconds_total"];
+    // Of a family above the level nothing is said.
+    let counted =
+        counted.into_iter().filter(|name| gpumeter::catalogue::family(name).unwrap().level <= level);
+    let mut agent = vec![
         own("gpumeter_last_sample_timestamp_seconds", &[]),
         own("gpumeter_driver_call_in_flight_seconds", &[("call", "nvmlDeviceGetUtilizationRates")]),
         own("gpumeter_source_info", &[("metric", "gpu_busy_seconds_total"), ("source", "gpm")]),
         own("gpumeter_source_info", &[("metric", "gpu_pcie_bytes_total"), ("source", "gpm")]),
         own("gpumeter_source_info", &[("metric", "gpu_power_watts"), ("source", "field")]),
-    ]);
+    ];
+    if !lacked.contains(&"gpu_sm_active_ratio") {
+        agent.extend(counted.map(gpm));
+    }
+    roster.agent = agent.into();
+    assert!(snapshot.agent.len() >= roster.agent.len(), "each has a number");
     snapshot.agent.truncate(roster.agent.len());
     snapshot
 }
@@ -87,7 +121,7 @@ fn names(visits: &[Visit]) -> String {
 
 #[test]
 fn lean_is_at_most_40_series_of_a_gpu_and_standard_100() {
-    for lacked in [H100, A100] {
+    for lacked in [GB200, H100, A100] {
         for (level, most) in [(Level::Lean, 40), (Level::Standard, 100)] {
             let series = series(&board(lacked, level), level);
             assert!(series.len() <= most, "{}: {} series\n{}", level.name(), series.len(), names(&series));

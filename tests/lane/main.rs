@@ -7,6 +7,7 @@ mod budget;
 mod counters;
 mod driver_time;
 mod governor;
+mod gpm;
 mod presence;
 mod quirks;
 mod recording;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{InstanceValue, Level, device_points, first_integral, first_point, point};
+use gpumeter::catalogue::{Counter, InstanceValue, Level, device_points, first_integral, first_point, point};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
-use gpumeter::model::snapshot::Snapshot;
+use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Absence, Bytes, Frame, GpuId, GpuIdentity, InstanceFrame, InstanceId, InstanceIdentity, Nanoseconds,
     Reading, Stamp, Stretch, Utc, Via,
@@ -20,6 +20,8 @@ struct Device {
     now: Stamp,
     generation: u32,
     via: Via,
+    /// What GPM's counters have reached, of the GPU and of its instance.
+    counters: [[Reading; Counter::ALL.len()]; 2],
 }
 
 impl Device {
@@ -36,7 +38,8 @@ impl Device {
             prices: Vec::new(),
         };
         let meter = Meter::new(Arc::new(policy), now, None);
-        let mut device = Self { meter, now, generation: 1, via };
+        let counters = [[Err(Absence::NotSupported); Counter::ALL.len()]; 2];
+        let mut device = Self { meter, now, generation: 1, via, counters };
         device.pulse(vec![News::Found { gpu: Self::id(), bus: "".into() }]);
         device
     }
@@ -71,7 +74,11 @@ impl Device {
             ended: self.now,
             tiers: [Some(self.now); 3],
             readings: all,
-            instances: instance.into_iter().flat_map(|(id, ratio)| compute_instances(id, ratio)).collect(),
+            counters: self.counters[0].into(),
+            instances: instance
+                .into_iter()
+                .flat_map(|(id, ratio)| compute_instances(id, ratio, &self.counters[1]))
+                .collect(),
             processes: Ok(Arc::from([])),
             samples: Ok(Vec::new()),
             sampled: None,
@@ -89,7 +96,7 @@ impl Device {
 }
 
 /// Two compute instances of one GPU instance.
-fn compute_instances(gpu_instance: u32, ratio: Reading) -> [InstanceFrame; 2] {
+fn compute_instances(gpu_instance: u32, ratio: Reading, counters: &[Reading]) -> [InstanceFrame; 2] {
     [0, 1].map(|compute_instance| {
         let mut readings = [Err(Absence::NotYet); InstanceValue::ALL.len()];
         readings[InstanceValue::SmActive as usize] = ratio;
@@ -102,6 +109,7 @@ fn compute_instances(gpu_instance: u32, ratio: Reading) -> [InstanceFrame; 2] {
                 memory: Bytes(10 << 30),
             },
             readings: readings.into(),
+            counters: counters.into(),
         }
     })
 }
@@ -178,13 +186,7 @@ fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_whe
 fn metrics_whose_exactness_depends_on_it_name_their_source() {
     let mut device = Device::new(Via::Gpm);
     let snapshot = device.frame(1, &[(SENT, Ok(1))], None);
-    let sources: Vec<_> = snapshot
-        .roster
-        .agent
-        .iter()
-        .filter(|entry| entry.family == "gpumeter_source_info")
-        .map(|entry| entry.labels[2..].iter().map(|(_, value)| &**value).collect::<Vec<_>>())
-        .collect();
+    let sources = sources(&snapshot);
     assert!(sources.contains(&vec!["gpu_pcie_bytes_total", "gpm"]), "{sources:?}");
 }
 
@@ -198,4 +200,144 @@ fn what_was_counted_while_a_count_could_not_be_read_is_added_when_it_can() {
     assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(500));
     device.generation += 1;
     assert_eq!(device.sent(1, Ok(9_000)), Ok(500), "but not over a new plan");
+}
+
+/// What `gpumeter_source_info` says: metric and source.
+fn sources(snapshot: &Snapshot) -> Vec<Vec<&str>> {
+    let own = snapshot.roster.agent.iter().filter(|entry| entry.family == "gpumeter_source_info");
+    own.map(|entry| entry.labels[2..].iter().map(|(_, value)| &**value).collect()).collect()
+}
+
+const SM: usize = first_point("gpu_sm_active_ratio");
+const SM_TOTAL: usize = first_integral("gpu_sm_active_seconds_total");
+const CYCLES: i64 = 2_000_000_000;
+const ELAPSED: usize = Counter::Elapsed as usize;
+const ACTIVE: usize = Counter::SmActive as usize;
+
+/// A GPU, or an instance of it, of whose multiprocessors a counter and a rate speak.
+struct Multiprocessors {
+    device: Device,
+    elapsed: i64,
+    active: i64,
+    of_instance: bool,
+}
+
+impl Multiprocessors {
+    fn new(of_instance: bool) -> Self {
+        Self { device: Device::new(Via::Gpm), elapsed: 70 * CYCLES, active: 9 * CYCLES, of_instance }
+    }
+
+    /// So many seconds in which so many percent were active, and then a frame that tells it, or nothing.
+    fn frame(&mut self, seconds: u64, percent: i64, told: bool) -> Arc<Snapshot> {
+        self.elapsed += i64::try_from(seconds).unwrap() * CYCLES;
+        self.active += i64::try_from(seconds).unwrap() * CYCLES / 100 * percent;
+        let counters = &mut self.device.counters[usize::from(self.of_instance)];
+        let tell = |value| if told { Ok(value) } else { Err(Absence::Failed) };
+        (counters[ELAPSED], counters[ACTIVE]) = (tell(self.elapsed), tell(self.active));
+        let ratio = tell(percent * 10_000_000);
+        if self.of_instance {
+            self.device.frame(seconds, &[], Some((3, ratio)))
+        } else {
+            self.device.frame(seconds, &[(SM, ratio)], None)
+        }
+    }
+
+    fn total(&self, snapshot: &Snapshot) -> Reading {
+        let gpu = &snapshot.gpus[0];
+        if self.of_instance {
+            gpu.instances[&3][InstanceValue::SmActive as usize]
+        } else {
+            gpu.integrals[SM_TOTAL]
+        }
+    }
+
+    fn seconds(&mut self, seconds: u64, percent: i64, told: bool) -> i64 {
+        let snapshot = self.frame(seconds, percent, told);
+        self.total(&snapshot).unwrap() / 10_000_000
+    }
+}
+
+#[test]
+fn a_missed_sample_loses_nothing_where_gpm_counts() {
+    for of_instance in [false, true] {
+        let mut gpu = Multiprocessors::new(of_instance);
+        assert_eq!(gpu.seconds(1, 30, true), 0, "since the agent's start");
+        assert_eq!(gpu.seconds(1, 30, true), 30);
+        // The next sample fails, and the one after it has no other to make a pair with.
+        assert_eq!(gpu.seconds(1, 90, false), 30);
+        assert_eq!(gpu.seconds(1, 80, false), 30);
+        assert_eq!(gpu.seconds(1, 10, true), 210);
+        let snapshot = gpu.frame(1, 0, true);
+        let family =
+            if of_instance { "gpu_mig_sm_active_seconds_total" } else { "gpu_sm_active_seconds_total" };
+        assert!(sources(&snapshot).contains(&vec![family, "gpm_counter"]), "{:?}", sources(&snapshot));
+    }
+}
+
+#[test]
+fn a_frame_that_never_came_loses_nothing_either() {
+    let mut gpu = Multiprocessors::new(false);
+    gpu.seconds(1, 50, true);
+    gpu.seconds(1, 50, true);
+    // Ten seconds later, of which the last rate tells only its own.
+    gpu.elapsed += 9 * CYCLES;
+    gpu.active += 9 * CYCLES;
+    gpu.device.now.boottime.0 += 9 * SECOND;
+    assert_eq!(gpu.seconds(1, 20, true), 50 + 900 + 20);
+}
+
+#[test]
+fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtracted() {
+    let mut gpu = Multiprocessors::new(false);
+    gpu.seconds(1, 50, true);
+    gpu.seconds(1, 50, true);
+    gpu.device.generation += 1;
+    assert_eq!(gpu.seconds(4, 100, true), 450, "the plan is another one, the GPU is not");
+    gpu.device.pulse(vec![News::Opened { anew: true, module: None }, News::Found { gpu: Device::id(), bus: "".into() }]);
+    assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from nothing");
+    assert_eq!(gpu.seconds(1, 100, true), 550);
+    let mut gpu = Multiprocessors::new(true);
+    gpu.seconds(1, 50, true);
+    gpu.seconds(1, 50, true);
+    gpu.device.generation += 1;
+    assert_eq!(gpu.seconds(4, 100, true), 50, "the id may be another instance's now");
+}
+
+#[test]
+fn a_counter_that_cannot_be_true_is_counted_and_the_rate_stands_in() {
+    let mut gpu = Multiprocessors::new(false);
+    gpu.seconds(1, 50, true);
+    gpu.seconds(1, 50, true);
+    gpu.active += 10 * CYCLES;
+    let snapshot = gpu.frame(1, 50, true);
+    assert_eq!(gpu.total(&snapshot), Ok(1_000_000_000));
+    let refused = snapshot.roster.agent.iter().zip(&snapshot.agent).find_map(|(entry, number)| {
+        let is = entry.family == "gpumeter_samples_rejected_total" && &*entry.labels[0].1 == "out_of_range";
+        is.then(|| number.clone())
+    });
+    assert!(matches!(refused, Some(AgentNumber::Integer(1))), "{refused:?}");
+    assert_eq!(gpu.seconds(1, 50, true), 150);
+}
+
+#[test]
+fn without_a_counter_the_rate_is_integrated_and_named() {
+    let mut device = Device::new(Via::Gpm);
+    device.frame(1, &[(SM, Ok(500_000_000))], None);
+    let snapshot = device.frame(2, &[(SM, Ok(500_000_000))], None);
+    assert_eq!(snapshot.gpus[0].integrals[SM_TOTAL], Ok(1_000_000_000));
+    assert!(sources(&snapshot).contains(&vec!["gpu_sm_active_seconds_total", "gpm"]));
+}
+
+#[test]
+fn bytes_over_pcie_are_those_of_the_counter_where_there_is_one() {
+    let mut device = Device::new(Via::Gpm);
+    let mut sent = |seconds, counted, rate| {
+        device.counters[0][Counter::PcieTransmit as usize] = counted;
+        device.sent(seconds, rate)
+    };
+    let gib = 1_i64 << 30;
+    assert_eq!(sent(1, Ok(77 * gib), Err(Absence::NotYet)), Err(Absence::NotYet));
+    assert_eq!(sent(1, Ok(78 * gib), Ok(gib + 5)), Ok(gib));
+    assert_eq!(sent(1, Err(Absence::Failed), Err(Absence::Failed)), Ok(gib));
+    assert_eq!(sent(1, Ok(90 * gib), Err(Absence::NotYet)), Ok(13 * gib));
 }

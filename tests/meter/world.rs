@@ -390,6 +390,7 @@ impl World {
             ended: self.now,
             tiers: [Some(self.now); 3],
             readings: made.readings.into(),
+            counters: Box::default(),
             instances: Arc::default(),
             sampled: made.sampled,
             processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },

@@ -91,17 +91,18 @@ impl Change {
             return slot.clone();
         }
         let engines = self.placements.as_ref().map_or_else(|| gpu.engines(), |layout| layout.len().max(1));
-        let mut done = gpu.timeline.lifetime(elapsed).laid_out(engines);
+        let laid_out = |totals: &Totals| totals.laid_out(engines, |place| gpu.timeline.share(place));
+        let mut done = laid_out(&gpu.timeline.lifetime(elapsed));
         let loaded = gpu.timeline.loaded(elapsed);
-        let mut forgotten = slot.since.forgotten.as_ref().map(|forgotten| forgotten.laid_out(engines));
+        let mut forgotten = slot.since.forgotten.as_ref().map(laid_out);
         if loaded > slot.since.counting {
             // The driver was loaded by script since the last entry.
-            forgotten = Some(gpu.timeline.lifetime(loaded).laid_out(engines));
+            forgotten = Some(laid_out(&gpu.timeline.lifetime(loaded)));
         }
         if another {
             // A new board has done nothing; what processes did stays.
             let workers = std::mem::take(&mut done.workers);
-            done = Totals { workers, ..Totals::default() }.laid_out(engines);
+            done = laid_out(&Totals { workers, ..Totals::default() });
             forgotten = None;
         }
         if reloaded {

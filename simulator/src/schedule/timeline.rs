@@ -145,7 +145,7 @@ impl Timeline {
 mod tests {
     use super::*;
     use crate::channel::scenario::Phase;
-    use crate::schedule::PowerModel;
+    use crate::schedule::{PowerModel, Work};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn next(from: &Timeline, engines: usize, at: u64, forget: bool) -> Timeline {
-        let done = from.lifetime(at).laid_out(engines);
+        let done = from.lifetime(at).laid_out(engines, |place| from.share(place));
         let forgotten = forget.then(|| done.clone());
         let since =
             Since { at, done: Some(done), forgotten, counting: if forget { at } else { 0 }, stopped: false };
@@ -182,6 +182,12 @@ mod tests {
         assert_eq!(second.counted(at).engines.len(), 3);
         let sum = |totals: &Totals| totals.engines.iter().map(|work| work.busy).sum::<u64>();
         assert_eq!(sum(&second.counted(at)), sum(&first.counted(at)));
+        let whole = |timeline: &Timeline, at| timeline.counted(at).of_whole(|place| timeline.share(place));
+        assert_eq!(whole(&second, at), whole(&first, at));
+        assert!(whole(&second, at + SECOND).sm >= whole(&first, at).sm);
+        assert_eq!(second.counted(at).of_engine(0), Work::default(), "what is cut anew has done nothing");
+        let third = next(&second, 1, at + SECOND, false);
+        assert_eq!(whole(&third, at + SECOND), whole(&second, at + SECOND));
         assert!(second.counted(at + SECOND).energy > first.counted(at).energy + 70 * 1_000_000 - 1_000);
         // Before its time it stands at its beginning.
         assert_eq!(second.counted(0), second.counted(at));
@@ -193,8 +199,14 @@ mod tests {
         let at = 30 * SECOND;
         let second = next(&first, 1, at, true);
         assert_eq!((second.counted(at).energy, second.counted(at).busy), (0, 0));
-        assert_eq!(second.lifetime(at), first.lifetime(at));
-        assert_eq!(second.lifetime(at + SECOND), first.lifetime(at + SECOND));
+        // Whatever layout it is told to be of.
+        let truth = |timeline: &Timeline, at| Totals {
+            carried: Work::default(),
+            former: Work::default(),
+            ..timeline.lifetime(at)
+        };
+        assert_eq!(truth(&second, at), truth(&first, at));
+        assert_eq!(truth(&second, at + SECOND), truth(&first, at + SECOND));
         assert_eq!((second.loaded(at), first.loaded(at)), (at, 0));
     }
 

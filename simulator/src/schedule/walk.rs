@@ -102,6 +102,6 @@ impl Walk<'_> {
             *engine = engine.within(turns.busy);
         }
         let switches = sums.engines.iter().map(|turns| turns.switches).collect();
-        Totals { busy: sums.busy, energy: sums.energy, engines, switches, workers }
+        Totals { busy: sums.busy, energy: sums.energy, engines, switches, workers, ..Totals::default() }
     }
 }

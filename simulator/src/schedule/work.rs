@@ -72,6 +72,12 @@ pub(crate) struct Totals {
     pub(crate) energy: u64,
     /// By engine, in the order given.
     pub(crate) engines: Vec<Work>,
+    /// Of that what was done under former layouts, which the first engine bears.
+    #[serde(default)]
+    pub(crate) carried: Work,
+    /// The same of the whole GPU, each former engine by the share that it was.
+    #[serde(default)]
+    pub(crate) former: Work,
     /// Context switches by engine: slices shared by turns.
     pub(crate) switches: Vec<u64>,
     /// By worker, in the order given.
@@ -106,20 +112,40 @@ impl Totals {
             busy: self.busy.saturating_sub(forgotten.busy),
             energy: self.energy.saturating_sub(forgotten.energy),
             engines: less(&self.engines, &forgotten.engines),
+            carried: self.carried - forgotten.carried,
+            former: self.former - forgotten.former,
             switches: self.switches.clone(),
             workers: less(&self.workers, &forgotten.workers),
         }
     }
 
-    /// The same work seen by another number of engines: the sum stays, on the first of them.
-    pub(crate) fn laid_out(&self, engines: usize) -> Self {
-        let mut all = Work::default();
-        self.engines.iter().for_each(|work| all += *work);
+    /// What an engine has done under this layout.
+    pub(crate) fn of_engine(&self, place: usize) -> Work {
+        let done = self.engines.get(place).copied().unwrap_or_default();
+        if place == 0 { done - self.carried } else { done }
+    }
+
+    /// What the whole GPU has done over all layouts, each engine by its share.
+    pub(crate) fn of_whole(&self, share: impl Fn(usize) -> f64) -> Work {
+        let mut whole = self.former;
+        for place in 0..self.engines.len() {
+            let share = if self.engines.len() == 1 { 1.0 } else { share(place) };
+            let done = self.of_engine(place);
+            whole += if share < 1.0 { done.scaled(share) } else { done };
+        }
+        whole
+    }
+
+    /// The same work seen by another number of engines: the sum stays, on the first of them. `share` is that of
+    /// the engines until now.
+    pub(crate) fn laid_out(&self, engines: usize, share: impl Fn(usize) -> f64) -> Self {
+        let all = self.all();
         let mut laid = vec![Work::default(); engines];
         if let Some(first) = laid.first_mut() {
             *first = all;
         }
-        Self { engines: laid, switches: vec![0; engines], ..self.clone() }
+        let former = self.of_whole(share);
+        Self { engines: laid, carried: all, former, switches: vec![0; engines], ..self.clone() }
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::catalogue::{self, Family, Rows, Source};
 
 /// Families, and the sentence for them. What is not listed has [`PLAIN`].
-const SENTENCES: [(&[&str], &str); 15] = [
+const SENTENCES: [(&[&str], &str); 16] = [
     (
         &["gpu_platform_info"],
         "only boards on a baseboard or in a rack say where they sit, and to drivers from 535 on",
@@ -28,7 +28,7 @@ const SENTENCES: [(&[&str], &str); 15] = [
         "a GPU that shares the host's memory has none of its own; see the host's",
     ),
     (&["gpu_power_instant_watts"], "this board tells one power only: gpu_power_watts"),
-    (&["gpu_energy_joules_total"], "boards before Volta count no energy; the account then integrates power"),
+    (&["gpu_energy_joules_total"], "boards before Volta count no energy, and the account then has none"),
     (
         &["gpu_temperature_limit_celsius"],
         "boards that know distances to their limits have gpu_temperature_margin_celsius instead",
@@ -67,6 +67,17 @@ const SENTENCES: [(&[&str], &str); 15] = [
         &["gpu_retired_pages", "gpu_retired_pages_pending"],
         "boards since Ampere replace rows instead: gpu_remapped_rows; without ECC memory there is neither",
     ),
+    (
+        &[
+            "gpu_c2c_bytes_total",
+            "gpu_c2c_payload_bytes_total",
+            "gpu_cache_hit_ratio",
+            "gpu_module_power_watts",
+            "gpu_module_power_instant_watts",
+            "gpu_module_power_limit_watts",
+        ],
+        "this board has no Grace CPU beside it, or its driver does not tell",
+    ),
     (&["gpu_recovery_action"], "drivers from 565 on tell it, of most boards"),
 ];
 
@@ -76,11 +87,11 @@ const PLAIN: &str = "this board cannot tell it";
 const NO_GPM: &str = "this board has no GPU performance monitoring; Hopper and later have";
 
 /// Why a board that answers "not supported" has no such family.
-pub(super) fn sentence(family: &Family, mig: bool) -> String {
-    if needs_gpm(family) {
+pub(super) fn sentence(family: &Family, mig: bool, has_gpm: bool) -> String {
+    let own = SENTENCES.iter().find(|(families, _)| families.contains(&family.name));
+    if own.is_none() && needs_gpm(family) && !has_gpm {
         return NO_GPM.to_owned();
     }
-    let own = SENTENCES.iter().find(|(families, _)| families.contains(&family.name));
     let sentence = own.map_or(PLAIN, |(_, sentence)| sentence);
     // Which of the two it is, the driver does not tell either.
     if mig { format!("{sentence}; or not while MIG mode is on") } else { sentence.to_owned() }
@@ -88,7 +99,7 @@ pub(super) fn sentence(family: &Family, mig: bool) -> String {
 
 /// Whether nothing else can tell it.
 pub(super) fn needs_gpm(family: &Family) -> bool {
-    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. });
+    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
     match &family.rows {
         Rows::Integral(integrals) => {
             integrals.iter().all(|integral| catalogue::family(integral.of).is_some_and(needs_gpm))
@@ -125,9 +136,13 @@ mod tests {
     #[test]
     fn under_mig_both_reasons_are_told() {
         let fan = catalogue::family("gpu_fan_speed_ratio").unwrap();
-        assert_eq!(sentence(fan, false), "this board has no fan of its own");
-        assert_eq!(sentence(fan, true), "this board has no fan of its own; or not while MIG mode is on");
+        assert_eq!(sentence(fan, false, false), "this board has no fan of its own");
+        assert_eq!(
+            sentence(fan, true, false),
+            "this board has no fan of its own; or not while MIG mode is on"
+        );
         let gpm = catalogue::family("gpu_sm_active_seconds_total").unwrap();
-        assert_eq!(sentence(gpm, true), NO_GPM);
+        assert_eq!(sentence(gpm, true, false), NO_GPM);
+        assert_eq!(sentence(gpm, false, true), PLAIN);
     }
 }

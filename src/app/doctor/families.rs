@@ -4,7 +4,8 @@
 
 use super::board;
 use crate::catalogue::{
-    Family, HoldingValue, IdentityValue, Level, ProcessPoint, ProcessValue, Rows, device_points, families,
+    Family, HoldingValue, IdentityValue, Level, PointId, ProcessPoint, ProcessValue, Rows, device_points,
+    families, first_point,
 };
 use crate::config::Config;
 use crate::model::{Absence, Frame, Unit};
@@ -148,10 +149,17 @@ fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
     (of_money && !wanted.prices).then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
 }
 
+/// Whether GPM works on the GPU, so that what it refuses is a matter of the single metric.
+fn has_gpm(frame: &Frame) -> bool {
+    frame.readings.get(GR_ENGINE).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
+}
+
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+
 /// A typed absence as a sentence.
 fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
     match absence {
-        Absence::NotSupported => board::sentence(family, frame.identity.mig),
+        Absence::NotSupported => board::sentence(family, frame.identity.mig, has_gpm(frame)),
         Absence::NoSymbol if board::needs_gpm(family) => format!(
             "driver {} has no GPU performance monitoring; newer ones have, on Hopper and later",
             frame.identity.driver_version
@@ -176,7 +184,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::catalogue::{first_point, point};
+    use crate::catalogue::point;
     use crate::model::{GpuId, GpuIdentity, Stamp, Stretch};
 
     fn frame(mig: bool, change: impl Fn(&mut Vec<Result<i64, Absence>>)) -> Frame {
@@ -190,6 +198,7 @@ mod tests {
             ended: Stamp::default(),
             tiers: [None; 3],
             readings: readings.into(),
+            counters: Box::default(),
             instances: Arc::default(),
             sampled: None,
             processes: Ok(Arc::default()),
@@ -225,7 +234,8 @@ mod tests {
     #[test]
     fn each_absence_is_a_sentence_that_says_what_would_help() {
         const FAMILY: &str = "gpu_row_remap_pending";
-        const GPM: &str = "gpu_sm_active_ratio";
+        const GPM: &str = "gpu_gr_engine_active_ratio";
+        const ENGINE: &str = "gpu_video_engine_active_ratio";
         for (family, mig, absence, standing, words) in [
             (
                 FAMILY,
@@ -246,10 +256,15 @@ mod tests {
                 Standing::Absent,
                 "driver 470.1 has no GPU performance monitoring",
             ),
+            (ENGINE, false, Absence::NotSupported, Standing::Absent, "this board cannot tell it"),
+            ("gpu_c2c_bytes_total", false, Absence::NotSupported, Standing::Absent, "no Grace CPU"),
+            ("gpu_module_power_watts", false, Absence::NotSupported, Standing::Absent, "no Grace CPU"),
             (GPM, false, Absence::NoPermission, Standing::Absent, "NVreg_RestrictProfilingToAdminUsers=0"),
         ] {
             let number = device_points().position(|(other, _)| other.name == family).unwrap();
-            let all = of(&frame(mig, |readings| readings[number] = Err(absence)), wanted());
+            let points = device_points().filter(|(other, _)| other.name == family).count();
+            let all =
+                of(&frame(mig, |readings| readings[number..number + points].fill(Err(absence))), wanted());
             let one = find(&all, family);
             assert_eq!((one.standing, one.reason), (standing, absence.reason()), "{one:?}");
             assert!(one.why.contains(words), "{one:?}");

@@ -125,6 +125,8 @@ impl<'a> Between<'a> {
             5 => work.tensor,
             6 => work.dfma,
             7 => half_precision(work),
+            // Came with the counters.
+            8 if self.counters => work.dfma,
             9 => work.imma,
             10 => work.dram,
             11 => work.fp64,
@@ -273,20 +275,16 @@ fn instances(gpu: &Gpu, part: Part) -> Vec<&Instance> {
 
 /// The work of instances, each by its share of what is asked about; none: of the whole GPU.
 pub(super) fn weighed(gpu: &Gpu, instances: &[&Instance], totals: &Totals) -> Work {
+    let one = match instances {
+        [] => return totals.of_whole(|place| gpu.timeline.share(place)),
+        [_] => true,
+        _ => false,
+    };
     let mut work = Work::default();
-    for (place, done) in totals.engines.iter().enumerate() {
-        let share = match instances {
-            [] if totals.engines.len() == 1 => 1.0,
-            [] => gpu.timeline.share(place),
-            [one] => f64::from(u8::from(one.engine == place)),
-            several => several
-                .iter()
-                .find(|one| one.engine == place)
-                .map_or(0.0, |one| f64::from(one.compute_slices) / f64::from(one.profile.slices.max(1))),
-        };
-        if share > 0.0 {
-            work += if share < 1.0 { done.scaled(share) } else { *done };
-        }
+    for instance in instances {
+        let share = f64::from(instance.compute_slices) / f64::from(instance.profile.slices.max(1));
+        let done = totals.of_engine(instance.engine);
+        work += if one || share >= 1.0 { done } else { done.scaled(share) };
     }
     work
 }

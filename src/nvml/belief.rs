@@ -23,7 +23,7 @@ const LATE: Nanoseconds = Nanoseconds::SECOND;
 
 /// One counter of one GPU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counter {
+pub(super) struct Belief {
     /// The most that it grows by in a second, in its unit.
     pace: i64,
     believed: Option<Mark>,
@@ -47,10 +47,15 @@ impl Mark {
     }
 }
 
-impl Counter {
+impl Belief {
     /// A counter in that unit, of which nothing is known.
     pub(super) const fn new(unit: Unit) -> Self {
-        Self { pace: pace(unit), believed: None, other: None }
+        Self::of_pace(pace(unit))
+    }
+
+    /// A counter that grows by at most so much in a second, of which nothing is known.
+    pub(super) const fn of_pace(pace: i64) -> Self {
+        Self { pace, believed: None, other: None }
     }
 
     /// Whether nothing is known of it yet.
@@ -117,7 +122,7 @@ mod tests {
 
     /// Answers a second apart; those that were believed.
     fn taken(unit: Unit, values: &[i64]) -> Vec<Option<i64>> {
-        let mut counter = Counter::new(unit);
+        let mut counter = Belief::new(unit);
         (0..).zip(values).map(|(time, value)| counter.take(*value, second(time)).ok()).collect()
     }
 
@@ -150,7 +155,7 @@ mod tests {
 
     #[test]
     fn after_a_pause_it_may_have_counted_all_the_while() {
-        let mut counter = Counter::new(Unit::Joules);
+        let mut counter = Belief::new(Unit::Joules);
         let hour = 3_600 * 1_000 * WATT;
         assert!(counter.take(7, second(0)).is_err() && counter.take(7, second(0)).is_ok());
         assert_eq!(counter.take(hour, second(60)), Err(Rejection::OutOfRange));
@@ -192,7 +197,7 @@ mod tests {
             glitches in prop::collection::vec(prop::bool::weighted(0.2), 300),
             glitch in prop_oneof![Just(0), Just(i64::from(u32::MAX)), 0..JOULES_BEFORE],
         ) {
-            let mut counter = Counter::new(Unit::Joules);
+            let mut counter = Belief::new(Unit::Joules);
             let _ = counter.take(JOULES_BEFORE, second(0));
             let _ = counter.take(JOULES_BEFORE, second(0));
             for (time, glitches) in (1..).zip(glitches) {
@@ -208,7 +213,7 @@ mod tests {
             lies in lies(),
             watts in prop::collection::vec(0..2_000_i64, 330),
         ) {
-            let mut counter = Counter::new(Unit::Joules);
+            let mut counter = Belief::new(Unit::Joules);
             let (mut truth, mut published) = (JOULES_BEFORE, 0);
             let lies = lies.into_iter().chain(std::iter::repeat(None));
             for ((time, watts), lie) in (0..).zip(watts).zip(lies) {
@@ -225,7 +230,7 @@ mod tests {
         fn a_driver_that_only_lies_sets_nothing_back(
             lies in prop::collection::vec(garbage(JOULES_BEFORE), 300),
         ) {
-            let mut counter = Counter::new(Unit::Joules);
+            let mut counter = Belief::new(Unit::Joules);
             let _ = counter.take(JOULES_BEFORE, second(0));
             prop_assert_eq!(counter.take(JOULES_BEFORE, second(0)), Ok(JOULES_BEFORE));
             for (time, lie) in (1..).zip(lies) {

@@ -1,0 +1,64 @@
+//! Which meter serves the metrics whose exactness depends on it, as `gpumeter_source_info` says.
+//!
+//! In goes a GPU as the meter follows it, out come pairs of family and source. It does not know the labels.
+
+use super::Gpu;
+use super::since::Since;
+use crate::catalogue::{InstanceValue, Level, PointId, first_integral, first_point};
+use crate::model::{Absence, Via};
+
+/// Family and source of what is read of the GPU up to a level.
+pub(super) fn sources(gpu: &Gpu, level: Level) -> Vec<(&'static str, &'static str)> {
+    let busy = gpu.account.source().map(|source| ("gpu_busy_seconds_total", source.name()));
+    let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
+    let by = |point: PointId| via.get(point).copied().flatten().map(Via::name);
+    let power = by(POWER).map(|name| ("gpu_power_watts", name));
+    let totals = TOTALS.iter().filter_map(|(family, number, point)| {
+        // What is not read at this level is counted no more, either.
+        let otherwise = by(*point)?;
+        let counts = gpu.since.get(*number).is_some_and(Since::is_in_force);
+        Some((*family, if counts { COUNTER } else { otherwise }))
+    });
+    // All instances of a GPU are read alike.
+    let instance = gpu.frame.as_deref().and_then(|frame| frame.instances.first());
+    let instance = instance.filter(|_| level >= Level::Standard);
+    let of_instance = INSTANCE_TOTALS.iter().filter_map(|(family, value)| {
+        let (instance, value) = (instance?, *value as usize);
+        let is_read = !instance.readings.get(value)?.is_err_and(Absence::is_permanent);
+        let since = gpu.instances_since.get(&instance.identity.id.gpu_instance);
+        let counts = since.and_then(|since| since.get(value)).is_some_and(Since::is_in_force);
+        is_read.then_some((*family, if counts { COUNTER } else { Via::Gpm.name() }))
+    });
+    busy.into_iter().chain(power).chain(totals).chain(of_instance).collect()
+}
+
+const POWER: PointId = first_point("gpu_power_watts");
+
+/// The source of a total that goes by GPM's own counter.
+const COUNTER: &str = "gpm_counter";
+
+/// Totals that a counter may tell exactly: by their first integral, and by the first point of what else tells them.
+const TOTALS: [(&str, usize, PointId); 4] = [
+    ("gpu_pcie_bytes_total", first_integral("gpu_pcie_bytes_total"), first_point("gpu_pcie_bytes_total")),
+    (
+        "gpu_sm_active_seconds_total",
+        first_integral("gpu_sm_active_seconds_total"),
+        first_point("gpu_sm_active_ratio"),
+    ),
+    (
+        "gpu_tensor_active_seconds_total",
+        first_integral("gpu_tensor_active_seconds_total"),
+        first_point("gpu_tensor_active_ratio"),
+    ),
+    (
+        "gpu_pipe_active_seconds_total",
+        first_integral("gpu_pipe_active_seconds_total"),
+        first_point("gpu_pipe_active_ratio"),
+    ),
+];
+
+/// The same of MIG instances.
+const INSTANCE_TOTALS: [(&str, InstanceValue); 2] = [
+    ("gpu_mig_sm_active_seconds_total", InstanceValue::SmActive),
+    ("gpu_mig_tensor_active_seconds_total", InstanceValue::TensorActive),
+];
