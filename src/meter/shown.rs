@@ -82,3 +82,38 @@ impl Meter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Acknowledged, Counter};
+    use crate::meter::accounts::Accounts;
+    use crate::model::{HolderId, Nanoseconds, Parts};
+
+    #[test]
+    fn what_is_shown_is_as_if_it_were_added_up_in_every_second() {
+        const DELAY: Nanoseconds = Nanoseconds::from_seconds(60);
+        let at = |second| Utc(0).plus(Nanoseconds::from_seconds(second));
+        let mut accounts = Accounts::default();
+        for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
+            let parts = Parts { waste: born, ..Parts::default() };
+            let counter = Counter { born: at(born), parts, ..Counter::default() };
+            let counters = BTreeMap::from([(("GPU-0".into(), HolderId::new(user)), counter)]);
+            accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
+        }
+        let added_up = |now: Utc| -> Vec<_> {
+            let accounts = accounts.by_tenant(&BTreeMap::new(), (now, DELAY), None);
+            accounts.into_iter().map(|account| (account.tenant, account.state.values)).collect()
+        };
+        let (mut until, mut shown, mut changes) = (at(0), Vec::new(), Vec::new());
+        for second in 130..800 {
+            let now = at(second);
+            if now >= until {
+                changes.push(second);
+                (until, shown) = (accounts.change_after(now, DELAY), added_up(now));
+            }
+            assert_eq!(shown, added_up(now), "{second}");
+        }
+        assert_eq!(changes, [130, 160, 190, 700, 730]);
+    }
+}
