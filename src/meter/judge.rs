@@ -192,13 +192,15 @@ impl Gpu {
         signs
     }
 
-    /// Whether each tier of the last frame is young enough to be shown.
+    /// Whether each tier of the last frame is young enough to be shown: none of a GPU that does not answer, or what
+    /// is read once a minute, or less often after a call that took long, would look alive beside `gpu_up` 0.
     pub(super) fn fresh(&self, now: Stamp, policy: &Policy) -> [bool; 3] {
-        Tier::ALL.map(|tier| {
+        let young = Tier::ALL.map(|tier| {
             let Some(frame) = self.frame.as_ref().filter(|_| !self.place.is_missing()) else { return false };
             let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.of(tier));
             frame.tiers[tier as usize].is_some_and(|read| now.since(read).0 <= 2 * interval)
-        })
+        });
+        young.map(|tier| tier && young[Tier::Fast as usize])
     }
 }
 

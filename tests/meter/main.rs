@@ -51,6 +51,19 @@ fn a_gpu_that_does_not_answer_is_unmeasured_and_then_measured_again() {
 }
 
 #[test]
+fn a_gpu_that_does_not_answer_shows_nothing_that_was_read_of_it_slowly() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.shown(), [true; 3]);
+    world.silence(2);
+    assert!(world.is_up(), "two ticks may be missing");
+    world.silence(1);
+    assert_eq!(world.shown(), [false; 3], "the medium tier is read every 5 s, the slow one every minute");
+    world.run(1, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.shown(), [true; 3]);
+}
+
+#[test]
 fn energy_of_a_silence_is_not_lost() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));

@@ -481,6 +481,11 @@ impl World {
         u64::try_from(self.snapshot.as_ref().unwrap().gpus[0].busy.unwrap()).unwrap()
     }
 
+    /// Whether the readings of each tier are shown.
+    pub(crate) fn shown(&self) -> [bool; 3] {
+        self.snapshot.as_ref().unwrap().gpus[0].fresh
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.snapshot.as_ref().unwrap().gpus[0].is_up()
     }
