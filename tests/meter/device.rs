@@ -293,7 +293,10 @@ fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtra
     gpu.seconds(1, 50, true);
     gpu.device.generation += 1;
     assert_eq!(gpu.seconds(4, 100, true), 450, "the plan is another one, the GPU is not");
-    gpu.device.pulse(vec![News::Opened { anew: true, module: None }, News::Found { gpu: Device::id(), bus: "".into() }]);
+    gpu.device.pulse(vec![
+        News::Opened { anew: true, module: None },
+        News::Found { gpu: Device::id(), bus: "".into() },
+    ]);
     assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from nothing");
     assert_eq!(gpu.seconds(1, 100, true), 550);
     let mut gpu = Multiprocessors::new(true);
