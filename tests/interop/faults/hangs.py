@@ -13,7 +13,7 @@ from .table import scenario
 
 # How long a call hangs, and how many agents hang at a time, each in another call.
 LASTS = 4 if SMOKE else 60
-AT_ONCE = 3 if SMOKE else 6
+AT_ONCE = 3 if SMOKE else 8
 
 
 class Hung:
@@ -21,7 +21,7 @@ class Hung:
 
     def __init__(self, node):
         self.node, self.threads = node, len(node.all_threads())
-        self.oldest, self.withdrawn, self.stuck = 0.0, 0.0, 0
+        self.ages, self.withdrawn, self.stuck = [], 0.0, 0
         self.blind, self.hit, self.up = [], [], []
 
     def hang(self, call):
@@ -35,9 +35,8 @@ class Hung:
         asked = self.node.clock.utc() / SECOND
         status, body, seconds = self.node.scrape()
         found = metrics(body.decode())
-        ages = [asked - value for labels, value in of(found, "gpumeter_last_sample_timestamp_seconds")
-                if labels["gpu"] != "3"]
-        self.oldest = max(self.oldest, *ages) if status == 200 and len(ages) == 7 else float("inf")
+        ages = ages_of_others(found, asked)
+        self.ages.append(max(ages) if status == 200 and len(ages) == 7 else float("inf"))
         self.last = last_sample(found, "3") or self.last
         shown = any(of(found, "gpu_power_watts", gpu="3")) or any(of(found, "gpu_temperature_celsius", gpu="3"))
         if shown:
@@ -58,6 +57,12 @@ class Hung:
         self.node.faults()
 
 
+def ages_of_others(found, now):
+    """How old the last samples of all GPUs but the hung one are."""
+    stamps = of(found, "gpumeter_last_sample_timestamp_seconds")
+    return [now - value for labels, value in stamps if labels["gpu"] != "3"]
+
+
 @scenario(
     "F1", "a driver call hangs for ever, on one of 8 GPUs",
     "the other seven fresh (at most 2 periods old); scrape p99 at most 1.2 times that without a fault; the hung GPU's "
@@ -76,7 +81,7 @@ def hang_each_call(suite, table):
     # Written at the simulated second; by now every tier has been read.
     calls = sorted(name for name in json.loads((twin.driver / "calls").read_text()) if name != "pid")
     shown = [name for name in calls if re.search("FieldValues|ProcessUtilization|PowerUsage", name)][:3] if SMOKE else calls
-    quiet, slow = [], []
+    quiet, slow, usual = [], [], []
     for first in range(0, len(shown), AT_ONCE):
         batch = list(zip(hung, shown[first:first + AT_ONCE]))
         for one, call in batch:
@@ -85,22 +90,29 @@ def hang_each_call(suite, table):
         while time.monotonic() - began < LASTS:
             for one, _ in batch:
                 slow.append(one.look())
-            quiet.append(twin.scrape()[2])
+            asked = twin.clock.utc() / SECOND
+            _, body, seconds = twin.scrape()
+            quiet.append(seconds)
+            usual.append(max(ages_of_others(metrics(body.decode()), asked)))
             time.sleep(0.02)
         for one, _ in batch:
             one.end()
         for one, _ in batch:
             one.node.wait_up()
-    told(table, hung, len(shown), (quiet, slow))
+    ages = [age for one in hung for age in one.ages]
+    what = f"each of {len(shown)} calls hangs for {LASTS} s on one of 8 GPUs; {sum(len(one.hit) for one in hung)} are made"
+    age = percentile(ages, 0.999)
+    table.row(f"{what} while it runs: age of the other seven, at 99.9 % of {len(ages)} looks", f"<= {2 * PERIOD} s",
+              f"{age:.2f} s", age <= 2 * PERIOD)
+    table.row("the same at the worst look; that of the twin", f"<= {2 * PERIOD} s", f"{max(ages):.2f} s; {max(usual):.2f} s",
+              max(ages) <= 2 * PERIOD, told=True)
+    told(table, hung, (quiet, slow))
     hit = {call for one in hung for call in one.hit}
     hang_at_start(hung, table, ["nvmlDeviceGetUUID"] if SMOKE else [call for call in calls if call not in hit])
 
 
-def told(table, hung, count, times):
-    hit = sum(len(one.hit) for one in hung)
-    oldest, withdrawn = max(one.oldest for one in hung), max(one.withdrawn for one in hung)
-    what = f"each of {count} calls hangs for {LASTS} s on one of 8 GPUs; {hit} are made while it runs"
-    table.row(f"{what}: age of the other seven", f"<= {2 * PERIOD} s", f"{oldest:.2f} s", oldest <= 2 * PERIOD)
+def told(table, hung, times):
+    hit, withdrawn = sum(len(one.hit) for one in hung), max(one.withdrawn for one in hung)
     table.row("the oldest readings of the hung GPU that are shown", f"<= {3 * PERIOD} s", f"{withdrawn:.2f} s",
               hit and withdrawn <= 3 * PERIOD)
     up = [value for one in hung for value in one.up]
