@@ -104,7 +104,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("5000"),
         change: Change::Reload,
         unit: "millionths",
-        help: "Share of time inside the driver, all GPUs of the node together (its calls wait for one another), above which what can wait is read less often.",
+        help: "Share of time inside the driver, all GPUs together; above it slower tiers wait longer.",
     },
     Key {
         path: "sampling.level",

@@ -42,9 +42,14 @@ impl Counters {
             let unit = if counter.is_of_time() { Unit::None } else { Unit::Bytes };
             let value = believe(raw, 1, unit);
             door.reject(Rejection::OutOfRange, u64::from(value == Err(Absence::Rejected)));
+            let belief = &mut self.known[*counter as usize];
+            let begins = belief.is_new();
             self.readings[*counter as usize] = value.and_then(|value| {
-                self.known[*counter as usize].take(value, now).map_err(|rejection| {
-                    door.reject(rejection, 1);
+                belief.take(value, now).map_err(|why| {
+                    if begins {
+                        return Absence::NotYet;
+                    }
+                    door.reject(why, 1);
                     Absence::Rejected
                 })
             });
