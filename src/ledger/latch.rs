@@ -79,7 +79,12 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<Latched
             since: Utc(number(2)?),
             count: number(3)?,
             // The verdict stands without its words.
-            xids: serde_json::from_str(&row.get::<_, String>(4)?).unwrap_or_default(),
+            xids: row
+                .get_ref(4)?
+                .as_str()
+                .ok()
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default(),
         };
         let latched = known.entry(Arc::clone(&gpu)).or_insert_with(|| Latched { gpu, ..Latched::default() });
         latched.module = row.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned);

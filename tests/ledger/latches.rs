@@ -104,3 +104,18 @@ fn the_queue_keeps_the_last_word_on_each_gpu_and_a_refused_batch_does_not_lose_i
     drop(ledger);
     assert_eq!(reopened(&world, "first").len(), 2);
 }
+
+#[test]
+fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
+    let spoilt = ["'{\"79\": 1'", "CAST(x'ff' AS TEXT)", "'{\"79\": [-1, null]}'"];
+    for xids in spoilt {
+        let world = world();
+        let connection = rusqlite::Connection::open(world.path()).unwrap();
+        connection.execute(&format!("UPDATE latch SET xids = {xids}, since_ns = -1"), []).unwrap();
+        drop(connection);
+        let read = reopened(&world, "first");
+        let names: Vec<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+        assert_eq!((names, read[0].failed), (vec!["unavailable", "xid_reboot"], Some(Utc(1))), "{xids}");
+        assert!(read[0].latches.iter().all(|latch| latch.xids.is_empty()), "{xids}");
+    }
+}
