@@ -75,7 +75,8 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<Latched
         let gpu: Arc<str> = row.get::<_, String>(0)?.into();
         let number = |index: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(index)?.unsigned_abs());
         let latch = Latch {
-            rule: row.get::<_, String>(1)?.into(),
+            // No rule has an empty name: what cannot be read is passed over by the judge.
+            rule: row.get_ref(1)?.as_str().unwrap_or_default().into(),
             since: Utc(number(2)?),
             count: number(3)?,
             // The verdict stands without its words.

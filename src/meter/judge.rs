@@ -114,9 +114,11 @@ impl Meter {
     /// Judges every GPU, and tells the ledger where something else is latched than was.
     pub(super) fn judge(&mut self, now: Stamp, batch: &mut Batch) {
         for gpu in self.gpus.values_mut() {
-            let before = (Arc::clone(&gpu.bench.verdict), gpu.bench.failed);
+            let before = Arc::clone(&gpu.bench.verdict);
             gpu.judge(now, &self.policy);
-            let same = Arc::ptr_eq(&before.0, &gpu.bench.verdict) && before.1 == gpu.bench.failed;
+            let failed = gpu.bench.failed.map(|failed| failed.utc);
+            // Since it was told, not since the last look: an XID or a reset was heard of before the judge was asked.
+            let same = Arc::ptr_eq(&before, &gpu.bench.verdict) && failed == gpu.bench.kept.1;
             if !same && gpu.bench.keep() {
                 batch.latched.push(gpu.bench.latched(&gpu.id.uuid, self.module));
             }

@@ -1,6 +1,6 @@
 //! What is latched on a GPU, over restarts and reboots, and in a ledger that knew nothing of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpumeter::ledger::{Batch, Latched, Ledger, Opening, Queue};
 use gpumeter::model::{Latch, Microjoules, Utc};
@@ -118,4 +118,16 @@ fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
         assert_eq!((names, read[0].failed), (vec!["unavailable", "xid_reboot"], Some(Utc(1))), "{xids}");
         assert!(read[0].latches.iter().all(|latch| latch.xids.is_empty()), "{xids}");
     }
+}
+
+#[test]
+fn a_latch_whose_name_cannot_be_read_does_not_keep_the_ledger_from_opening() {
+    let world = world();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";
+    connection.execute(spoil, []).unwrap();
+    drop(connection);
+    let read = reopened(&world, "first");
+    let names: BTreeSet<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+    assert_eq!((names, read[0].failed), (BTreeSet::from(["", "xid_reboot"]), Some(Utc(5))));
 }
