@@ -75,11 +75,17 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<Latched
         let gpu: Arc<str> = row.get::<_, String>(0)?.into();
         let number = |index: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(index)?.unsigned_abs());
         let latch = Latch {
-            rule: row.get::<_, String>(1)?.into(),
+            // No rule has an empty name: what cannot be read is passed over by the judge.
+            rule: row.get_ref(1)?.as_str().unwrap_or_default().into(),
             since: Utc(number(2)?),
             count: number(3)?,
             // The verdict stands without its words.
-            xids: serde_json::from_str(&row.get::<_, String>(4)?).unwrap_or_default(),
+            xids: row
+                .get_ref(4)?
+                .as_str()
+                .ok()
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default(),
         };
         let latched = known.entry(Arc::clone(&gpu)).or_insert_with(|| Latched { gpu, ..Latched::default() });
         latched.module = row.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned);

@@ -12,8 +12,7 @@ use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
 use crate::ledger::{Batch, Latched};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Latch, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Utc, Verdict, Whereabouts,
-    XidCount,
+    Absence, GpuName, Latch, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Utc, Verdict, XidCount,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -115,9 +114,11 @@ impl Meter {
     /// Judges every GPU, and tells the ledger where something else is latched than was.
     pub(super) fn judge(&mut self, now: Stamp, batch: &mut Batch) {
         for gpu in self.gpus.values_mut() {
-            let before = (Arc::clone(&gpu.bench.verdict), gpu.bench.failed);
+            let before = Arc::clone(&gpu.bench.verdict);
             gpu.judge(now, &self.policy);
-            let same = Arc::ptr_eq(&before.0, &gpu.bench.verdict) && before.1 == gpu.bench.failed;
+            let failed = gpu.bench.failed.map(|failed| failed.utc);
+            // Since it was told, not since the last look: an XID or a reset was heard of before the judge was asked.
+            let same = Arc::ptr_eq(&before, &gpu.bench.verdict) && failed == gpu.bench.kept.1;
             if !same && gpu.bench.keep() {
                 batch.latched.push(gpu.bench.latched(&gpu.id.uuid, self.module));
             }
@@ -168,14 +169,18 @@ impl Gpu {
     /// What is known now. A new life of the GPU ends what only a reset ends.
     fn signs(&mut self, now: Stamp, policy: &Policy) -> Signs {
         let fresh = self.fresh(now, policy);
-        let presence = match (self.place.whereabouts, &self.frame) {
+        let presence = match &self.frame {
             // Where it is now, somebody else looks after it.
-            (Whereabouts::Guest | Whereabouts::Replaced | Whereabouts::Forgotten, _) => Presence::Unread,
+            _ if self.place.is_elsewhere() => Presence::Unread,
             _ if self.place.is_missing() => Presence::Lost,
-            (_, None) => Presence::Unread,
-            (_, Some(_)) if fresh[Tier::Fast as usize] => Presence::Answers,
-            (_, Some(_)) => Presence::Silent,
+            None => Presence::Unread,
+            Some(_) if fresh[Tier::Fast as usize] => Presence::Answers,
+            Some(_) => Presence::Silent,
         };
+        if self.place.is_elsewhere() {
+            // Whoever has it there resets it, or cuts its power.
+            self.bench.was_gone();
+        }
         self.bench.follow(presence, self.frame.as_ref().map(|frame| energy(&frame.readings)));
         let mut signs = Signs::new(presence, self.bench.life);
         let Some(frame) = self.frame.as_deref().filter(|_| presence == Presence::Answers) else {
@@ -221,7 +226,7 @@ impl Bench {
         self.earlier.energy = self.earlier.energy.max(counter);
     }
 
-    /// The agent's last life left it lost: when it answers, it was reset.
+    /// It was lost, or somebody else had it: when it answers, it was reset.
     pub(super) fn was_gone(&mut self) {
         self.gone = true;
     }

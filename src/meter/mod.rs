@@ -240,7 +240,8 @@ impl Meter {
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for (uuid, known) in recovered.gpus {
             let counter = known.energy_counter;
-            let mut gpu = Gpu::new(known.gpu.clone(), Account::recover(known, begun), begun);
+            let mut gpu =
+                Gpu::new(known.gpu.clone(), Account::recover(known, begun), (begun, self.policy.level));
             gpu.bench.stood_at(counter);
             self.gpus.insert(uuid, gpu);
         }
@@ -267,6 +268,12 @@ impl Meter {
             return;
         }
         self.costs = Costs::at(policy.level);
+        if policy.level != self.policy.level {
+            for gpu in self.gpus.values_mut() {
+                let readings = gpu.frame.as_ref().map_or(&[] as &[Reading], |frame| &frame.readings);
+                gpu.series = OwnSeries::of(readings, policy.level);
+            }
+        }
         self.shown = None;
         self.policy = policy;
     }
@@ -398,7 +405,7 @@ impl Gpu {
         }
     }
 
-    fn new(id: GpuId, account: Account, at: Utc) -> Self {
+    fn new(id: GpuId, account: Account, (at, level): (Utc, Level)) -> Self {
         Self {
             labels: Labels::of(&id),
             id,
@@ -413,7 +420,7 @@ impl Gpu {
             instances_since: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             unsupported: Vec::new(),
-            series: OwnSeries::default(),
+            series: OwnSeries::of(&[], level),
             place: Place::new(at),
             begins: false,
         }

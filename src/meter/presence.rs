@@ -66,6 +66,11 @@ impl Place {
         self.lost || self.uncounted
     }
 
+    /// Whether a guest has it, or it was taken out, or nobody expects it.
+    pub(super) const fn is_elsewhere(&self) -> bool {
+        matches!(self.whereabouts, Whereabouts::Guest | Whereabouts::Replaced | Whereabouts::Forgotten)
+    }
+
     /// Since when its account rests, where it does: the time of its place is another GPU's, or nobody's.
     pub(super) fn rests_since(&self) -> Option<Utc> {
         self.whereabouts.rests().then_some(self.since)
@@ -167,7 +172,7 @@ impl Meter {
             return;
         }
         batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
-        let mut gpu = Gpu::new(id.clone(), Account::begin(at), at);
+        let mut gpu = Gpu::new(id.clone(), Account::begin(at), (at, self.policy.level));
         gpu.place.find(Arc::clone(&bus));
         let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Whereabouts::Present);
         batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });

@@ -1,6 +1,6 @@
 //! What is latched on a GPU, over restarts and reboots, and in a ledger that knew nothing of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpumeter::ledger::{Batch, Latched, Ledger, Opening, Queue};
 use gpumeter::model::{Latch, Microjoules, Utc};
@@ -103,4 +103,31 @@ fn the_queue_keeps_the_last_word_on_each_gpu_and_a_refused_batch_does_not_lose_i
     assert_eq!((salvage.acknowledged.len(), salvage.dropped.len()), (2, 0));
     drop(ledger);
     assert_eq!(reopened(&world, "first").len(), 2);
+}
+
+#[test]
+fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
+    let spoilt = ["'{\"79\": 1'", "CAST(x'ff' AS TEXT)", "'{\"79\": [-1, null]}'"];
+    for xids in spoilt {
+        let world = world();
+        let connection = rusqlite::Connection::open(world.path()).unwrap();
+        connection.execute(&format!("UPDATE latch SET xids = {xids}, since_ns = -1"), []).unwrap();
+        drop(connection);
+        let read = reopened(&world, "first");
+        let names: Vec<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+        assert_eq!((names, read[0].failed), (vec!["unavailable", "xid_reboot"], Some(Utc(1))), "{xids}");
+        assert!(read[0].latches.iter().all(|latch| latch.xids.is_empty()), "{xids}");
+    }
+}
+
+#[test]
+fn a_latch_whose_name_cannot_be_read_does_not_keep_the_ledger_from_opening() {
+    let world = world();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";
+    connection.execute(spoil, []).unwrap();
+    drop(connection);
+    let read = reopened(&world, "first");
+    let names: BTreeSet<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+    assert_eq!((names, read[0].failed), (BTreeSet::from(["", "xid_reboot"]), Some(Utc(5))));
 }

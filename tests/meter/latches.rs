@@ -103,6 +103,35 @@ fn a_lost_gpu_that_answers_the_next_agent_was_reset() {
 }
 
 #[test]
+fn a_gpu_that_a_guest_has_had_was_reset_by_him() {
+    let mut world = World::new(&["alice"]);
+    world.without_energy();
+    world.run(3, work);
+    world.xid(48);
+    world.bus(Some(Some("vfio-pci")));
+    world.reopen(false, &[]);
+    world.silence(3);
+    assert_eq!(world.verdict().0, HealthState::Failed, "nobody has seen it yet");
+    world.bus(Some(Some("nvidia")));
+    world.reopen(false, &[UUID]);
+    world.run(3, work);
+    assert_eq!(world.verdict(), WELL);
+}
+
+#[test]
+fn a_reset_ends_unavailable_time_that_no_verdict_stands_for_in_the_ledger_too() {
+    let mut world = failed();
+    // As where the rule behind it is not known any more.
+    assert_eq!(world.tamper("DELETE FROM latch WHERE rule <> '__unavailable__'"), 1);
+    world.restart_silent(5);
+    world.run(3, work);
+    assert_eq!(world.verdict(), WELL);
+    world.reopen(true, &[UUID]);
+    world.run(3, work);
+    assert_eq!(world.tamper("DELETE FROM latch"), 0);
+}
+
+#[test]
 fn energy_that_no_driver_counts_is_absent_and_not_zero() {
     let energies = [AccountValue::EnergyStatic, AccountValue::EnergyDynamic];
     let mut world = World::new(&["alice"]);

@@ -192,3 +192,17 @@ fn nothing_is_left_off_of_a_gpu_that_nobody_expects() {
         assert_eq!(world.has_dropped(HELD), !forgotten);
     }
 }
+
+#[test]
+fn a_gpu_that_has_said_nothing_yet_has_its_share_of_the_series() {
+    const HELD: &str = "gpu_tenant_held_seconds_total";
+    // The agent's own series and alice's fit beside each other, but not beside what a GPU may say.
+    for (limit, dropped) in [(150, true), (5_000, false)] {
+        let mut world = World::new(&["alice"]);
+        busy(&mut world, 40);
+        world.restart_silent(5);
+        world.limit(limit);
+        world.silence(2);
+        assert_eq!(world.has_dropped(HELD), dropped, "{limit}");
+    }
+}

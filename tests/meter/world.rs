@@ -283,6 +283,12 @@ impl World {
         Reader::open(&self.directory.path().join("ledger.db")).unwrap().bill(None, None).unwrap().lines
     }
 
+    /// Does something to the ledger behind the agent's back; how many rows it was done to.
+    pub(crate) fn tamper(&self, statement: &str) -> usize {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        connection.execute(statement, []).unwrap()
+    }
+
     pub(crate) fn lose(&mut self) {
         self.pulse(vec![News::Lost(id())]);
     }
