@@ -160,7 +160,7 @@ struct Gpu {
     /// How many series it has, by the same readings.
     series: OwnSeries,
     place: Place,
-    /// Whether its next frame goes on from nothing: its lane is another one.
+    /// Whether its next frame goes on from nothing: its lane is another one, or the GPU was lost.
     begins: bool,
 }
 

@@ -191,6 +191,8 @@ impl Meter {
     pub(super) fn lost(&mut self, id: &GpuId) {
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
             gpu.place.lost = true;
+            // It may come back reset, and its counters may have passed by then what they had reached.
+            gpu.begins = true;
             gpu.account.lose();
         }
     }

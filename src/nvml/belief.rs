@@ -9,7 +9,8 @@
 //!
 //! A lie within what the hardware can do is not told from the truth.
 
-use crate::model::{Nanoseconds, Rejection, Unit};
+use super::door::Door;
+use crate::model::{Absence, Nanoseconds, Reading, Rejection, Unit};
 
 /// So many more answers must speak for another value than against it before it is the counter's. Of random
 /// answers in a row, fewer than one in a million bring that about.
@@ -56,6 +57,19 @@ impl Belief {
     /// A counter that grows by at most so much in a second, of which nothing is known.
     pub(super) const fn of_pace(pace: i64) -> Self {
         Self { pace, believed: None, other: None }
+    }
+
+    /// What of an answer is read: its value where it is believed; not yet where it is the first of all, which tells
+    /// nothing against it; else it is dropped and counted.
+    pub(super) fn read(&mut self, door: &mut Door, value: i64, at: Nanoseconds) -> Reading {
+        let begins = self.is_new();
+        self.take(value, at).map_err(|why| {
+            if begins {
+                return Absence::NotYet;
+            }
+            door.reject(why, 1);
+            Absence::Rejected
+        })
     }
 
     /// Whether nothing is known of it yet.

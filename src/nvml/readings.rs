@@ -54,12 +54,7 @@ impl Readings {
         }
         if let Some(Some(counter)) = self.counters.get_mut(ask.point) {
             let at = door.asked();
-            reading = reading.and_then(|value| {
-                counter.take(value, at).map_err(|why| {
-                    door.reject(why, 1);
-                    Absence::Rejected
-                })
-            });
+            reading = reading.and_then(|value| counter.read(door, value, at));
         }
         self.set(ask.point, reading);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpumeter::catalogue::{PointId, device_points, first_point};
-use gpumeter::model::{Frame, Rejection};
+use gpumeter::model::{Absence, Frame, Rejection};
 
 use crate::world::World;
 
@@ -41,6 +41,22 @@ fn a_healthy_board_shows_every_counter_in_its_first_frame() {
     let shown = |frame: &Frame| counters().filter(|point| frame.readings[*point].is_ok()).count();
     assert_eq!(shown(&frames[0]), shown(&frames[4]));
     assert!(shown(&frames[0]) > 50 && frames.iter().all(|frame| frame.rejected.is_empty()));
+}
+
+#[test]
+fn the_first_answer_of_a_counter_that_the_probe_did_not_hear_is_not_yet_one_and_no_lie() {
+    let mut world = World::new(WORK, false);
+    world.faults(
+        r#"[{"function": "nvmlDeviceGetTotalEnergyConsumption", "code": 999},
+            {"function": "nvmlDeviceGetFieldValues", "code": 999}]"#,
+    );
+    let energy = first_point("gpu_energy_joules_total");
+    assert_eq!(world.tick().readings[energy], Err(Absence::Failed));
+    world.faults("[]");
+    let (first, second) = (world.tick(), world.tick());
+    assert_eq!(first.readings[energy], Err(Absence::NotYet));
+    assert!(second.readings[energy].is_ok());
+    assert!(first.rejected.is_empty() && second.rejected.is_empty());
 }
 
 #[test]

@@ -299,6 +299,11 @@ fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtra
     ]);
     assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from nothing");
     assert_eq!(gpu.seconds(1, 100, true), 550);
+    gpu.device.pulse(vec![News::Lost(Device::id())]);
+    gpu.device.generation += 1;
+    // Reset a while ago, it has since worked for longer than before.
+    assert_eq!(gpu.seconds(40, 100, true), 550, "a GPU that was lost may count from nothing");
+    assert_eq!(gpu.seconds(1, 100, true), 650);
     let mut gpu = Multiprocessors::new(true);
     gpu.seconds(1, 50, true);
     gpu.seconds(1, 50, true);

@@ -43,16 +43,7 @@ impl Counters {
             let value = believe(raw, 1, unit);
             door.reject(Rejection::OutOfRange, u64::from(value == Err(Absence::Rejected)));
             let belief = &mut self.known[*counter as usize];
-            let begins = belief.is_new();
-            self.readings[*counter as usize] = value.and_then(|value| {
-                belief.take(value, now).map_err(|why| {
-                    if begins {
-                        return Absence::NotYet;
-                    }
-                    door.reject(why, 1);
-                    Absence::Rejected
-                })
-            });
+            self.readings[*counter as usize] = value.and_then(|value| belief.read(door, value, now));
         }
     }
 
