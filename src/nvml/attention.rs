@@ -10,11 +10,13 @@
 //! - Samples rest where they could tell nothing: on a GPU that did nothing in the whole tick after they told of
 //!   nobody, and, where no page shows them, on one with a single process, whose all use is: all lists were taken
 //!   under the memory of this tick and name him alone. Samples are asked for in the tick in which it moves, and
-//!   with the medium and the slow tier, for one whom the driver puts on no list.
+//!   with the medium and the slow tier, for one whom the driver puts on no list: while memory stood still that
+//!   answer covers the rested time too, or who works between two of them would never be found.
 //! - Who is there and idle moves memory and a share of idle energy, and under presence decides who holds. A
 //!   compute list is taken in the very tick in which memory moves while nobody is there (idle power is learned),
 //!   one is alone, presence decides, or samples cannot tell (MIG); else with the medium tier. Where it goes on
-//!   moving under a process that allocates, the list waits for the medium tier, and samples go on.
+//!   moving under a process that allocates, the list waits for the medium tier, and samples go on. Where it
+//!   goes on moving though nobody is there, only so manieth a tick is followed, as far as lists are stretched.
 //! - One who takes another's place within a tick, with exactly the same memory, is seen as soon as he works where
 //!   samples do not rest; after one who was alone with the medium tier (as stretched, within the slow interval);
 //!   idle, with the slow tier; under presence or without samples in the turn of the compute list.
@@ -90,7 +92,7 @@ pub(super) struct Attention {
     memory: Footprint,
     /// Whether memory moved since the compute list had its turn.
     restless: bool,
-    /// Whether the samples told of nobody when they were last asked for.
+    /// Whether the samples told of nobody when they were last asked for, and nothing was done since.
     hushed: bool,
     /// When a listed process was last heard working.
     heard: BTreeMap<u32, Nanoseconds>,
@@ -125,12 +127,21 @@ impl Attention {
 
     /// Whether samples are to be asked for, after memory was read where it is needed.
     pub(super) fn needs_samples(&self, occasion: &Occasion, known: &Known) -> bool {
-        let did_nothing = occasion.busy == Some(false) && self.hushed;
         // All lists were taken under this very memory, or somebody may be there whom none names yet.
         let still = self.memory.is_known() && !self.memory.moved() && !self.memory.moved_since_graphics();
         let alone = known.count() == Some(1) && self.strangers.is_empty() && !occasion.shown;
         let checked = occasion.read || occasion.slow;
-        !(did_nothing || still && alone && !checked && occasion.busy.is_some())
+        !(self.does_nothing(occasion) || still && alone && !checked && occasion.busy.is_some())
+    }
+
+    /// Whether ticks in which samples rested weigh nothing in the next answer: nothing was done in them, or they
+    /// were another company's, beside whom one who came just now would weigh too little.
+    pub(super) fn counts_anew(&self, occasion: &Occasion) -> bool {
+        self.does_nothing(occasion) || self.memory.moved()
+    }
+
+    fn does_nothing(&self, occasion: &Occasion) -> bool {
+        occasion.busy == Some(false) && self.hushed
     }
 
     /// What to ask for, before any list was.
@@ -165,7 +176,9 @@ impl Attention {
         }
         let moved = self.memory.moved();
         self.restless &= !turn;
-        let at_once = deaf || count == 0 || (count == 1 && !self.restless);
+        // On an empty GPU the driver's own housekeeping may move it for ever.
+        let empty = count == 0 && self.takes(1, moved && self.restless);
+        let at_once = deaf || empty || (count < 2 && !self.restless);
         self.restless |= moved && !turn;
         (moved && (at_once || turn)) || (deaf && turn) || occasion.slow
     }
@@ -207,10 +220,9 @@ impl Attention {
 
     /// Remembers who worked, and who is on no list.
     pub(super) fn settle(&mut self, signs: &Signs<'_>, known: &Known) {
-        if let Some(samples) = signs.samples {
-            // What is done late in a tick has its sample in the next one.
-            self.hushed = samples.is_empty() && signs.occasion.busy == Some(false);
-        }
+        // What is done late in a tick has its sample in the next one.
+        let told_of_nobody = signs.samples.map_or(self.hushed, <[_]>::is_empty);
+        self.hushed = told_of_nobody && signs.occasion.busy == Some(false);
         for pid in signs.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
             if known.has(pid) {
                 self.heard.insert(pid, signs.occasion.now);
@@ -433,6 +445,33 @@ mod tests {
         assert_eq!(seen(10, 3), (COMPUTE, true));
         assert_eq!(seen(60, 3), (BOTH, true));
         assert_eq!(seen(61, 3), (NONE, false));
+    }
+
+    #[test]
+    fn rested_time_is_left_out_only_where_nothing_was_done_or_somebody_may_have_come() {
+        let (mut attention, known) = (settled(1), known(&[7], &[]));
+        let mut anew = |second, pids: &[u32], memory| {
+            tick_of(&mut attention, occasion(second), (pids, Some(memory)), &known);
+            attention.counts_anew(&Occasion { busy: Some(!pids.is_empty()), ..occasion(second) })
+        };
+        assert!(!anew(1, &[7], 1), "a stranger may work, too");
+        assert!(!anew(2, &[], 1), "what he did is yet to be told");
+        assert!(anew(5, &[], 1) && anew(6, &[], 1));
+        assert!(!anew(7, &[8], 1));
+        assert!(!anew(8, &[], 1), "he worked since");
+        attention.memory().take(Ok(vec![2]));
+        assert!(attention.counts_anew(&occasion(9)));
+    }
+
+    #[test]
+    fn memory_that_moves_though_nobody_is_there_costs_no_more_lists_than_the_stretch_allows() {
+        let (mut attention, nobody) = (settled(0), known(&[], &[]));
+        attention.stretch(8);
+        let mut look =
+            |second, memory| tick_of(&mut attention, occasion(second), (&[], Some(memory)), &nobody).0;
+        assert_eq!((look(1, 0), look(2, 1)), (NONE, COMPUTE), "the first move is followed at once");
+        // Beside every eighth tick, every eighth turn of the medium tier, and the first move after it.
+        assert!(count((3..60).map(|second| look(second, second))).0 <= 57_usize.div_ceil(8) + 4);
     }
 
     #[test]

@@ -316,11 +316,17 @@ impl Lane {
         // Samples and a list come after memory: a tick without room for all three goes by the list alone.
         let has_room = tier || self.room(plan) > plan.devices().count() + 1;
         let asked = self.lists.weigh((&mut self.door, plan.devices()), &occasion, begun, has_room);
-        let samples = if asked || !occasion.gives_samples {
-            self.processes.samples(&mut self.door, plan.device, begun.utc)
-        } else {
+        let rests = !asked && occasion.gives_samples;
+        if rests {
             self.processes.rest(begun.utc);
+        }
+        if self.lists.attention().counts_anew(&occasion) {
+            self.processes.skip();
+        }
+        let samples = if rests {
             Ok(Vec::new())
+        } else {
+            self.processes.samples(&mut self.door, plan.device, begun.utc)
         };
         let signs = Signs { occasion, samples: samples.as_deref().ok().filter(|_| asked) };
         let before = self.door.spent();

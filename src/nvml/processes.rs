@@ -21,6 +21,8 @@ pub(super) struct Processes {
     spacing: Option<u64>,
     /// How far the newest sample was behind the host's clock when it came, in microseconds.
     lag: u64,
+    /// Up to when ticks went by without asking.
+    rested: u64,
     /// Why the driver will never tell, as on a MIG parent, and whether it did not at the last look.
     refused: Option<Absence>,
     failed: bool,
@@ -45,6 +47,7 @@ impl Processes {
             last_seen: 0,
             spacing: None,
             lag: SECOND,
+            rested: 0,
             refused: None,
             failed: false,
         }
@@ -60,9 +63,15 @@ impl Processes {
         self.refused.is_none() && !self.failed
     }
 
-    /// Lets a tick go by without asking: what was done in it is known, and weighs nothing in the next answer.
+    /// Lets a tick go by without asking: the next answer covers it, unless it is skipped.
     pub(super) fn rest(&mut self, now: Utc) {
-        self.last_seen = self.last_seen.max((now.0 / 1_000).saturating_sub(self.lag));
+        self.rested = (now.0 / 1_000).saturating_sub(self.lag);
+    }
+
+    /// Leaves what was done in ticks that went by out of the next answer.
+    pub(super) fn skip(&mut self) {
+        self.last_seen = self.last_seen.max(self.rested);
+        self.rested = 0;
     }
 
     /// Utilization samples that are new since the last look. Nothing ran: an empty list.
@@ -211,6 +220,17 @@ mod tests {
             [(1, 1), (1, 9), (2, 1), (2, 2)].map(|(pid, after)| sample(pid, SECOND + after * 100_000, 50));
         let weighed = weigh(&answer, SECOND, spacing(&answer));
         assert!(weighed.iter().all(|sample| sample.window == 100_000), "{weighed:?}");
+    }
+
+    #[test]
+    fn a_tick_that_went_by_is_covered_by_the_next_answer_unless_it_is_skipped() {
+        let mut processes = Processes { last_seen: 5 * SECOND, lag: SECOND / 4, ..Processes::new() };
+        processes.skip();
+        assert_eq!(processes.last_seen, 5 * SECOND, "none went by");
+        processes.rest(Utc(9_000_000_000));
+        assert_eq!(processes.last_seen, 5 * SECOND);
+        processes.skip();
+        assert_eq!(processes.last_seen, 9 * SECOND - SECOND / 4);
     }
 
     #[test]

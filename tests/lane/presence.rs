@@ -121,12 +121,14 @@ fn the_samples_of_one_who_is_alone_rest_and_those_of_a_second_weigh_from_his_fir
     let before = world.run(20);
     let asked = calls(&before)["nvmlDeviceGetProcessUtilization"];
     assert_eq!(asked, 4, "with the medium tier");
-    let frames = world.run(6);
     let weight = |frame: &Frame, pid: u32| -> u64 {
         let all = frame.samples.iter().flatten();
         let of = |sample: &ProcessSample| (sample.pid == pid).then(|| sample.window * u64::from(sample.sm));
         all.filter_map(of).sum()
     };
+    let told = before.iter().filter(|frame| weight(frame, 11) > 0);
+    assert!(told.skip(1).all(|frame| weight(frame, 11) > 100_000_000), "as far back as is kept");
+    let frames = world.run(6);
     let first = frames.iter().find(|frame| weight(frame, 12) > 0).unwrap();
     assert!(first.begun.since(before[19].begun).0 <= 4_000_000_000);
     // What he did alone is settled: at most a second of it weighs here, in microseconds of percent.
