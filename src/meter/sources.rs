@@ -13,7 +13,9 @@ pub(super) fn sources(gpu: &Gpu, level: Level) -> Vec<(&'static str, &'static st
     let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
     let by = |point: PointId| via.get(point).copied().flatten().map(Via::name);
     let power = by(POWER).map(|name| ("gpu_power_watts", name));
-    let totals = TOTALS.iter().filter_map(|(family, number, point)| {
+    // Three more series for each GPU have their place where everything is shown.
+    let shown = if level < Level::Full { &TOTALS[..1] } else { &TOTALS };
+    let totals = shown.iter().filter_map(|(family, number, point)| {
         // What is not read at this level is counted no more, either.
         let otherwise = by(*point)?;
         let counts = gpu.since.get(*number).is_some_and(Since::is_in_force);
@@ -37,7 +39,8 @@ const POWER: PointId = first_point("gpu_power_watts");
 /// The source of a total that goes by GPM's own counter.
 const COUNTER: &str = "gpm_counter";
 
-/// Totals that a counter may tell exactly: by their first integral, and by the first point of what else tells them.
+/// Totals that a counter may tell exactly, bytes first: by their first integral, and by the first point of what else
+/// tells them.
 const TOTALS: [(&str, usize, PointId); 4] = [
     ("gpu_pcie_bytes_total", first_integral("gpu_pcie_bytes_total"), first_point("gpu_pcie_bytes_total")),
     (

@@ -85,9 +85,8 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let gpm = |metric| own("gpumeter_source_info", &[("metric", metric), ("source", "gpm_counter")]);
     let counted =
         ["gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_pipe_active_seconds_total"];
-    // Of a family above the level nothing is said.
-    let counted =
-        counted.into_iter().filter(|name| gpumeter::catalogue::family(name).unwrap().level <= level);
+    // Of these it is said where everything is shown.
+    let counted = counted.into_iter().filter(|_| level == Level::Full);
     let mut agent = vec![
         own("gpumeter_last_sample_timestamp_seconds", &[]),
         own("gpumeter_driver_call_in_flight_seconds", &[("call", "nvmlDeviceGetUtilizationRates")]),
