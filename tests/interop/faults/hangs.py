@@ -158,6 +158,7 @@ def hang_at_start(hung, table, calls):
 def hang_every_call(suite, table):
     node = Node(suite, "F1b", config=FAST + "attribution: {presence: true}\n")
     node.wait_up()
+    wait_for("a holding", 20, lambda: any(of(node.metrics(), "gpu_holding_ratio")), node.program)
     node.faults({"function": "nvmlDeviceGetFieldValues", "gpu": 3, "hang": True, "lock": True})
     wait_for("all GPUs stale", 20, lambda: not any(node.up().values()), node.program)
     found = node.metrics()
