@@ -408,7 +408,7 @@ fn deliver(
         // A frame that took two ticks is older than what may be shown, and its span is already closed. The
         // time of compiling the plan is no part of it: a slow board would be compiled for ever.
         Ok(frame) if frame.ended.since(frame.begun).0 > 2 * cadence.interval.0 => {
-            lane.forget_plan();
+            lane.forget_tick();
             count(shared, Arc::clone(collector), "late");
             return;
         }

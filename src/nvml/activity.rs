@@ -17,7 +17,7 @@ use crate::model::{Absence, Reading, Rejection, Sampled};
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const GPU_UTILIZATION: PointId = first_point("gpu_utilization_ratio");
-const MEMORY_USED: PointId = first_point("gpu_memory_used_bytes");
+pub(super) const MEMORY_USED: PointId = first_point("gpu_memory_used_bytes");
 const POWER: PointId = first_point("gpu_power_watts");
 const POWER_LIMIT: PointId = first_point("gpu_power_limit_watts");
 

@@ -70,6 +70,19 @@ pub(super) struct Signs<'a> {
 pub(super) struct Known {
     pub(super) compute: Option<BTreeSet<u32>>,
     pub(super) graphics: Option<BTreeSet<u32>>,
+    /// Whether who computes is on a list at all; some drivers never give it.
+    pub(super) names_all: bool,
+}
+
+/// What comes up again and again, of which only so many are taken.
+#[derive(Clone, Copy)]
+enum Turn {
+    /// The compute list, with the medium tier.
+    Compute,
+    /// The compute list in a tick of its own.
+    Tick,
+    /// The graphics list, with the slow tier.
+    Graphics,
 }
 
 /// Which lists are asked for.
@@ -86,7 +99,7 @@ pub(super) struct Attention {
     presence: bool,
     /// How many turns go by for one that is taken.
     stretch: u32,
-    turns: [u64; 3],
+    turns: [u64; Turn::Graphics as usize + 1],
     /// Turns of the graphics list since it was last asked for.
     passed: u64,
     memory: Footprint,
@@ -129,7 +142,8 @@ impl Attention {
     pub(super) fn needs_samples(&self, occasion: &Occasion, known: &Known) -> bool {
         // All lists were taken under this very memory, or somebody may be there whom none names yet.
         let still = self.memory.is_known() && !self.memory.moved() && !self.memory.moved_since_graphics();
-        let alone = known.count() == Some(1) && self.strangers.is_empty() && !occasion.shown;
+        let alone =
+            known.count() == Some(1) && known.names_all && self.strangers.is_empty() && !occasion.shown;
         let checked = occasion.read || occasion.slow;
         !(self.does_nothing(occasion) || still && alone && !checked && occasion.busy.is_some())
     }
@@ -170,14 +184,14 @@ impl Attention {
 
     fn compute_is_due(&mut self, occasion: &Occasion, count: usize) -> bool {
         let deaf = self.presence || !occasion.gives_samples;
-        let turn = self.takes(0, occasion.medium);
+        let turn = self.takes(Turn::Compute, occasion.medium);
         if !self.memory.is_known() {
-            return turn || self.presence || ((deaf || count == 0) && self.takes(1, true));
+            return turn || self.presence || ((deaf || count == 0) && self.takes(Turn::Tick, true));
         }
         let moved = self.memory.moved();
         self.restless &= !turn;
         // On an empty GPU the driver's own housekeeping may move it for ever.
-        let empty = count == 0 && self.takes(1, moved && self.restless);
+        let empty = count == 0 && self.takes(Turn::Tick, moved && self.restless);
         let at_once = deaf || empty || (count < 2 && !self.restless);
         self.restless |= moved && !turn;
         (moved && (at_once || turn)) || (deaf && turn) || occasion.slow
@@ -185,7 +199,7 @@ impl Attention {
 
     fn graphics_is_due(&mut self, occasion: &Occasion) -> bool {
         let moved = !self.memory.is_known() || self.memory.moved_since_graphics();
-        let turn = self.takes(2, occasion.slow);
+        let turn = self.takes(Turn::Graphics, occasion.slow);
         self.passed += u64::from(occasion.slow);
         turn && moved || self.passed >= SELDOM || self.presence && moved && occasion.medium
     }
@@ -233,9 +247,13 @@ impl Attention {
         self.heard.retain(|pid, _| known.has(*pid));
     }
 
-    fn takes(&mut self, which: usize, turn: bool) -> bool {
-        let most = if which == 2 { MOST_GRAPHICS } else { u32::MAX };
-        let Some(turns) = self.turns.get_mut(which).filter(|_| turn) else { return false };
+    /// Whether it is taken this time, if it comes up.
+    fn takes(&mut self, turn: Turn, comes_up: bool) -> bool {
+        if !comes_up {
+            return false;
+        }
+        let most = if matches!(turn, Turn::Graphics) { MOST_GRAPHICS } else { u32::MAX };
+        let turns = &mut self.turns[turn as usize];
         *turns += 1;
         (*turns - 1).is_multiple_of(self.stretch.clamp(1, most).into())
     }
@@ -286,7 +304,7 @@ mod tests {
 
     fn known(compute: &[u32], graphics: &[u32]) -> Known {
         let set = |pids: &[u32]| Some(pids.iter().copied().collect());
-        Known { compute: set(compute), graphics: set(graphics) }
+        Known { compute: set(compute), graphics: set(graphics), names_all: true }
     }
 
     fn samples(pids: &[u32]) -> Vec<ProcessSample> {
@@ -480,6 +498,8 @@ mod tests {
         let shown = Occasion { shown: true, ..occasion(1) };
         assert!(tick_of(&mut attention, shown, (&[7], Some(1)), &known).1);
         assert!(!tick_of(&mut attention, occasion(2), (&[7], Some(1)), &known).1);
+        let partial = Known { names_all: false, ..self::known(&[], &[7]) };
+        assert!(tick_of(&mut attention, occasion(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
         tick_of(&mut attention, occasion(5), (&[7, 8], Some(1)), &known);
         assert!(tick_of(&mut attention, occasion(6), (&[7], Some(1)), &known).1);
     }

@@ -60,6 +60,10 @@ pub(super) struct Governor {
     slow_costs: Costs,
     /// Times the stretch under which they arose.
     lists: Costs,
+    /// The last tick that was taken account of, with the step before it and when that began.
+    last: (Nanoseconds, u32, Nanoseconds),
+    /// When a tick was last forgiven.
+    forgiven: Option<Nanoseconds>,
 }
 
 /// The turns of one tier.
@@ -90,6 +94,8 @@ impl Governor {
             medium_costs: Costs::default(),
             slow_costs: Costs::default(),
             lists: Costs::default(),
+            last: Default::default(),
+            forgiven: None,
         }
     }
 
@@ -116,6 +122,7 @@ impl Governor {
 
     /// Takes account of a tick; the stretch, if it changed by that.
     pub(super) fn spend(&mut self, now: Nanoseconds, spent: Spent) -> Option<Stretch> {
+        self.last = (now, self.step, self.changed);
         let lists = spent.lists.0.saturating_mul(self.stretch().lists.into());
         self.fast.add(now, spent.fast.0);
         self.lists.add(now, lists);
@@ -138,6 +145,22 @@ impl Governor {
         self.step = step;
         self.changed = now;
         Some(self.stretch())
+    }
+
+    /// Takes the last tick back: a call of it hung, which tells nothing of what calls cost. Once in a minute at
+    /// most, or a driver that is as slow as that for good would never be spared. The stretch, if it changed by that.
+    pub(super) fn forgive(&mut self) -> Option<Stretch> {
+        let (at, step, changed) = self.last;
+        if self.forgiven.is_some_and(|forgiven| at.0.saturating_sub(forgiven.0) < MINUTE.0) {
+            return None;
+        }
+        let stood = self.step == step;
+        self.forgiven = Some(at);
+        (self.step, self.changed) = (step, changed);
+        for costs in [&mut self.fast, &mut self.medium_costs, &mut self.slow_costs, &mut self.lists] {
+            costs.0.retain(|(spent, _)| *spent != at);
+        }
+        (!stood).then(|| self.stretch())
     }
 
     /// The step to be on: up as far as needed, down one at a time; under a new share at once to where it fits.
@@ -287,6 +310,25 @@ mod tests {
         assert!(eighth > Stretch::default(), "{eighth:?}");
         governor.allow(SHARE.into());
         assert_eq!(run(&mut governor, 310, 10, &load), [Stretch::default()]);
+    }
+
+    #[test]
+    fn a_call_that_hung_is_forgiven_and_a_driver_that_hangs_again_and_again_is_not() {
+        let hang = |governor: &mut Governor, second| {
+            let spent = Spent { fast: Nanoseconds::from_seconds(60), ..Spent::default() };
+            governor.spend(Nanoseconds::from_seconds(second), spent);
+            let stretched = governor.stretch();
+            governor.forgive();
+            stretched
+        };
+        let mut governor = Governor::new(SHARE.into());
+        run(&mut governor, 0, 300, &Load(500, 500, 5_000, 5_000));
+        assert_ne!(hang(&mut governor, 310), Stretch::default(), "or there is nothing to forgive");
+        assert_eq!(governor.stretch(), Stretch::default());
+        assert_eq!(run(&mut governor, 370, 300, &Load(500, 500, 5_000, 5_000)), []);
+        hang(&mut governor, 680);
+        hang(&mut governor, 700);
+        assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 16, lists: 8 });
     }
 
     #[test]

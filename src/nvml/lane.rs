@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::activity::{Activity, put_all};
+use super::activity::{Activity, MEMORY_USED, put_all};
 use super::attention::{Occasion, Signs};
 use super::calls;
 use super::door::{CallSlot, Door};
@@ -21,10 +21,12 @@ use super::probe::Wanted;
 use super::processes::Processes;
 use super::quirks::ListForm;
 use super::readings::Readings;
-use crate::catalogue::Level;
+use crate::catalogue::{InstanceValue, Level};
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Stamp, Stretch};
+use crate::model::{
+    Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Reading, Stamp, Stretch,
+};
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -163,7 +165,15 @@ impl Lane {
         self.governor.allow(driver_share.into());
     }
 
-    /// Drops the plan: after a call that hung, nothing before it may be subtracted from what comes after.
+    /// The last tick came late, since a call of it hung: nothing before it may be subtracted from what comes
+    /// after, and it is not what ticks cost.
+    pub fn forget_tick(&mut self) {
+        let stretch = self.governor.forgive();
+        self.tell(stretch);
+        self.forget_plan();
+    }
+
+    /// Drops the plan: the next tick makes a new one.
     pub fn forget_plan(&mut self) {
         self.refused.clear();
         if let Some(plan) = self.plan.take() {
@@ -315,7 +325,13 @@ impl Lane {
         let tier = occasion.read || occasion.slow;
         // Samples and a list come after memory: a tick without room for all three goes by the list alone.
         let has_room = tier || self.room(plan) > plan.devices().count() + 1;
-        let asked = self.lists.weigh((&mut self.door, plan.devices()), &occasion, begun, has_room);
+        let told = occasion.read.then(|| self.in_use(plan));
+        let door = &mut self.door;
+        let asked = self.lists.weigh(&occasion, begun, |memory| match told {
+            Some(told) => memory.take(told),
+            None if has_room => memory.read(door, plan.devices()),
+            None => {}
+        });
         let rests = !asked && occasion.gives_samples;
         if rests {
             self.processes.rest(begun.utc);
@@ -341,6 +357,18 @@ impl Lane {
         Present { samples, lists, fast }
     }
 
+    /// Memory in use, of the GPU or of each instance, as the medium tier has just read it.
+    fn in_use(&self, plan: &Plan) -> Result<Vec<u64>, Absence> {
+        let bytes =
+            |reading: Reading| reading.and_then(|bytes| u64::try_from(bytes).map_err(|_| Absence::Rejected));
+        if !plan.identity.mig {
+            return Ok(vec![bytes(self.readings.get(MEMORY_USED))?]);
+        }
+        let instances = self.instances.iter().zip(&plan.instances);
+        let own = instances.filter(|(_, instance)| instance.device().is_some());
+        own.map(|(frame, _)| bytes(frame.readings[InstanceValue::MemoryUsed as usize])).collect()
+    }
+
     /// The calls that a fast tick has left.
     fn room(&self, plan: &Plan) -> usize {
         let most = MOST_CALLS + MOST_CALLS_OF_INSTANCE * plan.instances.len();
@@ -354,7 +382,12 @@ impl Lane {
         } else {
             spent
         };
-        if let Some(stretch) = self.governor.spend(begun.boottime, spent) {
+        let stretch = self.governor.spend(begun.boottime, spent);
+        self.tell(stretch);
+    }
+
+    fn tell(&self, stretch: Option<Stretch>) {
+        if let Some(stretch) = stretch {
             tracing::info!(
                 gpu = self.found.id.index,
                 medium = stretch.medium,

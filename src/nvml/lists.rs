@@ -12,6 +12,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::attention::{Attention, Known, Look, Occasion, Signs};
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask, more_room};
+use super::footprint::Footprint;
 use super::quirks::ListForm;
 use crate::model::{Absence, Bytes, GpuProcess, Rejection, Stamp};
 
@@ -84,21 +85,20 @@ impl Lists {
         &mut self.attention
     }
 
-    /// Reads memory in use where that may tell who came or went and the tick has room, `devices` being what has
-    /// memory of its own; whether samples are to be asked for.
+    /// Has memory in use read where that may tell who came or went; whether samples are to be asked for.
     pub(super) fn weigh(
         &mut self,
-        (door, devices): (&mut Door, impl Iterator<Item = Handle>),
         occasion: &Occasion,
         at: Stamp,
-        has_room: bool,
+        read: impl FnOnce(&mut Footprint),
     ) -> bool {
         let known = self.known();
-        self.attention.memory().pass();
-        if has_room && self.attention.needs_memory(occasion, &known) {
-            self.attention.memory().read(door, devices);
-        }
+        let is_needed = self.attention.needs_memory(occasion, &known);
         let memory = self.attention.memory();
+        memory.pass();
+        if is_needed {
+            read(memory);
+        }
         if memory.is_known() && !memory.moved() {
             self.confirmed = Some(at);
         }
@@ -158,7 +158,8 @@ impl Lists {
         };
         let clients = pids(&self.mps).unwrap_or_default();
         let compute = pids(&self.compute).map(|known| known.union(&clients).copied().collect());
-        Known { compute, graphics: pids(&self.graphics) }
+        let names_all = !self.compute.as_ref().is_err_and(|absence| absence.is_permanent());
+        Known { compute, graphics: pids(&self.graphics), names_all }
     }
 
     fn last(&self, kind: Kind) -> &List {

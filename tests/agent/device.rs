@@ -1,5 +1,7 @@
 //! What the page says of boards of several kinds, by what each of them answers.
 
+use std::collections::BTreeMap;
+
 use gpumeter::catalogue::{Level, Rows, family};
 
 use crate::running::Demo;
@@ -122,7 +124,7 @@ fn every_board_stays_within_the_levels() {
 }
 
 #[test]
-fn instances_have_memory_and_activity_of_their_own() {
+fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
     let seven: Vec<String> =
         (0..7).map(|start| format!(r#"{{"profile": "1g.10gb", "start": {start}}}"#)).collect();
     let (demo, _scenario) =
@@ -141,4 +143,21 @@ fn instances_have_memory_and_activity_of_their_own() {
         assert_eq!(page.of(family, &[]).count(), 7, "{family}");
     }
     assert!(!page.has("gpu_utilization_ratio", &[]), "the parent's is not told");
+    let calls = || -> BTreeMap<String, f64> {
+        let text = std::fs::read_to_string(demo.driver("calls")).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    };
+    let count = |calls: &BTreeMap<String, f64>, name: &str| calls.get(name).copied().unwrap_or(0.0);
+    let calls = std::iter::repeat_with(calls)
+        .inspect(|_| std::thread::sleep(std::time::Duration::from_millis(100)))
+        .take(600)
+        .find(|calls| count(calls, "nvmlGpmMigSampleGet") >= 7.0 * 15.0)
+        .expect("fifteen ticks");
+    // The parent's own calls of these names are no instance's.
+    let own = |name: &str, parents: &str| count(&calls, name) - count(&calls, parents);
+    let all = own("nvmlGpmMetricsGet", "nvmlGpmSampleGet")
+        + own("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo")
+        + count(&calls, "nvmlGpmMigSampleGet");
+    let each = all / count(&calls, "nvmlGpmMigSampleGet");
+    assert!(each <= 3.0, "{each} calls: {calls:?}");
 }
