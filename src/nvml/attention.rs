@@ -499,7 +499,10 @@ mod tests {
         assert!(tick_of(&mut attention, shown, (&[7], Some(1)), &known).1);
         assert!(!tick_of(&mut attention, occasion(2), (&[7], Some(1)), &known).1);
         let partial = Known { names_all: false, ..self::known(&[], &[7]) };
-        assert!(tick_of(&mut attention, occasion(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
+        assert!(
+            tick_of(&mut attention, occasion(3), (&[7], Some(1)), &partial).1,
+            "who computes is on no list"
+        );
         tick_of(&mut attention, occasion(5), (&[7, 8], Some(1)), &known);
         assert!(tick_of(&mut attention, occasion(6), (&[7], Some(1)), &known).1);
     }
