@@ -172,7 +172,7 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
             Time::replay(&driver, speed, span)?
         }
     };
-    let outcome = live(options, &directory, &scenario, (source, config), &time);
+    let outcome = live(options, &directory, scenario, (source, config), &time);
     let ended = time.end();
     outcome.and(ended)
 }
@@ -181,13 +181,15 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
 fn live(
     options: &Options,
     directory: &Path,
-    scenario: &Scenario,
+    scenario: Scenario,
     (source, config): (Option<config::Source>, Config),
     time: &Time,
 ) -> Result<(), DemoError> {
     trial::open(options, directory, &library(directory))?;
     let root =
-        if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, &time.page)? };
+        if scenario.local { PathBuf::from("/") } else { node::write(directory, &scenario, &time.page)? };
+    // It may need more memory than the agent, which has no use for it.
+    drop(scenario);
     let what = match &options.source {
         Source::Scenario(_) => "demo on a simulated node: every number is made up",
         Source::Recording(_) => "replay of a recording: what it shows is not this node",
