@@ -98,14 +98,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the thread looks whether the agent stops, while nobody asks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The socket while the agent runs.
+/// The socket while the agent runs, or until its start has failed.
 pub(super) struct Control {
     path: PathBuf,
 }
 
-impl Control {
+impl Drop for Control {
     /// Takes the name of the socket away.
-    pub(super) fn close(self) {
+    fn drop(&mut self) {
         // Where it is gone already, nothing is left to do.
         let _ = std::fs::remove_file(&self.path);
     }

@@ -260,9 +260,7 @@ fn start(
 impl Threads {
     /// Ends them in the order in which the account flows: nothing is offered to a ledger that has closed.
     fn close(self) {
-        if let Some(control) = self.control {
-            control.close();
-        }
+        drop(self.control);
         self.io.stop(IO_PATIENCE);
         self.pulse.wait(PULSE_PATIENCE);
         if let Some(ledger) = self.ledger {

@@ -69,6 +69,11 @@ pub struct Moment {
 }
 
 impl PageState {
+    /// Time that stands still at `elapsed`.
+    pub fn held_at(elapsed: Nanoseconds, utc: Utc, boottime: Nanoseconds) -> Self {
+        Self { held: true, origin: Nanoseconds(0), elapsed, speed: REAL_TIME, utc, boottime }
+    }
+
     /// Running on from `host` at `speed`, after a time in which nobody lived by the page: that passed at
     /// real speed at most, from the origin or from what is known to be `reached` on. A boot clock that is
     /// behind belongs to a later boot; then no time has passed.
@@ -224,14 +229,7 @@ mod tests {
     use super::*;
 
     fn state() -> PageState {
-        PageState {
-            held: true,
-            origin: Nanoseconds(0),
-            elapsed: Nanoseconds(5),
-            speed: 1_000_000,
-            utc: Utc(1_000),
-            boottime: Nanoseconds(100),
-        }
+        PageState::held_at(Nanoseconds(5), Utc(1_000), Nanoseconds(100))
     }
 
     #[test]

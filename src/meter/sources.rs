@@ -13,13 +13,11 @@ pub(super) fn sources(gpu: &Gpu, level: Level) -> Vec<(&'static str, &'static st
     let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
     let by = |point: PointId| via.get(point).copied().flatten().map(Via::name);
     let power = by(POWER).map(|name| ("gpu_power_watts", name));
-    // Three more series for each GPU have their place where everything is shown.
-    let shown = if level < Level::Full { &TOTALS[..1] } else { &TOTALS };
-    let totals = shown.iter().filter_map(|(family, number, point)| {
+    let totals = TOTALS.iter().filter(|total| total.told <= level).filter_map(|total| {
         // What is not read at this level is counted no more, either.
-        let otherwise = by(*point)?;
-        let counts = gpu.since.get(*number).is_some_and(Since::is_in_force);
-        Some((*family, if counts { COUNTER } else { otherwise }))
+        let otherwise = by(total.rate)?;
+        let counts = gpu.since.get(total.integral).is_some_and(Since::is_in_force);
+        Some((total.family, if counts { COUNTER } else { otherwise }))
     });
     // All instances of a GPU are read alike.
     let instance = gpu.frame.as_deref().and_then(|frame| frame.instances.first());
@@ -39,25 +37,28 @@ const POWER: PointId = first_point("gpu_power_watts");
 /// The source of a total that goes by GPM's own counter.
 const COUNTER: &str = "gpm_counter";
 
-/// Totals that a counter may tell exactly, bytes first: by their first integral, and by the first point of what else
-/// tells them.
-const TOTALS: [(&str, usize, PointId); 4] = [
-    ("gpu_pcie_bytes_total", first_integral("gpu_pcie_bytes_total"), first_point("gpu_pcie_bytes_total")),
-    (
-        "gpu_sm_active_seconds_total",
-        first_integral("gpu_sm_active_seconds_total"),
-        first_point("gpu_sm_active_ratio"),
-    ),
-    (
-        "gpu_tensor_active_seconds_total",
-        first_integral("gpu_tensor_active_seconds_total"),
-        first_point("gpu_tensor_active_ratio"),
-    ),
-    (
-        "gpu_pipe_active_seconds_total",
-        first_integral("gpu_pipe_active_seconds_total"),
-        first_point("gpu_pipe_active_ratio"),
-    ),
+/// A total that a counter may tell exactly.
+struct Total {
+    family: &'static str,
+    /// From which level on its source is told: a node with many GPUs pays for each row.
+    told: Level,
+    /// The first of its integrals.
+    integral: usize,
+    /// The first point of what else tells it.
+    rate: PointId,
+}
+
+impl Total {
+    const fn new(family: &'static str, told: Level, rate: &str) -> Self {
+        Self { family, told, integral: first_integral(family), rate: first_point(rate) }
+    }
+}
+
+const TOTALS: [Total; 4] = [
+    Total::new("gpu_pcie_bytes_total", Level::Standard, "gpu_pcie_bytes_total"),
+    Total::new("gpu_sm_active_seconds_total", Level::Full, "gpu_sm_active_ratio"),
+    Total::new("gpu_tensor_active_seconds_total", Level::Full, "gpu_tensor_active_ratio"),
+    Total::new("gpu_pipe_active_seconds_total", Level::Full, "gpu_pipe_active_ratio"),
 ];
 
 /// The same of MIG instances.

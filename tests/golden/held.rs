@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gpumeter::catalogue::Level;
-use gpumeter::clock::{Page, PageState, REAL_TIME};
+use gpumeter::clock::{Page, PageState};
 use gpumeter::model::{Nanoseconds, Utc};
 
 use crate::running::Agent;
@@ -49,14 +49,7 @@ fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     if faults.exists() {
         std::fs::copy(faults, directory.path().join("driver/faults")).unwrap();
     }
-    let state = PageState {
-        held: true,
-        origin: Nanoseconds(0),
-        elapsed: Nanoseconds(0),
-        speed: REAL_TIME,
-        utc: BEGIN,
-        boottime: Nanoseconds(BOOT),
-    };
+    let state = PageState::held_at(Nanoseconds(0), BEGIN, Nanoseconds(BOOT));
     let clock = Page::create(&directory.path().join("driver/clock"), state).unwrap();
     let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
     let agent = start(node, directory.path());

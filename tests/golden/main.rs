@@ -78,8 +78,17 @@ fn series(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// What a family says of these is for level full, though they are shown before.
+const TOLD_AT_FULL: [(&str, &str); 2] = [
+    ("gpumeter_source_info", "metric=\"gpu_sm_active_seconds_total\""),
+    ("gpumeter_source_info", "metric=\"gpu_tensor_active_seconds_total\""),
+];
+
 /// The level of a series: that of its family, or of the family it speaks of.
 fn level_of(series: &str) -> Option<Level> {
+    if TOLD_AT_FULL.iter().any(|(family, of)| series.starts_with(family) && series.contains(of)) {
+        return Some(Level::Full);
+    }
     let of = |name: &str| catalogue::family(name).map(|family| family.level);
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
     let name = ["_bucket", "_sum", "_count"]

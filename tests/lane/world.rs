@@ -158,14 +158,7 @@ const UTC: Utc = Utc(1_767_225_600_000_000_000);
 const BOOTTIME: Nanoseconds = Nanoseconds::from_seconds(1_000);
 
 fn held(second: u64) -> PageState {
-    PageState {
-        held: true,
-        origin: Nanoseconds(0),
-        elapsed: Nanoseconds::from_seconds(second),
-        speed: 1_000_000,
-        utc: UTC,
-        boottime: BOOTTIME,
-    }
+    PageState::held_at(Nanoseconds::from_seconds(second), UTC, BOOTTIME)
 }
 
 /// Whether the frame read that tier anew.

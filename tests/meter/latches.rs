@@ -3,7 +3,8 @@
 use gpumeter::catalogue::AccountValue;
 use gpumeter::model::{HealthState, Remedy};
 
-use crate::world::{Making, UUID, World};
+use crate::making::Making;
+use crate::world::{UUID, World};
 use crate::{SECOND, holder};
 
 const FAILED: (HealthState, Remedy) = (HealthState::Failed, Remedy::ResetGpu);

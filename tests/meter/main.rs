@@ -6,6 +6,7 @@
 mod device;
 mod gaps;
 mod latches;
+mod making;
 mod presence;
 mod world;
 

@@ -3,26 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumeter::catalogue::{AccountValue, Level, PointId, device_points, first_point};
+use gpumeter::catalogue::{AccountValue, Level};
 use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, Line, Opening, Queue, Reader, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
-    Absence, Bytes, Fraction, Frame, GpuId, GpuIdentity, GpuName, GpuProcess, HealthState, Holder, HolderId,
-    Nanoseconds, Parts, PciAddress, ProcessSample, Remedy, Sampled, Stamp, Stretch, Use, Utc, XidCount,
-    XidSource,
+    Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, Nanoseconds, Parts, PciAddress, Remedy,
+    Stamp, Use, Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 
+use crate::making::Making;
+
 const SECOND: u64 = 1_000_000_000;
-const BUS: &str = "00000000:0F:00.0";
+pub(crate) const BUS: &str = "00000000:0F:00.0";
 pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
-const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
-const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
-const PENDING: PointId = first_point("gpu_row_remap_pending");
-const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
 /// What the ledger says of one holder.
 #[derive(Clone, Debug, Default)]
@@ -31,86 +28,6 @@ pub(crate) struct Row {
     pub(crate) used: Use,
     pub(crate) energy: u64,
     pub(crate) dynamic: u64,
-}
-
-/// A frame in the making.
-pub(crate) struct Making {
-    readings: Vec<Result<i64, Absence>>,
-    processes: Vec<GpuProcess>,
-    samples: Vec<ProcessSample>,
-    sampled: Option<Sampled>,
-    stretch: Stretch,
-    mig: bool,
-    list_fails: bool,
-}
-
-impl Making {
-    /// The driver cannot list processes this time.
-    pub(crate) fn without_list(mut self) -> Self {
-        self.list_fails = true;
-        self
-    }
-
-    /// Only the driver's utilization is known, no GPM.
-    pub(crate) fn utilization(mut self, percent: i64) -> Self {
-        self.readings[GR_ENGINE] = Err(Absence::NotSupported);
-        self.readings[UTILIZATION] = Ok(percent * 10_000_000);
-        self
-    }
-
-    /// Beside utilization, the driver's ring tells of so many seconds.
-    pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
-        self.sampled =
-            Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
-        self
-    }
-
-    /// The medium tier is read so many times less often.
-    pub(crate) fn stretched(mut self, medium: u32) -> Self {
-        self.stretch.medium = medium;
-        self
-    }
-
-    /// A process that is on the list and gave no sample.
-    pub(crate) fn silent(mut self, pid: u32) -> Self {
-        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
-        self
-    }
-
-    /// The driver's energy counter, in joules.
-    pub(crate) fn counter(mut self, joules: i64) -> Self {
-        self.readings[ENERGY] = Ok(joules * 1_000_000);
-        self
-    }
-
-    pub(crate) fn process(mut self, pid: u32, sm: u32) -> Self {
-        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
-        self.samples.push(ProcessSample {
-            pid,
-            window: 1_000_000,
-            sm,
-            memory: Some(sm / 2),
-            encoder: 0,
-            decoder: 0,
-        });
-        self
-    }
-
-    pub(crate) fn busy(mut self, percent: i64) -> Self {
-        self.readings[GR_ENGINE] = Ok(percent * 10_000_000);
-        self
-    }
-
-    /// A memory row waits for a reset.
-    pub(crate) fn pending_row(mut self) -> Self {
-        self.readings[PENDING] = Ok(1);
-        self
-    }
-
-    pub(crate) fn mig(mut self) -> Self {
-        self.mig = true;
-        self
-    }
 }
 
 pub(crate) struct World {
@@ -367,45 +284,10 @@ impl World {
     }
 
     fn frame(&self, make: impl Fn(Making) -> Making) -> Frame {
-        let mut readings: Vec<Result<i64, Absence>> =
-            device_points().map(|_| Err(Absence::NotSupported)).collect();
-        readings[GR_ENGINE] = Ok(0);
         // 100 W since boot.
-        if self.metered {
-            readings[ENERGY] = Ok(i64::try_from(self.now.boottime.0 / SECOND * 100_000_000).unwrap());
-        }
-        let made = make(Making {
-            readings,
-            processes: Vec::new(),
-            samples: Vec::new(),
-            sampled: None,
-            stretch: Stretch::default(),
-            mig: false,
-            list_fails: false,
-        });
-        Frame {
-            gpu: id(),
-            identity: Arc::new(GpuIdentity {
-                model: "test".into(),
-                pci_bus_id: BUS.into(),
-                mig: made.mig,
-                ..GpuIdentity::default()
-            }),
-            generation: self.generation,
-            begun: self.now,
-            ended: self.now,
-            tiers: [Some(self.now); 3],
-            readings: made.readings.into(),
-            counters: Box::default(),
-            instances: Arc::default(),
-            sampled: made.sampled,
-            processes: if made.list_fails { Err(Absence::Failed) } else { Ok(made.processes.into()) },
-            listed: Some(self.now),
-            samples: Ok(made.samples),
-            stretch: made.stretch,
-            rejected: Vec::new(),
-            calls: Vec::new(),
-        }
+        let joules = i64::try_from(self.now.boottime.0 / SECOND * 100).unwrap();
+        let made = Making::default();
+        make(if self.metered { made.counter(joules) } else { made }).frame(self.now, self.generation)
     }
 
     fn pulse(&mut self, news: Vec<News>) {
@@ -497,7 +379,7 @@ impl World {
     }
 }
 
-fn id() -> GpuId {
+pub(crate) fn id() -> GpuId {
     GpuId { index: 0, uuid: UUID.into() }
 }
 

@@ -127,14 +127,7 @@ impl World {
 }
 
 fn held(second: u64) -> PageState {
-    PageState {
-        held: true,
-        origin: Nanoseconds(0),
-        elapsed: Nanoseconds::from_seconds(second),
-        speed: 1_000_000,
-        utc: UTC,
-        boottime: BOOTTIME,
-    }
+    PageState::held_at(Nanoseconds::from_seconds(second), UTC, BOOTTIME)
 }
 
 fn scenario() -> serde_json::Value {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, Page, PageState, REAL_TIME};
+use gpumeter::clock::{Clock, Page, PageState};
 use gpumeter::model::{Frame, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Lane, Library, find};
 use nvidia_ml::persona::{Persona, without};
@@ -88,12 +88,6 @@ impl Node {
 const FIRST: u64 = 60;
 
 fn held(second: u64) -> PageState {
-    PageState {
-        held: true,
-        origin: Nanoseconds(0),
-        elapsed: Nanoseconds::from_seconds(second),
-        speed: REAL_TIME,
-        utc: Utc(1_767_225_600_000_000_000),
-        boottime: Nanoseconds::from_seconds(1_000),
-    }
+    let (utc, boottime) = (Utc(1_767_225_600_000_000_000), Nanoseconds::from_seconds(1_000));
+    PageState::held_at(Nanoseconds::from_seconds(second), utc, boottime)
 }

@@ -48,14 +48,7 @@ impl Time {
 
     /// Lets time pass again as it passed in a recording; at the end of it, time stands still.
     pub(super) fn replay(driver: &Path, speed: u64, span: &Span) -> Result<Self, DemoError> {
-        let state = PageState {
-            held: false,
-            origin: system_now().boottime,
-            elapsed: Nanoseconds(0),
-            speed,
-            utc: Utc(span.head.utc_ns),
-            boottime: Nanoseconds::from_seconds(1_000),
-        };
+        let state = beginning(system_now().boottime, Utc(span.head.utc_ns), speed);
         let page = Page::create(&driver.join("clock"), state)?;
         Self::keep(driver, page, Some(Nanoseconds(span.length)))
     }
@@ -88,15 +81,7 @@ impl Time {
 fn open(path: &Path, reached: &Path, speed: u64) -> Result<Page, DemoError> {
     let now = system_now();
     if !path.exists() {
-        let state = PageState {
-            held: false,
-            origin: now.boottime,
-            elapsed: Nanoseconds(0),
-            speed,
-            utc: now.utc,
-            boottime: Nanoseconds::from_seconds(1_000),
-        };
-        return Ok(Page::create(path, state)?);
+        return Ok(Page::create(path, beginning(now.boottime, now.utc, speed))?);
     }
     let page = Page::open(path)?;
     let state = page.state();
@@ -104,6 +89,12 @@ fn open(path: &Path, reached: &Path, speed: u64) -> Result<Page, DemoError> {
         page.set(state.resumed(read(reached, &state), now.boottime, speed))?;
     }
     Ok(page)
+}
+
+/// The time of a node that was booted a while before; `origin` is the host's.
+fn beginning(origin: Nanoseconds, utc: Utc, speed: u64) -> PageState {
+    let boottime = Nanoseconds::from_seconds(1_000);
+    PageState { held: false, origin, elapsed: Nanoseconds(0), speed, utc, boottime }
 }
 
 fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {

@@ -64,35 +64,31 @@ def driver_reload(suite, table):
     node.wait_up()
     counters = Counters(without=of_the_driver())
     counters.see(node.metrics())
-    version = lambda text: sum(1 for _ in of(node.metrics(), "gpu_info", driver_version=text))
     node.condition({"driver": {"loaded": False}})
     gone = within(20, lambda: not any(node.up().values()) and driver_problem(node.url)[0] == [0.0], node.program)
     files = node.driver_files() if gone else {"?"}
     table.row("the driver is unloaded: the page says so; files of the driver that stay open or mapped", "success 0, 0",
               f"success {driver_problem(node.url)[0]}, {len(files)}", gone and not files)
     time.sleep(1 if SMOKE else 20)  # the longest wait between two looks is reached
-    node.condition({"driver": {"epoch": 2, "version": "590.48.01"}})
-    began = time.monotonic()
-    back = within(30, lambda: sum(node.up().values()) == 8 and version("590.48.01") == 8, node.program)
-    seconds = time.monotonic() - began
-    table.row("another version is loaded: all GPUs are up, as its own", "<= 5 s", f"{seconds:.1f} s",
-              back and seconds <= 5)
+    recovers(node, table, 2, "another version is loaded: all GPUs are up, as its own")
     counters.see(node.metrics())
     node.tell("quiesce")
     files = node.driver_files()
     table.row("quiesced: files of the driver that are open or mapped", "0", str(len(files)), not files)
-    node.condition({"driver": {"epoch": 3, "version": "595.10.01"}})
-    node.tell("resume")
-    began = time.monotonic()
-    back = within(30, lambda: sum(node.up().values()) == 8 and version("595.10.01") == 8, node.program)
-    seconds = time.monotonic() - began
-    table.row("reloaded meanwhile, and resumed: all GPUs are up", "<= 5 s", f"{seconds:.1f} s", back and seconds <= 5)
-    node.condition({"driver": {"epoch": 4, "version": "595.20.01"}})
-    began = time.monotonic()
-    back = within(30, lambda: sum(node.up().values()) == 8 and version("595.20.01") == 8, node.program)
-    seconds = time.monotonic() - began
-    table.row("reloaded under the agent, all handles dead at once: all GPUs are up", "<= 5 s", f"{seconds:.1f} s",
-              back and seconds <= 5)
+    recovers(node, table, 3, "reloaded meanwhile, and resumed: all GPUs are up", lambda: node.tell("resume"))
+    recovers(node, table, 4, "reloaded under the agent, all handles dead at once: all GPUs are up")
     counters.see(node.metrics())
     counters.row(table)
     balanced(table, node)
+
+
+def recovers(node, table, epoch, what, then=lambda: None):
+    """Loads a driver of another version, so that every handle of the last one is dead."""
+    version = f"59{epoch}.48.01"
+    node.condition({"driver": {"epoch": epoch, "version": version}})
+    then()
+    began = time.monotonic()
+    named = lambda: sum(1 for _ in of(node.metrics(), "gpu_info", driver_version=version))
+    back = within(30, lambda: sum(node.up().values()) == 8 and named() == 8, node.program)
+    seconds = time.monotonic() - began
+    table.row(what, "<= 5 s", f"{seconds:.1f} s", back and seconds <= 5)

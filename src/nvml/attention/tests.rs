@@ -1,0 +1,242 @@
+//! Attention, tick by tick, without a driver.
+
+use super::*;
+use crate::model::Absence;
+
+const NONE: Look = Look { compute: false, graphics: false };
+const COMPUTE: Look = Look { compute: true, graphics: false };
+const BOTH: Look = Look { compute: true, graphics: true };
+
+fn known(compute: &[u32], graphics: &[u32]) -> Known {
+    let set = |pids: &[u32]| Some(pids.iter().copied().collect());
+    Known { compute: set(compute), graphics: set(graphics), names_all: true }
+}
+
+fn samples(pids: &[u32]) -> Vec<ProcessSample> {
+    let of = |pid: &u32| ProcessSample { pid: *pid, window: 1, sm: 50, memory: None, encoder: 0, decoder: 0 };
+    pids.iter().map(of).collect()
+}
+
+/// Attention of a GPU on which lists were taken while that much memory was in use.
+fn settled(memory: u64) -> Attention {
+    let mut attention = Attention::new(false);
+    attention.memory().take(Ok(vec![memory]));
+    attention.looked(BOTH);
+    attention
+}
+
+fn occasion(second: u64) -> Occasion {
+    Occasion {
+        now: Nanoseconds::from_seconds(second),
+        medium: second.is_multiple_of(5),
+        slow: second.is_multiple_of(60),
+        read: second.is_multiple_of(5),
+        gives_samples: true,
+        shown: false,
+        busy: Some(true),
+    }
+}
+
+/// A tick in which these pids worked and that much memory was in use; what was asked for, samples last.
+fn tick_of(
+    attention: &mut Attention,
+    mut occasion: Occasion,
+    (pids, memory): (&[u32], Option<u64>),
+    known: &Known,
+) -> (Look, bool) {
+    occasion.busy = Some(!pids.is_empty());
+    attention.memory().pass();
+    if attention.needs_memory(&occasion, known) {
+        attention.memory().take(memory.map(|used| vec![used]).ok_or(Absence::NotSupported));
+    }
+    let asked = occasion.gives_samples && attention.needs_samples(&occasion, known);
+    let samples = samples(pids);
+    let signs = Signs { occasion, samples: asked.then_some(&samples) };
+    let look = attention.look(&signs, known);
+    attention.looked(look);
+    attention.settle(&signs, known);
+    (look, asked)
+}
+
+fn tick(attention: &mut Attention, second: u64, pids: &[u32], known: &Known) -> Look {
+    tick_of(attention, occasion(second), (pids, Some(1)), known).0
+}
+
+fn count(looks: impl Iterator<Item = Look>) -> (usize, usize) {
+    looks.fold((0, 0), |(compute, graphics), look| {
+        (compute + usize::from(look.compute), graphics + usize::from(look.graphics))
+    })
+}
+
+#[test]
+fn while_memory_stands_still_lists_wait_for_the_slow_tier_and_graphics_for_every_fifth() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    let looks = (1..=600).map(|second| tick(&mut attention, second, &[7, 8], &known));
+    assert_eq!(count(looks), (10, 2));
+}
+
+#[test]
+fn where_memory_moves_among_several_lists_have_their_turn_with_the_medium_and_the_slow_tier() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    let looks =
+        (1..=120).map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0);
+    assert_eq!(count(looks), (24, 2));
+}
+
+#[test]
+fn lists_at_full_stretch_come_every_minute_and_graphics_every_five() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    attention.stretch(64);
+    let looks: Vec<_> = (1..=1_200)
+        .map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0)
+        .collect();
+    let longest =
+        |of: fn(&Look) -> bool| looks.split(of).map(|between| between.len() + 1).max().unwrap_or(usize::MAX);
+    assert_eq!(longest(|look| look.compute), 60);
+    assert!(longest(|look| look.graphics) <= 300);
+}
+
+#[test]
+fn a_pid_that_no_list_names_is_looked_for_at_once_and_only_once() {
+    let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
+    assert_eq!(tick(&mut attention, 1, &[6, 7], &known), NONE);
+    assert_eq!(tick(&mut attention, 2, &[6, 7, 8], &known), COMPUTE);
+    assert_eq!(tick(&mut attention, 3, &[6, 7, 8], &known), NONE);
+}
+
+#[test]
+fn a_look_that_had_no_room_comes_in_the_next_tick() {
+    let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
+    let samples = samples(&[6, 7, 8]);
+    let signs = Signs { occasion: occasion(1), samples: Some(&samples) };
+    assert_eq!(attention.look(&signs, &known), COMPUTE);
+    attention.postpone(COMPUTE);
+    attention.settle(&signs, &known);
+    assert_eq!(tick(&mut attention, 2, &[6, 7], &known), COMPUTE);
+    attention.postpone(NONE);
+    assert_eq!(tick(&mut attention, 3, &[6, 7, 8], &known), COMPUTE, "he is no known stranger");
+}
+
+#[test]
+fn who_worked_and_falls_silent_is_looked_for_in_the_next_tick() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[9]));
+    tick(&mut attention, 1, &[7, 8, 9], &known);
+    assert_eq!(tick(&mut attention, 2, &[7, 9], &known), COMPUTE);
+    assert_eq!(tick(&mut attention, 3, &[7, 9], &known), NONE, "it idles");
+    assert_eq!(tick(&mut attention, 4, &[7], &known), Look { compute: false, graphics: true });
+}
+
+#[test]
+fn an_empty_gpu_is_asked_when_memory_moves_and_a_busy_one_without_processes_wonders_once() {
+    let (mut attention, nobody) = (settled(1), known(&[], &[]));
+    assert_eq!(tick(&mut attention, 1, &[], &nobody), NONE);
+    assert_eq!(tick_of(&mut attention, occasion(2), (&[], Some(9)), &nobody).0, COMPUTE);
+    assert!(attention.look_further(&[], &nobody), "who is not on the compute list may be on another");
+    let wonder = |attention: &mut Attention, second| {
+        attention.memory().take(Ok(vec![9]));
+        let look = attention.look(&Signs { occasion: occasion(second), samples: Some(&[]) }, &nobody);
+        attention.looked(look);
+        look
+    };
+    assert_eq!(wonder(&mut attention, 3), Look { compute: false, graphics: true });
+    assert_eq!(wonder(&mut attention, 4), NONE);
+}
+
+#[test]
+fn samples_rest_on_a_gpu_that_does_nothing_until_it_does() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    let mut asked =
+        |second, pids: &[u32]| tick_of(&mut attention, occasion(second), (pids, Some(1)), &known).1;
+    assert_eq!([asked(1, &[7]), asked(2, &[]), asked(3, &[]), asked(4, &[])], [true, true, false, false]);
+    assert!(asked(6, &[7]));
+}
+
+#[test]
+fn samples_of_one_who_is_alone_rest_until_the_medium_tier_or_until_memory_moves() {
+    let (mut attention, known) = (settled(1), known(&[7], &[]));
+    let mut seen = |second, memory| tick_of(&mut attention, occasion(second), (&[7], Some(memory)), &known);
+    assert_eq!(
+        [seen(1, 1), seen(4, 1), seen(5, 1), seen(6, 1)].map(|(_, asked)| asked),
+        [false, false, true, false]
+    );
+    assert_eq!(seen(7, 2), (COMPUTE, true));
+    assert_eq!(seen(8, 2), (NONE, true), "the graphics list is of other memory");
+    assert_eq!(seen(9, 3), (NONE, true), "he allocates: the list waits");
+    assert_eq!(seen(10, 3), (COMPUTE, true));
+    assert_eq!(seen(60, 3), (BOTH, true));
+    assert_eq!(seen(61, 3), (NONE, false));
+}
+
+#[test]
+fn rested_time_is_left_out_only_where_nothing_was_done_or_somebody_may_have_come() {
+    let (mut attention, known) = (settled(1), known(&[7], &[]));
+    let mut anew = |second, pids: &[u32], memory| {
+        tick_of(&mut attention, occasion(second), (pids, Some(memory)), &known);
+        attention.counts_anew(&Occasion { busy: Some(!pids.is_empty()), ..occasion(second) })
+    };
+    assert!(!anew(1, &[7], 1), "a stranger may work, too");
+    assert!(!anew(2, &[], 1), "what he did is yet to be told");
+    assert!(anew(5, &[], 1) && anew(6, &[], 1));
+    assert!(!anew(7, &[8], 1));
+    assert!(!anew(8, &[], 1), "he worked since");
+    attention.memory().take(Ok(vec![2]));
+    assert!(attention.counts_anew(&occasion(9)));
+}
+
+#[test]
+fn memory_that_moves_though_nobody_is_there_costs_no_more_lists_than_the_stretch_allows() {
+    let (mut attention, nobody) = (settled(0), known(&[], &[]));
+    attention.stretch(8);
+    let mut look = |second, memory| tick_of(&mut attention, occasion(second), (&[], Some(memory)), &nobody).0;
+    assert_eq!((look(1, 0), look(2, 1)), (NONE, COMPUTE), "the first move is followed at once");
+    // Beside every eighth tick, every eighth turn of the medium tier, and the first move after it.
+    assert!(count((3..60).map(|second| look(second, second))).0 <= 57_usize.div_ceil(8) + 4);
+}
+
+#[test]
+fn samples_that_are_shown_or_name_strangers_do_not_rest() {
+    let (mut attention, known) = (settled(1), known(&[7], &[]));
+    let shown = Occasion { shown: true, ..occasion(1) };
+    assert!(tick_of(&mut attention, shown, (&[7], Some(1)), &known).1);
+    assert!(!tick_of(&mut attention, occasion(2), (&[7], Some(1)), &known).1);
+    let partial = Known { names_all: false, ..self::known(&[], &[7]) };
+    assert!(tick_of(&mut attention, occasion(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
+    tick_of(&mut attention, occasion(5), (&[7, 8], Some(1)), &known);
+    assert!(tick_of(&mut attention, occasion(6), (&[7], Some(1)), &known).1);
+}
+
+#[test]
+fn where_presence_decides_or_samples_cannot_tell_every_move_of_memory_is_followed() {
+    for deaf in [false, true] {
+        let mut attention = settled(1);
+        attention.presence = !deaf;
+        attention.stretch(8);
+        let known = known(&[7, 8], &[]);
+        let mut look = |second, memory| {
+            let occasion = Occasion { gives_samples: !deaf, ..occasion(second) };
+            tick_of(&mut attention, occasion, (&[], Some(memory)), &known).0.compute
+        };
+        assert_eq!([1, 2, 2, 3].map(|memory| look(memory + 10, memory)), [false, true, false, true]);
+        assert!(look(15, 3), "one may have taken another's place");
+    }
+}
+
+#[test]
+fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
+    let mut attention = Attention::new(false);
+    let nobody = known(&[], &[]);
+    let mut look = |second| tick_of(&mut attention, occasion(second), (&[], None), &nobody).0.compute;
+    assert!((1..20).all(&mut look));
+    let mut attention = Attention::new(true);
+    attention.stretch(8);
+    let known = known(&[7], &[]);
+    let mut look = |second| tick_of(&mut attention, occasion(second), (&[7], None), &known).0.compute;
+    assert!((1..20).all(&mut look));
+}
+
+#[test]
+fn a_list_that_failed_for_now_is_asked_for_again_alone() {
+    let mut attention = settled(1);
+    let failed = Known { compute: None, ..known(&[], &[9]) };
+    assert_eq!(tick(&mut attention, 1, &[], &failed), COMPUTE);
+}
