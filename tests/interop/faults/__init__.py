@@ -1,8 +1,8 @@
 """What breaks around the agent, and what must not.
 
 A scenario (`table.scenario`) breaks one thing around an agent of its own over the simulated driver, and adds rows to
-the table: what was looked at, its target, what was measured. A row that misses its target fails the run; one that only
-tells how fast something was does not, since the machine may be busy with something else.
+the table: what was looked at, its target, what was measured. A row that misses its target fails the run; one that
+tells how fast something was only a full run, since the machine of a smoke run may be busy with something else.
 `node` is the agent that suffers, `measure` reads pages and accounts, the other modules are the scenarios by kind.
 """
 

@@ -5,10 +5,8 @@ import socket
 import time
 from collections import Counter
 
-from harness import Failed, wait_for
-
 from . import measure
-from .measure import milliseconds, percentile
+from .measure import milliseconds, percentile, within
 from .node import Node
 from .table import scenario
 
@@ -71,11 +69,8 @@ def slow_loris(suite, table, count=1_000):
     p99 = percentile(times, 0.99)
     table.row(f"{len(times)} scrapes meanwhile: not answered 200", "0", str(failed), not failed)
     table.row("their p99", "< 5 ms", f"{milliseconds(p99)} (median {milliseconds(percentile(times, 0.5))})",
-              p99 < 0.005, told=True)
-    try:
-        wait_for("its descriptors", 5, lambda: node.fds() <= before, node.program)
-    except Failed:
-        pass
+              p99 < 0.005, speed=True)
+    within(5, lambda: node.fds() <= before, node.program)
     table.row("open descriptors afterwards", f"<= {before}", str(node.fds()), node.fds() <= before)
     node.end()
 
@@ -93,18 +88,17 @@ def thousand_scrapers(suite, table, count=1_000):
     before = node.memory("VmRSS")
 
     # Other work on the machine may keep the client from the processor: the best of three is the agent's own.
+    seconds, kinds = float("inf"), Counter()
     for _ in range(3):
         began = time.monotonic()
         answers = all_at_once(node.port, count)
-        seconds = time.monotonic() - began
-        kinds = Counter(answer[9:12].decode(errors="replace") for answer in answers)
-        if kinds["200"] == count:
-            break
+        seconds = min(seconds, time.monotonic() - began)
+        kinds.update(answer[9:12].decode(errors="replace") for answer in answers)
     grown = node.memory("VmHWM") - before
-    table.row(f"{count} scrapes at once, by answer", f"200: {count}",
-              ", ".join(f"{kind or 'nothing'}: {number}" for kind, number in kinds.items()), kinds["200"] == count)
-    table.row("the last of them, the client's own work included", "<= 1 s", f"{seconds:.2f} s", seconds <= 1,
-              told=True)
+    table.row(f"{count} scrapes at once, three times, by answer", f"200: {3 * count}",
+              ", ".join(f"{kind or 'nothing'}: {number}" for kind, number in kinds.items()), kinds["200"] == 3 * count)
+    table.row("the last of them at the best time, the client's own work included", "<= 1 s", f"{seconds:.2f} s", seconds <= 1,
+              speed=True)
     table.row("most memory above that before", "<= 8 MiB", f"{grown:.1f} MiB", grown <= 8)
     node.end()
 

@@ -1,13 +1,12 @@
 """F1, F1b: calls that do not return."""
 
-import json
 import re
 import time
 
 from harness import get, wait_for
 
 from . import FAST, PERIOD, SECOND, SMOKE
-from .measure import last_sample, metrics, milliseconds, of, percentile
+from .measure import ages_of_others, last_sample, metrics, milliseconds, of, percentile
 from .node import Node
 from .table import scenario
 
@@ -57,12 +56,6 @@ class Hung:
         self.node.faults()
 
 
-def ages_of_others(found, now):
-    """How old the last samples of all GPUs but the hung one are."""
-    stamps = of(found, "gpumeter_last_sample_timestamp_seconds")
-    return [now - value for labels, value in stamps if labels["gpu"] != "3"]
-
-
 @scenario(
     "F1", "a driver call hangs for ever, on one of 8 GPUs",
     "the other seven fresh (at most 2 periods old); scrape p99 at most 1.2 times that without a fault; the hung GPU's "
@@ -78,8 +71,8 @@ def hang_each_call(suite, table):
         node.wait_up()
         hung.append(Hung(node))
     time.sleep(3)
-    # Written at the simulated second; by now every tier has been read.
-    calls = sorted(name for name in json.loads((twin.driver / "calls").read_text()) if name != "pid")
+    # By now every tier has been read.
+    calls = twin.calls()
     shown = [name for name in calls if re.search("FieldValues|ProcessUtilization|PowerUsage", name)][:3] if SMOKE else calls
     quiet, slow, usual = [], [], []
     for first in range(0, len(shown), AT_ONCE):
@@ -105,7 +98,7 @@ def hang_each_call(suite, table):
     table.row(f"{what} while it runs: age of the other seven, at 99.9 % of {len(ages)} looks", f"<= {2 * PERIOD} s",
               f"{age:.2f} s", age <= 2 * PERIOD)
     table.row("the same at the worst look; that of the twin", f"<= {2 * PERIOD} s", f"{max(ages):.2f} s; {max(usual):.2f} s",
-              max(ages) <= 2 * PERIOD, told=True)
+              max(ages) <= 2 * PERIOD, speed=True)
     told(table, hung, (quiet, slow))
     hit = {call for one in hung for call in one.hit}
     hang_at_start(hung, table, ["nvmlDeviceGetUUID"] if SMOKE else [call for call in calls if call not in hit])
@@ -123,7 +116,7 @@ def told(table, hung, times):
     table.row("threads more than before, however many calls have hung", "0", str(stuck), stuck <= 0)
     quiet, slow = (percentile(seconds, 0.99) for seconds in times)
     measured = f"{slow / quiet:.2f}x ({milliseconds(slow)} of {len(times[1])}, {milliseconds(quiet)} of {len(times[0])})"
-    table.row("scrape p99 against the twin's", "<= 1.2x", measured, slow <= 1.2 * quiet, told=True)
+    table.row("scrape p99 against the twin's", "<= 1.2x", measured, slow <= 1.2 * quiet, speed=True)
 
 
 def hang_at_start(hung, table, calls):

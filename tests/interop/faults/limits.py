@@ -3,16 +3,14 @@
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import time
 
 import samples
-from harness import Failed, wait_for
+from harness import Failed
 
 from . import SMOKE
-from .measure import metrics, of
-from .node import Node, crowd, written
+from .measure import metrics, of, within
+from .node import Node, alone, crowd, written
 from .table import scenario
 
 
@@ -43,10 +41,7 @@ def few_descriptors(suite, table):
     table.row("GPUs up, failed commits", "8, 0", f"{up:.0f}, {errors:.0f}", up == 8 and errors == 0)
     for peer in idle:
         peer.close()
-    try:
-        wait_for("its descriptors", 10, lambda: node.fds() <= before + 1, node.program)
-    except Failed:
-        pass
+    within(10, lambda: node.fds() <= before + 1, node.program)
     table.row("open descriptors afterwards", f"<= {before + 1}", str(node.fds()), node.fds() <= before + 1)
     node.end()
 
@@ -71,22 +66,20 @@ print(0 if status else own() - before)
 
 def driver_alone(suite, scenario):
     """MiB that the simulated driver needs for a scenario in a process that is no agent."""
-    folder = suite.folder / "F19-driver"
     donor = Node(suite, "F19-donor")
-    folder.mkdir()
-    shutil.copy(donor.driver / "libnvidia-ml.so.1", folder)
     donor.end()
+    folder = suite.folder / "F19-driver"
+    donor.lend(folder)
     shutil.copy(scenario, folder / "scenario")
-    done = subprocess.run([sys.executable, "-c", DRIVER_ALONE, folder / "libnvidia-ml.so.1"],
-                          capture_output=True, text=True, timeout=60)
-    if done.returncode or int(done.stdout) <= 0:
-        raise Failed(f"the simulated driver alone: {done.stdout}{done.stderr}")
-    return int(done.stdout) / 1024
+    needed = alone(folder, DRIVER_ALONE)
+    if not needed or int(needed[0]) <= 0:
+        raise Failed("the simulated driver alone does not tell what it needs")
+    return int(needed[0]) / 1024
 
 
 @scenario(
-    "F19", "a memory limit of 24 MiB, 5,000 processes",
-    "never killed: limits of processes and series are reached first, and what is left off is counted",
+    "F19", "5,000 processes, in 24 MiB of memory of its own",
+    "limits of processes and series are reached before memory is, and what is left off is counted",
     "the most anonymous memory of the process in half a minute, less what the simulated driver, which lives in it, needs "
     "alone. A memory cgroup would not tell: the simulated `/proc` lies on a disk, and its cached files would be charged")
 def little_memory(suite, table):

@@ -79,6 +79,12 @@ def last_sample(found, gpu):
     return next((value for _, value in of(found, "gpumeter_last_sample_timestamp_seconds", gpu=gpu)), None)
 
 
+def ages_of_others(found, now):
+    """How old the last samples of all GPUs but number 3, which hangs, are."""
+    stamps = of(found, "gpumeter_last_sample_timestamp_seconds")
+    return [now - value for labels, value in stamps if labels["gpu"] != "3"]
+
+
 def metrics(page):
     """{(name, labels as written): value} of a page, cheaply; `samples` reads it strictly."""
     return {key: float(value) for key, value in re.findall(r"^([a-z][^ ]*(?:\{.*\})?) (\S+)$", page, re.M)}

@@ -76,7 +76,7 @@ def mig_walk(suite, table):
     wrong += Counter()
     # A change just after a tick is read a period later, and the pulse comes a fifth of a period after that.
     table.row(f"{steps} random layouts in real time: the new one is on the page, pulse and page included",
-              f"<= {1.5 * PERIOD} s", f"{slowest:.2f} s", slowest <= 1.5 * PERIOD, told=True)
+              f"<= {1.5 * PERIOD} s", f"{slowest:.2f} s", slowest <= 1.5 * PERIOD, speed=True)
     table.row("instances that add up to more than their GPU, or are two layouts at once", "never",
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
     counters.row(table)

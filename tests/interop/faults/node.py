@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -74,6 +76,17 @@ class Node(Demo):
     def truth(self, name):
         return json.loads((self.driver / "truth").read_text())[name]
 
+    def calls(self):
+        """The functions that were called so far; written at the simulated second."""
+        told = json.loads((self.driver / "calls").read_text())
+        return sorted(name for name in told if name.startswith("nvml"))
+
+    def lend(self, folder, *more):
+        """A folder with the same driver, for another program."""
+        folder.mkdir()
+        for name in ("libnvidia-ml.so.1", "scenario", *more):
+            shutil.copy(self.driver / name, folder)
+
     def driver_files(self):
         """What it has open or mapped of the driver."""
         process = Path(f"/proc/{self.pid}")
@@ -98,6 +111,15 @@ class Node(Demo):
         """A row of the ledger, read beside the agent."""
         with closing(sqlite3.connect(f"file:{self.state / 'ledger.db'}?mode=ro", uri=True)) as ledger:
             return ledger.execute(question).fetchone()
+
+
+def alone(folder, script, *arguments):
+    """The words that a Python script says of the simulated driver in that folder, which it is given first."""
+    done = subprocess.run([sys.executable, "-c", script, folder / "libnvidia-ml.so.1", *arguments], capture_output=True,
+                          text=True, timeout=60)
+    if done.returncode:
+        raise Failed(f"the simulated driver alone: {done.stderr.strip()}")
+    return done.stdout.split()
 
 
 def crowd(count):

@@ -25,10 +25,8 @@ def bad_starts(suite, table):
     donor.wait_up()
     time.sleep(3)  # by then every tier was read, and what was called is written
     simulated = suite.folder / "F2-driver"
-    simulated.mkdir()
-    for name in ("libnvidia-ml.so.1", "scenario"):
-        shutil.copy(donor.driver / name, simulated / name)
-    calls = sorted(name for name in json.loads((donor.driver / "calls").read_text()) if name != "pid")
+    donor.lend(simulated)
+    calls = donor.calls()
     donor.end()
     nonsense = written(suite, "F2-nonsense.so", "this is no library")
     library = simulated / "libnvidia-ml.so.1"
@@ -56,7 +54,7 @@ def bad_starts(suite, table):
         answered = min(starts)
         found = wait_for("a page", 10, lambda: metrics(get(f"{url}/metrics")[0]), program, every=0.01)
         table.row(f"{what}: HTTP answers after the start", "<= 50 ms", milliseconds(answered), answered <= 0.05,
-                  told=True)
+                  speed=True)
         success, reasons = driver_problem(url)
         up = sum(value for _, value in of(found, "gpu_up"))
         if reason is None:

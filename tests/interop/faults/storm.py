@@ -1,9 +1,6 @@
 """F5: XIDs by the ten thousand."""
 
 import json
-import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -11,7 +8,7 @@ from harness import Failed
 
 from . import SMOKE
 from .measure import of, within
-from .node import Node
+from .node import Node, alone
 from .table import scenario
 
 
@@ -50,7 +47,7 @@ def xid_storm(suite, table):
     driver = driver_in_storm(suite, node)
     node.end()
     what = f"processor time in the storm, less {driver:.1%} of the simulated driver's own; at rest {quiet:.1%}"
-    table.row(what, "< 2 %", f"{busy - driver:.1%}", driver > 0 and busy - driver < 0.02, told=True)
+    table.row(what, "< 2 %", f"{busy - driver:.1%}", driver > 0 and busy - driver < 0.02, speed=True)
 
 
 # As the agent does: waits for the first event, then takes those behind it. What Python needs for a call is left out.
@@ -80,14 +77,10 @@ print(status, events, took - (time.process_time() - began))
 def driver_in_storm(suite, node, seconds=3):
     """The share of a processor that the simulated driver needs for such a storm in a process that is no agent."""
     folder = suite.folder / "F5-driver"
-    folder.mkdir()
-    for name in ("libnvidia-ml.so.1", "scenario", "clock"):
-        shutil.copy(node.driver / name, folder)
+    node.lend(folder, "clock")
     storm = {"xid": 13, "per_second": 5_000, "count": 5_000_000}
     (folder / "state").write_text(json.dumps({"xids": [{"gpu": gpu, **storm} for gpu in (3, 5)]}))
-    done = subprocess.run([sys.executable, "-c", STORM_ALONE, folder / "libnvidia-ml.so.1", str(seconds)],
-                          capture_output=True, text=True, timeout=60)
-    status, events, took = done.stdout.split() if done.returncode == 0 else (done.stderr, 0, 0)
+    status, events, took = alone(folder, STORM_ALONE, str(seconds))
     if status != "0" or int(events) < 0.8 * seconds * 10_000:
         raise Failed(f"the simulated driver alone: status {status}, {events} events")
     return float(took) / int(events) * 10_000
