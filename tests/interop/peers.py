@@ -96,8 +96,8 @@ def exporters(suite, demo, scenario):
     driver = json.loads(peer(demo, __file__, "nvml"))
     suite.expect(any(gpu["utilization_percent"] for gpu in driver), "no GPU is busy at this moment, so little is compared")
     pages = {
-        "nvitop-exporter": start_nvitop_exporter(suite, demo, len(driver)),
-        "all-smi": start_all_smi(suite, demo, len(driver)),
+        "nvitop-exporter": start_nvitop_exporter(suite, demo, len(driver), 0.5)[2],
+        "all-smi": start_all_smi(suite, demo, len(driver), 1)[2],
     }
     for name, table, gpu_label in (("nvitop-exporter", NVITOP, "uuid"), ("all-smi", ALL_SMI, "gpu_uuid")):
         for gpu in driver:
@@ -116,16 +116,16 @@ def exporters(suite, demo, scenario):
     suite.expect(listed == wanted, f"all-smi has (gpu, pid) and memory {listed}, the scenario {wanted}")
 
 
-def start_nvitop_exporter(suite, demo, gpus):
-    """Its page, as soon as it has all GPUs and processes."""
+def start_nvitop_exporter(suite, demo, gpus, interval):
+    """The program, its port, and its page as soon as that has all GPUs and processes."""
     port = harness.free_port()
     program = suite.start("nvitop-exporter", "env", f"LD_LIBRARY_PATH={demo.driver}", sys.executable, "-m", "nvitop_exporter",
-                          "--bind-address", "127.0.0.1", "--port", str(port), "--interval", "0.5")
-    return settled(f"http://127.0.0.1:{port}/metrics", "process_gpu_memory_MiB", "gpu_power_usage_W", gpus, program)
+                          "--bind-address", "127.0.0.1", "--port", str(port), "--interval", str(interval))
+    return program, port, settled(f"http://127.0.0.1:{port}/metrics", "process_gpu_memory_MiB", "gpu_power_usage_W", gpus, program)
 
 
-def start_all_smi(suite, demo, gpus):
-    """Its page; it looks for GPUs only where `nvidia-smi -L` lists some, under the name without a version."""
+def start_all_smi(suite, demo, gpus, interval):
+    """The same of all-smi; it looks for GPUs only where `nvidia-smi -L` lists some, under the name without a version."""
     tools = suite.folder / "bin"
     tools.mkdir()
     (tools / "nvidia-smi").write_text('#!/bin/sh\necho "GPU 0: NVIDIA H100 (simulated) (UUID: GPU-0)"\n')
@@ -135,8 +135,8 @@ def start_all_smi(suite, demo, gpus):
         link.symlink_to("libnvidia-ml.so.1")
     port = harness.free_port()
     program = suite.start("all-smi", "env", f"LD_LIBRARY_PATH={demo.driver}", f"PATH={tools}:{os.environ['PATH']}",
-                          "all-smi", "api", "--port", str(port), "--interval", "1", "--processes")
-    return settled(f"http://127.0.0.1:{port}/metrics", "all_smi_process_memory_used_bytes", "all_smi_gpu_power_consumption_watts", gpus, program)
+                          "all-smi", "api", "--port", str(port), "--interval", str(interval), "--processes")
+    return program, port, settled(f"http://127.0.0.1:{port}/metrics", "all_smi_process_memory_used_bytes", "all_smi_gpu_power_consumption_watts", gpus, program)
 
 
 def settled(url, processes, power, gpus, program):
