@@ -13,8 +13,11 @@ use crate::health::kernel_line;
 use crate::host::{Host, KernelLog};
 use crate::model::{GpuName, XidSource};
 
-/// How often the log is looked at: soon enough for a tick.
+/// How often a log that speaks is looked at: soon enough for a tick.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// Seconds that one which is silent is waited for at once; it wakes the thread when it speaks.
+const SILENCE: u32 = 1;
 
 /// How often a log that cannot be read is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -65,17 +68,20 @@ impl Drop for Deaf<'_> {
 /// Reads until the agent stops or the log fails.
 fn follow(mut log: KernelLog, shared: &Shared) -> std::io::Result<()> {
     while !shared.stop.is_called() {
-        let mut batch = Batch::default();
+        let (mut batch, mut speaks) = (Batch::default(), false);
         for _ in 0..MOST_READS {
             if !log.read(|record| hear(record, &mut batch))? {
                 break;
             }
+            speaks = true;
         }
         shared.heard.kernel_log(true, log.take_lost());
         if !batch.is_empty() {
             shared.heard.add(batch, shared.clock.now());
         }
-        shared.stop.wait(LOOK);
+        if speaks || !log.is_silent_for(SILENCE)? {
+            shared.stop.wait(LOOK);
+        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat, openat, seek};
 use rustix::io::{Errno, read};
 
@@ -61,6 +62,17 @@ impl KernelLog {
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             // A record that does not fit is skipped by the kernel itself.
             Err(Errno::INVAL) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether nothing was there to be read for so many seconds. A file in the place of the kernel's log cannot be
+    /// waited for, and is never silent.
+    pub fn is_silent_for(&self, seconds: u32) -> io::Result<bool> {
+        let time = Timespec { tv_sec: seconds.into(), tv_nsec: 0 };
+        match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&time)) {
+            Ok(ready) => Ok(ready == 0),
+            Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -123,6 +135,8 @@ mod tests {
     use std::io::Write;
     use std::path::PathBuf;
 
+    use rustix::fs::{FileType, mknodat};
+
     use super::*;
 
     struct Place {
@@ -171,6 +185,21 @@ mod tests {
         assert_eq!(all(&mut log), ["before"]);
         std::fs::write(place.path(), b"6,1,1,-;new\n").unwrap();
         assert_eq!(all(&mut log), ["new"]);
+    }
+
+    #[test]
+    fn a_log_is_silent_until_it_speaks_and_a_file_never_is() {
+        let place = Place::new();
+        let path = place.directory.path().join("pipe");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let mut writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut log = KernelLog::open_whole(&path).unwrap();
+        assert!(log.is_silent_for(0).unwrap());
+        writer.write_all(b"4,1,1,-;seen\n").unwrap();
+        assert!(!log.is_silent_for(60).unwrap());
+        assert_eq!(all(&mut log), ["seen"]);
+        assert!(log.is_silent_for(0).unwrap());
+        assert!(!KernelLog::open(&place.path()).unwrap().is_silent_for(60).unwrap());
     }
 
     #[test]
