@@ -134,12 +134,12 @@ proptest! {
                 .filter(|part| (&part.gpu, &part.holder) == (&line.gpu, &line.holder)) {
                 sum.0.add(&part.parts);
                 sum.1.add(&part.used);
-                sum.2 += part.energy_dynamic.map_or(0, |energy| energy.0);
+                sum.2 += part.energy_dynamic.unwrap().0;
                 sum.3 += part.memory_byte_seconds;
                 sum.4 += part.money.unwrap();
             }
             prop_assert_eq!((line.parts, line.used), (sum.0, sum.1));
-            prop_assert_eq!((line.energy_dynamic.map_or(0, |energy| energy.0), line.memory_byte_seconds), (sum.2, sum.3));
+            prop_assert_eq!((line.energy_dynamic.unwrap().0, line.memory_byte_seconds), (sum.2, sum.3));
             prop_assert!((line.money.unwrap() - sum.4).0.abs() <= 2 * rates.len() as i128);
         }
     }
