@@ -138,19 +138,19 @@ attribution: {standing: [{fraction: 3/2}]}
 ledger: [1]
 ";
     let expected = r#"
-c.yaml:1: web.craeted: unknown key; did you mean `created`?
-c.yaml:1: web.listen: "nowhere" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
-c.yaml:3: sampling.interval: "fast" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h
-c.yaml:4: sampling.levle: unknown key; did you mean `level`?
-c.yaml:5: sampling.interval: is given twice, first on line 3; keep one
-c.yaml:7: prices.rates: has no currency; give prices.currency, such as USD
-c.yaml:8: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
-c.yaml:9: prices.rates[1].gpu_hour: is missing; give a decimal number
-c.yaml:9: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
-c.yaml:10: attribution.standing[0].gpu: is missing; give all, an index, or a UUID
-c.yaml:10: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2, or 1 for the whole GPU
-c.yaml:10: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service
-c.yaml:11: ledger: is not a mapping; give keys with values: enabled, path"#;
+c.yaml:1:15: web.listen: "nowhere" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
+c.yaml:1:24: web.craeted: unknown key; did you mean `created`?
+c.yaml:3:13: sampling.interval: "fast" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h
+c.yaml:4:3: sampling.levle: unknown key; did you mean `level`?
+c.yaml:5:3: sampling.interval: is given twice, first on line 3; keep one
+c.yaml:7:3: prices.rates: has no currency; give prices.currency, such as USD
+c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
+c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give a decimal number
+c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
+c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, or a UUID
+c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service
+c.yaml:10:37: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2, or 1 for the whole GPU
+c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path"#;
     assert_eq!(problems(text), expected.trim_start());
 }
 
@@ -214,7 +214,7 @@ proptest! {
             None => path.replace('.', ": {") + ": " + &quoted + "}",
         };
         if let Err(problems) = Config::parse(&text, "c.yaml") {
-            prop_assert!(problems.list.iter().all(|problem| problem.line == Some(1)), "{}", problems);
+            prop_assert!(problems.list.iter().all(|problem| problem.place.is_some_and(|place| place.line == 1)), "{}", problems);
         }
     }
 

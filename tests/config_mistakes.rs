@@ -28,190 +28,190 @@ b: 2"#,
     ),
     (
         "- a",
-        "1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
     ),
     (
         "text",
-        "1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
     ),
     (
         r#"? [a]
 : b"#,
-        "1: has a key that is not a word; give names only",
+        "1:3: has a key that is not a word; give names only",
     ),
     (
         "1: x",
-        "1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
     ),
-    ("sampling: {intervall: 1s}", "1: sampling.intervall: unknown key; did you mean `interval`?"),
+    ("sampling: {intervall: 1s}", "1:12: sampling.intervall: unknown key; did you mean `interval`?"),
     (
         r#"samplng:
   interval: 1s"#,
-        "1: samplng: unknown key; did you mean `sampling`?",
+        "1:1: samplng: unknown key; did you mean `sampling`?",
     ),
-    ("interval: 1s", "1: interval: unknown key; did you mean `sampling.interval`?"),
+    ("interval: 1s", "1:1: interval: unknown key; did you mean `sampling.interval`?"),
     (
         "colour: red",
-        "1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
     ),
     (
         r#"node:
   name: a
   name: b"#,
-        "3: node.name: is given twice, first on line 2; keep one",
+        "3:3: node.name: is given twice, first on line 2; keep one",
     ),
     (
         r#"node: {name: a}
 node: {cluster: b}"#,
-        "2: node: is given twice, first on line 1; keep one",
+        "2:1: node: is given twice, first on line 1; keep one",
     ),
-    ("node: 5", "1: node: is not a mapping; give keys with values: name, cluster"),
-    ("node: [a]", "1: node: is not a mapping; give keys with values: name, cluster"),
-    ("node: {name: [a]}", "1: node.name: is a list; give a name, or remove the key"),
-    ("node: {name: {a: b}}", "1: node.name: is a mapping; give a name, or remove the key"),
+    ("node: 5", "1:7: node: is not a mapping; give keys with values: name, cluster"),
+    ("node: [a]", "1:7: node: is not a mapping; give keys with values: name, cluster"),
+    ("node: {name: [a]}", "1:14: node.name: is a list; give a name, or remove the key"),
+    ("node: {name: {a: b}}", "1:14: node.name: is a mapping; give a name, or remove the key"),
     (
         r#"node:
   name:
   cluster: x"#,
-        "2: node.name: has no value; give a name, or remove the key",
+        "2:7: node.name: has no value; give a name, or remove the key",
     ),
-    ("node: {name: ''}", r#"1: node.name: "" is empty; give a name of 1 to 200 printable characters"#),
+    ("node: {name: ''}", r#"1:14: node.name: "" is empty; give a name of 1 to 200 printable characters"#),
     (
         "node: {name: ' a'}",
-        r#"1: node.name: " a" begins or ends with a blank; give a name of 1 to 200 printable characters"#,
+        r#"1:14: node.name: " a" begins or ends with a blank; give a name of 1 to 200 printable characters"#,
     ),
     (
         r#"node: {name: "a\nb"}"#,
-        r#"1: node.name: "a\nb" contains control characters; give a name of 1 to 200 printable characters"#,
+        r#"1:14: node.name: "a\nb" contains control characters; give a name of 1 to 200 printable characters"#,
     ),
     (
         "sampling: {interval: 5}",
-        r#"1: sampling.interval: "5" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h"#,
+        r#"1:22: sampling.interval: "5" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h"#,
     ),
     (
         "sampling: {interval: -5s}",
-        r#"1: sampling.interval: "-5s" is negative; give a number with its unit, such as 500ms, 1s, 2m or 1h"#,
+        r#"1:22: sampling.interval: "-5s" is negative; give a number with its unit, such as 500ms, 1s, 2m or 1h"#,
     ),
     (
         "sampling: {interval: 50ms}",
-        r#"1: sampling.interval: "50ms" is shorter than 100ms; give a duration from 100ms to 1m"#,
+        r#"1:22: sampling.interval: "50ms" is shorter than 100ms; give a duration from 100ms to 1m"#,
     ),
     (
         "sampling: {interval: 2m}",
-        r#"1: sampling.interval: "2m" is longer than 1m; give a duration from 100ms to 1m"#,
+        r#"1:22: sampling.interval: "2m" is longer than 1m; give a duration from 100ms to 1m"#,
     ),
     (
         "sampling: {interval: 300000000h}",
-        r#"1: sampling.interval: "300000000h" is longer than 1m; give a duration from 100ms to 1m"#,
+        r#"1:22: sampling.interval: "300000000h" is longer than 1m; give a duration from 100ms to 1m"#,
     ),
     (
         "sampling: {interval: 999999999999999h}",
-        r#"1: sampling.interval: "999999999999999h" is longer than 1m; give a duration from 100ms to 1m"#,
+        r#"1:22: sampling.interval: "999999999999999h" is longer than 1m; give a duration from 100ms to 1m"#,
     ),
     (
         "sampling: {interval: 1 fortnight}",
-        r#"1: sampling.interval: "1 fortnight" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h"#,
+        r#"1:22: sampling.interval: "1 fortnight" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h"#,
     ),
-    ("sampling: {level: Full}", r#"1: sampling.level: "Full" is not known here; did you mean `full`?"#),
+    ("sampling: {level: Full}", r#"1:19: sampling.level: "Full" is not known here; did you mean `full`?"#),
     (
         "sampling: {level: everything}",
-        r#"1: sampling.level: "everything" is not known here; give lean, standard or full"#,
+        r#"1:19: sampling.level: "everything" is not known here; give lean, standard or full"#,
     ),
     (
         "nvml: {library: libnvidia-ml.so}",
-        r#"1: nvml.library: "libnvidia-ml.so" is not an absolute path; give a path that begins with /"#,
+        r#"1:17: nvml.library: "libnvidia-ml.so" is not an absolute path; give a path that begins with /"#,
     ),
     (
         "attribution: {presence: yes}",
-        r#"1: attribution.presence: "yes" is neither true nor false; write true or false"#,
+        r#"1:25: attribution.presence: "yes" is neither true nor false; write true or false"#,
     ),
     (
         "attribution: {presence: True}",
-        r#"1: attribution.presence: "True" is neither true nor false; write true or false"#,
+        r#"1:25: attribution.presence: "True" is neither true nor false; write true or false"#,
     ),
     (
         "attribution: {presence: 1}",
-        r#"1: attribution.presence: "1" is neither true nor false; write true or false"#,
+        r#"1:25: attribution.presence: "1" is neither true nor false; write true or false"#,
     ),
     (
         "attribution: {standing: {gpu: all}}",
-        "1: attribution.standing: is not a list; begin each entry with `- `",
+        "1:25: attribution.standing: is not a list; begin each entry with `- `",
     ),
     (
         "attribution: {standing: [all]}",
-        "1: attribution.standing[0]: is not a mapping; give keys with values: id, gpu, fraction, user, unit",
+        "1:26: attribution.standing[0]: is not a mapping; give keys with values: id, gpu, fraction, user, unit",
     ),
     (
         r#"attribution:
   standing:
     - gpu: all"#,
-        "3: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service",
+        "3:7: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service",
     ),
     (
         r#"attribution:
   standing:
     - {gpu: all, user: a, unit: b.service}"#,
-        "3: attribution.standing[0]: has both user and unit; keep the one that holds it",
+        "3:7: attribution.standing[0]: has both user and unit; keep the one that holds it",
     ),
     (
         "attribution: {standing: [{user: a}]}",
-        "1: attribution.standing[0].gpu: is missing; give all, an index, or a UUID",
+        "1:26: attribution.standing[0].gpu: is missing; give all, an index, or a UUID",
     ),
     (
         "attribution: {standing: [{gpu: GPU-12, user: a}]}",
-        r#"1: attribution.standing[0].gpu: "GPU-12" is not a GPU; give all, an index such as 0, or a UUID as nvidia-smi -L prints it"#,
+        r#"1:32: attribution.standing[0].gpu: "GPU-12" is not a GPU; give all, an index such as 0, or a UUID as nvidia-smi -L prints it"#,
     ),
     (
         "attribution: {standing: [{gpu: -1, user: a}]}",
-        r#"1: attribution.standing[0].gpu: "-1" is not a GPU; give all, an index such as 0, or a UUID as nvidia-smi -L prints it"#,
+        r#"1:32: attribution.standing[0].gpu: "-1" is not a GPU; give all, an index such as 0, or a UUID as nvidia-smi -L prints it"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, usr: a}]}",
-        r#"1: attribution.standing[0].usr: unknown key; did you mean `user`?
-1: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service"#,
+        r#"1:26: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service
+1:35: attribution.standing[0].usr: unknown key; did you mean `user`?"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, unit: b}]}",
-        r#"1: attribution.standing[0].unit: "b" is not a systemd service; give NAME.service"#,
+        r#"1:41: attribution.standing[0].unit: "b" is not a systemd service; give NAME.service"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a b}]}",
-        r#"1: attribution.standing[0].user: "a b" contains a blank; give one name"#,
+        r#"1:41: attribution.standing[0].user: "a b" contains a blank; give one name"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 1/0}]}",
-        r#"1: attribution.standing[0].fraction: "1/0" divides by zero; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "1/0" divides by zero; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 0/2}]}",
-        r#"1: attribution.standing[0].fraction: "0/2" grants nothing; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "0/2" grants nothing; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 3/2}]}",
-        r#"1: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 0.5}]}",
-        r#"1: attribution.standing[0].fraction: "0.5" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "0.5" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: -1/2}]}",
-        r#"1: attribution.standing[0].fraction: "-1/2" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "-1/2" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 1/99999999999}]}",
-        r#"1: attribution.standing[0].fraction: "1/99999999999" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "1/99999999999" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: half}]}",
-        r#"1: attribution.standing[0].fraction: "half" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "half" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
     ),
     (
         r#"attribution:
   standing:
     - {id: a, gpu: 0, user: a}
     - {id: a, gpu: 1, user: b}"#,
-        r#"4: attribution.standing[1].id: "a" is the name of the grant on line 3 too; give another name"#,
+        r#"4:15: attribution.standing[1].id: "a" is the name of the grant on line 3 too; give another name"#,
     ),
     (
         r#"attribution:
@@ -219,7 +219,7 @@ node: {cluster: b}"#,
     - {gpu: 0, user: a, fraction: 2/3}
     - {gpu: 1, user: a}
     - {gpu: 0, user: b, fraction: 1/2}"#,
-        "5: attribution.standing[2].fraction: together with line 3 grants 7/6 of GPU 0; keep the sum at 1 or below",
+        "5:25: attribution.standing[2].fraction: together with line 3 grants 7/6 of GPU 0; keep the sum at 1 or below",
     ),
     (
         r#"attribution:
@@ -227,7 +227,7 @@ node: {cluster: b}"#,
     - {gpu: 0, user: a, fraction: 1/2}
     - {gpu: 0, user: b, fraction: 1/3}
     - {gpu: all, user: c, fraction: 1/4}"#,
-        "5: attribution.standing[2].fraction: together with lines 3, 4 grants 13/12 of GPU 0; keep the sum at 1 or below",
+        "5:27: attribution.standing[2].fraction: together with lines 3, 4 grants 13/12 of GPU 0; keep the sum at 1 or below",
     ),
     (
         r#"attribution:
@@ -235,7 +235,7 @@ node: {cluster: b}"#,
     - {gpu: all, user: a}
     - {gpu: all, user: b}
     - {gpu: 3, user: c}"#,
-        "4: attribution.standing[1].fraction: together with line 3 grants 2 of every GPU; keep the sum at 1 or below",
+        "4:8: attribution.standing[1].fraction: together with line 3 grants 2 of every GPU; keep the sum at 1 or below",
     ),
     (
         r#"attribution:
@@ -246,85 +246,85 @@ node: {cluster: b}"#,
     - {gpu: 0, user: a, fraction: 1/4294967197}
     - {gpu: 0, user: a, fraction: 1/4294967189}
 "#,
-        "7: attribution.standing[4].fraction: cannot be added exactly to lines 3, 4, 5, 6; give the grants of GPU 0 one denominator",
+        "7:25: attribution.standing[4].fraction: cannot be added exactly to lines 3, 4, 5, 6; give the grants of GPU 0 one denominator",
     ),
-    ("prices: {book: mine}", r#"1: prices.book: "mine" is not known here; give example"#),
+    ("prices: {book: mine}", r#"1:16: prices.book: "mine" is not known here; give example"#),
     (
         "prices: {book: example, currency: USD}",
-        "1: prices.book: stands beside your own prices on line 1; keep one of the two",
+        "1:10: prices.book: stands beside your own prices on line 1; keep one of the two",
     ),
     (
         r#"prices:
   book: example
   rates:
     - gpu_hour: 1"#,
-        "2: prices.book: stands beside your own prices on line 3; keep one of the two",
+        "2:3: prices.book: stands beside your own prices on line 3; keep one of the two",
     ),
     (
         "prices: {currency: USD}",
-        "1: prices.currency: has no rates; give prices.rates, or remove the currency",
+        "1:10: prices.currency: has no rates; give prices.rates, or remove the currency",
     ),
     (
         "prices: {currency: USD, rates: []}",
-        "1: prices.currency: has no rates; give prices.rates, or remove the currency",
+        "1:10: prices.currency: has no rates; give prices.rates, or remove the currency",
     ),
     (
         r#"prices:
   rates:
     - gpu_hour: 1"#,
-        "2: prices.rates: has no currency; give prices.currency, such as USD",
+        "2:3: prices.rates: has no currency; give prices.currency, such as USD",
     ),
     (
         "prices: {currency: US dollars, rates: [{gpu_hour: 1}]}",
-        r#"1: prices.currency: "US dollars" is not a currency; give a code such as USD or EUR"#,
+        r#"1:20: prices.currency: "US dollars" is not a currency; give a code such as USD or EUR"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: -2.1}]}",
-        r#"1: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0"#,
+        r#"1:44: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: free}]}",
-        r#"1: prices.rates[0].gpu_hour: "free" is not a decimal number; give digits such as 2.49"#,
+        r#"1:44: prices.rates[0].gpu_hour: "free" is not a decimal number; give digits such as 2.49"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1e3}]}",
-        r#"1: prices.rates[0].gpu_hour: "1e3" is not a decimal number; give digits such as 2.49"#,
+        r#"1:44: prices.rates[0].gpu_hour: "1e3" is not a decimal number; give digits such as 2.49"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 0.1234567891}]}",
-        r#"1: prices.rates[0].gpu_hour: "0.1234567891" has more than nine decimals; round it to nine"#,
+        r#"1:44: prices.rates[0].gpu_hour: "0.1234567891" has more than nine decimals; round it to nine"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1000000000}]}",
-        r#"1: prices.rates[0].gpu_hour: "1000000000" is a billion or more per GPU-hour; give a lower price"#,
+        r#"1:44: prices.rates[0].gpu_hour: "1000000000" is a billion or more per GPU-hour; give a lower price"#,
     ),
     (
         r#"prices: {currency: USD, rates: [{gpu_hour: "1,50"}]}"#,
-        r#"1: prices.rates[0].gpu_hour: "1,50" is not a decimal number; give digits such as 2.49"#,
+        r#"1:44: prices.rates[0].gpu_hour: "1,50" is not a decimal number; give digits such as 2.49"#,
     ),
     (
         "prices: {currency: USD, rates: [{}]}",
-        "1: prices.rates[0].gpu_hour: is missing; give a decimal number",
+        "1:33: prices.rates[0].gpu_hour: is missing; give a decimal number",
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, class: reserved}]}",
-        r#"1: prices.rates[0].class: "reserved" is not known here; give on_demand, spot or committed"#,
+        r#"1:54: prices.rates[0].class: "reserved" is not known here; give on_demand, spot or committed"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, from: 2026-01-01}]}",
-        r#"1: prices.rates[0].from: "2026-01-01" is not a time in UTC; give a time in UTC such as 2026-01-01T00:00:00Z"#,
+        r#"1:53: prices.rates[0].from: "2026-01-01" is not a time in UTC; give a time in UTC such as 2026-01-01T00:00:00Z"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, from: 2026-01-01T00:00:00+01:00}]}",
-        r#"1: prices.rates[0].from: "2026-01-01T00:00:00+01:00" is not a time in UTC; give a time in UTC such as 2026-01-01T00:00:00Z"#,
+        r#"1:53: prices.rates[0].from: "2026-01-01T00:00:00+01:00" is not a time in UTC; give a time in UTC such as 2026-01-01T00:00:00Z"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, from: 2026-01-01T00:07:00Z}]}",
-        r#"1: prices.rates[0].from: "2026-01-01T00:07:00Z" is not on the 15-minute grid; give minutes :00, :15, :30 or :45 and no seconds"#,
+        r#"1:53: prices.rates[0].from: "2026-01-01T00:07:00Z" is not on the 15-minute grid; give minutes :00, :15, :30 or :45 and no seconds"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, from: 1969-12-31T00:00:00Z}]}",
-        r#"1: prices.rates[0].from: "1969-12-31T00:00:00Z" is before 1970 or out of range; give a time in UTC such as 2026-01-01T00:00:00Z"#,
+        r#"1:53: prices.rates[0].from: "1969-12-31T00:00:00Z" is before 1970 or out of range; give a time in UTC such as 2026-01-01T00:00:00Z"#,
     ),
     (
         r#"prices:
@@ -332,7 +332,7 @@ node: {cluster: b}"#,
   rates:
     - gpu_hour: 1
     - gpu_hour: 2"#,
-        "5: prices.rates[1].from: has no beginning, nor has the rate on line 4; give one of them a time",
+        "5:7: prices.rates[1].from: has no beginning, nor has the rate on line 4; give one of them a time",
     ),
     (
         r#"prices:
@@ -340,97 +340,97 @@ node: {cluster: b}"#,
   rates:
     - {gpu_hour: 1, from: 2026-01-01T00:00:00Z}
     - {gpu_hour: 2, from: 2026-01-01T00:00:00Z}"#,
-        "5: prices.rates[1].from: begins with the rate on line 4; give one of them another time",
+        "5:21: prices.rates[1].from: begins with the rate on line 4; give one of them another time",
     ),
     (
         "ledger: {path: ledger.db}",
-        r#"1: ledger.path: "ledger.db" is not an absolute path; give a path that begins with /"#,
+        r#"1:16: ledger.path: "ledger.db" is not an absolute path; give a path that begins with /"#,
     ),
     (
         r#"otlp: {endpoint: "https://c:4318"}"#,
-        r#"1: otlp.endpoint: "https://c:4318" asks for TLS; TLS to the collector comes in a later version: give http://host:port of a collector on this node or in a trusted network"#,
+        r#"1:18: otlp.endpoint: "https://c:4318" asks for TLS; TLS to the collector comes in a later version: give http://host:port of a collector on this node or in a trusted network"#,
     ),
     (
         r#"otlp: {endpoint: "c:4318"}"#,
-        r#"1: otlp.endpoint: "c:4318" does not begin with http://; give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "c:4318" does not begin with http://; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "http://c"}"#,
-        r#"1: otlp.endpoint: "http://c" has no port; give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "http://c" has no port; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "http://c:4318/v1/metrics"}"#,
-        r#"1: otlp.endpoint: "http://c:4318/v1/metrics" goes on after the port (/v1/metrics is added by itself); give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "http://c:4318/v1/metrics" goes on after the port (/v1/metrics is added by itself); give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "http://u:p@c:4318"}"#,
-        "1: otlp.endpoint: carries a user or a password, which has no place here; give http://host:port, such as http://127.0.0.1:4318",
+        "1:18: otlp.endpoint: carries a user or a password, which has no place here; give http://host:port, such as http://127.0.0.1:4318",
     ),
     (
         r#"otlp: {endpoint: "http://:4318"}"#,
-        r#"1: otlp.endpoint: "http://:4318" has no host; give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "http://:4318" has no host; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "http://c:0"}"#,
-        r#"1: otlp.endpoint: "http://c:0" has no port; give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "http://c:0" has no port; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "nowhere at all"}"#,
-        r#"1: otlp.endpoint: "nowhere at all" is not a URL; give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "nowhere at all" is not a URL; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"sampling: {interval: 2s}
 otlp: {interval: 15s}"#,
-        "2: otlp.interval: 15s is not a multiple of sampling.interval, 2s on line 1; give a multiple such as 14s",
+        "2:8: otlp.interval: 15s is not a multiple of sampling.interval, 2s on line 1; give a multiple such as 14s",
     ),
     (
         r#"sampling: {interval: 2s}
 otlp: {endpoint: "http://c:4318"}"#,
-        "1: otlp.interval: 15s by default is not a multiple of sampling.interval, 2s; give a multiple such as 14s",
+        "1:12: otlp.interval: 15s by default is not a multiple of sampling.interval, 2s; give a multiple such as 14s",
     ),
     (
         "otlp: {interval: 500ms}",
-        "1: otlp.interval: 500ms is not a multiple of sampling.interval, 1s; give a multiple such as 1s",
+        "1:8: otlp.interval: 500ms is not a multiple of sampling.interval, 1s; give a multiple such as 1s",
     ),
     (
         "limits: {processes: many}",
-        r#"1: limits.processes: "many" is not a whole number; give a whole number from 0 to 10000"#,
+        r#"1:21: limits.processes: "many" is not a whole number; give a whole number from 0 to 10000"#,
     ),
     (
         "limits: {processes: -1}",
-        r#"1: limits.processes: "-1" is too small; give a whole number from 0 to 10000"#,
+        r#"1:21: limits.processes: "-1" is too small; give a whole number from 0 to 10000"#,
     ),
     (
         "limits: {processes: 20000}",
-        r#"1: limits.processes: "20000" is too large; give a whole number from 0 to 10000"#,
+        r#"1:21: limits.processes: "20000" is too large; give a whole number from 0 to 10000"#,
     ),
     (
         "limits: {processes: 1.5}",
-        r#"1: limits.processes: "1.5" is not a whole number; give a whole number from 0 to 10000"#,
+        r#"1:21: limits.processes: "1.5" is not a whole number; give a whole number from 0 to 10000"#,
     ),
     (
         "limits: {birth_delay: 1h}",
-        r#"1: limits.birth_delay: "1h" is longer than 10m; give a duration from 0s to 10m"#,
+        r#"1:23: limits.birth_delay: "1h" is longer than 10m; give a duration from 0s to 10m"#,
     ),
     (
         "web: {listen: 9855}",
-        r#"1: web.listen: "9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
+        r#"1:15: web.listen: "9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
     ),
     (
         "web: {listen: :x}",
-        r#"1: web.listen: ":x" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
+        r#"1:15: web.listen: ":x" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
     ),
     (
         "web: {listen: []}",
-        "1: web.listen: is an empty list; give IP:port, or a list of them, or remove the key",
+        "1:15: web.listen: is an empty list; give IP:port, or a list of them, or remove the key",
     ),
     (
         "web: {listen: [localhost:9855, 127.0.0.1:1, 127.0.0.1:1]}",
-        r#"1: web.listen[0]: "localhost:9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
-1: web.listen[2]: "127.0.0.1:1" is in the list twice; keep one"#,
+        r#"1:16: web.listen[0]: "localhost:9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
+1:45: web.listen[2]: "127.0.0.1:1" is in the list twice; keep one"#,
     ),
     (
         "web: {listen: [[a]]}",
-        "1: web.listen[0]: is a list; give IP:port, or a list of them, or remove the key",
+        "1:16: web.listen[0]: is a list; give IP:port, or a list of them, or remove the key",
     ),
 ];

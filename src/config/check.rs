@@ -1,13 +1,13 @@
 //! Rules between keys, and the last step from values to a [`Config`].
 //!
-//! In: every value in its place, and the lines on which keys were given. Out: the configuration, and a
+//! In: every value in its place, and the places at which keys were given. Out: the configuration, and a
 //! complaint for every rule that two keys break together.
 
 use super::prices::{Book, Rate};
 use super::problem::{Complaint, Report};
 use super::settings::Config;
 use super::time::in_words;
-use super::walk::Lines;
+use super::walk::Places;
 
 /// A configuration while it is read.
 pub(crate) struct Draft {
@@ -28,9 +28,9 @@ impl Draft {
     }
 
     /// Checks the rules between keys, and puts in place what several of them say together.
-    pub(crate) fn finish(&mut self, lines: &Lines, report: &mut Report) {
-        push_on_a_tick(&self.config, lines, report);
-        one_source_of_prices(lines, report);
+    pub(crate) fn finish(&mut self, places: &Places, report: &mut Report) {
+        push_on_a_tick(&self.config, places, report);
+        one_source_of_prices(places, report);
         self.config.prices = match (self.example, self.currency.take()) {
             (true, _) => Some(Book::Example),
             (false, Some(currency)) => Some(Book::Own { currency, rates: std::mem::take(&mut self.rates) }),
@@ -40,20 +40,20 @@ impl Draft {
 }
 
 /// Every Nth tick is pushed, so N must be whole; without an endpoint nobody is hurt by defaults.
-fn push_on_a_tick(config: &Config, lines: &Lines, report: &mut Report) {
+fn push_on_a_tick(config: &Config, places: &Places, report: &mut Report) {
     let (tick, push) = (config.sampling.interval, config.otlp.interval);
-    let line = lines.get("otlp.interval");
+    let place = places.get("otlp.interval");
     let whole = push.0.checked_rem(tick.0).is_none_or(|rest| rest == 0) && push >= tick;
     // Where either is malformed, or nobody pushes, there is nothing to compare.
-    if whole || push.0 == 0 || (line.is_none() && config.otlp.endpoint.is_none()) {
+    if whole || push.0 == 0 || (place.is_none() && config.otlp.endpoint.is_none()) {
         return;
     }
-    let where_else = match (line, lines.get("sampling.interval")) {
-        (Some(_), Some(other)) => format!(" on line {other}"),
+    let where_else = match (place, places.get("sampling.interval")) {
+        (Some(_), Some(other)) => format!(" on line {}", other.line),
         _ => String::new(),
     };
-    let by_default = if line.is_none() { " by default" } else { "" };
-    let line = line.or(lines.get("sampling.interval")).unwrap_or(0);
+    let by_default = if place.is_none() { " by default" } else { "" };
+    let place = place.or(places.get("sampling.interval"));
     let below = push.0.checked_div(tick.0).unwrap_or(1).max(1) * tick.0;
     let text = format!(
         "{}{by_default} is not a multiple of sampling.interval, {}{where_else}; give a multiple such as {}",
@@ -61,27 +61,27 @@ fn push_on_a_tick(config: &Config, lines: &Lines, report: &mut Report) {
         in_words(tick),
         in_words(crate::model::Nanoseconds(below)),
     );
-    report.add(line, "otlp.interval", Complaint(text));
+    report.add(place, "otlp.interval", Complaint(text));
 }
 
 /// The example or the operator's own, never both, and the own one whole.
-fn one_source_of_prices(lines: &Lines, report: &mut Report) {
+fn one_source_of_prices(places: &Places, report: &mut Report) {
     let [book, currency, rates] =
-        ["prices.book", "prices.currency", "prices.rates"].map(|key| lines.get(key));
-    let (line, path, text) = match (book, currency, rates) {
-        (Some(line), Some(own), _) | (Some(line), None, Some(own)) => {
-            let text = format!("stands beside your own prices on line {own}; keep one of the two");
-            (line, "prices.book", text)
+        ["prices.book", "prices.currency", "prices.rates"].map(|key| places.get(key));
+    let (place, path, text) = match (book, currency, rates) {
+        (Some(place), Some(own), _) | (Some(place), None, Some(own)) => {
+            let text = format!("stands beside your own prices on line {}; keep one of the two", own.line);
+            (place, "prices.book", text)
         }
-        (None, Some(line), None) => {
+        (None, Some(place), None) => {
             let text = "has no rates; give prices.rates, or remove the currency";
-            (line, "prices.currency", text.to_owned())
+            (place, "prices.currency", text.to_owned())
         }
-        (None, None, Some(line)) => {
+        (None, None, Some(place)) => {
             let text = "has no currency; give prices.currency, such as USD";
-            (line, "prices.rates", text.to_owned())
+            (place, "prices.rates", text.to_owned())
         }
         _ => return,
     };
-    report.add(line, path, Complaint(text));
+    report.add(Some(place), path, Complaint(text));
 }

@@ -32,7 +32,7 @@ pub use key::Row;
 pub use keys::{rows, sections};
 pub use prices::{Book, PriceClass, Rate};
 pub use print::default_yaml;
-pub use problem::{Problem, Problems};
+pub use problem::{Place, Problem, Problems};
 pub use settings::{Attribution, Config, Ledger, Limits, Node, Nvml, Otlp, Sampling, Web};
 pub use source::Source;
 pub use standing::{GpuChoice, Grantee, Standing};
@@ -73,9 +73,8 @@ impl Config {
     /// Checks a text; the name is what problems call the file.
     pub fn parse(text: &str, file: &str) -> Result<Self, Problems> {
         let tree = tree::read(text).map_err(|error| {
-            let (line, column) = error.place.unzip();
             let text = format!("not valid YAML: {}", error.reason);
-            let problem = Problem { line, column, path: String::new(), text };
+            let problem = Problem { place: error.place, path: String::new(), text };
             Problems { file: file.to_owned(), list: vec![problem] }
         })?;
         let mut report = Report::default();
@@ -90,23 +89,24 @@ fn not_text(file: &str, error: &FromUtf8Error) -> Problems {
     let line = before.split(|byte| *byte == b'\n').count();
     let last = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
     let column = String::from_utf8_lossy(last).chars().count() + 1;
-    let (line, column) = (u64::try_from(line).ok(), u64::try_from(column).ok());
+    let place = u64::try_from(line).ok().zip(u64::try_from(column).ok());
+    let place = place.map(|(line, column)| Place { line, column });
     let text = "is not UTF-8 text; save the file as UTF-8".to_owned();
-    let problem = Problem { line, column, path: String::new(), text };
+    let problem = Problem { place, path: String::new(), text };
     Problems { file: file.to_owned(), list: vec![problem] }
 }
 
 /// What runs without a file.
 impl Default for Config {
     fn default() -> Self {
-        from_tree(&tree::Node { line: 0, shape: Shape::Empty }, &mut Report::default())
+        from_tree(&tree::Node { place: None, shape: Shape::Empty }, &mut Report::default())
     }
 }
 
 fn from_tree(tree: &tree::Node, report: &mut Report) -> Config {
     let mut draft = Draft::blank();
-    if let Some(lines) = walk::fill(tree, "", keys::KEYS, &mut draft, report) {
-        draft.finish(&lines, report);
+    if let Some(places) = walk::fill(tree, "", keys::KEYS, &mut draft, report) {
+        draft.finish(&places, report);
     }
     draft.config
 }

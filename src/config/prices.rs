@@ -4,7 +4,7 @@
 //! multiplies nothing: money is made at settlement.
 
 use super::key::{Absent, Change, Field, Key};
-use super::problem::{Complaint, Report};
+use super::problem::{Complaint, Place, Report};
 use super::time::moment;
 use super::tree::Node;
 use super::values::put;
@@ -109,26 +109,27 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
 
 /// Reads the list; what can be used of it is returned, by time.
 pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate> {
-    let mut rates: Vec<(Rate, u64)> = Vec::new();
+    let mut rates: Vec<(Rate, Option<Place>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = Draft::default();
-        let Some(lines) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
+        let Some(places) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
         let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
-        let line = lines.get("from").unwrap_or(item.line);
+        let place = places.get("from").or(item.place);
         // A malformed beginning is not a missing one.
-        let known = draft.from.is_some() || lines.get("from").is_none();
+        let known = draft.from.is_some() || places.get("from").is_none();
         let begins_alike = rates.iter().find(|(rate, _)| known && rate.from == draft.from);
         if let Some((_, other)) = begins_alike {
+            let other = other.map_or(0, |other| other.line);
             let text = match draft.from {
                 Some(_) => format!("begins with the rate on line {other}; give one of them another time"),
                 None => {
                     format!("has no beginning, nor has the rate on line {other}; give one of them a time")
                 }
             };
-            report.add(line, format!("{path}.from"), Complaint(text));
+            report.add(place, format!("{path}.from"), Complaint(text));
         }
-        rates.push((Rate { from: draft.from, gpu_hour, class }, line));
+        rates.push((Rate { from: draft.from, gpu_hour, class }, place));
     }
     rates.sort_by_key(|(rate, _)| rate.from);
     rates.into_iter().map(|(rate, _)| rate).collect()

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, all of it, each with its place and what to do.
 //!
-//! In: complaints of single values and rules, with line and key path. Out: [`Problems`] in the order of the
+//! In: complaints of single values and rules, with place and key path. Out: [`Problems`] in the order of the
 //! file. It does not know YAML or any key.
 
 use std::fmt;
@@ -19,20 +19,34 @@ impl Complaint {
     }
 }
 
+/// Where in a file something begins; both counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Line.
+    pub line: u64,
+    /// Column, in characters.
+    pub column: u64,
+}
+
+/// `3:5`, as editors take it.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Line, counted from 1; absent where the file as a whole is meant.
-    pub line: Option<u64>,
-    /// Column, counted from 1; only of syntax errors.
-    pub column: Option<u64>,
+    /// Where; absent where the file as a whole is meant.
+    pub place: Option<Place>,
     /// Key path such as `attribution.standing[1].gpu`, "" of syntax errors.
     pub path: String,
     /// What is wrong, and what to do.
     pub text: String,
 }
 
-/// Everything that is wrong with a file, in the order of its lines.
+/// Everything that is wrong with a file, in its order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems {
     /// The file as the operator named it.
@@ -44,12 +58,12 @@ pub struct Problems {
 impl Problems {
     /// The file as a whole cannot be used.
     pub(crate) fn of_file(file: &str, text: String) -> Self {
-        let problem = Problem { line: None, column: None, path: String::new(), text };
+        let problem = Problem { place: None, path: String::new(), text };
         Self { file: file.to_owned(), list: vec![problem] }
     }
 }
 
-/// One line per problem: `config.yaml:3: sampling.interval: what is wrong; what to do`.
+/// One line per problem: `config.yaml:3:13: sampling.interval: what is wrong; what to do`.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.list.iter().enumerate() {
@@ -57,8 +71,8 @@ impl fmt::Display for Problems {
                 f.write_str("\n")?;
             }
             write!(f, "{}:", self.file)?;
-            for number in [problem.line, problem.column].into_iter().flatten() {
-                write!(f, "{number}:")?;
+            if let Some(place) = problem.place {
+                write!(f, "{place}:")?;
             }
             if !problem.path.is_empty() {
                 write!(f, " {}:", problem.path)?;
@@ -76,15 +90,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Notes a complaint about the key on that line.
-    pub(crate) fn add(&mut self, line: u64, path: impl Into<String>, complaint: Complaint) {
-        let line = (line > 0).then_some(line);
-        self.list.push(Problem { line, column: None, path: path.into(), text: complaint.0 });
+    /// Notes a complaint about what stands there.
+    pub(crate) fn add(&mut self, place: Option<Place>, path: impl Into<String>, complaint: Complaint) {
+        self.list.push(Problem { place, path: path.into(), text: complaint.0 });
     }
 
-    /// What was noted, in the order of the lines; `None` if nothing is wrong.
+    /// What was noted, in the order of the file; `None` if nothing is wrong.
     pub(crate) fn finish(mut self, file: &str) -> Option<Problems> {
-        self.list.sort_by_key(|problem| problem.line);
+        self.list.sort_by_key(|problem| problem.place);
         (!self.list.is_empty()).then(|| Problems { file: file.to_owned(), list: self.list })
     }
 }

@@ -5,7 +5,7 @@
 
 use super::fraction::{Sum, fraction};
 use super::key::{Absent, Change, Field, Key};
-use super::problem::{Complaint, Report};
+use super::problem::{Complaint, Place, Report};
 use super::tree::Node;
 use super::values::{put, token};
 use super::walk;
@@ -117,8 +117,14 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
 /// An entry that can be used, and where it stands.
 struct Placed {
     standing: Standing,
-    line: u64,
+    place: Option<Place>,
     path: String,
+}
+
+impl Placed {
+    fn line(&self) -> u64 {
+        self.place.map_or(0, |place| place.line)
+    }
 }
 
 /// Reads the list; what can be used of it is returned.
@@ -127,12 +133,12 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Stand
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = Draft::default();
-        let Some(lines) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
-        if let Err(complaint) = one_holder(&lines) {
-            report.add(item.line, &path, complaint);
+        let Some(places) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
+        if let Err(complaint) = one_holder(&places) {
+            report.add(item.place, &path, complaint);
         } else if let Some(standing) = finish(draft) {
-            let line = lines.get("fraction").or(lines.get("gpu")).unwrap_or(item.line);
-            placed.push(Placed { standing, line, path });
+            let place = places.get("fraction").or(places.get("gpu")).or(item.place);
+            placed.push(Placed { standing, place, path });
         }
     }
     no_two_of_one_name(&placed, report);
@@ -141,8 +147,8 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Stand
 }
 
 /// Exactly one of user and unit, however well it is written.
-fn one_holder(lines: &walk::Lines) -> Result<(), Complaint> {
-    let wrong = match (lines.get("user"), lines.get("unit")) {
+fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
+    let wrong = match (places.get("user"), places.get("unit")) {
         (Some(_), Some(_)) => "has both user and unit; keep the one that holds it",
         (None, None) => "has no holder; give user: NAME or unit: NAME.service",
         _ => return Ok(()),
@@ -161,9 +167,9 @@ fn no_two_of_one_name(placed: &[Placed], report: &mut Report) {
         let Some(id) = &entry.standing.id else { continue };
         let first = placed[..index].iter().find(|other| other.standing.id.as_ref() == Some(id));
         if let Some(first) = first {
-            let wrong = format!("is the name of the grant on line {} too", first.line);
+            let wrong = format!("is the name of the grant on line {} too", first.line());
             report.add(
-                entry.line,
+                entry.place,
                 format!("{}.id", entry.path),
                 Complaint::about(id, &wrong, "give another name"),
             );
@@ -189,7 +195,7 @@ fn no_gpu_twice_over(placed: &[Placed], report: &mut Report) {
         // Where the grants of `all` are too many by themselves, that has been said once.
         let own = grants[..=count].iter().any(|entry| entry.standing.gpu == *choice);
         if own {
-            report.add(last.line, format!("{}.fraction", last.path), too_many(choice, earlier, last));
+            report.add(last.place, format!("{}.fraction", last.path), too_many(choice, earlier, last));
         }
     }
 }
@@ -207,7 +213,7 @@ fn first_too_many(grants: &[&Placed]) -> Option<usize> {
 }
 
 fn too_many(choice: &GpuChoice, earlier: &[&Placed], last: &Placed) -> Complaint {
-    let lines: Vec<String> = earlier.iter().map(|entry| entry.line.to_string()).collect();
+    let lines: Vec<String> = earlier.iter().map(|entry| entry.line().to_string()).collect();
     let lines = format!("line{} {}", if lines.len() == 1 { "" } else { "s" }, lines.join(", "));
     let all =
         earlier.iter().chain([&last]).try_fold(Sum::ZERO, |sum, entry| sum.plus(entry.standing.fraction));

@@ -1,4 +1,4 @@
-//! YAML text to a tree in which every key and value knows its line.
+//! YAML text to a tree in which every key and value knows its place.
 //!
 //! In: the text. Out: mappings with their duplicate keys kept, lists, scalars as the characters that were
 //! written (so `1.10` stays `1.10` and no price ever passes through floating point), or the place and reason
@@ -10,11 +10,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_yaml::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
 
-/// A value with the line on which it stands.
+use super::problem::Place;
+
+/// A value with the place at which it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Counted from 1; 0 where the file is empty.
-    pub(crate) line: u64,
+    /// None where the file is empty.
+    pub(crate) place: Option<Place>,
     /// What stands there.
     pub(crate) shape: Shape,
 }
@@ -35,8 +37,8 @@ pub(crate) enum Shape {
 /// Where and why the text is not YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyntaxError {
-    /// Line and column, counted from 1.
-    pub(crate) place: Option<(u64, u64)>,
+    /// None where the file as a whole is meant.
+    pub(crate) place: Option<Place>,
     /// The parser's reason, on one line.
     pub(crate) reason: String,
 }
@@ -45,7 +47,7 @@ pub(crate) struct SyntaxError {
 pub(crate) fn read(text: &str) -> Result<Node, SyntaxError> {
     match serde_yaml::from_str_with_options::<Option<Spanned<Raw>>>(text, options()) {
         Ok(Some(raw)) => Ok(node(raw, text)),
-        Ok(None) => Ok(Node { line: 0, shape: Shape::Empty }),
+        Ok(None) => Ok(Node { place: None, shape: Shape::Empty }),
         Err(error) => Err(syntax_error(&error)),
     }
 }
@@ -71,7 +73,7 @@ fn options() -> Options {
 
 fn syntax_error(error: &serde_yaml::Error) -> SyntaxError {
     let error = error.without_snippet();
-    let place = error.location().filter(|at| at.line() > 0).map(|at| (at.line(), at.column()));
+    let place = error.location().and_then(place);
     let whole = error.to_string();
     // The parser ends its reason with the place, which we print in front.
     let line = whole.lines().next().unwrap_or_default();
@@ -99,8 +101,12 @@ enum Raw {
     Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
 }
 
+fn place(at: serde_yaml::Location) -> Option<Place> {
+    (at.line() > 0).then(|| Place { line: at.line(), column: at.column() })
+}
+
 fn node(raw: Spanned<Raw>, text: &str) -> Node {
-    let line = raw.referenced.line();
+    let place = place(raw.referenced);
     let shape = match raw.value {
         Raw::Empty => Shape::Empty,
         Raw::Source => Shape::Scalar(source(raw.defined, text)),
@@ -110,7 +116,7 @@ fn node(raw: Spanned<Raw>, text: &str) -> Node {
             Shape::Map(entries.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect())
         }
     };
-    Node { line, shape }
+    Node { place, shape }
 }
 
 /// The characters at a place of the text; the parser tells bytes whenever it was given a string.
@@ -183,9 +189,10 @@ mod tests {
     use super::*;
 
     fn outline(node: &Node) -> String {
+        let line = node.place.map_or(0, |place| place.line);
         match &node.shape {
-            Shape::Empty => format!("{}:~", node.line),
-            Shape::Scalar(text) => format!("{}:{text}", node.line),
+            Shape::Empty => format!("{line}:~"),
+            Shape::Scalar(text) => format!("{line}:{text}"),
             Shape::List(items) => format!("[{}]", items.iter().map(outline).collect::<Vec<_>>().join(" ")),
             Shape::Map(entries) => {
                 let entries: Vec<_> = entries
@@ -200,7 +207,7 @@ mod tests {
     fn read_outline(text: &str) -> String {
         match read(text) {
             Ok(tree) => outline(&tree),
-            Err(error) => format!("{:?} {}", error.place, error.reason),
+            Err(error) => format!("{} {}", error.place.unwrap(), error.reason),
         }
     }
 
@@ -224,6 +231,16 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_begin_at_their_first_character() {
+        let tree = read("a: 1\nb:\n  - {cc: x}\n").unwrap();
+        let Shape::Map(entries) = tree.shape else { panic!("no mapping") };
+        let [(a, one), (b, list)] = entries.as_slice() else { panic!("not two entries") };
+        let Shape::List(items) = &list.shape else { panic!("no list") };
+        let places = [a, one, b, &items[0]].map(|node| node.place.unwrap().to_string());
+        assert_eq!(places, ["1:1", "1:4", "2:1", "3:5"]);
+    }
+
+    #[test]
     fn an_empty_file_is_an_empty_tree() {
         for text in ["", "# only\n# comments\n", "---\n"] {
             assert_eq!(read_outline(text), "0:~", "{text:?}");
@@ -243,10 +260,10 @@ mod tests {
     #[test]
     fn a_syntax_error_tells_line_and_column() {
         let cases = [
-            ("a:\n\tb: 1", "Some((2, 2)) tabs disallowed within this context (block indentation)"),
-            ("a: b: c", "Some((1, 5)) mapping values are not allowed in this context"),
-            ("a: *nope", "Some((1, 4)) alias references unknown anchor"),
-            ("a: 1\n---\nb: 2", "Some((3, 1)) a second document begins; keep one"),
+            ("a:\n\tb: 1", "2:2 tabs disallowed within this context (block indentation)"),
+            ("a: b: c", "1:5 mapping values are not allowed in this context"),
+            ("a: *nope", "1:4 alias references unknown anchor"),
+            ("a: 1\n---\nb: 2", "3:1 a second document begins; keep one"),
         ];
         for (text, expected) in cases {
             assert_eq!(read_outline(text), expected, "{text}");

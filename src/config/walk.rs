@@ -1,6 +1,6 @@
 //! Fills a value from a mapping, along its key table.
 //!
-//! In: a tree, a table, a target. Out: the target with every value or default in its place, the lines on
+//! In: a tree, a table, a target. Out: the target with every value or default in its place, the places at
 //! which keys were given, and a complaint for every key that is unknown, given twice, of the wrong shape,
 //! malformed or missing. It knows no key by name.
 
@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 
 use super::key::{Absent, Field, Key};
 use super::nearest::nearest;
-use super::problem::{Complaint, Report};
+use super::problem::{Complaint, Place, Report};
 use super::tree::{Node, Shape};
 
-/// On which line each key was given, well or ill.
-pub(crate) struct Lines(BTreeMap<&'static str, u64>);
+/// Where each key was given, well or ill.
+pub(crate) struct Places(BTreeMap<&'static str, Option<Place>>);
 
-impl Lines {
-    /// The line of a key, if it was given.
-    pub(crate) fn get(&self, path: &str) -> Option<u64> {
-        self.0.get(path).copied()
+impl Places {
+    /// Where a key stands, if it was given.
+    pub(crate) fn get(&self, path: &str) -> Option<Place> {
+        self.0.get(path).copied().flatten()
     }
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn fill<T>(
     keys: &'static [Key<T>],
     target: &mut T,
     report: &mut Report,
-) -> Option<Lines> {
+) -> Option<Places> {
     let mut walk = Walk { base, keys, report, found: BTreeMap::new() };
     if matches!(node.shape, Shape::Scalar(_) | Shape::List(_)) {
         walk.not_a_mapping(node, "");
@@ -42,24 +42,24 @@ pub(crate) fn fill<T>(
             (Some((_, value)), _) => set(key, &shown, value, target, report),
             (None, Absent::Default(text)) => {
                 if let Err(complaint) = key.field.set(target, text) {
-                    report.add(node.line, shown, complaint);
+                    report.add(node.place, shown, complaint);
                 }
             }
             (None, Absent::Required(_)) => {
                 let text = format!("is missing; give {}", key.field.accepts());
-                report.add(node.line, shown, Complaint(text));
+                report.add(node.place, shown, Complaint(text));
             }
             (None, Absent::Optional(_)) => {}
         }
     }
-    Some(Lines(found.into_iter().map(|(path, (line, _))| (path, line)).collect()))
+    Some(Places(found.into_iter().map(|(path, (place, _))| (path, place)).collect()))
 }
 
 struct Walk<'tree, 'report, T: 'static> {
     base: &'report str,
     keys: &'static [Key<T>],
     report: &'report mut Report,
-    found: BTreeMap<&'static str, (u64, &'tree Node)>,
+    found: BTreeMap<&'static str, (Option<Place>, &'tree Node)>,
 }
 
 impl<'tree, T> Walk<'tree, '_, T> {
@@ -71,19 +71,20 @@ impl<'tree, T> Walk<'tree, '_, T> {
             Shape::Empty => return,
             Shape::Scalar(_) | Shape::List(_) => return self.not_a_mapping(node, prefix),
         };
-        let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut seen: BTreeMap<&str, Option<Place>> = BTreeMap::new();
         for (key, value) in entries {
             let Shape::Scalar(name) = &key.shape else {
                 let complaint = Complaint("has a key that is not a word; give names only".to_owned());
-                self.report.add(key.line, join(self.base, prefix), complaint);
+                self.report.add(key.place, join(self.base, prefix), complaint);
                 continue;
             };
             if let Some(first) = seen.get(name.as_str()) {
-                let text = format!("is given twice, first on line {first}; keep one");
-                self.report.add(key.line, join(self.base, &join(prefix, name)), Complaint(text));
+                let line = first.map_or(0, |first| first.line);
+                let text = format!("is given twice, first on line {line}; keep one");
+                self.report.add(key.place, join(self.base, &join(prefix, name)), Complaint(text));
                 continue;
             }
-            seen.insert(name, key.line);
+            seen.insert(name, key.place);
             self.entry(key, name, value, prefix);
         }
     }
@@ -96,14 +97,14 @@ impl<'tree, T> Walk<'tree, '_, T> {
             let maps = matches!(known.field, Field::Maps { .. });
             let nothing = value.shape == Shape::Empty || value.shape == Shape::List(Vec::new());
             if !(maps && nothing) {
-                self.found.insert(known.path, (key.line, value));
+                self.found.insert(known.path, (key.place, value));
             }
         } else if self.keys.iter().any(below) {
             self.section(value, &path);
         } else {
             let complaint = self.unknown(name, prefix);
             let shown: String = join(self.base, &path).chars().take(120).collect();
-            self.report.add(key.line, shown.escape_debug().to_string(), complaint);
+            self.report.add(key.place, shown.escape_debug().to_string(), complaint);
         }
     }
 
@@ -111,7 +112,7 @@ impl<'tree, T> Walk<'tree, '_, T> {
         let names = self.names(prefix).join(", ");
         let place = if prefix.is_empty() && self.base.is_empty() { "the file is" } else { "is" };
         let text = format!("{place} not a mapping; give keys with values: {names}");
-        self.report.add(node.line, join(self.base, prefix), Complaint(text));
+        self.report.add(node.place, join(self.base, prefix), Complaint(text));
     }
 
     /// What somebody may have meant: a sibling by its spelling, or the same word elsewhere.
@@ -153,7 +154,7 @@ fn set<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut 
         }
         (Field::Maps { .. }, _) => {
             let text = "is not a list; begin each entry with `- `".to_owned();
-            report.add(value.line, shown, Complaint(text));
+            report.add(value.place, shown, Complaint(text));
         }
         _ => scalar(key, shown, value, target, report),
     }
@@ -163,7 +164,7 @@ fn scalar<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &m
     let wrong = match &value.shape {
         Shape::Scalar(text) => {
             if let Err(complaint) = key.field.set(target, text) {
-                report.add(value.line, shown, complaint);
+                report.add(value.place, shown, complaint);
             }
             return;
         }
@@ -173,7 +174,7 @@ fn scalar<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &m
         Shape::Map(_) => "is a mapping",
     };
     let text = format!("{wrong}; give {}, or remove the key", key.field.accepts());
-    report.add(value.line, shown, Complaint(text));
+    report.add(value.place, shown, Complaint(text));
 }
 
 fn join(base: &str, name: &str) -> String {

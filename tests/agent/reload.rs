@@ -73,8 +73,8 @@ fn a_changed_file_is_in_force_within_seconds_and_a_bad_one_changes_nothing() {
     let page = demo.agent.wait_for("the refusal", |page| success(page) == Some("0"));
     assert_eq!(interval(&page), Some("0.5"));
     let log = demo.agent.wait_for_log("not reloaded");
-    assert!(log.contains("c.yaml:2: sampling.interval: \"soon\" is not a duration"), "{log}");
-    assert!(log.contains("c.yaml:3: sampling.levle: unknown key; did you mean `level`?"), "{log}");
+    assert!(log.contains("c.yaml:2:13: sampling.interval: \"soon\" is not a duration"), "{log}");
+    assert!(log.contains("c.yaml:3:3: sampling.levle: unknown key; did you mean `level`?"), "{log}");
     assert!(log.contains("2 problems; the former one stays in force"), "{log}");
     demo.write("sampling: {interval: 2s}");
     demo.agent
