@@ -40,6 +40,8 @@ pub(super) struct Ring {
     /// The newest sample and when it came.
     newest: Option<(Window, Nanoseconds)>,
     drained: Option<Nanoseconds>,
+    /// Whether the time up to there was told as idle, though no sample of the ring speaks of it.
+    told: bool,
     empty: u32,
     refused: Option<Absence>,
 }
@@ -71,6 +73,7 @@ impl Ring {
             spacing: None,
             newest: None,
             drained: None,
+            told: false,
             empty: 0,
             refused: None,
         }
@@ -126,11 +129,14 @@ impl Ring {
     }
 
     fn take(&mut self, windows: Vec<Window>, now: Nanoseconds) -> Drained {
-        let since = self.last_seen;
         let Some(newest) = windows.last().copied() else { return Drained::Nothing };
+        let reach = Nanoseconds(now.0.saturating_sub(self.drained.map_or(now.0, |drained| drained.0)));
+        // Time that was told as idle is told: what the ring says now is of the time since. Only then, since two
+        // stamps of ordinary ticks lie a little further apart or closer than the ticks.
+        let told = std::mem::take(&mut self.told).then(|| newest.stamp.saturating_sub(reach.0 / 1_000));
+        let since = self.last_seen.map(|seen| seen.max(told.unwrap_or(0)));
         self.spacing = spacing(&windows).or(self.spacing);
         (self.last_seen, self.newest) = (Some(newest.stamp), Some((newest, now)));
-        let reach = Nanoseconds(now.0.saturating_sub(self.drained.map_or(now.0, |drained| drained.0)));
         (self.empty, self.drained) = (0, Some(now));
         // What stood in the ring before the first look belongs to no tick.
         let mean = since.map_or_else(|| stands(newest), |since| mean(&windows, since, self.spacing));
@@ -144,7 +150,7 @@ impl Ring {
     pub(super) fn when_empty(&mut self, utilization: u64, now: Nanoseconds) -> Option<Sampled> {
         let since = self.drained.unwrap_or(now);
         if utilization == 0 {
-            (self.drained, self.empty) = (Some(now), 0);
+            (self.drained, self.told, self.empty) = (Some(now), true, 0);
             return Some(Sampled { ratio: 0, covered: Nanoseconds(now.0.saturating_sub(since.0)) });
         }
         let (newest, at) = self.newest?;
@@ -202,13 +208,13 @@ fn spacing(windows: &[Window]) -> Option<u64> {
     gaps.filter(|gap| *gap >= SHORTEST_WINDOW).min()
 }
 
-/// Busy time over all the time since the last look. A sample covers the ring's spacing before it; a longer gap
-/// is a time in which the ring had nothing to tell, as on an idle board.
+/// Busy time over all the time since then. A sample covers the ring's spacing before it; a longer gap is a time in
+/// which the ring had nothing to tell, as on an idle board. What came before is of a time that is told.
 fn mean(windows: &[Window], since: u64, spacing: Option<u64>) -> Sampled {
     let longest = spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW);
     let mut before = since;
     let mut busy: u128 = 0;
-    for window in windows {
+    for window in windows.iter().filter(|window| window.stamp > since) {
         // A hair of jitter between two stamps is no gap.
         let gap = window.stamp - before;
         let covered = if gap <= longest + longest / 4 { gap } else { longest };
@@ -292,6 +298,34 @@ mod tests {
         assert_eq!(ring.when_empty(500_000_000, second(3)), Some(stands(Window { stamp: 0, percent: 80 })));
         let idle = ring.when_empty(0, second(4));
         assert_eq!(idle, Some(Sampled { ratio: 0, covered: second(2) }));
+    }
+
+    #[test]
+    fn what_was_told_as_idle_takes_nothing_from_the_work_after_it() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        ring.take(windows(&[(12_000_000, 100)], 0), second(12));
+        for tick in 13..=30 {
+            assert!(ring.when_empty(0, second(tick)).is_some());
+        }
+        // The first of these came too late for the tick before, of which it is told that it was idle.
+        let burst: Vec<_> = (0..=6).map(|n| (29_950_000 + n * SIXTH, if n == 0 { 9 } else { 100 })).collect();
+        let all = Sampled { ratio: 1_000_000_000, covered: second(1) };
+        let told = |drained| match drained {
+            Drained::Samples { mean, .. } => mean,
+            Drained::Nothing => panic!("there are samples"),
+        };
+        let mean = told(ring.take(windows(&burst, 12_000_000), second(31)));
+        assert_eq!((mean.ratio / 10_000_000, mean.covered), (100, all.covered));
+        // Of a tick that half a burst fills, half is told; and the next tick goes on from what was seen.
+        let seen = burst[6].0;
+        assert!(ring.when_empty(0, second(40)).is_some());
+        let half: Vec<_> = (1..=3).map(|n| (40_500_000 + n * SIXTH, 100)).collect();
+        let mean = told(ring.take(windows(&half, seen), second(41)));
+        assert_eq!((mean.ratio / 10_000_000, mean.covered), (50, all.covered));
+        let next: Vec<_> = (4..=9).map(|n| (40_500_000 + n * SIXTH, 100)).collect();
+        let mean = told(ring.take(windows(&next, half[2].0), Nanoseconds(second(42).0 - 5_000_000)));
+        assert_eq!(mean.ratio, all.ratio, "a stamp's jitter cuts no window");
     }
 
     #[test]
