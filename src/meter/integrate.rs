@@ -170,7 +170,7 @@ impl Gpu {
                     tick.of_flow(last, reading(frame, point), is_rate)
                 }
             };
-            let count = counter_of(number).and_then(|counter| tick.count(&frame.counters, counter));
+            let count = tick.count(&frame.counters, counter_of(number));
             refused += tick.grow(total, since, count, rated);
         }
         refused + self.integrate_instances(frame, &tick)
@@ -202,7 +202,7 @@ impl Gpu {
             let readings = InstanceValue::ALL.iter().zip(&*instance.readings);
             for (place, (total, (value, reading))) in kept.iter_mut().zip(readings).enumerate() {
                 if value.is_ratio() {
-                    let count = value.counter().and_then(|counter| tick.count(&instance.counters, counter));
+                    let count = tick.count(&instance.counters, value.counter());
                     refused += tick.grow(total, &mut since[place], count, tick.of_ratio(*reading));
                 }
             }
@@ -225,11 +225,13 @@ impl Tick {
         Self { before: before.map(|before| before.begun.boottime), at: frame.begun.boottime, span }
     }
 
-    /// What a counter has reached, with the cycles that passed where it counts cycles.
-    fn count(&self, counters: &[Reading], counter: Counter) -> Option<Count> {
-        let read = |counter: Counter| counters.get(counter as usize).copied()?.ok();
+    /// What a counter has reached, with the cycles that passed where it counts cycles. Where there are no counters at
+    /// all the plan has no pair of samples for now.
+    fn count(&self, counters: &[Reading], counter: Option<Counter>) -> Result<Count, Absence> {
+        let counter = counter.ok_or(Absence::NotSupported)?;
+        let read = |counter: Counter| counters.get(counter as usize).copied().unwrap_or(Err(Absence::NotYet));
         let whole = if counter.is_of_time() { Some(read(Counter::Elapsed)?) } else { None };
-        Some(Count { at: self.at, value: read(counter)?, whole })
+        Ok(Count { at: self.at, value: read(counter)?, whole })
     }
 
     fn of_ratio(&self, ratio: Reading) -> Result<u64, Absence> {
@@ -254,7 +256,7 @@ impl Tick {
         &self,
         total: &mut Reading,
         since: &mut Since,
-        count: Option<Count>,
+        count: Result<Count, Absence>,
         rated: Result<u64, Absence>,
     ) -> u64 {
         let growth = since.grow(count, self.before, rated);

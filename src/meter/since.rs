@@ -2,9 +2,12 @@
 //!
 //! In go, at every tick, what the counter had reached and what the rate makes of the tick; out comes what the total
 //! grew by. Between two readings of the counter nothing is lost, however many ticks lie between them: what the rate
-//! told meanwhile was only lent, and is taken back. What exactly a board counts stands nowhere, so until a counter has
-//! once agreed with its rate while something happened, a difference that does not agree is not believed. It does not
-//! know where either comes from.
+//! told meanwhile was only lent, and is taken back. Bytes are exact that way. Of cycles the share that was active is,
+//! and the time that this makes of the gap as far as the clock that counts them stood still: what ran while it was
+//! fast weighs more than what ran while it was slow. What exactly a board counts stands nowhere, so until a counter has
+//! once agreed with its rate while something happened, a difference that does not agree is not believed. While a
+//! counter is not asked for, as at a level that does not show it, its total rests, and so does what it counts.
+//! It does not know where either comes from.
 
 use crate::model::{Absence, Nanoseconds};
 
@@ -57,14 +60,17 @@ impl Since {
     }
 
     /// Takes a tick that began at `before`: what the counter had reached at its end, if it told, and what the rate
-    /// makes of it.
+    /// makes of it. A counter that is absent for good goes on from where it is found another time.
     pub(super) fn grow(
         &mut self,
-        now: Option<Count>,
+        now: Result<Count, Absence>,
         before: Option<Nanoseconds>,
         rated: Result<u64, Absence>,
     ) -> Growth {
-        let Some(now) = now.filter(|_| self.doubts < MOST_DOUBTS) else { return self.lend(rated) };
+        if now.is_err_and(Absence::is_permanent) {
+            self.rest();
+        }
+        let Some(now) = now.ok().filter(|_| self.doubts < MOST_DOUBTS) else { return self.lend(rated) };
         let Some(last) = self.last else { return self.begin(now, rated) };
         let Some(grown) = between(last, now) else { return self.doubt(now, rated) };
         let Some(grown) = grown else { return self.lend(rated) };
@@ -83,6 +89,11 @@ impl Since {
         let by = grown.saturating_sub(self.lent);
         *self = Self { last: Some(now), lent: self.lent.saturating_sub(grown), doubts: 0, ..*self };
         Growth { by: Ok(by), refused: false }
+    }
+
+    /// Nobody asks for the counter: what it counts from here on belongs to no total.
+    fn rest(&mut self) {
+        (self.last, self.lent) = (None, 0);
     }
 
     /// The counter did not tell: the rate is lent until it does.
@@ -177,6 +188,10 @@ mod tests {
         }
 
         fn tick(&mut self, count: Option<Count>, rated: Result<u64, Absence>) {
+            self.tick_of(count.ok_or(Absence::Failed), rated);
+        }
+
+        fn tick_of(&mut self, count: Result<Count, Absence>, rated: Result<u64, Absence>) {
             let before = self.before.replace(self.second);
             let before = before.map(|second| Nanoseconds(second * SECOND));
             let growth = self.since.grow(count, before, rated);
@@ -277,12 +292,28 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_nobody_asked_for_goes_on_from_where_it_is_found_and_stays_believed() {
+        let mut world = World::default();
+        world.second(50, true, true);
+        world.second(50, true, true);
+        for _ in 0..60 {
+            world.second += 1;
+            world.active += 2_000_000_000;
+            world.tick_of(Err(Absence::NotSupported), Err(Absence::NotSupported));
+        }
+        let before = world.total;
+        world.second(50, true, false);
+        world.second(50, true, false);
+        assert_eq!(world.total - before, SECOND / 2, "the tick between the two");
+    }
+
+    #[test]
     fn a_clock_that_stands_still_tells_nothing() {
         let mut since = Since::default();
         let count = |second: u64| Count { at: Nanoseconds(second * SECOND), value: 7, whole: Some(9) };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
-        since.grow(Some(count(1)), None, Ok(0));
-        let growth = since.grow(Some(count(2)), before(1), Ok(5));
+        since.grow(Ok(count(1)), None, Ok(0));
+        let growth = since.grow(Ok(count(2)), before(1), Ok(5));
         assert_eq!(growth, Growth { by: Ok(5), refused: false });
     }
 
@@ -292,12 +323,13 @@ mod tests {
         let count = |second: u64, value| Count { at: Nanoseconds(second * SECOND), value, whole: None };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
         let gib = 1_u64 << 30;
-        assert_eq!(since.grow(Some(count(1, 5)), None, Ok(0)).by, Ok(0));
-        assert_eq!(since.grow(Some(count(2, 5 + (1 << 30))), before(1), Ok(gib)).by, Ok(gib));
+        assert_eq!(since.grow(Ok(count(1, 5)), None, Ok(0)).by, Ok(0));
+        assert_eq!(since.grow(Ok(count(2, 5 + (1 << 30))), before(1), Ok(gib)).by, Ok(gib));
         // Three seconds later, of which nothing was told.
-        assert_eq!(since.grow(None, before(2), Err(Absence::Failed)).by, Err(Absence::Failed));
-        assert_eq!(since.grow(Some(count(5, 5 + (4 << 30))), before(4), Ok(gib)).by, Ok(3 * gib));
-        let growth = since.grow(Some(count(6, i64::MAX)), before(5), Ok(gib));
+        let failed = Err(Absence::Failed);
+        assert_eq!(since.grow(failed, before(2), Err(Absence::Failed)).by, Err(Absence::Failed));
+        assert_eq!(since.grow(Ok(count(5, 5 + (4 << 30))), before(4), Ok(gib)).by, Ok(3 * gib));
+        let growth = since.grow(Ok(count(6, i64::MAX)), before(5), Ok(gib));
         assert_eq!(growth, Growth { by: Ok(gib), refused: true });
     }
 }
