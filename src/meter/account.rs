@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Policy;
-use super::idle::IdlePower;
+use super::idle::{Company, IdlePower};
 use super::integrate::{Present, Who, activity, add, present, share};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
@@ -56,8 +56,8 @@ struct Last {
     generation: u32,
     /// Who was there, without weights.
     present: Present,
-    /// Whether nobody was.
-    empty: bool,
+    /// Since when every frame has said for sure that nobody was.
+    deserted: Option<Utc>,
 }
 
 /// A span that is not settled, with the processes that nobody has named yet.
@@ -182,8 +182,9 @@ impl Account {
         let before = Arc::clone(&self.holdings);
         self.mig = frame.identity.mig;
         self.hold(gpu, &present.who, policy);
-        let empty = frame.processes.as_ref().is_ok_and(|list| list.is_empty());
-        let drawn = self.energy(at, frame, empty && last.as_ref().is_some_and(|last| last.empty));
+        let before_it = last.as_ref().and_then(|last| last.deserted);
+        let drawn = self.energy((at, frame), before_it, policy);
+        let deserted = frame.deserted.then(|| before_it.unwrap_or(at));
         let busy = if last.is_some() && !self.failed {
             self.add(at, frame, &present, drawn, policy)
         } else {
@@ -197,7 +198,7 @@ impl Account {
             0
         };
         self.lost = false;
-        self.last = Some(Last { generation: frame.generation, present: present.without_weights(), empty });
+        self.last = Some(Last { generation: frame.generation, present: present.without_weights(), deserted });
         busy
     }
 
@@ -321,8 +322,9 @@ impl Account {
     }
 
     /// The driver counter's difference since it was last read, for the time that is still open. A counter
-    /// that went back or jumped is a new driver epoch or garbage, and only begins.
-    fn energy(&mut self, at: Utc, frame: &Frame, idle: bool) -> Drawn {
+    /// that went back or jumped is a new driver epoch or garbage, and only begins. `deserted` is since when all
+    /// frames before this one said that nobody was there.
+    fn energy(&mut self, (at, frame): (Utc, &Frame), deserted: Option<Utc>, policy: &Policy) -> Drawn {
         let Some(Ok(counter)) = frame.readings.get(ENERGY) else { return None };
         let counter = Microjoules(u64::try_from(*counter).unwrap_or(0));
         let Some(before) = self.energy else {
@@ -338,7 +340,16 @@ impl Account {
         let most = u128::from(MOST_POWER) * u128::from(time.0 + Nanoseconds::SECOND.0)
             / u128::from(Nanoseconds::SECOND.0);
         let delta = counter.0.checked_sub(before.counter.0).filter(|delta| u128::from(*delta) <= most)?;
-        let floor = self.idle.energy(&frame.identity.model, Microjoules(delta), time, idle);
+        let alone = frame.deserted && deserted.is_some_and(|since| since <= before.at);
+        let company = if frame.processes.as_ref().is_ok_and(|list| !list.is_empty()) {
+            Company::Somebody
+        } else if alone && time.0 <= 2 * policy.intervals[0].0 {
+            Company::Nobody
+        } else {
+            // Of a longer time, as over a suspend, two ends tell little.
+            Company::Unknown
+        };
+        let floor = self.idle.energy(&frame.identity.model, Microjoules(delta), time, company);
         Some((Microjoules(delta), floor))
     }
 

@@ -83,6 +83,7 @@ impl Device {
             samples: Ok(Vec::new()),
             sampled: None,
             listed: None,
+            deserted: true,
             stretch: Stretch::default(),
             rejected: Vec::new(),
             calls: Vec::new(),
