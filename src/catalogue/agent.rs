@@ -62,7 +62,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_collector_errors_total",
         Kind::Counter,
         Unit::None,
-        "Times that the collector brought nothing or lost something, by reason: a tick of a lane (late: its frame came too late to be shown), records of the kernel's log that were overwritten (overrun), kinds of events that the driver would not register (too_many_kinds).",
+        "Times that the collector brought nothing or lost something, by reason: a tick of a lane (late: its frame came too late to be shown), records of the kernel's log that were overwritten (overrun), kinds of events that the driver would not register (too_many_kinds), XIDs of a place at which no GPU was known for ten minutes (unknown_gpu).",
         &["collector", "reason"],
     ),
     agent(

@@ -41,7 +41,7 @@ use crate::nvml::InFlight;
 use account::Account;
 use accounts::Accounts;
 use budget::{Budget, Costs, OwnSeries};
-use judge::Bench;
+use judge::{Bench, Unplaced};
 use named::Named;
 use numbers::Order;
 use presence::Place;
@@ -190,8 +190,7 @@ pub struct Meter {
     holders: BTreeMap<HolderId, Holder>,
     /// Whom this process has introduced to the ledger.
     introduced: BTreeSet<HolderId>,
-    /// XIDs of GPUs that have not said where they sit.
-    unplaced: Vec<XidCount>,
+    unplaced: Unplaced,
     counters: Counters,
     budget: Budget,
     costs: Costs,
@@ -218,7 +217,7 @@ impl Meter {
             module: None,
             holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
-            unplaced: Vec::new(),
+            unplaced: Unplaced::default(),
             counters: Counters::default(),
             budget: Budget::default(),
             costs: Costs::at(policy.level),
