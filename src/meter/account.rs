@@ -54,7 +54,7 @@ pub(super) struct Account {
 /// What the next frame may go on from.
 struct Last {
     generation: u32,
-    /// Who was there, without weights.
+    /// Who was there by the last list that did not fail, without weights.
     present: Present,
     /// Since when every frame has said for sure that nobody was.
     deserted: Option<Utc>,
@@ -198,14 +198,19 @@ impl Account {
             0
         };
         self.lost = false;
-        self.last = Some(Last { generation: frame.generation, present: present.without_weights(), deserted });
+        let present = if has_failed(frame) {
+            // The last list stands alone: whom a sample named since is not there for good.
+            last.map(|last| last.present).unwrap_or_default()
+        } else {
+            present.without_weights()
+        };
+        self.last = Some(Last { generation: frame.generation, present, deserted });
         busy
     }
 
     /// Who was there. A list that failed for now is not an empty one: the last one stands.
     fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> Present {
-        let failed = frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent());
-        let known = last.filter(|_| failed).map(|last| &last.present);
+        let known = last.filter(|_| has_failed(frame)).map(|last| &last.present);
         let mut present = present(known, frame, identities);
         if let Some(last) = last {
             present.share(&last.present.who);
@@ -362,6 +367,11 @@ impl Account {
     pub(super) fn source(&self) -> Option<ActivitySource> {
         self.open.back().map(|open| open.span.source).filter(|source| *source != ActivitySource::None)
     }
+}
+
+/// Whether the frame's list is missing for now.
+fn has_failed(frame: &Frame) -> bool {
+    frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent())
 }
 
 /// Whether a meter speaks of the whole span. A window of less than a second says nothing of a time in which

@@ -140,6 +140,17 @@ fn a_process_list_that_fails_is_not_an_empty_one() {
 }
 
 #[test]
+fn who_worked_once_while_the_list_failed_is_billed_no_later_use() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.know(8, "bob");
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.run(1, |frame| frame.process(8, 100).busy(100).without_list());
+    world.run(60, |frame| frame.busy(100).without_list());
+    assert_eq!(world.settled()[&holder("user:bob")].used.total(), SECOND);
+    world.balanced();
+}
+
+#[test]
 fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
     let mut world = World::new(&["alice"]);
     world.run(16, |frame| frame.process(7, 100).utilization(0));
