@@ -67,8 +67,9 @@ struct OpenSpan {
     /// The holders that are present, with their facts.
     who: Who,
     unnamed: BTreeMap<u32, Presence>,
-    /// Whether the slots were MIG instances: nobody holds the whole.
-    mig: bool,
+    /// By what a name that comes late holds: the policy of the span's time. None where nobody can hold the whole, as
+    /// on a MIG GPU.
+    policy: Option<Arc<Policy>>,
     sent: bool,
 }
 
@@ -175,7 +176,7 @@ impl Account {
         (gpu, at): (&GpuId, Utc),
         frame: &Frame,
         identities: &Identities,
-        policy: &Policy,
+        policy: &Arc<Policy>,
     ) -> u64 {
         let last = self.last.take().filter(|last| last.generation == frame.generation);
         let present = self.present(frame, identities, last.as_ref());
@@ -218,7 +219,7 @@ impl Account {
         present
     }
 
-    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Policy) -> u64 {
+    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Arc<Policy>) -> u64 {
         if at <= self.cursor {
             return 0;
         }
@@ -244,7 +245,7 @@ impl Account {
         self.open.push_back(OpenSpan {
             who: Arc::clone(&present.who),
             unnamed: present.unnamed.clone(),
-            mig: self.mig,
+            policy: (!self.mig).then(|| Arc::clone(policy)),
             ..OpenSpan::of(span)
         });
         busy
@@ -323,7 +324,7 @@ impl Account {
             ..self.blank(to)
         };
         self.cursor = to;
-        self.open.push_back(OpenSpan { mig: self.mig, ..OpenSpan::of(span) });
+        self.open.push_back(OpenSpan::of(span));
     }
 
     /// The driver counter's difference since it was last read, for the time that is still open. A counter
@@ -400,7 +401,7 @@ fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: Who::default(), unnamed: BTreeMap::new(), mig: false, sent: false }
+        Self { span, who: Who::default(), unnamed: BTreeMap::new(), policy: None, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.

@@ -341,7 +341,7 @@ impl Meter {
             if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
             }
-            gpu.account.identify(identities, &gpu.id, &self.policy);
+            gpu.account.identify(identities, &gpu.id);
             gpu.close(at, &self.policy, &self.counters, batch);
             let (spans, energy_counter) = gpu.account.unsent();
             if !spans.is_empty() || energy_counter.is_some() {

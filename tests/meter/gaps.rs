@@ -151,6 +151,21 @@ fn who_worked_once_while_the_list_failed_is_billed_no_later_use() {
 }
 
 #[test]
+fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
+    let mut world = World::new(&["alice"]);
+    world.forget_everybody();
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    world.reload(&["bob"]);
+    world.know(7, "alice");
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let alice = world.settled()[&holder("user:alice")].clone();
+    assert_eq!((alice.parts.held(), alice.parts.within), (3 * SECOND, 3 * SECOND));
+    let bob = world.settled()[&holder("user:bob")].parts.held();
+    assert_eq!(bob, (world.settled_seconds() - 3) * SECOND);
+    world.balanced();
+}
+
+#[test]
 fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
     let mut world = World::new(&["alice"]);
     world.run(16, |frame| frame.process(7, 100).utilization(0));
