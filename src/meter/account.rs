@@ -20,7 +20,7 @@ use crate::model::{
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
 const MOST_POWER: u64 = 20_000_000_000;
 
-const ENERGY: PointId = first_point("gpu_energy_joules_total");
+pub(super) const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
 /// One GPU's account.
 pub(super) struct Account {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use super::account::ENERGY;
 use super::{Gpu, Meter, Policy};
 use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
@@ -325,7 +326,6 @@ impl Earlier {
 }
 
 fn energy(readings: &[Result<i64, Absence>]) -> Option<i64> {
-    const ENERGY: PointId = crate::catalogue::first_point("gpu_energy_joules_total");
     readings.get(ENERGY).copied()?.ok()
 }
 

@@ -26,21 +26,21 @@ pub use seal::unsupported;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::catalogue::{INTEGRALS, InstanceValue, Level, PointId, first_point};
+use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Rejection, Stamp, Utc, Whereabouts,
-    XidCount,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
 };
 use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
 use budget::{Budget, Costs, OwnSeries};
+use integrate::GR_ENGINE;
 use judge::{Bench, Unplaced};
 use named::Named;
 use numbers::Order;
@@ -133,8 +133,6 @@ pub struct Pulse {
     /// For the ledger thread.
     pub batch: Batch,
 }
-
-const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 
 /// A GPU as the meter follows it.
 struct Gpu {
@@ -327,7 +325,9 @@ impl Meter {
                 }
                 gpu.place.bring();
                 gpu.learn(&frame, self.policy.level);
-                self.counters.reject(Rejection::OutOfRange, gpu.integrate(&frame));
+                for rejection in gpu.integrate(&frame) {
+                    self.counters.reject(rejection, 1);
+                }
                 let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);

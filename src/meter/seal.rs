@@ -176,7 +176,8 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
     }
 }
 
-fn whole(value: u64) -> i64 {
+/// As the integer of a series.
+pub(super) fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
