@@ -2,8 +2,8 @@
 //! one, where a single utilization window covers its last sixth of a second.
 //!
 //! In go the ring's samples since the last one seen, out comes the mean share of time busy. Stamps are compared
-//! with one another only: they may stand in the driver's own clock. An empty ring is no answer: idle boards
-//! stop filling theirs, so whoever asks must ask the plain utilization, too.
+//! with one another only: they may stand in the driver's own clock. An empty ring is no answer, nor is one that ends
+//! before the tick does: idle boards stop filling theirs, so whoever asks must ask the plain utilization, too.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -59,8 +59,9 @@ struct Window {
 /// What a look into the ring brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
-    /// Percent of the last window, and the mean since the look before.
-    Samples { last: u32, mean: Sampled },
+    /// Percent of the last window, the mean since the look before, and the time since of which the ring says nothing
+    /// though a window would have been over.
+    Samples { last: u32, mean: Sampled, rest: Nanoseconds },
     /// Nothing new.
     Nothing,
 }
@@ -142,7 +143,18 @@ impl Ring {
         let mean = since.map_or_else(|| stands(newest), |since| mean(&windows, since, self.spacing));
         // No stamp reaches further back than the time that went by here.
         let mean = Sampled { covered: mean.covered.min(reach), ..mean };
-        Drained::Samples { last: newest.percent, mean }
+        let rest = Nanoseconds(reach.0 - mean.covered.0);
+        let window = self.spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW) * 1_000;
+        let is_over = since.is_some() && rest.0 > window + window / 4;
+        Drained::Samples { last: newest.percent, mean, rest: if is_over { rest } else { Nanoseconds(0) } }
+    }
+
+    /// What a tick was at whose end the ring said nothing and the plain utilization is 0: the GPU was idle by then.
+    pub(super) fn ended(&mut self, mean: Sampled, rest: Nanoseconds) -> Sampled {
+        self.told = true;
+        let whole = mean.covered + rest;
+        let busy = u128::from(mean.ratio) * u128::from(mean.covered.0) / u128::from(whole.0.max(1));
+        Sampled { ratio: u64::try_from(busy).unwrap_or(mean.ratio), covered: whole }
     }
 
     /// What an empty ring means, once the plain utilization is known, in billionths: idle where that is 0, else
@@ -312,7 +324,10 @@ mod tests {
         let burst: Vec<_> = (0..=6).map(|n| (29_950_000 + n * SIXTH, if n == 0 { 9 } else { 100 })).collect();
         let all = Sampled { ratio: 1_000_000_000, covered: second(1) };
         let told = |drained| match drained {
-            Drained::Samples { mean, .. } => mean,
+            Drained::Samples { mean, rest, .. } => {
+                assert_eq!(rest, Nanoseconds(0));
+                mean
+            }
             Drained::Nothing => panic!("there are samples"),
         };
         let mean = told(ring.take(windows(&burst, 12_000_000), second(31)));
@@ -329,6 +344,32 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_that_ends_before_the_tick_leaves_a_rest_which_is_idle_if_utilization_says_so() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        ring.take(windows(&[(9_800_000, 100), (10_000_000, 100)], 0), second(10));
+        let half = windows(&[(10_200_000, 100), (10_400_000, 100)], 10_000_000);
+        let Drained::Samples { mean, rest, .. } = ring.take(half, second(11)) else {
+            panic!("there are samples")
+        };
+        assert_eq!((mean.covered.0, rest.0), (400_000_000, 600_000_000));
+        let told = ring.ended(mean, rest);
+        assert_eq!(told, Sampled { ratio: 400_000_000, covered: second(1) });
+        // The rest is told: work that begins thereafter does not share it.
+        let next: Vec<_> = (1..=5).map(|n| (11_000_000 + n * 200_000, 100)).collect();
+        let Drained::Samples { mean, rest, .. } = ring.take(windows(&next, 10_400_000), second(12)) else {
+            panic!("there are samples")
+        };
+        assert_eq!((mean.ratio, mean.covered, rest.0), (1_000_000_000, second(1), 0));
+        // A window that is not over yet is no rest.
+        let late: Vec<_> = (6..=9).map(|n| (11_000_000 + n * 200_000, 100)).collect();
+        let Drained::Samples { rest, .. } = ring.take(windows(&late, 12_000_000), second(13)) else {
+            panic!("there are samples")
+        };
+        assert_eq!(rest.0, 0);
+    }
+
+    #[test]
     fn a_ring_whose_clock_was_set_back_is_read_from_its_beginning() {
         let second = Nanoseconds::from_seconds;
         let mut ring = Ring::new();
@@ -340,7 +381,11 @@ mod tests {
         let first = ring.take(windows(&[(5_000_000, 60)], 0), second(13));
         assert_eq!(
             first,
-            Drained::Samples { last: 60, mean: stands(Window { stamp: 5_000_000, percent: 60 }) }
+            Drained::Samples {
+                last: 60,
+                mean: stands(Window { stamp: 5_000_000, percent: 60 }),
+                rest: Nanoseconds(0),
+            }
         );
     }
 }

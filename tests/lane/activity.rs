@@ -60,6 +60,23 @@ fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
 }
 
 #[test]
+fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends_with_it() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
+                {"from": 20, "to": 22.5, "demand": 1.0}, {"from": 23.5, "to": 24, "demand": 1.0},
+                {"from": 40.5, "to": 41.25, "demand": 1.0}]}]}"#,
+        false,
+    );
+    world.tick();
+    world.tick();
+    let frames = world.run(40);
+    let told: u64 = frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum();
+    println!("{told} of 3750 ms");
+    assert!((3_500..=4_000).contains(&told), "{told}");
+}
+
+#[test]
 fn the_ring_replaces_the_plain_call() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
