@@ -69,7 +69,7 @@ fn a_users_holding_covers_his_units_unless_they_hold_something_themselves() {
         Holder::unit("train.service", Some("alice"), Some(1000)),
         Holder::unit("own.service", Some("alice"), Some(1000)),
         Holder::unit("other.service", Some("bob"), Some(1001)),
-        Holder::remainder(HolderId::SYSTEM),
+        Holder::remainder(HolderId::new(HolderId::SYSTEM)),
     ];
     let (_, covered_by) = holdings(&gpu(), &granted, false, &present);
     assert_eq!(text(&covered_by), [("unit:train.service", "user:alice")]);
@@ -92,7 +92,7 @@ fn presence_holds_equal_shares_where_it_was_chosen() {
     let present = [
         Holder::user("bob", None),
         Holder::unit("a.service", None, None),
-        Holder::remainder(HolderId::SYSTEM),
+        Holder::remainder(HolderId::new(HolderId::SYSTEM)),
         Holder::user("bob", Some(1)),
         Holder::user("alice", None),
     ];
@@ -105,7 +105,7 @@ fn presence_holds_equal_shares_where_it_was_chosen() {
     assert!(held.iter().all(|one| one.source == HoldingSource::Presence) && covered_by.is_empty());
     assert_eq!(holdings(&gpu(), &[], false, &present), (vec![], BTreeMap::new()));
     assert_eq!(
-        holdings(&gpu(), &[], true, [&Holder::remainder(HolderId::SYSTEM)]),
+        holdings(&gpu(), &[], true, [&Holder::remainder(HolderId::new(HolderId::SYSTEM))]),
         (vec![], BTreeMap::new())
     );
 }
@@ -126,7 +126,7 @@ fn any_holder() -> impl Strategy<Value = Holder> {
     (name.clone(), name, 0..3).prop_map(|(name, as_user, kind)| match kind {
         0 => Holder::user(name, None),
         1 => Holder::unit(name, Some(as_user), None),
-        _ => Holder::remainder(HolderId::SYSTEM),
+        _ => Holder::remainder(HolderId::new(HolderId::SYSTEM)),
     })
 }
 

@@ -67,6 +67,7 @@ fn frame(index: u32, seconds: u64) -> Frame {
         sampled: None,
         processes: Ok(pids.clone().map(process).collect()),
         listed: Some(stamp(seconds)),
+        deserted: false,
         samples: Ok(pids.map(sample).collect()),
         stretch: Stretch::default(),
         rejected: Vec::new(),

@@ -62,7 +62,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpumeter_collector_errors_total",
         Kind::Counter,
         Unit::None,
-        "Times that the collector brought nothing or lost something, by reason: a tick of a lane (late: its frame came too late to be shown), records of the kernel's log that were overwritten (overrun), kinds of events that the driver would not register (too_many_kinds).",
+        "Times that the collector brought nothing or lost something, by reason: a tick of a lane (late: its frame came too late to be shown), records of the kernel's log that were overwritten (overrun), kinds of events that the driver would not register (too_many_kinds), XIDs of a place at which no GPU was known for ten minutes (unknown_gpu).",
         &["collector", "reason"],
     ),
     agent(
@@ -92,7 +92,7 @@ pub(super) const ROWS: &[Family] = &[
             "gpumeter_source_info",
             Kind::Gauge,
             Unit::None,
-            "Always 1; which meter serves a metric whose exactness depends on it: gpm_counter is exact over whatever was missed, gpm over each tick, utilization is a sample; a field or call tells as the metric's help says. Of time on multiprocessors, tensor cores and pipes at level full only.",
+            "Always 1; which meter serves a metric whose exactness depends on it: gpm_counter misses nothing (bytes are exact; so is time, over what was missed only if the GPU's clock stood still, since cycles are counted), gpm is exact over each tick, utilization is a sample; a field or call tells as the metric's help says. Of time on multiprocessors, tensor cores and pipes at level full only.",
             &["gpu", "uuid", "metric", "source"],
         )
     },

@@ -165,6 +165,7 @@ pub(super) const SETS: &[Set] = &[
             "read_by_another_lane",
             "overrun",
             "too_many_kinds",
+            "unknown_gpu",
         ],
     },
     Set {

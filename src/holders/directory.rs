@@ -57,7 +57,7 @@ impl Directory {
     /// One round: `seen` are the pids on GPUs now.
     pub fn refresh(&mut self, seen: &BTreeSet<u32>, now: Stamp) -> Arc<Identities> {
         // Before anybody is trusted: who ended since the last round is not held any more, and is read.
-        self.held.ended();
+        self.held.drop_ended();
         let strangers: Vec<u32> = seen.iter().copied().filter(|pid| !self.is_still(*pid, now)).collect();
         let changed = self.meet(&strangers, now);
         let before = self.known.len();
@@ -120,7 +120,7 @@ impl Directory {
 
     fn identified(&self, process: &Process) -> Identified {
         let holder = if self.agent == Some(process.pid) {
-            Holder::remainder(HolderId::SYSTEM)
+            Holder::remainder(HolderId::new(HolderId::SYSTEM))
         } else {
             identify(&self.host, process)
         };

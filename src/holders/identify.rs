@@ -13,7 +13,7 @@ use crate::model::{Holder, HolderId};
 pub fn identify(host: &Host, process: &Process) -> Holder {
     let place = Place::of(&process.cgroups);
     if is_system(process, &place) {
-        return Holder::remainder(HolderId::SYSTEM);
+        return Holder::remainder(HolderId::new(HolderId::SYSTEM));
     }
     let user = user(host, process.uid, place.owner);
     match &place.ground {

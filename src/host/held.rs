@@ -1,11 +1,11 @@
 //! Processes that are held by a descriptor, of whose end the kernel tells by itself.
 //!
-//! In: pids. Out: which of them have ended since, from one call for all of them, where reading `stat` of each takes some
+//! In: pids. Out: whether they still run, from one call for all of them, where reading `stat` of each takes some
 //! 8 us a piece. As long as a process is held and has not ended its pid is no other's. The kernel takes pids as the
 //! agent's own namespace numbers them, so nobody is held where the `/proc` under the root numbers them otherwise,
 //! as a fixture's, or another namespace's. It does not know who a process is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -30,25 +30,21 @@ impl Held {
         Self { most, processes: BTreeMap::new() }
     }
 
-    /// Holds the process that has the pid now, whichever that is: who it is has to be read afterwards. Once a call
-    /// of [`Held::ended`] that came after the reading does not name it, the reading was of it. Whether it is held.
-    pub fn hold(&mut self, pid: u32) -> bool {
-        if self.holds(pid) {
-            return true;
+    /// Holds the process that has the pid now, whichever that is and if it can be held: who it is has to be read
+    /// afterwards. What [`Held::drop_ended`] leaves held after the reading, the reading was of.
+    pub fn hold(&mut self, pid: u32) {
+        if self.holds(pid) || self.processes.len() >= self.most {
+            return;
         }
-        if self.processes.len() >= self.most {
-            return false;
-        }
-        let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+        let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
         match pidfd_open(raw, PidfdFlags::empty()) {
-            Ok(process) => self.processes.insert(pid, process).is_none(),
-            // The kernel does not know the call, or this process may not make it: so it will be said every time.
-            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => {
-                self.most = 0;
-                false
+            Ok(process) => {
+                self.processes.insert(pid, process);
             }
+            // The kernel does not know the call, or this process may not make it: so it will be said every time.
+            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => self.most = 0,
             // Of this pid alone, or for now: it is nobody's or a thread's, or too much is open.
-            Err(_) => false,
+            Err(_) => {}
         }
     }
 
@@ -57,12 +53,12 @@ impl Held {
         self.processes.contains_key(&pid)
     }
 
-    /// Lets go of those that have ended, and says which these are.
-    pub fn ended(&mut self) -> BTreeSet<u32> {
+    /// Lets go of those that have ended.
+    pub fn drop_ended(&mut self) {
         let mut waits: Vec<_> =
             self.processes.values().map(|process| PollFd::new(process, PollFlags::IN)).collect();
-        let ended = match poll(&mut waits, Some(&Timespec::default())) {
-            Ok(0) => BTreeSet::new(),
+        let ended: Vec<u32> = match poll(&mut waits, Some(&Timespec::default())) {
+            Ok(0) => return,
             Ok(_) => {
                 let ended = self.processes.keys().zip(&waits).filter(|(_, wait)| !wait.revents().is_empty());
                 ended.map(|(pid, _)| *pid).collect()
@@ -74,7 +70,6 @@ impl Held {
         for pid in &ended {
             self.processes.remove(pid);
         }
-        ended
     }
 
     /// Lets go of one.
@@ -109,38 +104,45 @@ mod tests {
 
     use super::*;
 
+    /// Tries to hold a process; whether it is held.
+    fn hold(held: &mut Held, pid: u32) -> bool {
+        held.hold(pid);
+        held.holds(pid)
+    }
+
     fn child() -> Child {
         Command::new("sleep").arg("600").spawn().unwrap()
     }
 
     #[test]
-    fn the_end_of_a_process_is_told_once_and_of_it_alone() {
+    fn a_process_is_let_go_of_when_it_has_ended_and_it_alone() {
         let mut held = Held::within(Path::new("/"), 2);
         let (mut first, mut second) = (child(), child());
-        assert!(held.hold(first.id()) && held.hold(second.id()));
-        assert_eq!(held.ended(), BTreeSet::new());
+        assert!(hold(&mut held, first.id()) && hold(&mut held, second.id()));
+        held.drop_ended();
+        assert!(held.holds(first.id()) && held.holds(second.id()));
         first.kill().unwrap();
         // A zombie has ended, though its pid is still nobody else's.
-        while held.ended() != BTreeSet::from([first.id()]) {
-            assert!(held.holds(first.id()));
+        while held.holds(first.id()) {
+            held.drop_ended();
         }
-        assert!(!held.holds(first.id()) && held.holds(second.id()));
+        assert!(held.holds(second.id()));
         first.wait().unwrap();
         second.kill().unwrap();
         second.wait().unwrap();
-        assert_eq!(held.ended(), BTreeSet::from([second.id()]));
-        assert_eq!(held.ended(), BTreeSet::new());
+        held.drop_ended();
+        assert!(!held.holds(second.id()));
     }
 
     #[test]
     fn no_more_are_held_than_may_be_and_a_place_that_is_free_is_given() {
         let mut held = Held::within(Path::new("/"), 1);
         let own = std::process::id();
-        assert!(held.hold(own) && held.hold(own));
-        assert!(!held.hold(1));
+        assert!(hold(&mut held, own) && hold(&mut held, own));
+        assert!(!hold(&mut held, 1));
         held.keep(|pid| pid != own);
-        assert!(held.hold(1) && !held.holds(own));
-        assert!(!Held::within(Path::new("/"), 0).hold(own));
+        assert!(hold(&mut held, 1) && !held.holds(own));
+        assert!(!hold(&mut Held::within(Path::new("/"), 0), own));
     }
 
     #[test]
@@ -149,8 +151,8 @@ mod tests {
         let mut gone = child();
         gone.kill().unwrap();
         gone.wait().unwrap();
-        assert!(![0, gone.id(), u32::MAX].into_iter().any(|pid| held.hold(pid)));
-        assert!(held.hold(std::process::id()), "that one is not there says nothing of another");
+        assert!(![0, gone.id(), u32::MAX].into_iter().any(|pid| hold(&mut held, pid)));
+        assert!(hold(&mut held, std::process::id()), "that one is not there says nothing of another");
     }
 
     #[test]
@@ -164,8 +166,8 @@ mod tests {
             told.send(own.file_name().unwrap().to_str().unwrap().parse().unwrap()).unwrap();
             end.recv().unwrap();
         });
-        assert!(!held.hold(hears.recv().unwrap()));
-        assert!(held.hold(std::process::id()));
+        assert!(!hold(&mut held, hears.recv().unwrap()));
+        assert!(hold(&mut held, std::process::id()));
         ends.send(()).unwrap();
         thread.join().unwrap();
     }
@@ -174,13 +176,13 @@ mod tests {
     fn nobody_is_held_where_pids_are_not_the_agents_own() {
         let own = std::process::id();
         let root = tempfile::tempdir().unwrap();
-        assert!(!Held::within(root.path(), 8).hold(own));
+        assert!(!hold(&mut Held::within(root.path(), 8), own));
         // As an outer namespace would show the agent: under two numbers.
         let infos = root.path().join("proc/self/fdinfo");
         std::fs::create_dir_all(&infos).unwrap();
         for number in 0..512 {
             std::fs::write(infos.join(number.to_string()), format!("Pid:\t77\nNSpid:\t77\t{own}\n")).unwrap();
         }
-        assert!(!Held::within(root.path(), 8).hold(own));
+        assert!(!hold(&mut Held::within(root.path(), 8), own));
     }
 }

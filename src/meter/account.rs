@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Policy;
-use super::idle::IdlePower;
+use super::idle::{Company, IdlePower};
 use super::integrate::{Present, Who, activity, add, present, share};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
@@ -20,7 +20,7 @@ use crate::model::{
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
 const MOST_POWER: u64 = 20_000_000_000;
 
-const ENERGY: PointId = first_point("gpu_energy_joules_total");
+pub(super) const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
 /// One GPU's account.
 pub(super) struct Account {
@@ -54,10 +54,10 @@ pub(super) struct Account {
 /// What the next frame may go on from.
 struct Last {
     generation: u32,
-    /// Who was there, without weights.
+    /// Who was there by the last list that did not fail, without weights.
     present: Present,
-    /// Whether nobody was.
-    empty: bool,
+    /// Since when every frame has said for sure that nobody was.
+    deserted: Option<Utc>,
 }
 
 /// A span that is not settled, with the processes that nobody has named yet.
@@ -67,8 +67,9 @@ struct OpenSpan {
     /// The holders that are present, with their facts.
     who: Who,
     unnamed: BTreeMap<u32, Presence>,
-    /// Whether the slots were MIG instances: nobody holds the whole.
-    mig: bool,
+    /// By what a name that comes late holds: the policy of the span's time. None where nobody can hold the whole, as
+    /// on a MIG GPU.
+    policy: Option<Arc<Policy>>,
     sent: bool,
 }
 
@@ -175,15 +176,16 @@ impl Account {
         (gpu, at): (&GpuId, Utc),
         frame: &Frame,
         identities: &Identities,
-        policy: &Policy,
+        policy: &Arc<Policy>,
     ) -> u64 {
         let last = self.last.take().filter(|last| last.generation == frame.generation);
         let present = self.present(frame, identities, last.as_ref());
         let before = Arc::clone(&self.holdings);
         self.mig = frame.identity.mig;
         self.hold(gpu, &present.who, policy);
-        let empty = frame.processes.as_ref().is_ok_and(|list| list.is_empty());
-        let drawn = self.energy(at, frame, empty && last.as_ref().is_some_and(|last| last.empty));
+        let before_it = last.as_ref().and_then(|last| last.deserted);
+        let drawn = self.energy((at, frame), before_it, policy);
+        let deserted = frame.deserted.then(|| before_it.unwrap_or(at));
         let busy = if last.is_some() && !self.failed {
             self.add(at, frame, &present, drawn, policy)
         } else {
@@ -197,14 +199,19 @@ impl Account {
             0
         };
         self.lost = false;
-        self.last = Some(Last { generation: frame.generation, present: present.without_weights(), empty });
+        let present = if has_failed(frame) {
+            // The last list stands alone: whom a sample named since is not there for good.
+            last.map(|last| last.present).unwrap_or_default()
+        } else {
+            present.without_weights()
+        };
+        self.last = Some(Last { generation: frame.generation, present, deserted });
         busy
     }
 
     /// Who was there. A list that failed for now is not an empty one: the last one stands.
     fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> Present {
-        let failed = frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent());
-        let known = last.filter(|_| failed).map(|last| &last.present);
+        let known = last.filter(|_| has_failed(frame)).map(|last| &last.present);
         let mut present = present(known, frame, identities);
         if let Some(last) = last {
             present.share(&last.present.who);
@@ -212,7 +219,7 @@ impl Account {
         present
     }
 
-    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Policy) -> u64 {
+    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Arc<Policy>) -> u64 {
         if at <= self.cursor {
             return 0;
         }
@@ -238,7 +245,7 @@ impl Account {
         self.open.push_back(OpenSpan {
             who: Arc::clone(&present.who),
             unnamed: present.unnamed.clone(),
-            mig: self.mig,
+            policy: (!self.mig).then(|| Arc::clone(policy)),
             ..OpenSpan::of(span)
         });
         busy
@@ -317,12 +324,13 @@ impl Account {
             ..self.blank(to)
         };
         self.cursor = to;
-        self.open.push_back(OpenSpan { mig: self.mig, ..OpenSpan::of(span) });
+        self.open.push_back(OpenSpan::of(span));
     }
 
     /// The driver counter's difference since it was last read, for the time that is still open. A counter
-    /// that went back or jumped is a new driver epoch or garbage, and only begins.
-    fn energy(&mut self, at: Utc, frame: &Frame, idle: bool) -> Drawn {
+    /// that went back or jumped is a new driver epoch or garbage, and only begins. `deserted` is since when all
+    /// frames before this one said that nobody was there.
+    fn energy(&mut self, (at, frame): (Utc, &Frame), deserted: Option<Utc>, policy: &Policy) -> Drawn {
         let Some(Ok(counter)) = frame.readings.get(ENERGY) else { return None };
         let counter = Microjoules(u64::try_from(*counter).unwrap_or(0));
         let Some(before) = self.energy else {
@@ -338,7 +346,16 @@ impl Account {
         let most = u128::from(MOST_POWER) * u128::from(time.0 + Nanoseconds::SECOND.0)
             / u128::from(Nanoseconds::SECOND.0);
         let delta = counter.0.checked_sub(before.counter.0).filter(|delta| u128::from(*delta) <= most)?;
-        let floor = self.idle.energy(&frame.identity.model, Microjoules(delta), time, idle);
+        let alone = frame.deserted && deserted.is_some_and(|since| since <= before.at);
+        let company = if frame.processes.as_ref().is_ok_and(|list| !list.is_empty()) {
+            Company::Somebody
+        } else if alone && time.0 <= 2 * policy.intervals[0].0 {
+            Company::Nobody
+        } else {
+            // Of a longer time, as over a suspend, two ends tell little.
+            Company::Unknown
+        };
+        let floor = self.idle.energy(&frame.identity.model, Microjoules(delta), time, company);
         Some((Microjoules(delta), floor))
     }
 
@@ -351,6 +368,11 @@ impl Account {
     pub(super) fn source(&self) -> Option<ActivitySource> {
         self.open.back().map(|open| open.span.source).filter(|source| *source != ActivitySource::None)
     }
+}
+
+/// Whether the frame's list is missing for now.
+fn has_failed(frame: &Frame) -> bool {
+    frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent())
 }
 
 /// Whether a meter speaks of the whole span. A window of less than a second says nothing of a time in which
@@ -379,7 +401,7 @@ fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: Who::default(), unnamed: BTreeMap::new(), mig: false, sent: false }
+        Self { span, who: Who::default(), unnamed: BTreeMap::new(), policy: None, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.

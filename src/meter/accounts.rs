@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::catalogue::AccountValue;
 use crate::ledger::{Acknowledged, Counter, CounterKey, Recovered, SlotTotal, Tariff};
 use crate::model::snapshot::AccountState;
-use crate::model::{Facts, Holder, HolderId, HolderKind, Nanoseconds, Utc};
+use crate::model::{Holder, HolderId, Nanoseconds, Utc};
 use crate::tenants::tenant;
 
 /// Counters by GPU and holder as last acknowledged.
@@ -83,7 +83,8 @@ impl Accounts {
                 tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
             let grown = old(counter.born);
             let values = values(holder, counter, (tariff, self.metered.contains(uuid)));
-            let owner = known.get(holder).map_or_else(|| tenant(&nameless(holder)), tenant);
+            // Only remainders are introduced by nobody.
+            let owner = known.get(holder).map_or_else(|| tenant(&Holder::remainder(holder.clone())), tenant);
             // A sum stays whole while anybody in it is here, or it would go back.
             let nothing = (AccountState { values: [None; 12] }, *changed);
             let (sum, latest) = sums.entry((owner, Arc::clone(uuid))).or_insert(nothing);
@@ -114,11 +115,6 @@ impl Accounts {
         });
         moments.filter(|moment| *moment > now).min().unwrap_or(Utc(u64::MAX))
     }
-}
-
-/// A holder that nobody introduced: the remainders.
-fn nameless(id: &HolderId) -> Holder {
-    Holder { id: id.clone(), kind: HolderKind::Remainder, facts: Facts::default() }
 }
 
 /// A counter's values in the order of [`AccountValue`]. A remainder appears only where it has meaning: from
@@ -160,4 +156,37 @@ const fn has_meaning(value: AccountValue) -> bool {
             | AccountValue::HeldCost
             | AccountValue::UsedCost
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Parts;
+
+    #[test]
+    fn between_two_changes_the_sums_are_as_if_they_were_added_up_in_every_second() {
+        const DELAY: Nanoseconds = Nanoseconds::from_seconds(60);
+        let at = |second| Utc(0).plus(Nanoseconds::from_seconds(second));
+        let mut accounts = Accounts::default();
+        for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
+            let parts = Parts { waste: born, ..Parts::default() };
+            let counter = Counter { born: at(born), parts, ..Counter::default() };
+            let counters = BTreeMap::from([(("GPU-0".into(), HolderId::new(user)), counter)]);
+            accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
+        }
+        let added_up = |now: Utc| -> Vec<_> {
+            let accounts = accounts.by_tenant(&BTreeMap::new(), (now, DELAY), None);
+            accounts.into_iter().map(|account| (account.tenant, account.state.values)).collect()
+        };
+        let (mut until, mut shown, mut changes) = (at(0), Vec::new(), Vec::new());
+        for second in 130..800 {
+            let now = at(second);
+            if now >= until {
+                changes.push(second);
+                (until, shown) = (accounts.change_after(now, DELAY), added_up(now));
+            }
+            assert_eq!(shown, added_up(now), "{second}");
+        }
+        assert_eq!(changes, [130, 160, 190, 700, 730]);
+    }
 }

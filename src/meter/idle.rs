@@ -1,4 +1,5 @@
-//! What a GPU draws when nobody uses it: learned while no process is present, else a table per model.
+//! What a GPU draws when nobody uses it: learned from ticks in which nobody was there for
+//! sure, else a table per model.
 
 use crate::model::{Microjoules, Nanoseconds};
 
@@ -18,10 +19,19 @@ const MODELS: &[(&str, u64)] = &[
 /// The shortest time without a process from which idle power is learned.
 const LONG_ENOUGH: Nanoseconds = Nanoseconds::from_seconds(30);
 
+/// Whether anybody was on the GPU in a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    Somebody,
+    Nobody,
+    /// The last list names nobody, or there is none, but nobody looked since, or not all the time.
+    Unknown,
+}
+
 /// Idle power of one GPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdlePower {
-    /// Energy and time since the last process left.
+    /// Energy and time without a process since one was last seen.
     energy: u64,
     time: u64,
     learned: Option<u64>,
@@ -35,16 +45,18 @@ impl IdlePower {
         model: &str,
         delta: Microjoules,
         time: Nanoseconds,
-        empty: bool,
+        company: Company,
     ) -> Microjoules {
-        if empty {
-            self.energy = self.energy.saturating_add(delta.0);
-            self.time = self.time.saturating_add(time.0);
-            if self.time >= LONG_ENOUGH.0 {
-                self.learned = milliwatts(self.energy, self.time);
+        match company {
+            Company::Nobody => {
+                self.energy = self.energy.saturating_add(delta.0);
+                self.time = self.time.saturating_add(time.0);
+                if self.time >= LONG_ENOUGH.0 {
+                    self.learned = milliwatts(self.energy, self.time);
+                }
             }
-        } else {
-            (self.energy, self.time) = (0, 0);
+            Company::Somebody => (self.energy, self.time) = (0, 0),
+            Company::Unknown => {}
         }
         let power = self.learned.unwrap_or_else(|| tabled(model));
         // Milliwatts x nanoseconds are picojoules.
@@ -70,7 +82,7 @@ mod tests {
     #[test]
     fn a_model_in_the_table_has_a_floor_from_the_start() {
         let mut idle = IdlePower::default();
-        let floor = idle.energy("NVIDIA H100 80GB HBM3", Microjoules(500_000_000), SECOND, false);
+        let floor = idle.energy("NVIDIA H100 80GB HBM3", Microjoules(500_000_000), SECOND, Company::Somebody);
         assert_eq!(floor, Microjoules(67_000_000));
     }
 
@@ -78,14 +90,17 @@ mod tests {
     fn half_a_minute_without_a_process_teaches_the_floor() {
         let mut idle = IdlePower::default();
         for _ in 0..30 {
-            idle.energy("unknown", Microjoules(90_000_000), SECOND, true);
+            idle.energy("unknown", Microjoules(90_000_000), SECOND, Company::Nobody);
+            idle.energy("unknown", Microjoules(300_000_000), SECOND, Company::Unknown);
         }
-        assert_eq!(idle.energy("unknown", Microjoules(0), SECOND, false), Microjoules(90_000_000));
+        let floor = idle.energy("unknown", Microjoules(0), SECOND, Company::Somebody);
+        assert_eq!(floor, Microjoules(90_000_000));
     }
 
     #[test]
     fn an_unknown_model_has_no_floor() {
         let mut idle = IdlePower::default();
-        assert_eq!(idle.energy("unknown", Microjoules(9), SECOND, false), Microjoules(0));
+        let floor = idle.energy("unknown", Microjoules(9), SECOND, Company::Somebody);
+        assert_eq!(floor, Microjoules(0));
     }
 }

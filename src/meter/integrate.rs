@@ -10,9 +10,11 @@ use crate::catalogue::{
     Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
 };
 use crate::holders::Identities;
-use crate::model::{Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading, Via};
+use crate::model::{
+    Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading, Rejection, Via,
+};
 
-const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 
 /// The video engines, however many the catalogue knows.
@@ -23,7 +25,7 @@ static VIDEO: LazyLock<Vec<PointId>> = LazyLock::new(|| {
 });
 
 /// One whole, in billionths.
-const WHOLE: u64 = 1_000_000_000;
+pub(super) const WHOLE: u64 = 1_000_000_000;
 
 /// The share of its span in which the busiest engine worked, in billionths, and by which meter; none where
 /// activity cannot be known, as on a MIG parent.
@@ -146,9 +148,9 @@ pub(super) fn add(to: &mut Presence, process: &Presence) {
 }
 
 impl Gpu {
-    /// Adds the frame to the agent's own counters, over the time since the frame before it; how many differences of
-    /// GPM's counters could not be true.
-    pub(super) fn integrate(&mut self, frame: &Frame) -> u64 {
+    /// Adds the frame to the agent's own counters, over the time since the frame before it; why differences of GPM's
+    /// counters could not be true.
+    pub(super) fn integrate(&mut self, frame: &Frame) -> Vec<Rejection> {
         let begins = std::mem::take(&mut self.begins);
         if begins || self.frame.as_deref().is_some_and(|before| before.identity.mig != frame.identity.mig) {
             // GPM's counters go on over a new plan, but not over a reset.
@@ -160,7 +162,7 @@ impl Gpu {
         if before.is_none() {
             self.counts.fill(None);
         }
-        let mut refused = 0;
+        let mut refused = Vec::new();
         let kept = self.integrals.iter_mut().zip(&mut self.counts).zip(&mut self.since);
         for (number, ((total, last), since)) in kept.enumerate() {
             let rated = match integral_of(number) {
@@ -170,10 +172,11 @@ impl Gpu {
                     tick.of_flow(last, reading(frame, point), is_rate)
                 }
             };
-            let count = counter_of(number).and_then(|counter| tick.count(&frame.counters, counter));
-            refused += tick.grow(total, since, count, rated);
+            let count = tick.count(&frame.counters, counter_of(number));
+            refused.extend(tick.grow(total, since, count, rated));
         }
-        refused + self.integrate_instances(frame, &tick)
+        self.integrate_instances(frame, &tick, &mut refused);
+        refused
     }
 
     /// Adds what the account took for busy up to the frame, so that the page and the account never differ.
@@ -183,11 +186,11 @@ impl Gpu {
 
     /// Instances are kept by the id of their GPU instance, for ever: when an id is used again, its series go
     /// on, since a counter may not go back. GPM's counters are those of the instance that has it now.
-    fn integrate_instances(&mut self, frame: &Frame, tick: &Tick) -> u64 {
+    fn integrate_instances(&mut self, frame: &Frame, tick: &Tick, refused: &mut Vec<Rejection>) {
         if tick.before.is_none() {
             self.instances_since.clear();
         }
-        let (mut refused, mut last) = (0, None);
+        let mut last = None;
         for instance in &*frame.instances {
             let id = instance.identity.id.gpu_instance;
             // Compute instances of one GPU instance show the same.
@@ -202,12 +205,11 @@ impl Gpu {
             let readings = InstanceValue::ALL.iter().zip(&*instance.readings);
             for (place, (total, (value, reading))) in kept.iter_mut().zip(readings).enumerate() {
                 if value.is_ratio() {
-                    let count = value.counter().and_then(|counter| tick.count(&instance.counters, counter));
-                    refused += tick.grow(total, &mut since[place], count, tick.of_ratio(*reading));
+                    let count = tick.count(&instance.counters, value.counter());
+                    refused.extend(tick.grow(total, &mut since[place], count, tick.of_ratio(*reading)));
                 }
             }
         }
-        refused
     }
 }
 
@@ -225,11 +227,13 @@ impl Tick {
         Self { before: before.map(|before| before.begun.boottime), at: frame.begun.boottime, span }
     }
 
-    /// What a counter has reached, with the cycles that passed where it counts cycles.
-    fn count(&self, counters: &[Reading], counter: Counter) -> Option<Count> {
-        let read = |counter: Counter| counters.get(counter as usize).copied()?.ok();
+    /// What a counter has reached, with the cycles that passed where it counts cycles. Where there are no counters at
+    /// all the plan has no pair of samples for now.
+    fn count(&self, counters: &[Reading], counter: Option<Counter>) -> Result<Count, Absence> {
+        let counter = counter.ok_or(Absence::NotSupported)?;
+        let read = |counter: Counter| counters.get(counter as usize).copied().unwrap_or(Err(Absence::NotYet));
         let whole = if counter.is_of_time() { Some(read(Counter::Elapsed)?) } else { None };
-        Some(Count { at: self.at, value: read(counter)?, whole })
+        Ok(Count { at: self.at, value: read(counter)?, whole })
     }
 
     fn of_ratio(&self, ratio: Reading) -> Result<u64, Absence> {
@@ -254,12 +258,12 @@ impl Tick {
         &self,
         total: &mut Reading,
         since: &mut Since,
-        count: Option<Count>,
+        count: Result<Count, Absence>,
         rated: Result<u64, Absence>,
-    ) -> u64 {
+    ) -> Option<Rejection> {
         let growth = since.grow(count, self.before, rated);
         add_to(total, growth.by);
-        growth.refused.into()
+        growth.refused
     }
 }
 

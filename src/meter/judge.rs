@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use super::account::ENERGY;
 use super::{Gpu, Meter, Policy};
 use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
@@ -13,6 +14,7 @@ use crate::ledger::{Batch, Latched};
 use crate::model::frame::Tier;
 use crate::model::{
     Absence, GpuName, Latch, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Utc, Verdict, XidCount,
+    XidSource,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -59,7 +61,7 @@ struct Earlier {
 /// So many readings of the energy counter must agree that it has gone back while no agent looked.
 const AGREE: u32 = 3;
 
-/// XIDs of GPUs that have not said where they sit wait for it; more than these, or for longer, are given up.
+/// XIDs of GPUs of which it is not known yet where they sit wait for it; more than these, or for longer, are given up.
 const MOST_WAITING: usize = 256;
 const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(600);
 
@@ -68,6 +70,35 @@ const DECIDES: Nanoseconds = Nanoseconds::from_seconds(5);
 
 /// The points that tell a sign, with their tier.
 type Points = Vec<(PointId, Tier)>;
+
+/// XIDs told by a place at which no GPU is known.
+#[derive(Default)]
+pub(super) struct Unplaced {
+    told: Vec<XidCount>,
+    /// How many were given up, by who told of them.
+    given_up: BTreeMap<&'static str, u64>,
+}
+
+impl Unplaced {
+    /// Keeps an XID until its GPU is known, or gives it up.
+    fn keep(&mut self, told: XidCount, now: Stamp) {
+        if self.told.len() < MOST_WAITING && now.since(told.last) < PATIENCE {
+            self.told.push(told);
+            return;
+        }
+        let collector = match told.source {
+            XidSource::Events => "events",
+            XidSource::KernelLog => "kernel_log",
+        };
+        let count = self.given_up.entry(collector).or_default();
+        *count = count.saturating_add(told.count);
+    }
+
+    /// How many were given up, by the part of the agent that told of them.
+    pub(super) fn given_up(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.given_up.iter().map(|(collector, count)| (*collector, *count))
+    }
+}
 
 /// Every sign with its points.
 static PLACES: LazyLock<Vec<(Sign, Points)>> = LazyLock::new(|| {
@@ -85,10 +116,10 @@ static PLACES: LazyLock<Vec<(Sign, Points)>> = LazyLock::new(|| {
 impl Meter {
     /// Counts XIDs and takes in notices.
     pub(super) fn listen(&mut self, now: Stamp, xids: Vec<XidCount>, notices: Vec<NoticeCount>) {
-        let told = std::mem::take(&mut self.unplaced).into_iter().chain(xids);
+        let told = std::mem::take(&mut self.unplaced.told).into_iter().chain(xids);
+        let here = self.gpus.values().filter(|gpu| !gpu.place.is_elsewhere());
         let places: BTreeMap<PciAddress, Arc<str>> =
-            self.gpus.values().filter_map(|gpu| Some((gpu.place()?, Arc::clone(&gpu.id.uuid)))).collect();
-        let mut unplaced = Vec::new();
+            here.filter_map(|gpu| Some((gpu.place()?, Arc::clone(&gpu.id.uuid)))).collect();
         for told in told {
             let uuid = match &told.gpu {
                 GpuName::Uuid(uuid) => Some(uuid),
@@ -96,13 +127,9 @@ impl Meter {
             };
             match uuid.and_then(|uuid| self.gpus.get_mut(uuid)) {
                 Some(gpu) => gpu.hear(&told),
-                None if unplaced.len() < MOST_WAITING && now.since(told.last) < PATIENCE => {
-                    unplaced.push(told)
-                }
-                None => {}
+                None => self.unplaced.keep(told, now),
             }
         }
-        self.unplaced = unplaced;
         for told in notices {
             if let Some(gpu) = self.gpus.get_mut(&told.uuid) {
                 let count = gpu.bench.heard.notices.entry(told.notice).or_default();
@@ -136,8 +163,11 @@ impl Meter {
 }
 
 impl Gpu {
+    /// Where it sits, as it says itself, or else as it was found or stands in the inventory: a GPU that hangs before
+    /// its first frame is spoken of by its place all the same.
     fn place(&self) -> Option<PciAddress> {
-        PciAddress::parse(&self.frame.as_ref()?.identity.pci_bus_id)
+        let told = self.frame.as_ref().and_then(|frame| PciAddress::parse(&frame.identity.pci_bus_id));
+        told.or_else(|| PciAddress::parse(self.place.bus()))
     }
 
     fn hear(&mut self, told: &XidCount) {
@@ -296,7 +326,6 @@ impl Earlier {
 }
 
 fn energy(readings: &[Result<i64, Absence>]) -> Option<i64> {
-    const ENERGY: PointId = crate::catalogue::first_point("gpu_energy_joules_total");
     readings.get(ENERGY).copied()?.ok()
 }
 

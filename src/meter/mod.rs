@@ -26,22 +26,22 @@ pub use seal::unsupported;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::catalogue::{INTEGRALS, InstanceValue, Level, PointId, first_point};
+use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Rejection, Stamp, Utc, Whereabouts,
-    XidCount,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
 };
 use crate::nvml::InFlight;
 
 use account::Account;
 use accounts::Accounts;
 use budget::{Budget, Costs, OwnSeries};
-use judge::Bench;
+use integrate::GR_ENGINE;
+use judge::{Bench, Unplaced};
 use named::Named;
 use numbers::Order;
 use presence::Place;
@@ -134,8 +134,6 @@ pub struct Pulse {
     pub batch: Batch,
 }
 
-const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
-
 /// A GPU as the meter follows it.
 struct Gpu {
     id: GpuId,
@@ -190,8 +188,7 @@ pub struct Meter {
     holders: BTreeMap<HolderId, Holder>,
     /// Whom this process has introduced to the ledger.
     introduced: BTreeSet<HolderId>,
-    /// XIDs of GPUs that have not said where they sit.
-    unplaced: Vec<XidCount>,
+    unplaced: Unplaced,
     counters: Counters,
     budget: Budget,
     costs: Costs,
@@ -218,7 +215,7 @@ impl Meter {
             module: None,
             holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
-            unplaced: Vec::new(),
+            unplaced: Unplaced::default(),
             counters: Counters::default(),
             budget: Budget::default(),
             costs: Costs::at(policy.level),
@@ -328,7 +325,9 @@ impl Meter {
                 }
                 gpu.place.bring();
                 gpu.learn(&frame, self.policy.level);
-                self.counters.reject(Rejection::OutOfRange, gpu.integrate(&frame));
+                for rejection in gpu.integrate(&frame) {
+                    self.counters.reject(rejection, 1);
+                }
                 let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);
@@ -342,7 +341,7 @@ impl Meter {
             if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
             }
-            gpu.account.identify(identities, &gpu.id, &self.policy);
+            gpu.account.identify(identities, &gpu.id);
             gpu.close(at, &self.policy, &self.counters, batch);
             let (spans, energy_counter) = gpu.account.unsent();
             if !spans.is_empty() || energy_counter.is_some() {

@@ -14,7 +14,7 @@ use crate::holders::Identities;
 use crate::model::snapshot::{
     GpuState, HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry,
 };
-use crate::model::{Facts, GpuProcess, Holder, HolderId, HolderKind, HoldingSource};
+use crate::model::{GpuProcess, Holder, HolderId, HoldingSource};
 use crate::tenants::tenant;
 
 /// What the last pulse showed.
@@ -181,9 +181,14 @@ fn cut<'a>(processes: &mut Vec<&'a GpuProcess>, most: usize) -> Vec<&'a GpuProce
 
 fn process_entry(gpu: usize, row: Row, identities: &Identities) -> ProcessEntry {
     let Row::Process(pid, gpu_instance) = row else {
-        let none: Arc<str> = "".into();
-        let [gpu_instance, process, workload, tenant] = [(); 4].map(|()| Arc::clone(&none));
-        return ProcessEntry { gpu, gpu_instance, pid: "other".into(), process, workload, tenant };
+        return ProcessEntry {
+            gpu,
+            gpu_instance: Arc::default(),
+            pid: "other".into(),
+            process: Arc::default(),
+            workload: Arc::default(),
+            tenant: Arc::default(),
+        };
     };
     let identified = identities.get(pid);
     ProcessEntry {
@@ -202,7 +207,7 @@ fn holder(id: &HolderId, identities: &Identities) -> Holder {
         match id.as_str().split_once(':') {
             Some(("unit", unit)) => Holder::unit(unit, None, None),
             Some(("user", user)) => Holder::user(user, None),
-            _ => Holder { id: id.clone(), kind: HolderKind::Remainder, facts: Facts::default() },
+            _ => Holder::remainder(id.clone()),
         }
     })
 }

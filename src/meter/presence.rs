@@ -56,6 +56,11 @@ impl Place {
         self.forgotten = known.whereabouts == Whereabouts::Forgotten;
     }
 
+    /// Its PCI address, "" where it is not known.
+    pub(super) fn bus(&self) -> &str {
+        &self.bus
+    }
+
     /// Whether the driver counts it and has not lost it.
     pub(super) const fn is_there(&self) -> bool {
         self.seen && matches!(self.whereabouts, Whereabouts::Present)

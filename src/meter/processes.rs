@@ -5,16 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use super::integrate::WHOLE;
+use super::seal::whole;
 use crate::model::snapshot::ProcessState;
 use crate::model::{Absence, Bytes, Frame, GpuProcess, ProcessSample, Reading};
 
 /// Engines that samples tell of, in the catalogue's order of process values after memory.
 const ENGINES: usize = 4;
 
-/// All of a GPU's time, in billionths.
-const WHOLE: i64 = 1_000_000_000;
-
-/// One percent of it.
+/// One percent of a GPU's time, in billionths.
 const PERCENT: u128 = 10_000_000;
 
 /// How busy each process kept each engine since the last look.
@@ -66,25 +65,21 @@ impl Busy {
         state(Ok(whole(memory)), engines)
     }
 
-    fn shares(&self, pid: u32) -> [Option<i64>; ENGINES] {
+    fn shares(&self, pid: u32) -> [Option<u64>; ENGINES] {
         self.0.get(&pid).copied().unwrap_or_default().map(Mean::share)
     }
 }
 
 impl Mean {
     /// In billionths.
-    fn share(self) -> Option<i64> {
-        i64::try_from((self.worked * PERCENT).checked_div(self.covered)?).ok()
+    fn share(self) -> Option<u64> {
+        u64::try_from((self.worked * PERCENT).checked_div(self.covered)?).ok()
     }
 }
 
-fn state(memory: Reading, engines: [Option<i64>; ENGINES]) -> ProcessState {
-    let [sm, traffic, encoder, decoder] = engines.map(|share| share.ok_or(Absence::NotYet));
+fn state(memory: Reading, engines: [Option<u64>; ENGINES]) -> ProcessState {
+    let [sm, traffic, encoder, decoder] = engines.map(|share| share.map(whole).ok_or(Absence::NotYet));
     ProcessState { values: [memory, sm, traffic, encoder, decoder] }
-}
-
-fn whole(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -122,6 +117,6 @@ mod tests {
         let busy = Busy::told(samples.iter());
         let rest = [process(1), process(2), process(3)];
         let of = busy.all(&rest.iter().collect::<Vec<_>>());
-        assert_eq!(of.values, [Ok(21), Ok(WHOLE), Ok(100_000_000), Ok(200_000_000), Ok(0)]);
+        assert_eq!(of.values, [Ok(21), Ok(whole(WHOLE)), Ok(100_000_000), Ok(200_000_000), Ok(0)]);
     }
 }

@@ -130,6 +130,10 @@ impl Meter {
         for (family, count) in self.budget.dropped() {
             own.add("gpumeter_series_dropped_total", vec![("family", family.into())], whole(count));
         }
+        for (collector, count) in self.unplaced.given_up() {
+            let labels = vec![("collector", collector.into()), ("reason", "unknown_gpu".into())];
+            own.add("gpumeter_collector_errors_total", labels, whole(count));
+        }
         for (gpu, state) in gpus.iter().zip(states) {
             gpu_numbers(&mut own, gpu, state, self.policy.level);
         }
@@ -172,7 +176,8 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
     }
 }
 
-fn whole(value: u64) -> i64 {
+/// As the integer of a series.
+pub(super) fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 

@@ -86,34 +86,94 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Acknowledged, Counter};
-    use crate::meter::accounts::Accounts;
-    use crate::model::{HolderId, Nanoseconds, Parts};
+    use crate::catalogue::{AccountValue, Level};
+    use crate::ledger::{Acknowledged, Cost, Counter};
+    use crate::meter::Policy;
+    use crate::meter::account::Account;
+    use crate::meter::budget::Budget;
+    use crate::model::snapshot::PriceEntry;
+    use crate::model::{GpuId, Holder, Money, Nanoseconds, Parts};
+
+    const WIDE: usize = 1_000;
+    const GPUS: [&str; 2] = ["GPU-0", "GPU-1"];
+
+    fn at(second: u64) -> Stamp {
+        let time = Nanoseconds::from_seconds(second);
+        Stamp { boottime: time, utc: Utc(time.0) }
+    }
+
+    /// A meter of two GPUs, on each of which alice held for 5 euros; from 1000 s on the price is in dollars, of which
+    /// it were 7.
+    fn meter() -> Meter {
+        let price = |currency: &str| {
+            Some(PriceEntry { currency: currency.into(), class: "spot".into(), nano_per_gpu_hour: 1 })
+        };
+        let policy = Policy {
+            level: Level::Full,
+            intervals: [Nanoseconds::SECOND; 3],
+            standing: Vec::new(),
+            presence: false,
+            birth_delay: Nanoseconds(0),
+            processes: 1,
+            series: WIDE,
+            prices: vec![(Utc(0), price("EUR")), (at(1_000).utc, price("USD"))],
+        };
+        let mut meter = Meter::new(Arc::new(policy), at(900), None);
+        let alice = Holder::user("alice", None);
+        for (index, uuid) in (0..).zip(GPUS) {
+            let gpu = Gpu::new(
+                GpuId { index, uuid: uuid.into() },
+                Account::begin(at(900).utc),
+                (at(900).utc, Level::Full),
+            );
+            meter.gpus.insert(uuid.into(), gpu);
+            let tariff = |currency: &str| Tariff { currency: currency.into(), class: "spot".into() };
+            let costs = [("EUR", 5), ("USD", 7)]
+                .map(|(currency, held)| (tariff(currency), Cost { held: Money(held), ..Cost::default() }));
+            let parts = Parts { waste: 1, ..Parts::default() };
+            let counter = Counter { parts, costs: costs.into(), ..Counter::default() };
+            let counters = BTreeMap::from([((uuid.into(), alice.id.clone()), counter)]);
+            let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
+            meter.accounts.acknowledge(&acknowledged, at(900).utc);
+        }
+        meter.holders.insert(alice.id.clone(), alice);
+        meter
+    }
+
+    /// Tenant, place of the GPU, and cost of what was held.
+    fn rows(shown: &Shown) -> Vec<(&str, usize, Option<i128>)> {
+        const COST: AccountValue = AccountValue::HeldCost;
+        let place = AccountValue::ALL.iter().position(|value| *value == COST).unwrap_or_default();
+        let rows = shown.entries.iter().zip(&*shown.states);
+        rows.map(|(entry, state)| (&*entry.tenant, entry.gpu, state.values[place])).collect()
+    }
 
     #[test]
-    fn what_is_shown_is_as_if_it_were_added_up_in_every_second() {
-        const DELAY: Nanoseconds = Nanoseconds::from_seconds(60);
-        let at = |second| Utc(0).plus(Nanoseconds::from_seconds(second));
-        let mut accounts = Accounts::default();
-        for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
-            let parts = Parts { waste: born, ..Parts::default() };
-            let counter = Counter { born: at(born), parts, ..Counter::default() };
-            let counters = BTreeMap::from([(("GPU-0".into(), HolderId::new(user)), counter)]);
-            accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
-        }
-        let added_up = |now: Utc| -> Vec<_> {
-            let accounts = accounts.by_tenant(&BTreeMap::new(), (now, DELAY), None);
-            accounts.into_iter().map(|account| (account.tenant, account.state.values)).collect()
+    fn what_is_shown_stands_until_the_room_the_price_or_the_gpus_are_others() {
+        let meter = meter();
+        let both: Vec<&Gpu> = meter.gpus.values().collect();
+        let turned: Vec<&Gpu> = both.iter().copied().rev().collect();
+        let narrow = (1..).find(|limit| Budget::default().purse(*limit, 0).room(&meter.costs.account) == 1);
+        let show = |shown: Shown, second, gpus: &[&Gpu], room| {
+            let shown = meter.shown(Some(shown), (at(second), gpus), &mut Budget::default().purse(room, 0));
+            (Arc::clone(&shown.entries), shown)
         };
-        let (mut until, mut shown, mut changes) = (at(0), Vec::new(), Vec::new());
-        for second in 130..800 {
-            let now = at(second);
-            if now >= until {
-                changes.push(second);
-                (until, shown) = (accounts.change_after(now, DELAY), added_up(now));
-            }
-            assert_eq!(shown, added_up(now), "{second}");
-        }
-        assert_eq!(changes, [130, 160, 190, 700, 730]);
+        let first = meter.shown(None, (at(900), &both), &mut Budget::default().purse(WIDE, 0));
+        assert_eq!(rows(&first), [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
+        let made = Arc::clone(&first.entries);
+        let (entries, shown) = show(first, 901, &both, WIDE);
+        assert!(Arc::ptr_eq(&entries, &made), "nothing is another");
+        let (_, shown) = show(shown, 902, &both, narrow.unwrap_or_default());
+        assert_eq!(rows(&shown), [("alice", 0, Some(5))], "there is room for one");
+        let (_, shown) = show(shown, 903, &both, WIDE);
+        assert_eq!(rows(&shown), [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
+        let (_, shown) = show(shown, 1_000, &both, WIDE);
+        assert_eq!(rows(&shown), [("alice", 0, Some(7)), ("alice", 1, Some(7))], "dollars");
+        let (_, shown) = show(shown, 1_001, &turned, WIDE);
+        assert_eq!(rows(&shown), [("alice", 1, Some(7)), ("alice", 0, Some(7))], "the places are others");
+        let (_, shown) = show(shown, 1_002, &turned[..1], WIDE);
+        assert_eq!(rows(&shown), [("alice", 0, Some(7))], "one GPU is forgotten");
+        let (_, shown) = show(shown, 1_500, &turned[..1], WIDE);
+        assert_eq!(rows(&shown), [], "alice left ten minutes ago");
     }
 }

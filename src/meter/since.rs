@@ -2,11 +2,14 @@
 //!
 //! In go, at every tick, what the counter had reached and what the rate makes of the tick; out comes what the total
 //! grew by. Between two readings of the counter nothing is lost, however many ticks lie between them: what the rate
-//! told meanwhile was only lent, and is taken back. What exactly a board counts stands nowhere, so until a counter has
-//! once agreed with its rate while something happened, a difference that does not agree is not believed. It does not
-//! know where either comes from.
+//! told meanwhile was only lent, and is taken back. Bytes are exact that way. Of cycles the share that was active is,
+//! and the time that this makes of the gap as far as the clock that counts them stood still: what ran while it was
+//! fast weighs more than what ran while it was slow. What exactly a board counts stands nowhere, so until a counter has
+//! once agreed with its rate while something happened, a difference that does not agree is not believed. While a
+//! counter is not asked for, as at a level that does not show it, its total rests, and so does what it counts.
+//! It does not know where either comes from.
 
-use crate::model::{Absence, Nanoseconds};
+use crate::model::{Absence, Nanoseconds, Rejection};
 
 /// What a counter has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +44,13 @@ const MOST_BYTES: u128 = 1 << 40;
 const PROOF: u64 = 20;
 const PROOF_BYTES: u64 = 64 << 20;
 
-/// What a total grew by, and whether an answer was dropped.
+/// What a total grew by, and the answer that was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Growth {
     /// In the total's unit; absent where neither told anything.
     pub(super) by: Result<u64, Absence>,
-    /// Whether the counter's difference could not be true.
-    pub(super) refused: bool,
+    /// Why the counter's difference could not be true, where that was so.
+    pub(super) refused: Option<Rejection>,
 }
 
 impl Since {
@@ -57,22 +60,30 @@ impl Since {
     }
 
     /// Takes a tick that began at `before`: what the counter had reached at its end, if it told, and what the rate
-    /// makes of it.
+    /// makes of it. A counter that is absent for good goes on from where it is found another time.
     pub(super) fn grow(
         &mut self,
-        now: Option<Count>,
+        now: Result<Count, Absence>,
         before: Option<Nanoseconds>,
         rated: Result<u64, Absence>,
     ) -> Growth {
-        let Some(now) = now.filter(|_| self.doubts < MOST_DOUBTS) else { return self.lend(rated) };
+        if now.is_err_and(Absence::is_permanent) {
+            self.rest();
+        }
+        let Some(now) = now.ok().filter(|_| self.doubts < MOST_DOUBTS) else { return self.lend(rated) };
         let Some(last) = self.last else { return self.begin(now, rated) };
-        let Some(grown) = between(last, now) else { return self.doubt(now, rated) };
-        let Some(grown) = grown else { return self.lend(rated) };
+        let grown = match between(last, now) {
+            Ok(Some(grown)) => grown,
+            Ok(None) => return self.lend(rated),
+            Err(rejection) => return self.doubt(rejection, now, rated),
+        };
         if !self.proven {
             let span = Nanoseconds(now.at.0.saturating_sub(last.at.0));
             let alone = before == Some(last.at) && self.lent == 0;
             match rated {
-                Ok(told) if alone && !agree(grown, told, span, now) => return self.doubt(now, rated),
+                Ok(told) if alone && !agree(grown, told, span, now) => {
+                    return self.doubt(Rejection::OutOfRange, now, rated);
+                }
                 Ok(told) if alone => self.proven = is_proof(told, span, now),
                 // Nothing to compare with, for good: then there is nothing better, either.
                 Err(absence) if absence.is_permanent() => {}
@@ -82,13 +93,18 @@ impl Since {
         }
         let by = grown.saturating_sub(self.lent);
         *self = Self { last: Some(now), lent: self.lent.saturating_sub(grown), doubts: 0, ..*self };
-        Growth { by: Ok(by), refused: false }
+        Growth { by: Ok(by), refused: None }
+    }
+
+    /// Nobody asks for the counter: what it counts from here on belongs to no total.
+    fn rest(&mut self) {
+        (self.last, self.lent) = (None, 0);
     }
 
     /// The counter did not tell: the rate is lent until it does.
     fn lend(&mut self, rated: Result<u64, Absence>) -> Growth {
         self.lent = self.lent.saturating_add(rated.unwrap_or(0));
-        Growth { by: rated, refused: false }
+        Growth { by: rated, refused: None }
     }
 
     /// The counter goes on from here; the tick is the rate's.
@@ -97,38 +113,40 @@ impl Since {
         // A total is born with its counter.
         Growth {
             by: rated.or_else(|absence| if absence.is_permanent() { Ok(0) } else { Err(absence) }),
-            refused: false,
+            refused: None,
         }
     }
 
-    fn doubt(&mut self, now: Count, rated: Result<u64, Absence>) -> Growth {
+    fn doubt(&mut self, rejection: Rejection, now: Count, rated: Result<u64, Absence>) -> Growth {
         self.doubts += 1;
         self.proven = false;
-        Growth { refused: true, ..self.begin(now, rated) }
+        Growth { refused: Some(rejection), ..self.begin(now, rated) }
     }
 }
 
-/// What a total grew by between two readings: none of it where no cycle has passed. None where that cannot be.
-#[expect(clippy::option_option, reason = "a difference that cannot be, and one that is not there yet")]
-fn between(last: Count, now: Count) -> Option<Option<u64>> {
+/// What a total grew by between two readings; none where no cycle has passed.
+fn between(last: Count, now: Count) -> Result<Option<u64>, Rejection> {
+    let difference = |before: i64, after: i64| {
+        u128::try_from(i128::from(after) - i128::from(before)).map_err(|_| Rejection::CounterBack)
+    };
     let span = u128::from(now.at.0.saturating_sub(last.at.0));
-    let grown = u128::try_from(now.value.checked_sub(last.value)?).ok()?;
+    let grown = difference(last.value, now.value)?;
     let amount = match (last.whole, now.whole) {
         (Some(before), Some(after)) => {
-            let passed = u128::try_from(after.checked_sub(before)?).ok()?;
+            let passed = difference(before, after)?;
             // The registers are not read at one moment: up to 2 % above is the whole.
             if grown > passed + passed / 50 {
-                return None;
+                return Err(Rejection::OutOfRange);
             }
             if passed == 0 {
-                return Some(None);
+                return Ok(None);
             }
             grown.min(passed) * span / passed
         }
-        _ if grown > MOST_BYTES * (span / SECOND + 1) => return None,
+        _ if grown > MOST_BYTES * (span / SECOND + 1) => return Err(Rejection::OutOfRange),
         _ => grown,
     };
-    Some(u64::try_from(amount).ok())
+    Ok(u64::try_from(amount).ok())
 }
 
 const SECOND: u128 = Nanoseconds::SECOND.0 as u128;
@@ -177,11 +195,15 @@ mod tests {
         }
 
         fn tick(&mut self, count: Option<Count>, rated: Result<u64, Absence>) {
+            self.tick_of(count.ok_or(Absence::Failed), rated);
+        }
+
+        fn tick_of(&mut self, count: Result<Count, Absence>, rated: Result<u64, Absence>) {
             let before = self.before.replace(self.second);
             let before = before.map(|second| Nanoseconds(second * SECOND));
             let growth = self.since.grow(count, before, rated);
             self.total += growth.by.unwrap_or(0);
-            self.refused += u32::from(growth.refused);
+            self.refused += u32::from(growth.refused.is_some());
         }
     }
 
@@ -277,13 +299,29 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_nobody_asked_for_goes_on_from_where_it_is_found_and_stays_believed() {
+        let mut world = World::default();
+        world.second(50, true, true);
+        world.second(50, true, true);
+        for _ in 0..60 {
+            world.second += 1;
+            world.active += 2_000_000_000;
+            world.tick_of(Err(Absence::NotSupported), Err(Absence::NotSupported));
+        }
+        let before = world.total;
+        world.second(50, true, false);
+        world.second(50, true, false);
+        assert_eq!(world.total - before, SECOND / 2, "the tick between the two");
+    }
+
+    #[test]
     fn a_clock_that_stands_still_tells_nothing() {
         let mut since = Since::default();
         let count = |second: u64| Count { at: Nanoseconds(second * SECOND), value: 7, whole: Some(9) };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
-        since.grow(Some(count(1)), None, Ok(0));
-        let growth = since.grow(Some(count(2)), before(1), Ok(5));
-        assert_eq!(growth, Growth { by: Ok(5), refused: false });
+        since.grow(Ok(count(1)), None, Ok(0));
+        let growth = since.grow(Ok(count(2)), before(1), Ok(5));
+        assert_eq!(growth, Growth { by: Ok(5), refused: None });
     }
 
     #[test]
@@ -292,12 +330,13 @@ mod tests {
         let count = |second: u64, value| Count { at: Nanoseconds(second * SECOND), value, whole: None };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
         let gib = 1_u64 << 30;
-        assert_eq!(since.grow(Some(count(1, 5)), None, Ok(0)).by, Ok(0));
-        assert_eq!(since.grow(Some(count(2, 5 + (1 << 30))), before(1), Ok(gib)).by, Ok(gib));
+        assert_eq!(since.grow(Ok(count(1, 5)), None, Ok(0)).by, Ok(0));
+        assert_eq!(since.grow(Ok(count(2, 5 + (1 << 30))), before(1), Ok(gib)).by, Ok(gib));
         // Three seconds later, of which nothing was told.
-        assert_eq!(since.grow(None, before(2), Err(Absence::Failed)).by, Err(Absence::Failed));
-        assert_eq!(since.grow(Some(count(5, 5 + (4 << 30))), before(4), Ok(gib)).by, Ok(3 * gib));
-        let growth = since.grow(Some(count(6, i64::MAX)), before(5), Ok(gib));
-        assert_eq!(growth, Growth { by: Ok(gib), refused: true });
+        let failed = Err(Absence::Failed);
+        assert_eq!(since.grow(failed, before(2), Err(Absence::Failed)).by, Err(Absence::Failed));
+        assert_eq!(since.grow(Ok(count(5, 5 + (4 << 30))), before(4), Ok(gib)).by, Ok(3 * gib));
+        let growth = since.grow(Ok(count(6, i64::MAX)), before(5), Ok(gib));
+        assert_eq!(growth, Growth { by: Ok(gib), refused: Some(Rejection::OutOfRange) });
     }
 }

@@ -73,7 +73,7 @@ pub enum Grade {
     /// By each process's own utilization, or one user took all.
     #[default]
     Measured,
-    /// By the weights of other ticks or windows, or accounting records.
+    /// By the weights of other ticks or windows.
     SplitByActivity,
     /// Along what each holds.
     SplitByHolding,

@@ -56,6 +56,9 @@ pub struct Frame {
     pub processes: Result<Arc<[GpuProcess]>, Absence>,
     /// When that list was taken: not every tick asks for it. None before the first one.
     pub listed: Option<Stamp>,
+    /// Whether it is known of this tick that nobody is there: the list that names nobody is of now, or memory has not
+    /// moved since it was taken.
+    pub deserted: bool,
     /// Utilization samples per process that are new since the last frame; empty when nothing ran.
     pub samples: Result<Vec<ProcessSample>, Absence>,
     /// How many times longer than configured the lane waits, so that it stays within its share of driver time.

@@ -95,8 +95,8 @@ pub struct Holder {
 
 impl Holder {
     /// The holder of a reserved remainder.
-    pub fn remainder(id: &'static str) -> Self {
-        Self { id: HolderId::new(id), kind: HolderKind::Remainder, facts: Facts::default() }
+    pub fn remainder(id: HolderId) -> Self {
+        Self { id, kind: HolderKind::Remainder, facts: Facts::default() }
     }
 
     /// A Unix user.

@@ -13,7 +13,7 @@ use super::quirks::{Appearance, Haunting, is_ghost};
 use super::readings::Readings;
 use super::samples::{Drained, Ring};
 use crate::catalogue::{CallValue, PointId, first_point};
-use crate::model::{Absence, Reading, Rejection, Sampled};
+use crate::model::{Absence, Nanoseconds, Reading, Rejection, Sampled};
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const GPU_UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -62,11 +62,15 @@ impl Activity {
     fn read_ring(&mut self, door: &mut Door, plan: &Plan, readings: &mut Readings, medium: bool) {
         let drained = self.ring.drain(door, plan.device);
         // Memory activity comes with the plain call alone.
-        if medium || !matches!(drained, Ok(Drained::Samples { .. })) {
+        if medium || !matches!(drained, Ok(Drained::Samples { rest: Nanoseconds(0), .. })) {
             self.read_plain(door, plan, readings);
         }
+        let plain = readings.get(GPU_UTILIZATION).ok().and_then(|ratio| u64::try_from(ratio).ok());
         match drained {
-            Ok(Drained::Samples { last, mean }) => {
+            Ok(Drained::Samples { mean, rest, .. }) if rest.0 > 0 && plain == Some(0) => {
+                self.sampled = Some(self.ring.ended(mean, rest));
+            }
+            Ok(Drained::Samples { last, mean, .. }) => {
                 self.sampled = Some(mean);
                 self.plain = true;
                 for ask in plan.utilization.iter().filter(|ask| ask.from == CallValue::UtilizationGpu) {
@@ -75,7 +79,6 @@ impl Activity {
             }
             Ok(Drained::Nothing) => {
                 let now = door.clock().now().boottime;
-                let plain = readings.get(GPU_UTILIZATION).ok().and_then(|ratio| u64::try_from(ratio).ok());
                 self.sampled = plain.and_then(|ratio| self.ring.when_empty(ratio, now));
             }
             Err(_) => {}

@@ -354,7 +354,7 @@ impl Lane {
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
         let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
-        Present { samples, lists, fast }
+        Present { samples, deserted, lists, fast }
     }
 
     /// Memory in use, of the GPU or of each instance, as the medium tier has just read it.
@@ -420,6 +420,7 @@ impl Lane {
             sampled: self.activity.sampled(),
             processes,
             listed,
+            deserted: present.deserted,
             samples: present.samples,
             stretch,
             rejected: self.door.take_rejected(),
@@ -431,6 +432,8 @@ impl Lane {
 /// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
 struct Present {
     samples: Result<Vec<ProcessSample>, Absence>,
+    /// Whether it is known of this tick that nobody was.
+    deserted: bool,
     lists: Nanoseconds,
     fast: Nanoseconds,
 }

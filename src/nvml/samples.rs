@@ -2,8 +2,8 @@
 //! one, where a single utilization window covers its last sixth of a second.
 //!
 //! In go the ring's samples since the last one seen, out comes the mean share of time busy. Stamps are compared
-//! with one another only: they may stand in the driver's own clock. An empty ring is no answer: idle boards
-//! stop filling theirs, so whoever asks must ask the plain utilization, too.
+//! with one another only: they may stand in the driver's own clock. An empty ring is no answer, nor is one that ends
+//! before the tick does: idle boards stop filling theirs, so whoever asks must ask the plain utilization, too.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -40,6 +40,8 @@ pub(super) struct Ring {
     /// The newest sample and when it came.
     newest: Option<(Window, Nanoseconds)>,
     drained: Option<Nanoseconds>,
+    /// Whether the time up to there was told as idle, though no sample of the ring speaks of it.
+    told: bool,
     empty: u32,
     refused: Option<Absence>,
 }
@@ -57,8 +59,9 @@ struct Window {
 /// What a look into the ring brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
-    /// Percent of the last window, and the mean since the look before.
-    Samples { last: u32, mean: Sampled },
+    /// Percent of the last window, the mean since the look before, and the time since of which the ring says nothing
+    /// though a window would have been over.
+    Samples { last: u32, mean: Sampled, rest: Nanoseconds },
     /// Nothing new.
     Nothing,
 }
@@ -71,6 +74,7 @@ impl Ring {
             spacing: None,
             newest: None,
             drained: None,
+            told: false,
             empty: 0,
             refused: None,
         }
@@ -126,17 +130,31 @@ impl Ring {
     }
 
     fn take(&mut self, windows: Vec<Window>, now: Nanoseconds) -> Drained {
-        let since = self.last_seen;
         let Some(newest) = windows.last().copied() else { return Drained::Nothing };
+        let reach = Nanoseconds(now.0.saturating_sub(self.drained.map_or(now.0, |drained| drained.0)));
+        // Time that was told as idle is told: what the ring says now is of the time since. Only then, since two
+        // stamps of ordinary ticks lie a little further apart or closer than the ticks.
+        let told = std::mem::take(&mut self.told).then(|| newest.stamp.saturating_sub(reach.0 / 1_000));
+        let since = self.last_seen.map(|seen| seen.max(told.unwrap_or(0)));
         self.spacing = spacing(&windows).or(self.spacing);
         (self.last_seen, self.newest) = (Some(newest.stamp), Some((newest, now)));
-        let reach = Nanoseconds(now.0.saturating_sub(self.drained.map_or(now.0, |drained| drained.0)));
         (self.empty, self.drained) = (0, Some(now));
         // What stood in the ring before the first look belongs to no tick.
         let mean = since.map_or_else(|| stands(newest), |since| mean(&windows, since, self.spacing));
         // No stamp reaches further back than the time that went by here.
         let mean = Sampled { covered: mean.covered.min(reach), ..mean };
-        Drained::Samples { last: newest.percent, mean }
+        let rest = Nanoseconds(reach.0 - mean.covered.0);
+        let window = self.spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW) * 1_000;
+        let is_over = since.is_some() && rest.0 > window + window / 4;
+        Drained::Samples { last: newest.percent, mean, rest: if is_over { rest } else { Nanoseconds(0) } }
+    }
+
+    /// What a tick was at whose end the ring said nothing and the plain utilization is 0: the GPU was idle by then.
+    pub(super) fn ended(&mut self, mean: Sampled, rest: Nanoseconds) -> Sampled {
+        self.told = true;
+        let whole = mean.covered + rest;
+        let busy = u128::from(mean.ratio) * u128::from(mean.covered.0) / u128::from(whole.0.max(1));
+        Sampled { ratio: u64::try_from(busy).unwrap_or(mean.ratio), covered: whole }
     }
 
     /// What an empty ring means, once the plain utilization is known, in billionths: idle where that is 0, else
@@ -144,7 +162,7 @@ impl Ring {
     pub(super) fn when_empty(&mut self, utilization: u64, now: Nanoseconds) -> Option<Sampled> {
         let since = self.drained.unwrap_or(now);
         if utilization == 0 {
-            (self.drained, self.empty) = (Some(now), 0);
+            (self.drained, self.told, self.empty) = (Some(now), true, 0);
             return Some(Sampled { ratio: 0, covered: Nanoseconds(now.0.saturating_sub(since.0)) });
         }
         let (newest, at) = self.newest?;
@@ -202,13 +220,13 @@ fn spacing(windows: &[Window]) -> Option<u64> {
     gaps.filter(|gap| *gap >= SHORTEST_WINDOW).min()
 }
 
-/// Busy time over all the time since the last look. A sample covers the ring's spacing before it; a longer gap
-/// is a time in which the ring had nothing to tell, as on an idle board.
+/// Busy time over all the time since then. A sample covers the ring's spacing before it; a longer gap is a time in
+/// which the ring had nothing to tell, as on an idle board. What came before is of a time that is told.
 fn mean(windows: &[Window], since: u64, spacing: Option<u64>) -> Sampled {
     let longest = spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW);
     let mut before = since;
     let mut busy: u128 = 0;
-    for window in windows {
+    for window in windows.iter().filter(|window| window.stamp > since) {
         // A hair of jitter between two stamps is no gap.
         let gap = window.stamp - before;
         let covered = if gap <= longest + longest / 4 { gap } else { longest };
@@ -295,6 +313,63 @@ mod tests {
     }
 
     #[test]
+    fn what_was_told_as_idle_takes_nothing_from_the_work_after_it() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        ring.take(windows(&[(12_000_000, 100)], 0), second(12));
+        for tick in 13..=30 {
+            assert!(ring.when_empty(0, second(tick)).is_some());
+        }
+        // The first of these came too late for the tick before, of which it is told that it was idle.
+        let burst: Vec<_> = (0..=6).map(|n| (29_950_000 + n * SIXTH, if n == 0 { 9 } else { 100 })).collect();
+        let all = Sampled { ratio: 1_000_000_000, covered: second(1) };
+        let told = |drained| match drained {
+            Drained::Samples { mean, rest, .. } => {
+                assert_eq!(rest, Nanoseconds(0));
+                mean
+            }
+            Drained::Nothing => panic!("there are samples"),
+        };
+        let mean = told(ring.take(windows(&burst, 12_000_000), second(31)));
+        assert_eq!((mean.ratio / 10_000_000, mean.covered), (100, all.covered));
+        // Of a tick that half a burst fills, half is told; and the next tick goes on from what was seen.
+        let seen = burst[6].0;
+        assert!(ring.when_empty(0, second(40)).is_some());
+        let half: Vec<_> = (1..=3).map(|n| (40_500_000 + n * SIXTH, 100)).collect();
+        let mean = told(ring.take(windows(&half, seen), second(41)));
+        assert_eq!((mean.ratio / 10_000_000, mean.covered), (50, all.covered));
+        let next: Vec<_> = (4..=9).map(|n| (40_500_000 + n * SIXTH, 100)).collect();
+        let mean = told(ring.take(windows(&next, half[2].0), Nanoseconds(second(42).0 - 5_000_000)));
+        assert_eq!(mean.ratio, all.ratio, "a stamp's jitter cuts no window");
+    }
+
+    #[test]
+    fn a_ring_that_ends_before_the_tick_leaves_a_rest_which_is_idle_if_utilization_says_so() {
+        let second = Nanoseconds::from_seconds;
+        let mut ring = Ring::new();
+        ring.take(windows(&[(9_800_000, 100), (10_000_000, 100)], 0), second(10));
+        let half = windows(&[(10_200_000, 100), (10_400_000, 100)], 10_000_000);
+        let Drained::Samples { mean, rest, .. } = ring.take(half, second(11)) else {
+            panic!("there are samples")
+        };
+        assert_eq!((mean.covered.0, rest.0), (400_000_000, 600_000_000));
+        let told = ring.ended(mean, rest);
+        assert_eq!(told, Sampled { ratio: 400_000_000, covered: second(1) });
+        // The rest is told: work that begins thereafter does not share it.
+        let next: Vec<_> = (1..=5).map(|n| (11_000_000 + n * 200_000, 100)).collect();
+        let Drained::Samples { mean, rest, .. } = ring.take(windows(&next, 10_400_000), second(12)) else {
+            panic!("there are samples")
+        };
+        assert_eq!((mean.ratio, mean.covered, rest.0), (1_000_000_000, second(1), 0));
+        // A window that is not over yet is no rest.
+        let late: Vec<_> = (6..=9).map(|n| (11_000_000 + n * 200_000, 100)).collect();
+        let Drained::Samples { rest, .. } = ring.take(windows(&late, 12_000_000), second(13)) else {
+            panic!("there are samples")
+        };
+        assert_eq!(rest.0, 0);
+    }
+
+    #[test]
     fn a_ring_whose_clock_was_set_back_is_read_from_its_beginning() {
         let second = Nanoseconds::from_seconds;
         let mut ring = Ring::new();
@@ -306,7 +381,11 @@ mod tests {
         let first = ring.take(windows(&[(5_000_000, 60)], 0), second(13));
         assert_eq!(
             first,
-            Drained::Samples { last: 60, mean: stands(Window { stamp: 5_000_000, percent: 60 }) }
+            Drained::Samples {
+                last: 60,
+                mean: stands(Window { stamp: 5_000_000, percent: 60 }),
+                rest: Nanoseconds(0),
+            }
         );
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     fn without_rules_a_unit_and_a_user_are_their_own_tenants() {
         assert_eq!(&*tenant(&Holder::unit("train.service", Some("alice"), Some(1000))), "train.service");
         assert_eq!(&*tenant(&Holder::user("alice", Some(1000))), "alice");
-        assert_eq!(&*tenant(&Holder::remainder(HolderId::SYSTEM)), "__system__");
+        assert_eq!(&*tenant(&Holder::remainder(HolderId::new(HolderId::SYSTEM))), "__system__");
     }
 
     #[test]

@@ -40,6 +40,43 @@ fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
 }
 
 #[test]
+fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
+                {"from": 30, "to": 32, "demand": 1.0}]}]}"#,
+        false,
+    );
+    world.tick();
+    let frames = world.run(39);
+    // Every frame is a second's: what the account books is the sum of these ratios.
+    let told = |frames: &[Frame]| -> u64 {
+        frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum()
+    };
+    let (first, second) = frames.split_at(14);
+    println!("{} and {} of 1000 and 2000 ms", told(first), told(second));
+    assert!((900..=1_100).contains(&told(first)), "{}", told(first));
+    assert!((1_800..=2_100).contains(&told(second)), "{}", told(second));
+}
+
+#[test]
+fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends_with_it() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
+                {"from": 20, "to": 22.5, "demand": 1.0}, {"from": 23.5, "to": 24, "demand": 1.0},
+                {"from": 40.5, "to": 41.25, "demand": 1.0}]}]}"#,
+        false,
+    );
+    world.tick();
+    world.tick();
+    let frames = world.run(40);
+    let told: u64 = frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum();
+    println!("{told} of 3750 ms");
+    assert!((3_500..=4_000).contains(&told), "{told}");
+}
+
+#[test]
 fn the_ring_replaces_the_plain_call() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [

@@ -83,6 +83,7 @@ impl Device {
             samples: Ok(Vec::new()),
             sampled: None,
             listed: None,
+            deserted: true,
             stretch: Stretch::default(),
             rejected: Vec::new(),
             calls: Vec::new(),
@@ -220,11 +221,19 @@ struct Multiprocessors {
     elapsed: i64,
     active: i64,
     of_instance: bool,
+    /// Why nothing is told where it is not.
+    absence: Absence,
 }
 
 impl Multiprocessors {
     fn new(of_instance: bool) -> Self {
-        Self { device: Device::new(Via::Gpm), elapsed: 70 * CYCLES, active: 9 * CYCLES, of_instance }
+        Self {
+            device: Device::new(Via::Gpm),
+            elapsed: 70 * CYCLES,
+            active: 9 * CYCLES,
+            of_instance,
+            absence: Absence::Failed,
+        }
     }
 
     /// So many seconds in which so many percent were active, and then a frame that tells it, or nothing.
@@ -232,7 +241,8 @@ impl Multiprocessors {
         self.elapsed += i64::try_from(seconds).unwrap() * CYCLES;
         self.active += i64::try_from(seconds).unwrap() * CYCLES / 100 * percent;
         let counters = &mut self.device.counters[usize::from(self.of_instance)];
-        let tell = |value| if told { Ok(value) } else { Err(Absence::Failed) };
+        let absence = self.absence;
+        let tell = |value| if told { Ok(value) } else { Err(absence) };
         (counters[ELAPSED], counters[ACTIVE]) = (tell(self.elapsed), tell(self.active));
         let ratio = tell(percent * 10_000_000);
         if self.of_instance {
@@ -271,6 +281,25 @@ fn a_missed_sample_loses_nothing_where_gpm_counts() {
         let family =
             if of_instance { "gpu_mig_sm_active_seconds_total" } else { "gpu_sm_active_seconds_total" };
         assert!(sources(&snapshot).contains(&vec![family, "gpm_counter"]), "{:?}", sources(&snapshot));
+    }
+}
+
+#[test]
+fn what_a_level_did_not_show_is_not_added_when_another_shows_it() {
+    for of_instance in [false, true] {
+        let mut gpu = Multiprocessors::new(of_instance);
+        gpu.seconds(1, 50, true);
+        assert_eq!(gpu.seconds(1, 50, true), 50);
+        gpu.absence = Absence::NotSupported;
+        for _ in 0..60 {
+            assert_eq!(gpu.seconds(1, 100, false), 50);
+        }
+        assert_eq!(gpu.seconds(1, 50, true), 100, "a tick's, by the rate");
+        assert_eq!(gpu.seconds(1, 50, true), 150);
+        // What it had proven still holds.
+        gpu.absence = Absence::Failed;
+        assert_eq!(gpu.seconds(1, 90, false), 150);
+        assert_eq!(gpu.seconds(1, 10, true), 250);
     }
 }
 

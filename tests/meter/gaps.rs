@@ -1,7 +1,10 @@
 //! Times in which somebody did not look, did not answer, or answered nonsense.
 
+use std::cell::Cell;
+
 use gpumeter::model::HolderId;
 
+use crate::making::Making;
 use crate::world::World;
 use crate::{SECOND, holder, seconds};
 
@@ -43,6 +46,47 @@ fn idle_power_is_not_learned_from_a_time_that_nobody_watched() {
     let before = dynamic(&world, "user:alice");
     world.run(100, |frame| frame.process(7, 100).busy(100));
     assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not floor");
+}
+
+/// What idle power has become in the end, in watts: after 40 s at 60 W without a process, something else, and a
+/// process at 120 W.
+fn idle_power(between: impl Fn(&mut World, &dyn Fn(Making, i64) -> Making)) -> u64 {
+    let joules = Cell::new(100_000);
+    let draw = |frame: Making, watts: i64| {
+        joules.set(joules.get() + watts);
+        frame.counter(joules.get())
+    };
+    let mut world = World::new(&["alice"]);
+    world.run(1, |frame| draw(frame.process(7, 100), 60));
+    world.run(41, |frame| draw(frame, 60));
+    between(&mut world, &draw);
+    let floor = |world: &World| {
+        let row = &world.settled()[&holder("user:alice")];
+        ((row.energy - row.dynamic) / 1_000_000, world.settled_seconds())
+    };
+    world.run(60, |frame| draw(frame.process(7, 100).busy(100), 120));
+    let (energy, time) = floor(&world);
+    world.run(60, |frame| draw(frame.process(7, 100).busy(100), 120));
+    let (later, end) = floor(&world);
+    world.balanced();
+    (later - energy) / (end - time)
+}
+
+#[test]
+fn idle_power_is_not_learned_while_somebody_may_have_come() {
+    assert_eq!(idle_power(|_, _| {}), 60);
+    // The list says nobody still, while a context keeps the clocks up.
+    let watts = idle_power(|world, draw| world.run(7, |frame| draw(frame.old_list(), 120)));
+    assert_eq!(watts, 60);
+}
+
+#[test]
+fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
+    let watts = idle_power(|world, draw| {
+        world.starve(8 * 3_600);
+        world.run(20, |frame| draw(frame, 60));
+    });
+    assert_eq!(watts, 60);
 }
 
 #[test]
@@ -93,6 +137,32 @@ fn a_process_list_that_fails_is_not_an_empty_one() {
     let rows = world.settled();
     assert!(!rows.contains_key(&holder("__unattributed__")), "{rows:?}");
     assert_eq!(rows[&holder("user:alice")].parts.within, world.settled_seconds() * SECOND);
+}
+
+#[test]
+fn who_worked_once_while_the_list_failed_is_billed_no_later_use() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.know(8, "bob");
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.run(1, |frame| frame.process(8, 100).busy(100).without_list());
+    world.run(60, |frame| frame.busy(100).without_list());
+    assert_eq!(world.settled()[&holder("user:bob")].used.total(), SECOND);
+    world.balanced();
+}
+
+#[test]
+fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
+    let mut world = World::new(&["alice"]);
+    world.forget_everybody();
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    world.reload(&["bob"]);
+    world.know(7, "alice");
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let alice = world.settled()[&holder("user:alice")].clone();
+    assert_eq!((alice.parts.held(), alice.parts.within), (3 * SECOND, 3 * SECOND));
+    let bob = world.settled()[&holder("user:bob")].parts.held();
+    assert_eq!(bob, (world.settled_seconds() - 3) * SECOND);
+    world.balanced();
 }
 
 #[test]

@@ -257,6 +257,8 @@ fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_
     let mut world = World::new(&["alice"]);
     world.logged_xid(62);
     assert_eq!(world.verdict().0, HealthState::Failed);
+    // The agent's last life did not know it, either.
+    assert_eq!(world.tamper("UPDATE expected SET pci_bus_id = ''"), 1);
     world.restart_silent(5);
     world.logged_xid(62);
     let heard = |world: &World| world.reasons()[0].1.clone();
@@ -264,6 +266,32 @@ fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_
     world.first_frame();
     assert!(heard(&world).ends_with(" 2 times"), "{}", heard(&world));
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
+}
+
+#[test]
+fn an_xid_of_a_gpu_that_hangs_while_the_agent_starts_takes_it_from_its_holder() {
+    let mut world = World::new(&["alice"]);
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.restart_silent(5);
+    world.logged_xid(95);
+    assert_eq!(world.verdict().0, HealthState::Failed);
+    world.silence(60);
+    assert_eq!(world.verdict().0, HealthState::Failed);
+    let [held, used, _, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!(held.abs_diff(used + unmeasured + unavailable) <= 2);
+    assert!((30..=60).contains(&unavailable), "{unavailable}");
+    world.balanced();
+}
+
+#[test]
+fn an_xid_of_a_gpu_that_nobody_knows_is_given_up_after_a_while_and_counted() {
+    let mut world = World::new(&["alice"]);
+    world.logged_xid_of("00000000:99:00.0", 95);
+    world.silence(590);
+    assert_eq!(world.given_up("kernel_log"), None, "it may be found yet");
+    world.silence(20);
+    assert_eq!(world.given_up("kernel_log"), Some(1));
+    assert_eq!(world.verdict().0, HealthState::Unknown, "ours did not fail, it was silent");
 }
 
 #[test]

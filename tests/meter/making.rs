@@ -23,6 +23,7 @@ pub(crate) struct Making {
     stretch: Stretch,
     mig: bool,
     list_fails: bool,
+    old_list: bool,
 }
 
 impl Default for Making {
@@ -38,6 +39,7 @@ impl Default for Making {
             stretch: Stretch::default(),
             mig: false,
             list_fails: false,
+            old_list: false,
         }
     }
 }
@@ -46,6 +48,12 @@ impl Making {
     /// The driver cannot list processes this time.
     pub(crate) fn without_list(mut self) -> Self {
         self.list_fails = true;
+        self
+    }
+
+    /// The list is of a former tick, and somebody may have come since.
+    pub(crate) fn old_list(mut self) -> Self {
+        self.old_list = true;
         self
     }
 
@@ -129,6 +137,7 @@ impl Making {
             counters: Box::default(),
             instances: Arc::default(),
             sampled: self.sampled,
+            deserted: self.processes.is_empty() && !self.list_fails && !self.old_list,
             processes: if self.list_fails { Err(Absence::Failed) } else { Ok(self.processes.into()) },
             listed: Some(now),
             samples: Ok(self.samples),

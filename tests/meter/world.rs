@@ -165,6 +165,11 @@ impl World {
         self.tell(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog);
     }
 
+    /// The kernel's log tells of an XID of another GPU.
+    pub(crate) fn logged_xid_of(&mut self, bus: &str, xid: u32) {
+        self.tell(xid, GpuName::Pci(PciAddress::parse(bus).unwrap()), XidSource::KernelLog);
+    }
+
     fn tell(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
         let (gpu_instance, compute_instance) = (None, None);
         let (last, heard) = (self.now, self.now.boottime);
@@ -352,11 +357,21 @@ impl World {
 
     /// The published interval of a tier, in nanoseconds.
     pub(crate) fn interval(&self, tier: &str) -> Option<i64> {
+        self.own("gpumeter_sampling_interval_seconds", &[tier])
+    }
+
+    /// How many XIDs of that source were given up.
+    pub(crate) fn given_up(&self, source: &str) -> Option<i64> {
+        self.own("gpumeter_collector_errors_total", &[source, "unknown_gpu"])
+    }
+
+    /// One of the agent's own numbers, by family and values of labels.
+    fn own(&self, family: &str, labels: &[&str]) -> Option<i64> {
         let snapshot = self.snapshot.as_ref()?;
         let mut series = snapshot.roster.agent.iter().zip(&snapshot.agent);
         series.find_map(|(entry, number)| {
-            let named = entry.family == "gpumeter_sampling_interval_seconds"
-                && entry.labels.iter().any(|(_, value)| &**value == tier);
+            let named = entry.family == family
+                && labels.iter().all(|label| entry.labels.iter().any(|(_, value)| &**value == *label));
             match number {
                 AgentNumber::Integer(value) if named => Some(*value),
                 _ => None,

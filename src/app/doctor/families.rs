@@ -203,6 +203,7 @@ mod tests {
             sampled: None,
             processes: Ok(Arc::default()),
             listed: None,
+            deserted: false,
             samples: Ok(Vec::new()),
             stretch: Stretch::default(),
             rejected: Vec::new(),

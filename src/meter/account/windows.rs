@@ -17,8 +17,9 @@ const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 const WINDOWS_PER_PULSE: usize = 240;
 
 impl Account {
-    /// Names processes that were unknown when their span was made.
-    pub(in crate::meter) fn identify(&mut self, identities: &Identities, gpu: &GpuId, policy: &Policy) {
+    /// Names processes that were unknown when their span was made, under the grants of that time: a reload since
+    /// changes nothing of it.
+    pub(in crate::meter) fn identify(&mut self, identities: &Identities, gpu: &GpuId) {
         for open in &mut self.open {
             let named: Vec<(u32, Arc<Holder>)> = open
                 .unnamed
@@ -38,9 +39,7 @@ impl Account {
             }
             open.who = who.into_values().collect();
             open.sent = false;
-            if open.mig {
-                continue;
-            }
+            let Some(policy) = &open.policy else { continue };
             let who = open.who.iter().map(|holder| &**holder);
             let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
             open.span.holdings = held.into();
