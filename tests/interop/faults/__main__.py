@@ -18,15 +18,15 @@ def wanted():
     """The file to be written, if any, and the ids of the scenarios."""
     known = [scenario.id for scenario in SCENARIOS]
     parser = argparse.ArgumentParser(prog=".ci/faults", description=__doc__)
-    parser.add_argument("--write", metavar="FILE", type=Path, help="writes the table of a full run there, as a page")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="writes what was found there, as parts of a page")
     parser.add_argument("--only", metavar="ID,...", default="", help="these scenarios alone")
     parser.add_argument("ids", metavar="ID", nargs="*", help="the same, each as a word")
     given = parser.parse_args()
     ids = [id for id in given.only.split(",") if id] + given.ids
     if unknown := sorted(set(ids) - set(known)):
         parser.error(f"there is no {', '.join(unknown)}; known: {' '.join(known)}")
-    if given.write and (ids or SMOKE):
-        parser.error("--write FILE stands alone: a page is written of a full run")
+    if given.write and SMOKE:
+        parser.error("--write FILE: a page is written of full runs")
     return given.write, ids or known
 
 
@@ -38,7 +38,7 @@ def faults(suite):
     for scenario in SCENARIOS:
         if scenario.id not in ids:
             continue
-        found.fault = scenario.id
+        found.begin(scenario.id)
         try:
             scenario.play(suite, found)
         except Failed as failed:
@@ -50,7 +50,8 @@ def faults(suite):
         finally:
             suite.end()
     if page:
-        page.write_text(table.page(found).replace(str(suite.folder), "..."))
+        former = page.read_text() if page.exists() else ""
+        page.write_text(table.page(found, former).replace(str(suite.folder), "..."))
     for row in found.rows:
         suite.expect(not row.fails, f"{row.fault}: {row.what}: {row.measured}, not {row.target}")
 

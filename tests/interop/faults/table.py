@@ -50,8 +50,12 @@ class Table:
 
     def __init__(self):
         self.rows = []
-        self.load = os.getloadavg()[0]
+        self.loads = {}
         self.fault = ""
+
+    def begin(self, fault):
+        self.fault = fault
+        self.loads[fault] = os.getloadavg()[0]
 
     def row(self, what, target, measured, ok, speed=False):
         """A finding. One of speed by the wall clock is only told in the smoke run, whose machine may be busy."""
@@ -64,25 +68,31 @@ PAGE = """# What breaks around the agent, and what does not
 
 Written by `.ci/faults --write docs/faults.md`, which breaks one thing after the other over the simulated driver and
 measures from outside: on the page, on the account, in `/proc`. Here on a virtual machine with {cores} processors
-({model}) and {memory:.0f} GiB of memory, on which {load:.1f} processes of other work wanted to run on average when it began.
+({model}) and {memory:.0f} GiB of memory; each part is of one run, and says how many processes of other work wanted to run
+when it began.
 
 A row that misses its target fails the command. Times of a period are of one of 0.5 s.
 
 """
 
 
-def page(table):
-    """The table of a full run, as a page."""
+def page(table, former=""):
+    """The page with the parts that were played now, the others as they stood on the former one."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    parts = [PAGE.format(cores=os.cpu_count(), model=model[1] if model else "of unknown make", memory=memory, load=table.load)]
-    for scenario in SCENARIOS:
-        parts.append(f"## {scenario.id}: {scenario.fault}\n\nTarget: {scenario.target}.\n\nHow: {scenario.how}.\n\n")
-        parts.append("| measured | target | result | |\n|---|---|---|---|\n")
-        own = (row for row in table.rows if row.fault == scenario.id)
-        parts += [f"| {cell(row.what)} | {cell(row.target)} | {cell(row.measured)} | {row.verdict} |\n" for row in own]
-        parts.append("\n")
-    return "".join(parts).rstrip("\n") + "\n"
+    stood = {part.split(":", 1)[0]: "## " + part for part in former.split("\n## ")[1:]}
+    parts = [PAGE.format(cores=os.cpu_count(), model=model[1] if model else "of unknown make", memory=memory).rstrip("\n")]
+    parts += [written(scenario, table) if scenario.id in table.loads else stood.get(scenario.id, "") for scenario in SCENARIOS]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def written(scenario, table):
+    load = table.loads[scenario.id]
+    lines = [f"## {scenario.id}: {scenario.fault}", "", f"Target: {scenario.target}.", "",
+             f"How: {scenario.how}. Other work when it began: {load:.1f}.", "", "| measured | target | result | |", "|---|---|---|---|"]
+    own = (row for row in table.rows if row.fault == scenario.id)
+    lines += [f"| {cell(row.what)} | {cell(row.target)} | {cell(row.measured)} | {row.verdict} |" for row in own]
+    return "\n".join(lines)
 
 
 def cell(text):
