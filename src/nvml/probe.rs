@@ -11,8 +11,8 @@ use super::door::{Door, Handle};
 use super::fields::{Batch, Field};
 use super::gpm::Pair;
 use crate::catalogue::{
-    COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Source, counters,
-    device_points,
+    Bound, COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
+    counters, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -53,6 +53,17 @@ pub(super) struct Chosen {
     pub(super) way: Way,
 }
 
+impl Chosen {
+    /// What its readings can be.
+    pub(super) fn bound(&self) -> Bound {
+        match (&self.family.rows, self.way) {
+            (Rows::Flow(_), Way::Gpm { .. }) => Bound::RATE,
+            // By the catalogue's laws there is one.
+            _ => self.family.bound().unwrap_or(Bound::COUNTER),
+        }
+    }
+}
+
 /// What was chosen for all points.
 pub(super) struct Choice {
     pub(super) chosen: Vec<Chosen>,
@@ -64,8 +75,10 @@ pub(super) struct Choice {
     pub(super) via: Vec<Option<Via>>,
     /// Whether GPM works on the device.
     pub(super) gpm: bool,
-    /// What GPM may count of the GPU, and of each of its instances.
-    pub(super) counters: [Vec<Counter>; 2],
+    /// What GPM may count of the GPU.
+    pub(super) counters: Vec<Counter>,
+    /// What GPM may count of each of its instances.
+    pub(super) of_instances: Vec<Counter>,
     /// Whether no failure that may pass decided a choice.
     pub(super) whole: bool,
 }
@@ -92,22 +105,32 @@ pub(super) fn choose(
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
-        let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
-        via.push(way.ok().flatten().map(Way::via));
+        let of = |way| Chosen { point, family, way };
+        let wanted = family.is_read_at(level);
+        let way = wanted.then(|| probe.choose(door, candidates.sources, of)).transpose();
+        via.push(way.ok().flatten().map(|chosen| chosen.way.via()));
         let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
-        probed.push(counts.and_then(|way| probe.stood(way)));
+        probed.push(counts.and_then(|counter| probe.stood(counter).ok()));
         match way {
             Ok(way) => {
                 blank.push(Err(Absence::NotYet));
-                chosen.extend(way.map(|way| Chosen { point, family, way }));
+                chosen.extend(way);
             }
             Err(absence) => blank.push(Err(absence)),
         }
     }
     let counts = probe.gpm.is_ok() && is_counting(driver);
-    let counters =
-        [false, true].map(|of_instances| if counts { counters(level, of_instances) } else { Vec::new() });
-    Ok(Choice { chosen, blank, probed, via, gpm: probe.gpm.is_ok(), counters, whole: probe.whole })
+    let counted = |of_instances| if counts { counters(level, of_instances) } else { Vec::new() };
+    Ok(Choice {
+        chosen,
+        blank,
+        probed,
+        via,
+        gpm: probe.gpm.is_ok(),
+        counters: counted(false),
+        of_instances: counted(true),
+        whole: probe.whole,
+    })
 }
 
 /// What of a board decides how a source is asked.
@@ -199,10 +222,11 @@ pub(super) fn link_count(door: &mut Door, device: Handle) -> Result<i64, Absence
     count.value(0)
 }
 
-/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none.
+/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none for now.
 fn links(answer: Result<i64, Absence>) -> (u32, bool) {
-    let links = answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS);
-    (links.unwrap_or(0), answer.err().is_none_or(Absence::is_permanent))
+    let possible = |links: i64| u32::try_from(links).ok().filter(|links| *links <= MOST_LINKS);
+    let links = answer.and_then(|links| possible(links).ok_or(Absence::Rejected));
+    (links.unwrap_or(0), links.err().is_none_or(Absence::is_permanent))
 }
 
 /// The field that counts NVLinks.
@@ -253,8 +277,14 @@ impl<'a> Probe<'a> {
         door.take_gone().map_or(Ok(probe), Err)
     }
 
-    /// The first source that answers; else the first that may answer later; else why the first was refused.
-    fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Way, Absence> {
+    /// The first source that answers what can be; else the first that may answer later; else why the first was
+    /// refused.
+    fn choose(
+        &mut self,
+        door: &mut Door,
+        sources: &[Source],
+        of: impl Fn(Way) -> Chosen,
+    ) -> Result<Chosen, Absence> {
         let (mut refused, mut failed) = (None, None);
         for source in sources {
             if matches!(source, Source::Since(_)) {
@@ -265,13 +295,14 @@ impl<'a> Probe<'a> {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;
             };
-            match self.ask(door, way).and_then(|()| self.accept(*source, way)) {
+            let chosen = of(way);
+            match self.ask(door, way).and_then(|()| self.accept(*source, chosen)) {
                 Ok(()) => {
                     self.whole &= failed.is_none();
-                    return Ok(way);
+                    return Ok(chosen);
                 }
                 Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
-                Err(_) => failed = failed.or(Some(way)),
+                Err(_) => failed = failed.or(Some(chosen)),
             }
         }
         self.whole &= failed.is_none();
@@ -319,8 +350,11 @@ impl<'a> Probe<'a> {
     }
 
     /// What a source asks of the answer itself.
-    fn accept(&self, source: Source, way: Way) -> Result<(), Absence> {
-        let Way::Field { field, .. } = way else { return Ok(()) };
+    fn accept(&self, source: Source, chosen: Chosen) -> Result<(), Absence> {
+        if self.stood(chosen) == Err(Absence::Rejected) {
+            return Err(Absence::Rejected);
+        }
+        let Way::Field { field, .. } = chosen.way else { return Ok(()) };
         let accepted = match source {
             Source::NotZero { .. } => self.field(field)? != 0,
             Source::Count { .. } => {
@@ -331,16 +365,19 @@ impl<'a> Probe<'a> {
         if accepted { Ok(()) } else { Err(Absence::NotSupported) }
     }
 
-    /// What was answered by that way.
-    fn stood(&self, way: Way) -> Option<i64> {
-        match way {
-            Way::Field { field, times } => self.field(field).ok()?.checked_mul(times),
+    /// What was answered by that way, where the probe asks by it; rejected what cannot be.
+    fn stood(&self, chosen: Chosen) -> Reading {
+        let (raw, times) = match chosen.way {
+            Way::Field { field, times } => (self.field(field)?, times),
             Way::Call { value, times } => {
-                let answer = self.functions.get(&calls::function(value))?.ok()?;
-                i64::try_from(answer.get(value).ok()?).ok()?.checked_mul(times)
+                let answer = self.functions.get(&calls::function(value)).copied();
+                let raw = answer.unwrap_or(Err(Absence::NotYet))?.get(value)?;
+                (i64::try_from(raw).map_err(|_| Absence::Rejected)?, times)
             }
-            _ => None,
-        }
+            _ => return Err(Absence::NotYet),
+        };
+        let value = raw.checked_mul(times).and_then(|value| chosen.bound().hold(value));
+        value.ok_or(Absence::Rejected)
     }
 
     fn field(&self, field: Field) -> Result<i64, Absence> {
@@ -423,7 +460,7 @@ mod tests {
         assert_eq!(links(Ok(18)), (18, true));
         assert_eq!(links(Err(Absence::NotSupported)), (0, true));
         assert_eq!(links(Err(Absence::Failed)), (0, false));
-        assert_eq!([-1, 1 << 40].map(|garbage| links(Ok(garbage))), [(0, true); 2]);
+        assert_eq!([-1, 1 << 40].map(|garbage| links(Ok(garbage))), [(0, false); 2]);
     }
 
     #[test]
