@@ -105,12 +105,11 @@ pub(super) fn choose(
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
-        let of = |way| Chosen { point, family, way };
-        let wanted = family.is_read_at(level);
-        let way = wanted.then(|| probe.choose(door, candidates.sources, of)).transpose();
+        let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
+        let way = way.map(|way| way.map(|way| Chosen { point, family, way }));
         via.push(way.ok().flatten().map(|chosen| chosen.way.via()));
         let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
-        probed.push(counts.and_then(|counter| probe.stood(counter).ok()));
+        probed.push(counts.and_then(|counter| probe.stood(counter)));
         match way {
             Ok(way) => {
                 blank.push(Err(Absence::NotYet));
@@ -277,14 +276,8 @@ impl<'a> Probe<'a> {
         door.take_gone().map_or(Ok(probe), Err)
     }
 
-    /// The first source that answers what can be; else the first that may answer later; else why the first was
-    /// refused.
-    fn choose(
-        &mut self,
-        door: &mut Door,
-        sources: &[Source],
-        of: impl Fn(Way) -> Chosen,
-    ) -> Result<Chosen, Absence> {
+    /// The first source that answers; else the first that may answer later; else why the first was refused.
+    fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Way, Absence> {
         let (mut refused, mut failed) = (None, None);
         for source in sources {
             if matches!(source, Source::Since(_)) {
@@ -295,14 +288,13 @@ impl<'a> Probe<'a> {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;
             };
-            let chosen = of(way);
-            match self.ask(door, way).and_then(|()| self.accept(*source, chosen)) {
+            match self.ask(door, way).and_then(|()| self.accept(*source, way)) {
                 Ok(()) => {
                     self.whole &= failed.is_none();
-                    return Ok(chosen);
+                    return Ok(way);
                 }
                 Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
-                Err(_) => failed = failed.or(Some(chosen)),
+                Err(_) => failed = failed.or(Some(way)),
             }
         }
         self.whole &= failed.is_none();
@@ -350,11 +342,8 @@ impl<'a> Probe<'a> {
     }
 
     /// What a source asks of the answer itself.
-    fn accept(&self, source: Source, chosen: Chosen) -> Result<(), Absence> {
-        if self.stood(chosen) == Err(Absence::Rejected) {
-            return Err(Absence::Rejected);
-        }
-        let Way::Field { field, .. } = chosen.way else { return Ok(()) };
+    fn accept(&self, source: Source, way: Way) -> Result<(), Absence> {
+        let Way::Field { field, .. } = way else { return Ok(()) };
         let accepted = match source {
             Source::NotZero { .. } => self.field(field)? != 0,
             Source::Count { .. } => {
@@ -365,19 +354,17 @@ impl<'a> Probe<'a> {
         if accepted { Ok(()) } else { Err(Absence::NotSupported) }
     }
 
-    /// What was answered by that way, where the probe asks by it; rejected what cannot be.
-    fn stood(&self, chosen: Chosen) -> Reading {
+    /// What was answered by that way, if it can be.
+    fn stood(&self, chosen: Chosen) -> Option<i64> {
         let (raw, times) = match chosen.way {
-            Way::Field { field, times } => (self.field(field)?, times),
+            Way::Field { field, times } => (self.field(field).ok()?, times),
             Way::Call { value, times } => {
-                let answer = self.functions.get(&calls::function(value)).copied();
-                let raw = answer.unwrap_or(Err(Absence::NotYet))?.get(value)?;
-                (i64::try_from(raw).map_err(|_| Absence::Rejected)?, times)
+                let answer = self.functions.get(&calls::function(value))?.ok()?;
+                (i64::try_from(answer.get(value).ok()?).ok()?, times)
             }
-            _ => return Err(Absence::NotYet),
+            _ => return None,
         };
-        let value = raw.checked_mul(times).and_then(|value| chosen.bound().hold(value));
-        value.ok_or(Absence::Rejected)
+        raw.checked_mul(times).and_then(|value| chosen.bound().hold(value))
     }
 
     fn field(&self, field: Field) -> Result<i64, Absence> {
