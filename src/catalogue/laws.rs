@@ -10,6 +10,7 @@ use crate::model::Unit;
 const _: () = check();
 
 const fn check() {
+    assert!(super::bounds::are_needed(), "a gauge with a unit is bound by that");
     let mut subject = 0;
     while subject < SUBJECTS.len() {
         let mut row = 0;
@@ -33,6 +34,9 @@ const fn check_row(family: &Family) {
     assert!(counter == ends_with(family.name, "_total"), "a counter ends in _total, and only a counter");
     assert!(has_unit(family), "a name ends in its unit");
     assert!(ends_with(family.help, "."), "help is a sentence");
+    let is_read =
+        matches!(&family.rows, Rows::Device(_) | Rows::Flow(_) | Rows::State(_) | Rows::Instance(_));
+    assert!(!is_read || family.bound().is_some(), "what is read from a GPU has a bound");
     match &family.rows {
         Rows::Device(points) | Rows::Flow(points) | Rows::State(points) => check_points(family, points),
         Rows::Integral(integrals) => check_integrals(family, integrals),

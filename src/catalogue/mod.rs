@@ -7,6 +7,7 @@ mod account;
 mod activity;
 mod agent;
 mod aliases;
+mod bounds;
 mod clocks;
 mod counters;
 mod ecc;
@@ -28,6 +29,7 @@ pub mod xid;
 mod xids;
 
 pub use aliases::{ALIASES, Alias, Instrument, Profile};
+pub use bounds::Bound;
 pub use counters::{COUNTING, Counter, counters};
 pub use family::*;
 pub use labels::{LABELS, Label, values_of};

@@ -128,11 +128,16 @@ pub enum IntegralOf {
 
 /// What each integral integrates, by integral number.
 pub const fn integral_of(number: usize) -> IntegralOf {
-    SOURCES[number]
+    INTEGRATED[number].0
 }
 
-const SOURCES: [IntegralOf; INTEGRALS] = {
-    let mut sources = [IntegralOf::Ratio(0); INTEGRALS];
+/// The counter that tells the same as what an integral integrates, by integral number; none where nothing does.
+pub const fn counter_of(number: usize) -> Option<Counter> {
+    INTEGRATED[number].1
+}
+
+const INTEGRATED: [(IntegralOf, Option<Counter>); INTEGRALS] = {
+    let mut all = [(IntegralOf::Ratio(0), None); INTEGRALS];
     let mut number = 0;
     let mut subject = 0;
     while subject < SUBJECTS.len() {
@@ -141,13 +146,7 @@ const SOURCES: [IntegralOf; INTEGRALS] = {
             let family = &SUBJECTS[subject][row];
             let mut index = 0;
             while index < integrals(&family.rows) {
-                sources[number] = match &family.rows {
-                    Rows::Integral(integrals) => {
-                        let Integral { of, labels, .. } = &integrals[index];
-                        IntegralOf::Ratio(first_point(of) + offset(find(of).rows.points(), labels))
-                    }
-                    _ => IntegralOf::Flow(first_point(family.name) + index),
-                };
+                all[number] = integrated(family, index);
                 number += 1;
                 index += 1;
             }
@@ -155,41 +154,26 @@ const SOURCES: [IntegralOf; INTEGRALS] = {
         }
         subject += 1;
     }
-    sources
+    all
 };
 
-/// The counter that tells the same as what an integral integrates, by integral number; none where nothing does.
-pub const fn counter_of(number: usize) -> Option<Counter> {
-    COUNTERS[number]
+/// What the integral of that place in its family integrates, and the counter that tells the same.
+const fn integrated(family: &Family, index: usize) -> (IntegralOf, Option<Counter>) {
+    match &family.rows {
+        Rows::Integral(integrals) => {
+            let Integral { of, labels, counter } = integrals[index];
+            (IntegralOf::Ratio(first_point(of) + offset(find(of).rows.points(), labels)), counter)
+        }
+        rows => {
+            // A counter is a flow's best source, and so its first.
+            let counter = match rows.points()[index].sources[0] {
+                Source::Since(counter) => Some(counter),
+                _ => None,
+            };
+            (IntegralOf::Flow(first_point(family.name) + index), counter)
+        }
+    }
 }
-
-const COUNTERS: [Option<Counter>; INTEGRALS] = {
-    let mut counters = [None; INTEGRALS];
-    let mut number = 0;
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            let rows = &SUBJECTS[subject][row].rows;
-            let mut index = 0;
-            while index < integrals(rows) {
-                counters[number] = match rows {
-                    Rows::Integral(integrals) => integrals[index].counter,
-                    // A counter is a flow's best source, and so its first.
-                    rows => match rows.points()[index].sources[0] {
-                        Source::Since(counter) => Some(counter),
-                        _ => None,
-                    },
-                };
-                number += 1;
-                index += 1;
-            }
-            row += 1;
-        }
-        subject += 1;
-    }
-    counters
-};
 
 /// Whether two strings are equal, at compile time.
 pub(super) const fn same(left: &str, right: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{ALIASES, Alias, Family, LABELS, Origin, Rows, families, values_of};
+use super::{ALIASES, Alias, Family, Kind, LABELS, Origin, Rows, families, values_of};
 use crate::model::Unit;
 
 /// For people: a line per family and its help.
@@ -128,6 +128,7 @@ pub fn json() -> String {
                 "level": family.level.name(),
                 "tier": family.tier.name(),
                 "help": family.help,
+                "range": range(family),
                 "aliases": aliases(family).map(|alias| json!({
                     "profile": alias.profile.name(),
                     "name": alias.name,
@@ -141,6 +142,13 @@ pub fn json() -> String {
         })
         .collect();
     format!("{:#}\n", serde_json::Value::from(rows))
+}
+
+/// The least and the most that a gauge of a GPU can be, in its unit.
+fn range(family: &Family) -> Option<[f64; 2]> {
+    let bound = family.bound().filter(|_| family.kind == Kind::Gauge)?;
+    let one = 10_f64.powi(family.unit.decimals().into());
+    Some([bound.least, bound.most].map(|limit| limit as f64 / one))
 }
 
 fn pairs(labels: &[(&str, &str)]) -> serde_json::Value {

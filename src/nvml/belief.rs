@@ -7,10 +7,31 @@
 //! cleared is seen to be that after [`AGREEING`] answers, and a driver that answers garbage for as long as it
 //! likes sets nothing back: its answers do not go on from one another.
 //!
+//! Where the hardware is faster than is thought here, answers that grow on and on at one rate say so: the counter is
+//! believed after as many of them, and may then grow as fast.
+//!
 //! A lie within what the hardware can do is not told from the truth.
 
 use super::door::Door;
+use crate::catalogue::Bound;
 use crate::model::{Absence, Nanoseconds, Reading, Rejection, Unit};
+
+/// What is read of an answer, times a factor: it is within its bound, and a counter makes a step that its hardware
+/// can make. What is dropped is counted by its reason.
+pub(super) fn taken(
+    door: &mut Door,
+    raw: Result<i64, Absence>,
+    (times, bound): (i64, Bound),
+    counter: Option<&mut Belief>,
+) -> Reading {
+    let held = |raw: i64| raw.checked_mul(times).and_then(|value| bound.hold(value)).ok_or(Absence::Rejected);
+    let value = raw.and_then(held);
+    door.reject(Rejection::OutOfRange, u64::from(value == Err(Absence::Rejected)));
+    match (value, counter) {
+        (Ok(value), Some(counter)) => counter.read(door, value),
+        _ => value,
+    }
+}
 
 /// So many more answers must speak for another value than against it before it is the counter's. Of random
 /// answers in a row, fewer than one in a million bring that about.
@@ -30,6 +51,38 @@ pub(super) struct Belief {
     believed: Option<Mark>,
     /// Another value, and by how many answers it leads.
     other: Option<(Mark, u8)>,
+    /// Answers in a row that were not believed and outrun the pace.
+    run: Option<Run>,
+}
+
+/// Answers that grow at one rate.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    last: Mark,
+    /// By how much they grew in a second, from the one before to the last; 0 where there is one alone.
+    rate: i64,
+    count: u8,
+}
+
+impl Run {
+    const fn of(first: Mark) -> Self {
+        Self { last: first, rate: 0, count: 1 }
+    }
+
+    /// With one answer more: it begins anew with one that does not outrun the pace, or not at about the same rate.
+    fn and(self, next: Mark, pace: i64) -> Self {
+        let elapsed = i128::from(next.at.0.saturating_sub(self.last.at.0));
+        let grown = i128::from(next.value) - i128::from(self.last.value);
+        let rate = (grown * i128::from(Nanoseconds::SECOND.0)).checked_div(elapsed).unwrap_or(0);
+        // What falls, or grows by more than can be counted, has no rate.
+        let rate = i64::try_from(rate).unwrap_or(0);
+        let is_like = self.count == 1 || (self.rate / 2..=self.rate.saturating_mul(2)).contains(&rate);
+        if rate > pace && is_like {
+            Self { last: next, rate, count: self.count.saturating_add(1) }
+        } else {
+            Self::of(next)
+        }
+    }
 }
 
 /// Where a counter stood, and when.
@@ -56,14 +109,14 @@ impl Belief {
 
     /// A counter that grows by at most so much in a second, of which nothing is known.
     pub(super) const fn of_pace(pace: i64) -> Self {
-        Self { pace, believed: None, other: None }
+        Self { pace, believed: None, other: None, run: None }
     }
 
     /// What of an answer is read: its value where it is believed; not yet where it is the first of all, which tells
     /// nothing against it; else it is dropped and counted.
-    pub(super) fn read(&mut self, door: &mut Door, value: i64, at: Nanoseconds) -> Reading {
+    fn read(&mut self, door: &mut Door, value: i64) -> Reading {
         let begins = self.is_new();
-        self.take(value, at).map_err(|why| {
+        self.take(value, door.asked()).map_err(|why| {
             if begins {
                 return Absence::NotYet;
             }
@@ -80,17 +133,17 @@ impl Belief {
     /// Takes an answer to a question that was asked at that time; why it is dropped if it is not believed.
     pub(super) fn take(&mut self, value: i64, at: Nanoseconds) -> Result<i64, Rejection> {
         let mark = Mark { value, at };
-        let Some(believed) = self.believed else {
-            return if self.elect(mark, BEGINNING) { Ok(value) } else { Err(Rejection::OutOfRange) };
-        };
-        if believed.goes_on_to(mark, self.pace) {
-            (self.believed, self.other) = (Some(mark), None);
+        if self.believed.is_some_and(|believed| believed.goes_on_to(mark, self.pace)) {
+            (self.believed, self.other, self.run) = (Some(mark), None, None);
             return Ok(value);
         }
-        if self.elect(mark, AGREEING) {
+        let fell = self.believed.is_some_and(|believed| value < believed.value);
+        let needed = if self.believed.is_some() { AGREEING } else { BEGINNING };
+        if self.elect(mark, needed) || self.outruns(mark) {
+            (self.believed, self.other, self.run) = (Some(mark), None, None);
             return Ok(value);
         }
-        Err(if value < believed.value { Rejection::CounterBack } else { Rejection::OutOfRange })
+        Err(if fell { Rejection::CounterBack } else { Rejection::OutOfRange })
     }
 
     /// Whether the answer is the last that was needed for another value.
@@ -100,17 +153,25 @@ impl Belief {
             Some((other, lead)) if lead > 1 => (other, lead - 1),
             _ => (mark, 1),
         };
-        let elected = other.1 >= needed;
-        self.other = (!elected).then_some(other);
-        if elected {
-            self.believed = Some(mark);
+        self.other = Some(other);
+        other.1 >= needed
+    }
+
+    /// Whether the answer is the last that was needed to see that the counter is faster than was thought.
+    fn outruns(&mut self, mark: Mark) -> bool {
+        let run = self.run.map_or(Run::of(mark), |run| run.and(mark, self.pace));
+        self.run = Some(run);
+        let outruns = run.count >= AGREEING;
+        if outruns {
+            // It was seen for some seconds alone.
+            self.pace = run.rate.saturating_mul(4);
         }
-        elected
+        outruns
     }
 }
 
-/// The most that a counter in that unit grows by in a second: several times what any board does, since a bound
-/// that is too low silences a counter for good.
+/// The most that a counter in that unit grows by in a second: several times what any board does, since one that is
+/// faster is silent for as long as it takes to see that.
 const fn pace(unit: Unit) -> i64 {
     match unit {
         // 20 kW, in microjoules.
@@ -189,6 +250,22 @@ mod tests {
         let values: Vec<i64> = [900, 901].into_iter().chain(cleared).collect();
         let last = taken(Unit::None, &values).into_iter().flatten().last();
         assert_eq!(last, Some(58));
+    }
+
+    #[test]
+    fn a_counter_that_is_faster_than_was_thought_is_believed_after_ten_answers() {
+        let values: Vec<i64> = (0..20).map(|time| time * 50_000_000).collect();
+        let taken = taken(Unit::None, &values);
+        assert_eq!(taken.iter().position(Option::is_some), Some(9));
+        assert!(taken[9..].iter().all(Option::is_some), "{taken:?}");
+    }
+
+    #[test]
+    fn answers_that_only_grow_or_grow_at_one_rate_for_a_while_are_no_fast_counter() {
+        let faster = (0..20).map(|time| 50_000_000 * 3_i64.pow(time));
+        assert!(taken(Unit::None, &faster.collect::<Vec<_>>()).iter().all(Option::is_none));
+        let broken = (0..40_i64).map(|time| if time % 9 == 8 { 0 } else { time * 50_000_000 });
+        assert!(taken(Unit::None, &broken.collect::<Vec<_>>()).iter().all(Option::is_none));
     }
 
     /// What a driver without its mind answers in place of that value.

@@ -145,6 +145,11 @@ pub(super) type Answer = Result<Values, Absence>;
 pub(super) struct Values([Option<u64>; 5]);
 
 impl Values {
+    /// Of words, whose way to say that there is no value is shorter.
+    fn of_words<const N: usize>(words: [c_uint; N]) -> Self {
+        Self::of(words.map(word))
+    }
+
     fn of<const N: usize>(values: [u64; N]) -> Self {
         let mut all = Self::default();
         for (place, value) in all.0.iter_mut().zip(values) {
@@ -160,8 +165,19 @@ impl Values {
             CallValue::MemoryReserved => Absence::NoSymbol,
             _ => Absence::NotSupported,
         };
-        self.0.get(place(value).1).copied().flatten().ok_or(absence)
+        match self.0.get(place(value).1).copied().flatten().ok_or(absence)? {
+            NO_VALUE => Err(Absence::Rejected),
+            value => Ok(value),
+        }
     }
+}
+
+/// NVML's word for no value (`NVML_VALUE_NOT_AVAILABLE`), in an answer that says that it succeeded.
+const NO_VALUE: u64 = u64::MAX;
+
+/// A word, in which all ones are no value.
+fn word(word: c_uint) -> u64 {
+    if word == c_uint::MAX { NO_VALUE } else { word.into() }
 }
 
 /// Calls one function.
@@ -178,7 +194,7 @@ pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answe
         Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
         Function::NvLinksUp => Ok(Values::of([links_up(door, device)?])),
         Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
-        _ => Ok(Values::of([number(door, device, function)?.into()])),
+        _ => Ok(Values::of_words([number(door, device, function)?])),
     }
 }
 
@@ -277,7 +293,11 @@ pub(super) fn instance_errors(door: &mut Door, device: Handle) -> Result<u64, Ab
 pub(super) fn ecc(door: &mut Door, Handle(device): Handle) -> Result<(), Absence> {
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
     ask!(door, nvmlDeviceGetEccMode(device, &raw mut current, &raw mut pending))?;
-    if current == 0 { Err(Absence::NotSupported) } else { Ok(()) }
+    match current {
+        0 => Err(Absence::NotSupported),
+        1 => Ok(()),
+        _ => Err(Absence::Rejected),
+    }
 }
 
 /// How many fans the board has; without the function as many as answer.
@@ -307,7 +327,8 @@ pub(super) fn reasons(door: &mut Door, Handle(device): Handle) -> Result<u64, Ab
     } else {
         answer?;
     }
-    Ok(reasons)
+    // No header knows a bit above the ninth.
+    if reasons > u32::MAX.into() { Err(Absence::Rejected) } else { Ok(reasons) }
 }
 
 #[cfg(test)]
@@ -333,5 +354,15 @@ mod tests {
         let first_version = Values::of([100, 40, 60]);
         assert_eq!(first_version.get(CallValue::MemoryFree), Ok(60));
         assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NoSymbol));
+    }
+
+    #[test]
+    fn all_ones_are_no_value_in_whatever_length_they_come() {
+        let words = Values::of_words([u32::MAX, 250]);
+        let told = [CallValue::UtilizationGpu, CallValue::UtilizationMemory].map(|value| words.get(value));
+        assert_eq!(told, [Err(Absence::Rejected), Ok(250)]);
+        let long = Values::of([u64::MAX, u32::MAX.into()]);
+        let told = [CallValue::MemoryTotal, CallValue::MemoryUsed].map(|value| long.get(value));
+        assert_eq!(told, [Err(Absence::Rejected), Ok(u32::MAX.into())]);
     }
 }

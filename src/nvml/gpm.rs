@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 pub(super) use self::counters::Counters;
 
-use super::door::{Door, Handle, Refusal, ask};
+use super::door::{Door, Handle, INVALID_ARGUMENT, Refusal, ask};
 use super::fields::whole;
 use super::probe::Metric;
 use crate::model::Absence;
@@ -149,8 +149,6 @@ impl Pair {
         let _ = ask!(door, nvmlGpmSampleFree(self.older));
     }
 }
-
-const INVALID_ARGUMENT: u32 = 2;
 
 /// As many metrics as the request of the oldest header that we speak has room for.
 const MOST: usize = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_MAX as usize;

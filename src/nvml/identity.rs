@@ -12,14 +12,17 @@ use super::calls;
 use super::door::{Door, Handle, ask};
 use super::inventory::{name, pci_bus_id, read_text, text};
 use super::probe::link_count;
-use crate::model::{Absence, FabricPlace, GpuIdentity, Platform};
+use crate::catalogue::MOST_LINKS;
+use crate::model::{Absence, FabricPlace, GpuIdentity, Platform, Rejection};
 
 /// What the GPU says of itself, and whether that was all it can say.
 pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdentity, bool) {
     let Handle(raw) = device;
     let mut whole = true;
+    let mut rejected = 0;
     let mut said = |text: Result<Arc<str>, Absence>| {
         whole &= text.as_ref().err().is_none_or(|absence| absence.is_permanent());
+        rejected += u64::from(text == Err(Absence::Rejected));
         text.unwrap_or_default()
     };
     let identity = GpuIdentity {
@@ -42,6 +45,7 @@ pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdenti
         fabric: None,
         via: Arc::default(),
     };
+    door.reject(Rejection::OutOfRange, rejected);
     let (platform, placed) = platform(door, device);
     let (fabric, settled) = fabric(door, device);
     (GpuIdentity { platform, fabric, ..identity }, whole && placed && settled)
@@ -50,7 +54,8 @@ pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdenti
 fn minor_number(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     let mut minor: c_uint = 0;
     ask!(door, nvmlDeviceGetMinorNumber(device, &raw mut minor))?;
-    Ok(minor.to_string().into())
+    // Linux keeps them in 20 bits.
+    if minor < 1 << 20 { Ok(minor.to_string().into()) } else { Err(Absence::Rejected) }
 }
 
 /// NVML's names by number, from Kepler on; what is newer is shown as its number.
@@ -65,21 +70,32 @@ fn architecture(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Abs
     }
     let place =
         number.checked_sub(sys::NVML_DEVICE_ARCH_KEPLER).and_then(|place| usize::try_from(place).ok());
-    let known = place.and_then(|place| ARCHITECTURES.get(place));
-    Ok(known.map_or_else(|| number.to_string().into(), |name| Arc::from(*name)))
+    match place.and_then(|place| ARCHITECTURES.get(place)) {
+        Some(name) => Ok(Arc::from(*name)),
+        None if number < 100 => Ok(number.to_string().into()),
+        None => Err(Absence::Rejected),
+    }
 }
 
 fn compute_capability(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     let (mut major, mut minor): (c_int, c_int) = (0, 0);
     ask!(door, nvmlDeviceGetCudaComputeCapability(device, &raw mut major, &raw mut minor))?;
-    Ok(format!("{major}.{minor}").into())
+    if (1..100).contains(&major) && (0..100).contains(&minor) {
+        Ok(format!("{major}.{minor}").into())
+    } else {
+        Err(Absence::Rejected)
+    }
 }
 
 /// 13010 to 13.1.
 fn cuda_version(door: &mut Door) -> Result<Arc<str>, Absence> {
     let mut version: c_int = 0;
     ask!(door, nvmlSystemGetCudaDriverVersion_v2(&raw mut version))?;
-    Ok(format!("{}.{}", version / 1_000, version % 1_000 / 10).into())
+    if (1_000..100_000).contains(&version) {
+        Ok(format!("{}.{}", version / 1_000, version % 1_000 / 10).into())
+    } else {
+        Err(Absence::Rejected)
+    }
 }
 
 /// Where the GPU sits, and whether that is for good. Boards outside of a rack answer slot 0, tray 0, host 1 for
@@ -90,16 +106,19 @@ fn platform(door: &mut Door, device: Handle) -> (Option<Platform>, bool) {
     let settled = |absence: Option<Absence>| absence.is_none_or(Absence::is_permanent);
     let mut module: c_uint = 0;
     let asked = ask!(door, nvmlDeviceGetModuleId(raw, &raw mut module)).map_err(Absence::from);
+    let asked = asked.and(if module == c_uint::MAX { Err(Absence::Rejected) } else { Ok(()) });
     let module = asked.is_ok().then_some(module);
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut info: sys::nvmlPlatformInfo_v2_t = unsafe { std::mem::zeroed() };
     info.version = u32::try_from(size_of::<sys::nvmlPlatformInfo_v2_t>()).unwrap_or(0) | (2 << 24);
     let told = ask!(door, nvmlDeviceGetPlatformInfo(raw, &raw mut info)).map_err(Absence::from);
-    let whole = settled(asked.err()) && settled(told.err());
-    let serial = read_text(&info.chassisSerialNumber.map(|byte| byte.cast_signed()));
-    if told.is_ok() && !serial.is_empty() {
+    let told = told.and_then(|()| chassis(&info));
+    let whole = settled(asked.err()) && settled(told.as_ref().err().copied());
+    if let Ok(chassis_serial) = told
+        && !chassis_serial.is_empty()
+    {
         let platform = Platform {
-            chassis_serial: serial,
+            chassis_serial,
             slot: info.slotNumber.to_string().into(),
             tray: info.trayIndex.to_string().into(),
             host_id: info.hostId.to_string().into(),
@@ -108,15 +127,26 @@ fn platform(door: &mut Door, device: Handle) -> (Option<Platform>, bool) {
         return (Some(platform), whole);
     }
     let links = link_count(door, device);
-    let module = module.filter(|_| links.is_ok_and(|links| links > 0));
+    let module = module.filter(|_| links.is_ok_and(|links| (1..=MOST_LINKS.into()).contains(&links)));
     let platform =
         module.map(|module| Platform { module_id: module.to_string().into(), ..Platform::default() });
     (platform, whole && settled(links.err()))
 }
 
+/// The chassis' serial number, which may fill its place to the end.
+fn chassis(info: &sys::nvmlPlatformInfo_v2_t) -> Result<Arc<str>, Absence> {
+    let mut text = [0; 17];
+    for (place, byte) in text.iter_mut().zip(info.chassisSerialNumber) {
+        *place = byte.cast_signed();
+    }
+    read_text(&text)
+}
+
 /// The fabric that the GPU belongs to, and whether that is settled.
 fn fabric(door: &mut Door, device: Handle) -> (Option<FabricPlace>, bool) {
     match calls::fabric(door, device) {
+        // All ones are no number, and no UUID.
+        Ok(fabric) if fabric.clique == c_uint::MAX || fabric.cluster == [u8::MAX; 16] => (None, false),
         Ok(fabric) if fabric.is_complete() => {
             let cluster = if fabric.cluster == [0; 16] { Arc::from("") } else { uuid_text(fabric.cluster) };
             (Some(FabricPlace { cluster_uuid: cluster, clique: fabric.clique.to_string().into() }), true)

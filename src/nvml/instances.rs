@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::belief::Belief;
+use super::belief::{Belief, taken};
 use super::calls;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::{Counters, Pair};
 use super::inventory::{name, uuid};
-use super::plan::believe;
-use crate::catalogue::{CallValue, Counter, InstanceValue};
+use crate::catalogue::{Bound, CallValue, Counter, InstanceValue};
 use crate::model::frame::Tier;
-use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Rejection, Unit};
+use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Unit};
 
 /// GPM's ids of the ratios of an instance.
 const RATIOS: [(InstanceValue, u32); 5] = [
@@ -53,7 +52,7 @@ pub(super) struct Instances {
 }
 
 /// The instances of a GPU, with what GPM may count of each, where it works.
-pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&Vec<Counter>>) -> Instances {
+pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&[Counter]>) -> Instances {
     let handles = match handles(door, parent) {
         Ok(handles) => handles,
         Err(absence) => return Instances { whole: absence.is_permanent(), ..Instances::default() },
@@ -119,8 +118,14 @@ fn place(door: &mut Door, handle: Handle) -> Result<(InstanceId, Arc<str>), Abse
     let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
     ask!(door, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
     ask!(door, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
+    if gpu_instance.max(compute_instance) > LAST_ID {
+        return Err(Absence::Rejected);
+    }
     Ok((InstanceId { gpu_instance, compute_instance }, uuid(door, handle)?))
 }
+
+/// No instance has a higher id: a GPU is cut into eight at most, and ids are used again.
+const LAST_ID: c_uint = 255;
 
 fn identity(
     door: &mut Door,
@@ -131,11 +136,13 @@ fn identity(
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
     ask!(door, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
+    let memory = attributes.memorySizeMB.saturating_mul(1 << 20);
+    whole(memory).and_then(|memory| Bound::BYTES.hold(memory).ok_or(Absence::Rejected))?;
     Ok(InstanceIdentity {
         id,
         uuid,
         profile: profile(&name(door, handle).unwrap_or_default()),
-        memory: Bytes(attributes.memorySizeMB.saturating_mul(1 << 20)),
+        memory: Bytes(memory),
     })
 }
 
@@ -206,9 +213,9 @@ impl Instance {
         }
     }
 
-    fn put(&mut self, door: &mut Door, value: InstanceValue, reading: Reading) {
-        door.reject(Rejection::OutOfRange, u64::from(reading == Err(Absence::Rejected)));
-        self.readings[value as usize] = reading;
+    fn put(&mut self, door: &mut Door, value: InstanceValue, raw: Result<i64, Absence>) {
+        let counter = (value == InstanceValue::SramUncorrected).then_some(&mut self.errors);
+        self.readings[value as usize] = taken(door, raw, (1, value.bound()), counter);
     }
 
     fn read_memory(&mut self, door: &mut Door) {
@@ -223,19 +230,9 @@ impl Instance {
     }
 
     fn read_errors(&mut self, door: &mut Door) {
-        if self.errors.is_new()
-            && let Ok(errors) = calls::instance_errors(door, self.handle).and_then(whole)
-        {
-            // Nobody has asked before: the counter begins with two answers.
-            let _ = self.errors.take(errors, door.asked());
-        }
-        let errors = calls::instance_errors(door, self.handle).and_then(whole);
-        let at = door.asked();
-        let believed = errors.map(|errors| self.errors.take(errors, at));
-        if let Ok(Err(why)) = believed {
-            door.reject(why, 1);
-            self.readings[InstanceValue::SramUncorrected as usize] = Err(Absence::Rejected);
-        } else {
+        // Nobody has asked before: the counter begins with two answers.
+        for _ in 0..1 + u8::from(self.errors.is_new()) {
+            let errors = calls::instance_errors(door, self.handle).and_then(whole);
             self.put(door, InstanceValue::SramUncorrected, errors);
         }
     }
@@ -249,7 +246,7 @@ impl Instance {
         for (value, id) in RATIOS {
             let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
             let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
-            self.put(door, value, believe(ratio, 1, Unit::Ratio));
+            self.put(door, value, ratio);
         }
         if let Some(pair) = &self.gpm {
             self.counters.read(door, pair, answer);

@@ -95,6 +95,8 @@ pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
     let answer = ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
     match answer.map_err(Absence::from) {
+        // Nobody knows how such a GPU is billed.
+        Ok(()) if current > 1 => Err(Absence::Rejected),
         Ok(()) => Ok(Some(current == 1)),
         Err(absence) if absence.is_permanent() => Ok(None),
         Err(absence) => Err(absence),
@@ -103,9 +105,7 @@ pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option
 
 pub(super) fn uuid(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     let uuid = text(|buffer, length| ask!(door, nvmlDeviceGetUUID(device, buffer, length)))?;
-    // One that fills the room for it has no end: it is not another GPU's, it is garbage.
-    let is_one = (1..TEXT).contains(&uuid.len()) && uuid.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_one { Ok(uuid) } else { Err(Absence::Rejected) }
+    if uuid.is_empty() || uuid.contains(' ') { Err(Absence::Rejected) } else { Ok(uuid) }
 }
 
 pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
@@ -116,7 +116,9 @@ pub(super) fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<
     // SAFETY: the structure is integers and characters, for all of which zero is a value.
     let mut pci: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
     ask!(door, nvmlDeviceGetPciInfo_v3(device, &raw mut pci))?;
-    Ok(read_text(&pci.busId))
+    let bus = read_text(&pci.busId)?;
+    let is_one = bus.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
+    if is_one { Ok(bus) } else { Err(Absence::Rejected) }
 }
 
 const TEXT: usize = 96;
@@ -126,33 +128,41 @@ pub(super) fn text(
 ) -> Result<Arc<str>, Absence> {
     let mut buffer: [c_char; TEXT] = [0; TEXT];
     read(buffer.as_mut_ptr(), TEXT as c_uint)?;
-    Ok(read_text(&buffer))
+    read_text(&buffer)
 }
 
-/// A C string of the driver. One that fills the buffer without an end is taken as it is; what is not UTF-8 is mended.
-pub(super) fn read_text(buffer: &[c_char]) -> Arc<str> {
+/// A C string of the driver, which writes printable ASCII. Anything else is garbage, and so is a text that fills its
+/// buffer without an end: there is room for more than the longest.
+pub(super) fn read_text(buffer: &[c_char]) -> Result<Arc<str>, Absence> {
     let bytes = buffer.iter().map(|byte| byte.to_ne_bytes()[0]);
     let text: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&text).into()
+    let is_printable = text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    match str::from_utf8(&text) {
+        Ok(text) if is_printable && text.len() < buffer.len() => Ok(text.into()),
+        _ => Err(Absence::Rejected),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Arc<str> {
+    fn read(bytes: &[u8]) -> Result<Arc<str>, Absence> {
         read_text(&bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>())
     }
 
     #[test]
-    fn a_text_ends_at_its_end_or_with_its_room() {
-        assert_eq!(&*read(b"NVIDIA L4\0garbage"), "NVIDIA L4");
-        assert_eq!(&*read(b"NVIDIA L4"), "NVIDIA L4");
-        assert_eq!(&*read(b"\0"), "");
+    fn a_text_ends_at_its_end() {
+        assert_eq!(read(b"NVIDIA L4\0garbage"), Ok("NVIDIA L4".into()));
+        assert_eq!(read(b"\0"), Ok("".into()));
     }
 
     #[test]
-    fn what_is_not_utf_8_is_mended() {
-        assert_eq!(&*read(b"L4\xFF\0"), "L4\u{FFFD}");
+    fn what_has_no_end_or_cannot_be_printed_is_no_text() {
+        for garbage in
+            [&b"NVIDIA L4"[..], b"", b"L4\xFF\0", b"L4\n\0", b"L4\x1B[2J\0", "L4\u{202E}\0".as_bytes()]
+        {
+            assert_eq!(read(garbage), Err(Absence::Rejected), "{garbage:?}");
+        }
     }
 }

@@ -16,9 +16,9 @@ use super::instances::{self, Instance, Instances, Layout};
 use super::inventory::{self, Found};
 use super::probe::{self, Choice, Chosen, Metric, Wanted, Way};
 use super::quirks::Quirks;
-use crate::catalogue::{CallValue, Counter, PointId, device_points, first_point};
+use crate::catalogue::{Bound, CallValue, Counter, PointId, device_points, first_point};
 use crate::model::frame::Tier;
-use crate::model::{Absence, GpuIdentity, InstanceIdentity, Reading, Unit};
+use crate::model::{Absence, GpuIdentity, InstanceIdentity, Reading};
 
 /// How to read one GPU.
 pub(super) struct Plan {
@@ -65,7 +65,7 @@ pub(super) struct Gpm {
 /// One point to fill: from where in the answer, and times what.
 pub(super) struct Ask<T> {
     pub(super) point: PointId,
-    pub(super) unit: Unit,
+    pub(super) bound: Bound,
     pub(super) from: T,
     pub(super) times: i64,
 }
@@ -78,18 +78,11 @@ impl Plan {
         let mig = inventory::mig_mode(door, device)?;
         let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
         door.learn(Quirks::of(&identity.driver_version));
-        let Choice {
-            chosen,
-            blank,
-            probed,
-            via,
-            gpm: can_pair,
-            counters: [counters, of_instances],
-            whole: settled,
-        } = probe::choose(door, device, wanted, &identity.driver_version)?;
+        let Choice { chosen, blank, probed, via, gpm: can_pair, counters, of_instances, whole: settled } =
+            probe::choose(door, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
         let Instances { found: instances, layout, whole: complete } = if identity.mig {
-            instances::find(door, device, can_pair.then_some(&of_instances))
+            instances::find(door, device, can_pair.then_some(of_instances.as_slice()))
         } else {
             Instances { whole: true, ..Instances::default() }
         };
@@ -169,7 +162,7 @@ fn gpm(door: &mut Door, chosen: &[Chosen], counters: Vec<Counter>) -> (Option<Gp
         .iter()
         .filter_map(|chosen| match chosen.way {
             Way::Gpm { metric, times } => {
-                Some(Ask { point: chosen.point, unit: chosen.family.unit, from: metric, times })
+                Some(Ask { point: chosen.point, bound: chosen.bound(), from: metric, times })
             }
             _ => None,
         })
@@ -195,23 +188,23 @@ impl TierPlan {
         let mut wanted = Vec::new();
         let (mut fields, mut margins, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         let mut groups: BTreeMap<Function, Vec<Ask<CallValue>>> = BTreeMap::new();
-        for &Chosen { point, family, way } in chosen.iter().filter(|chosen| chosen.family.tier == tier) {
-            let unit = family.unit;
-            match way {
+        for chosen in chosen.iter().filter(|chosen| chosen.family.tier == tier) {
+            let (point, bound) = (chosen.point, chosen.bound());
+            match chosen.way {
                 Way::Field { field, times } => {
-                    fields.push(Ask { point, unit, from: wanted.len(), times });
+                    fields.push(Ask { point, bound, from: wanted.len(), times });
                     wanted.push(field);
                 }
                 Way::Margin { limit } => {
-                    margins.push(Ask { point, unit, from: wanted.len(), times: DEGREES });
+                    margins.push(Ask { point, bound, from: wanted.len(), times: DEGREES });
                     wanted.push(limit);
                 }
                 Way::Call { value, times } => {
                     let group = groups.entry(calls::function(value)).or_default();
-                    group.push(Ask { point, unit, from: value, times });
+                    group.push(Ask { point, bound, from: value, times });
                 }
                 Way::Reason { bit, unless } => {
-                    reasons.push(Ask { point, unit, from: (bit, unless), times: 1 });
+                    reasons.push(Ask { point, bound, from: (bit, unless), times: 1 });
                 }
                 Way::Gpm { .. } => {}
             }
@@ -258,25 +251,3 @@ fn is_video(point: PointId) -> bool {
 
 /// The margin and its limits come in whole degrees.
 const DEGREES: i64 = 1_000;
-
-/// An answer in its family's unit, or rejected when the quantity cannot be that.
-pub(super) fn believe(raw: Result<i64, Absence>, times: i64, unit: Unit) -> Reading {
-    let value = raw?.checked_mul(times).ok_or(Absence::Rejected)?;
-    match unit {
-        // Driver's and host's clocks differ: up to 2 % above is the whole.
-        Unit::Ratio if (RATIO + 1..=RATIO + RATIO / 50).contains(&value) => Ok(RATIO),
-        Unit::Ratio if !(0..=RATIO).contains(&value) => Err(Absence::Rejected),
-        Unit::Celsius if !(-100_000..=200_000).contains(&value) => Err(Absence::Rejected),
-        Unit::Watts if !(0..=20_000_000).contains(&value) => Err(Absence::Rejected),
-        Unit::Seconds if value > LONGEST => Err(Absence::Rejected),
-        Unit::Seconds | Unit::Bytes | Unit::Joules | Unit::Hertz | Unit::Money | Unit::None if value < 0 => {
-            Err(Absence::Rejected)
-        }
-        _ => Ok(value),
-    }
-}
-
-const RATIO: i64 = 1_000_000_000;
-
-/// No driver has been loaded for longer: ten years, in nanoseconds.
-const LONGEST: i64 = 315_576_000 * 1_000_000_000;

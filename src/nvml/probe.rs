@@ -11,8 +11,8 @@ use super::door::{Door, Handle};
 use super::fields::{Batch, Field};
 use super::gpm::Pair;
 use crate::catalogue::{
-    COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Source, counters,
-    device_points,
+    Bound, COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
+    counters, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -53,6 +53,17 @@ pub(super) struct Chosen {
     pub(super) way: Way,
 }
 
+impl Chosen {
+    /// What its readings can be.
+    pub(super) fn bound(&self) -> Bound {
+        match (&self.family.rows, self.way) {
+            (Rows::Flow(_), Way::Gpm { .. }) => Bound::RATE,
+            // By the catalogue's laws there is one.
+            _ => self.family.bound().unwrap_or(Bound::COUNTER),
+        }
+    }
+}
+
 /// What was chosen for all points.
 pub(super) struct Choice {
     pub(super) chosen: Vec<Chosen>,
@@ -64,8 +75,10 @@ pub(super) struct Choice {
     pub(super) via: Vec<Option<Via>>,
     /// Whether GPM works on the device.
     pub(super) gpm: bool,
-    /// What GPM may count of the GPU, and of each of its instances.
-    pub(super) counters: [Vec<Counter>; 2],
+    /// What GPM may count of the GPU.
+    pub(super) counters: Vec<Counter>,
+    /// What GPM may count of each of its instances.
+    pub(super) of_instances: Vec<Counter>,
     /// Whether no failure that may pass decided a choice.
     pub(super) whole: bool,
 }
@@ -93,21 +106,30 @@ pub(super) fn choose(
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
         let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
-        via.push(way.ok().flatten().map(Way::via));
+        let way = way.map(|way| way.map(|way| Chosen { point, family, way }));
+        via.push(way.ok().flatten().map(|chosen| chosen.way.via()));
         let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
-        probed.push(counts.and_then(|way| probe.stood(way)));
+        probed.push(counts.and_then(|counter| probe.stood(counter)));
         match way {
             Ok(way) => {
                 blank.push(Err(Absence::NotYet));
-                chosen.extend(way.map(|way| Chosen { point, family, way }));
+                chosen.extend(way);
             }
             Err(absence) => blank.push(Err(absence)),
         }
     }
     let counts = probe.gpm.is_ok() && is_counting(driver);
-    let counters =
-        [false, true].map(|of_instances| if counts { counters(level, of_instances) } else { Vec::new() });
-    Ok(Choice { chosen, blank, probed, via, gpm: probe.gpm.is_ok(), counters, whole: probe.whole })
+    let counted = |of_instances| if counts { counters(level, of_instances) } else { Vec::new() };
+    Ok(Choice {
+        chosen,
+        blank,
+        probed,
+        via,
+        gpm: probe.gpm.is_ok(),
+        counters: counted(false),
+        of_instances: counted(true),
+        whole: probe.whole,
+    })
 }
 
 /// What of a board decides how a source is asked.
@@ -199,10 +221,11 @@ pub(super) fn link_count(door: &mut Door, device: Handle) -> Result<i64, Absence
     count.value(0)
 }
 
-/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none.
+/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none for now.
 fn links(answer: Result<i64, Absence>) -> (u32, bool) {
-    let links = answer.ok().and_then(|links| u32::try_from(links).ok()).filter(|links| *links <= MOST_LINKS);
-    (links.unwrap_or(0), answer.err().is_none_or(Absence::is_permanent))
+    let possible = |links: i64| u32::try_from(links).ok().filter(|links| *links <= MOST_LINKS);
+    let links = answer.and_then(|links| possible(links).ok_or(Absence::Rejected));
+    (links.unwrap_or(0), links.err().is_none_or(Absence::is_permanent))
 }
 
 /// The field that counts NVLinks.
@@ -331,16 +354,17 @@ impl<'a> Probe<'a> {
         if accepted { Ok(()) } else { Err(Absence::NotSupported) }
     }
 
-    /// What was answered by that way.
-    fn stood(&self, way: Way) -> Option<i64> {
-        match way {
-            Way::Field { field, times } => self.field(field).ok()?.checked_mul(times),
+    /// What was answered by that way, if it can be.
+    fn stood(&self, chosen: Chosen) -> Option<i64> {
+        let (raw, times) = match chosen.way {
+            Way::Field { field, times } => (self.field(field).ok()?, times),
             Way::Call { value, times } => {
                 let answer = self.functions.get(&calls::function(value))?.ok()?;
-                i64::try_from(answer.get(value).ok()?).ok()?.checked_mul(times)
+                (i64::try_from(answer.get(value).ok()?).ok()?, times)
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        raw.checked_mul(times).and_then(|value| chosen.bound().hold(value))
     }
 
     fn field(&self, field: Field) -> Result<i64, Absence> {
@@ -423,7 +447,7 @@ mod tests {
         assert_eq!(links(Ok(18)), (18, true));
         assert_eq!(links(Err(Absence::NotSupported)), (0, true));
         assert_eq!(links(Err(Absence::Failed)), (0, false));
-        assert_eq!([-1, 1 << 40].map(|garbage| links(Ok(garbage))), [(0, true); 2]);
+        assert_eq!([-1, 1 << 40].map(|garbage| links(Ok(garbage))), [(0, false); 2]);
     }
 
     #[test]

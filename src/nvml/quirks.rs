@@ -5,7 +5,7 @@
 //!
 //! Quirks that live elsewhere: fields that drivers number differently are a matter of the catalogue's rows;
 //! R545 tags the memory temperature as a double while the union holds an integer (`fields`); GPM goes above
-//! 100 % on MIG instances by the difference of two clocks (`plan::believe` cuts 2 %, more is dropped); GB10
+//! 100 % on MIG instances by the difference of two clocks (`catalogue::Bound` cuts 2 %, more is dropped); GB10
 //! refuses both memory calls, so that its memory readings are absent while the memory per process still comes.
 //! The host's memory, which it shares, is not shown in their place: other programs hold most of that.
 

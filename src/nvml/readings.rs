@@ -5,11 +5,11 @@
 //! one answer would be booked as a restart by everybody who reads it. A new plan goes on from what the last
 //! one believed, unless the GPU was lost in between: what restarts with the driver comes with a new lane.
 
-use super::belief::Belief;
+use super::belief::{Belief, taken};
 use super::door::Door;
-use super::plan::{Ask, believe};
+use super::plan::Ask;
 use crate::catalogue::{PointId, device_points};
-use crate::model::{Absence, Nanoseconds, Reading, Rejection};
+use crate::model::{Absence, Nanoseconds, Reading};
 
 /// The readings of one plan.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Readings {
             let known = self.counters.get(point).copied().flatten();
             let mut counter =
                 family.is_driver_counter().then(|| known.unwrap_or(Belief::new(family.unit)))?;
-            if let Some(value) = probed.get(point).copied().flatten().filter(|value| *value >= 0) {
+            if let Some(value) = probed.get(point).copied().flatten() {
                 // Whether it is believed shows with the next.
                 let _ = counter.take(value, at);
             }
@@ -48,14 +48,8 @@ impl Readings {
         answer: Result<i64, Absence>,
         times: i64,
     ) {
-        let mut reading = believe(answer, times, ask.unit);
-        if reading == Err(Absence::Rejected) {
-            door.reject(Rejection::OutOfRange, 1);
-        }
-        if let Some(Some(counter)) = self.counters.get_mut(ask.point) {
-            let at = door.asked();
-            reading = reading.and_then(|value| counter.read(door, value, at));
-        }
+        let counter = self.counters.get_mut(ask.point).and_then(Option::as_mut);
+        let reading = taken(door, answer, (times, ask.bound), counter);
         self.set(ask.point, reading);
     }
 

@@ -160,4 +160,8 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
         + count(&calls, "nvmlGpmMigSampleGet");
     let each = all / count(&calls, "nvmlGpmMigSampleGet");
     assert!(each <= 3.0, "{each} calls: {calls:?}");
+    // Beside these the slow tier's, which has its turn twice at most in fifteen ticks: errors, asked once more where
+    // nobody had asked before, of each instance and of the four of the parent's.
+    let errors = count(&calls, "nvmlDeviceGetMemoryErrorCounter");
+    assert!((14.0..=(7.0 + 4.0) * 3.0).contains(&errors), "{errors} calls for errors: {calls:?}");
 }

@@ -6,6 +6,7 @@ mod activity;
 mod budget;
 mod counters;
 mod driver_time;
+mod garbage;
 mod governor;
 mod gpm;
 mod presence;

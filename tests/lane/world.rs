@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpumeter::catalogue::Level;
 use gpumeter::clock::{Clock, Page, PageState};
 use gpumeter::model::frame::Tier;
-use gpumeter::model::{Frame, Nanoseconds, Utc};
+use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Lane, Library, Recorder, find};
 use gpumeter::record::{FORMAT, Head};
 use tempfile::TempDir;
@@ -125,6 +125,12 @@ impl World {
         self.tick_all().swap_remove(0)
     }
 
+    /// The next second's frame of the first GPU, if it answers by then.
+    pub(crate) fn try_tick(&mut self) -> Result<Frame, Absence> {
+        let due = self.pass(1);
+        self.lanes[0].tick(due)
+    }
+
     /// The next second's frames of all GPUs.
     pub(crate) fn tick_all(&mut self) -> Vec<Frame> {
         self.tick_every(1)
@@ -132,11 +138,16 @@ impl World {
 
     /// The frames of the next tick, so many seconds after the last.
     pub(crate) fn tick_every(&mut self, seconds: u64) -> Vec<Frame> {
+        let due = self.pass(seconds);
+        self.lanes.iter_mut().map(|lane| lane.tick(due).unwrap()).collect()
+    }
+
+    /// Lets so many seconds pass, and which tiers are due then.
+    fn pass(&mut self, seconds: u64) -> [bool; 3] {
         let before = self.second;
         self.second += seconds;
         self.page.set(held(self.second)).unwrap();
-        let due = [1, 5, 60].map(|every| before / every != self.second / every);
-        self.lanes.iter_mut().map(|lane| lane.tick(due).unwrap()).collect()
+        [1, 5, 60].map(|every| before / every != self.second / every)
     }
 
     /// The nanoseconds that all calls have taken by now, by function, where the scenario has realistic delays;

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::super::door::{Door, Handle, Refusal, ask};
-use super::{Answer, Values};
+use super::{Answer, Values, word};
 use crate::model::Absence;
 
 /// The sensor of the GPU's core.
@@ -19,7 +19,7 @@ fn version<T>(number: u32) -> c_uint {
 pub(super) fn utilization(door: &mut Door, Handle(device): Handle) -> Answer {
     let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
     ask!(door, nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
-    Ok(Values::of([rates.gpu.into(), rates.memory.into()]))
+    Ok(Values::of_words([rates.gpu, rates.memory]))
 }
 
 /// Total, used, free, reserved. Drivers before 510 have only the first version, which knows no reserve.
@@ -47,7 +47,7 @@ pub(super) fn bar1(door: &mut Door, Handle(device): Handle) -> Answer {
 pub(super) fn power_limits(door: &mut Door, Handle(device): Handle) -> Answer {
     let (mut least, mut most): (c_uint, c_uint) = (0, 0);
     ask!(door, nvmlDeviceGetPowerManagementLimitConstraints(device, &raw mut least, &raw mut most))?;
-    Ok(Values::of([least.into(), most.into()]))
+    Ok(Values::of_words([least, most]))
 }
 
 pub(super) fn temperature(door: &mut Door, Handle(device): Handle) -> Answer {
@@ -70,7 +70,7 @@ pub(super) fn sram(door: &mut Door, Handle(device): Handle) -> Answer {
         status.volatileUncParity.saturating_add(status.volatileUncSecDed),
         status.aggregateCor,
         status.aggregateUncParity.saturating_add(status.aggregateUncSecDed),
-        u64::from(status.bThresholdExceeded != 0),
+        word(status.bThresholdExceeded),
     ]))
 }
 
@@ -78,13 +78,13 @@ pub(super) fn remap(door: &mut Door, Handle(device): Handle) -> Answer {
     let mut rows: [c_uint; 4] = [0; 4];
     let [correctable, uncorrectable, pending, failure] = rows.each_mut().map(std::ptr::from_mut);
     ask!(door, nvmlDeviceGetRemappedRows(device, correctable, uncorrectable, pending, failure))?;
-    Ok(Values::of(rows.map(u64::from)))
+    Ok(Values::of_words(rows))
 }
 
 pub(super) fn banks(door: &mut Door, Handle(device): Handle) -> Answer {
     let mut banks = sys::nvmlRowRemapperHistogramValues_t { max: 0, high: 0, partial: 0, low: 0, none: 0 };
     ask!(door, nvmlDeviceGetRowRemapperHistogram(device, &raw mut banks))?;
-    Ok(Values::of([banks.max, banks.high, banks.partial, banks.low, banks.none].map(u64::from)))
+    Ok(Values::of_words([banks.max, banks.high, banks.partial, banks.low, banks.none]))
 }
 
 /// What the GPU says of its NVLink fabric.
@@ -119,10 +119,10 @@ impl Fabric {
     }
 
     fn known(self) -> Result<Self, Absence> {
-        if self.state == sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED {
-            Err(Absence::NotSupported)
-        } else {
-            Ok(self)
+        match self.state {
+            sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED => Err(Absence::NotSupported),
+            state if state > COMPLETED => Err(Absence::Rejected),
+            _ => Ok(self),
         }
     }
 }
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!(states.iter().position(|is_so| *is_so), Some(place));
             assert_eq!(states.iter().filter(|is_so| **is_so).count(), 1);
         }
-        assert_eq!(fabric(9, 0).states(), [false; 4]);
+        assert_eq!(fabric(9, 0).known(), Err(Absence::Rejected));
         assert_eq!(fabric(0, 0).known(), Err(Absence::NotSupported));
     }
 }

@@ -4,11 +4,10 @@
 //! hardware can make. It does not know what time a counter tells: differences are the meter's.
 
 use super::Pair;
-use crate::catalogue::Counter;
-use crate::model::{Absence, Reading, Rejection, Unit};
-use crate::nvml::belief::Belief;
+use crate::catalogue::{Bound, Counter};
+use crate::model::{Absence, Reading, Unit};
+use crate::nvml::belief::{Belief, taken};
 use crate::nvml::door::Door;
-use crate::nvml::plan::believe;
 
 const COUNT: usize = Counter::ALL.len();
 
@@ -36,14 +35,10 @@ impl Counters {
 
     /// Takes what the pair tells, if it could be computed.
     pub(in crate::nvml) fn read(&mut self, door: &mut Door, pair: &Pair, answer: Result<(), Absence>) {
-        let now = door.clock().now().boottime;
         for counter in &self.asked {
             let raw = answer.and_then(|()| pair.value(counter.id(), 1));
-            let unit = if counter.is_of_time() { Unit::None } else { Unit::Bytes };
-            let value = believe(raw, 1, unit);
-            door.reject(Rejection::OutOfRange, u64::from(value == Err(Absence::Rejected)));
             let belief = &mut self.known[*counter as usize];
-            self.readings[*counter as usize] = value.and_then(|value| belief.read(door, value, now));
+            self.readings[*counter as usize] = taken(door, raw, (1, Bound::COUNTER), Some(belief));
         }
     }
 

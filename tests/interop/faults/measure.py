@@ -22,10 +22,10 @@ class Counters:
                 self.back.add(name)
             self.last[key] = value
 
-    def row(self, table):
+    def row(self, table, of=""):
         back = ", ".join(sorted(self.back))
         kept = " of the agent and its account" if self.without else ""
-        table.row(f"{len(self.last)} counters{kept}, of which any went back", "none", back or "none", not back)
+        table.row(f"{len(self.last)} counters{kept}{of}, of which any went back", "none", back or "none", not back)
 
 
 def of_the_driver():

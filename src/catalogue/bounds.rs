@@ -1,0 +1,179 @@
+//! What a reading of a GPU can be at all, as data: an answer beyond it is garbage, whoever gives it.
+//!
+//! A bound is several times what any board does, so that the next board is within it, and far below what a broken
+//! driver answers, which is mostly all ones. What lies within is not told from the truth. How fast a counter may
+//! grow is another matter, of whoever reads it twice.
+
+use super::points::same;
+use super::{Family, InstanceValue, Kind, MOST_LINKS, Rows};
+use crate::model::Unit;
+
+/// The least and the most that a reading can be, in integers of its family's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The least.
+    pub least: i64,
+    /// The most.
+    pub most: i64,
+    /// An answer up to here stands for the most.
+    slack: i64,
+}
+
+const WHOLE: i64 = 1_000_000_000;
+
+impl Bound {
+    /// A share. Driver's and host's clocks differ: up to 2 % above is the whole.
+    pub const RATIO: Self = Self { slack: WHOLE + WHOLE / 50, ..Self::up_to(WHOLE) };
+    /// Memory, 16 TiB: the largest module has 1 TB with its host's.
+    pub const BYTES: Self = Self::up_to(1 << 44);
+    /// Bytes in a second, 10 TB: NVLink 5 carries 0.9 TB/s each way, PCIe and C2C less.
+    pub const RATE: Self = Self::up_to(10_000_000_000_000);
+    /// What counts may have come to anything.
+    pub const COUNTER: Self = Self::up_to(i64::MAX);
+
+    const fn up_to(most: i64) -> Self {
+        Self { least: 0, most, slack: most }
+    }
+
+    /// What an answer stands for; none where it cannot be.
+    pub const fn hold(self, value: i64) -> Option<i64> {
+        if value < self.least || value > self.slack {
+            None
+        } else if value > self.most {
+            Some(self.most)
+        } else {
+            Some(value)
+        }
+    }
+}
+
+/// The most of each gauge that has no unit, which would bound it.
+const PLAIN: &[(&str, i64)] = &[
+    // NVML numbers the states 0 to 15, and 32 for not knowing.
+    ("gpu_performance_state", 15),
+    ("gpu_throttle_active", 1),
+    // Generation 7 is the last that is specified, 32 lanes the widest link.
+    ("gpu_pcie_link_generation", 10),
+    ("gpu_pcie_link_generation_max", 10),
+    ("gpu_pcie_link_width", 32),
+    ("gpu_pcie_link_width_max", 32),
+    ("gpu_nvlink_links_up", MOST_LINKS as i64),
+    ("gpu_nvlink_links_expected", MOST_LINKS as i64),
+    ("gpu_nvlink_link_up", 1),
+    ("gpu_ecc_sram_threshold_exceeded", 1),
+    // An H100 has 2,560 banks with 8 spare rows each; a board that retires pages has 64 at most.
+    ("gpu_remapped_rows", MILLION),
+    ("gpu_row_remap_banks", MILLION),
+    ("gpu_retired_pages", MILLION),
+    ("gpu_row_remap_pending", 1),
+    ("gpu_row_remap_failure", 1),
+    ("gpu_retired_pages_pending", 1),
+];
+
+const MILLION: i64 = 1_000_000;
+
+impl Family {
+    /// What a reading of it can be; none for what is not read from a GPU. A flow that is told by its rate is within
+    /// [`Bound::RATE`] instead.
+    pub const fn bound(&self) -> Option<Bound> {
+        match (&self.rows, self.kind) {
+            (Rows::State(_), _) => Some(Bound::up_to(1)),
+            (Rows::Device(_) | Rows::Flow(_) | Rows::Instance(_), Kind::Counter) => Some(counter(self.unit)),
+            (Rows::Device(_) | Rows::Instance(_), Kind::Gauge) => gauge(self),
+            _ => None,
+        }
+    }
+}
+
+impl InstanceValue {
+    /// What a reading of it can be.
+    pub const fn bound(self) -> Bound {
+        match self {
+            Self::MemoryTotal | Self::MemoryUsed | Self::MemoryFree => Bound::BYTES,
+            Self::SramUncorrected => Bound::COUNTER,
+            _ => Bound::RATIO,
+        }
+    }
+}
+
+const fn counter(unit: Unit) -> Bound {
+    match unit {
+        // No driver has been loaded for longer: ten years, in nanoseconds.
+        Unit::Seconds => Bound::up_to(315_576_000 * 1_000_000_000),
+        _ => Bound::COUNTER,
+    }
+}
+
+const fn gauge(family: &Family) -> Option<Bound> {
+    Some(match family.unit {
+        Unit::Ratio => Bound::RATIO,
+        Unit::Bytes => Bound::BYTES,
+        // A margin is negative where its limit acts.
+        Unit::Celsius => Bound { least: -100_000, ..Bound::up_to(200_000) },
+        // A module of today takes some 3 kW.
+        Unit::Watts => Bound::up_to(20_000_000),
+        // GDDR7 is told with 14 GHz, which is the most so far.
+        Unit::Hertz => Bound::up_to(100_000_000_000),
+        _ => return plain(family.name),
+    })
+}
+
+const fn plain(name: &str) -> Option<Bound> {
+    let mut row = 0;
+    while row < PLAIN.len() {
+        if same(PLAIN[row].0, name) {
+            return Some(Bound::up_to(PLAIN[row].1));
+        }
+        row += 1;
+    }
+    None
+}
+
+/// Whether every row of the bounds without a unit is used; at compile time.
+pub(super) const fn are_needed() -> bool {
+    let mut row = 0;
+    while row < PLAIN.len() {
+        if !matches!(super::points::find(PLAIN[row].0).unit, Unit::None) {
+            return false;
+        }
+        row += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::families;
+
+    #[test]
+    fn what_two_clocks_make_of_the_whole_is_the_whole() {
+        let held =
+            [-1, 0, WHOLE, WHOLE + WHOLE / 50, WHOLE + WHOLE / 50 + 1].map(|value| Bound::RATIO.hold(value));
+        assert_eq!(held, [None, Some(0), Some(WHOLE), Some(WHOLE), None]);
+    }
+
+    #[test]
+    fn all_ones_are_no_reading_of_any_gauge() {
+        for family in families().filter(|family| family.kind == Kind::Gauge) {
+            let Some(bound) = family.bound() else { continue };
+            for garbage in [u32::MAX.into(), i64::MAX, i64::from(i32::MIN), 1 << 62] {
+                let value =
+                    garbage * if family.unit == Unit::Hertz && garbage < 1 << 40 { MILLION } else { 1 };
+                // 4 GiB are a size like any other: what answers in words of 32 bits is asked for that at the door.
+                let is_size = family.unit == Unit::Bytes && garbage == i64::from(u32::MAX);
+                assert!(is_size || bound.hold(value).is_none(), "{}: {value}", family.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_of_an_instance_is_bound_as_its_family() {
+        for family in families() {
+            let Rows::Instance(points) = family.rows else { continue };
+            for point in points {
+                assert_eq!(Some(point.value.bound()), family.bound(), "{}", family.name);
+            }
+        }
+    }
+}
