@@ -66,6 +66,16 @@ pub(crate) fn smooths_power(board: &Board) -> bool {
     board.architecture > HOPPER && board.pstate_rest == 0
 }
 
+/// How processes address the GPU's memory: with the translation of the processor beside it (2), by the kernel (1)
+/// where captures show it, or not at all (0).
+pub(crate) fn addressing(board: &Board) -> u32 {
+    match board.profile {
+        _ if board.rack => 2,
+        "t4" | "l40s" | "a100-40" | "rtx-2080-super" | "rtx-4080-super" => 1,
+        _ => 0,
+    }
+}
+
 /// Whether the board says by how much its peaks of current may be above the limit.
 pub(crate) fn multiplies_peaks(board: &Board) -> bool {
     matches!(board.profile, "h100" | "h200")
