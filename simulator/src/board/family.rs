@@ -9,6 +9,9 @@ use crate::surprise::Surprise;
 /// NVML's architectures.
 const AMPERE: u32 = 7;
 const HOPPER: u32 = 9;
+const BLACKWELL: u32 = 10;
+/// NVML's number of NVLink 5.
+const NVLINK_5: u32 = 7;
 
 /// Whether memory has error correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +67,20 @@ pub(crate) fn power_sample(board: &Board) -> u64 {
 /// Server boards since Blackwell smooth their power; who may read how is another matter.
 pub(crate) fn smooths_power(board: &Board) -> bool {
     board.architecture > HOPPER && board.pstate_rest == 0
+}
+
+/// Since Hopper fields of NVLink have the link as their scope; those of single links are gone.
+pub(crate) fn scopes_links(board: &Board) -> bool {
+    board.architecture >= HOPPER
+}
+
+/// NVLink 5 counts packets, recoveries and what error correction left, in place of the data link's errors.
+pub(crate) fn counts_packets(board: &Board) -> bool {
+    board.nvlink_version >= NVLINK_5
+}
+
+pub(crate) fn is_blackwell(board: &Board) -> bool {
+    board.architecture >= BLACKWELL
 }
 
 /// How processes address the GPU's memory: with the translation of the processor beside it (2), by the kernel (1)
