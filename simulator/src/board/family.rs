@@ -4,6 +4,7 @@
 //! captures; it knows no time and no load.
 
 use super::Board;
+use crate::mig::MigProfile;
 use crate::surprise::Surprise;
 
 /// NVML's architectures.
@@ -113,6 +114,12 @@ pub(crate) fn target(board: &Board) -> Option<u32> {
         "rtx-6000-ada" => Some(85),
         _ => None,
     }
+}
+
+/// JPEG engines of an instance: as many as decoders since Hopper; the A100 and the A30 have one, which goes with that
+/// for optical flow.
+pub(crate) fn jpegs(board: &Board, profile: &MigProfile) -> u32 {
+    if board.architecture == AMPERE { profile.ofa } else { profile.decoders }
 }
 
 /// Whether the clocks stay up in MIG mode without work, as on A100 and A30.
