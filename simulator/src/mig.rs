@@ -21,8 +21,6 @@ pub(crate) struct MigProfile {
     pub(crate) sms: u32,
     pub(crate) copy_engines: u32,
     pub(crate) decoders: u32,
-    /// As many as decoders since Hopper; the A100 and the A30 have one, which goes with that for optical flow.
-    pub(crate) jpegs: u32,
     pub(crate) ofa: u32,
     pub(crate) starts: &'static [u32],
     /// The id of the first GPU instance of this size.
@@ -144,33 +142,33 @@ pub(crate) static GB200: [MigProfile; 7] = [
 
 /// A100-80 at driver 535; uses of empty instances are those of H100.
 pub(crate) static A100: [MigProfile; 7] = [
-    one_jpeg(profile("1g.10gb", ONE, (9728, 9, 8191), (14, 1, 0, 0))),
-    one_jpeg(profile("1g.10gb+me", ONE_ME, (9728, 9, 8191), (14, 1, 1, 1))),
-    one_jpeg(profile("1g.20gb", ONE_WIDE, (19_968, 13, 16_383), (14, 1, 1, 0))),
-    one_jpeg(profile("2g.20gb", TWO, (19_968, 13, 16_383), (28, 2, 1, 0))),
-    one_jpeg(profile("3g.40gb", THREE, (40_192, 25, 32_767), (42, 3, 2, 0))),
-    one_jpeg(profile("4g.40gb", FOUR, (40_192, 25, 32_767), (56, 4, 2, 0))),
-    one_jpeg(profile("7g.80gb", SEVEN, (80_640, 50, 65_535), (98, 7, 5, 1))),
+    profile("1g.10gb", ONE, (9728, 9, 8191), (14, 1, 0, 0)),
+    profile("1g.10gb+me", ONE_ME, (9728, 9, 8191), (14, 1, 1, 1)),
+    profile("1g.20gb", ONE_WIDE, (19_968, 13, 16_383), (14, 1, 1, 0)),
+    profile("2g.20gb", TWO, (19_968, 13, 16_383), (28, 2, 1, 0)),
+    profile("3g.40gb", THREE, (40_192, 25, 32_767), (42, 3, 2, 0)),
+    profile("4g.40gb", FOUR, (40_192, 25, 32_767), (56, 4, 2, 0)),
+    profile("7g.80gb", SEVEN, (80_640, 50, 65_535), (98, 7, 5, 1)),
 ];
 
 /// A100-40 at driver 510: two 3g use 19 MiB each; smaller ones and the BAR1 are scaled.
 pub(crate) static A100_40: [MigProfile; 7] = [
-    one_jpeg(profile("1g.5gb", ONE, (4864, 5, 8191), (14, 1, 0, 0))),
-    one_jpeg(profile("1g.5gb+me", ONE_ME, (4864, 5, 8191), (14, 1, 1, 1))),
-    one_jpeg(profile("1g.10gb", ONE_WIDE, (9984, 9, 16_383), (14, 1, 1, 0))),
-    one_jpeg(profile("2g.10gb", TWO, (9984, 9, 16_383), (28, 2, 1, 0))),
-    one_jpeg(profile("3g.20gb", THREE, (19_968, 19, 32_767), (42, 3, 2, 0))),
-    one_jpeg(profile("4g.20gb", FOUR, (19_968, 19, 32_767), (56, 4, 2, 0))),
-    one_jpeg(profile("7g.40gb", SEVEN, (40_448, 38, 65_535), (98, 7, 5, 1))),
+    profile("1g.5gb", ONE, (4864, 5, 8191), (14, 1, 0, 0)),
+    profile("1g.5gb+me", ONE_ME, (4864, 5, 8191), (14, 1, 1, 1)),
+    profile("1g.10gb", ONE_WIDE, (9984, 9, 16_383), (14, 1, 1, 0)),
+    profile("2g.10gb", TWO, (9984, 9, 16_383), (28, 2, 1, 0)),
+    profile("3g.20gb", THREE, (19_968, 19, 32_767), (42, 3, 2, 0)),
+    profile("4g.20gb", FOUR, (19_968, 19, 32_767), (56, 4, 2, 0)),
+    profile("7g.40gb", SEVEN, (40_448, 38, 65_535), (98, 7, 5, 1)),
 ];
 
 /// A30 at driver 535.
 pub(crate) static A30: [MigProfile; 5] = [
-    one_jpeg(profile("1g.6gb", QUARTER, (5952, 12, 8191), (14, 1, 0, 0))),
-    one_jpeg(profile("1g.6gb+me", QUARTER_ME, (5952, 12, 8191), (14, 1, 1, 1))),
-    one_jpeg(profile("2g.12gb", HALF, (11_968, 25, 16_383), (28, 2, 2, 0))),
-    one_jpeg(profile("2g.12gb+me", HALF_ME, (11_968, 25, 16_383), (28, 2, 2, 1))),
-    one_jpeg(profile("4g.24gb", WHOLE, (24_000, 50, 32_767), (56, 4, 4, 1))),
+    profile("1g.6gb", QUARTER, (5952, 12, 8191), (14, 1, 0, 0)),
+    profile("1g.6gb+me", QUARTER_ME, (5952, 12, 8191), (14, 1, 1, 1)),
+    profile("2g.12gb", HALF, (11_968, 25, 16_383), (28, 2, 2, 0)),
+    profile("2g.12gb+me", HALF_ME, (11_968, 25, 16_383), (28, 2, 2, 1)),
+    profile("4g.24gb", WHOLE, (24_000, 50, 32_767), (56, 4, 4, 1)),
 ];
 
 /// RTX PRO 6000 Blackwell: twelve slots. GI ids as on the A30, engines one for each slice: neither was seen.
@@ -263,16 +261,10 @@ const fn profile(
         sms,
         copy_engines,
         decoders,
-        jpegs: decoders,
         ofa,
         starts,
         first_id,
     }
-}
-
-/// The profile on a GPU with one JPEG engine.
-const fn one_jpeg(profile: MigProfile) -> MigProfile {
-    MigProfile { jpegs: profile.ofa, ..profile }
 }
 
 #[cfg(test)]

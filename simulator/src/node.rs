@@ -245,7 +245,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
             let became = Became::of(settled, index, former);
             let made = gpu(scenario, index, row, group, &became);
             gpus.push(made.map_err(|error| format!("gpus[{entry}]: {error}"))?);
-            scenario.incidents.fit(index, (row.nvlinks, row.remap_banks, group.mig.len()))?;
+            scenario.incidents.fit(index, row, group.mig.len())?;
         }
     }
     let exists = |gpu: u32| (gpu as usize) < gpus.len();

@@ -100,8 +100,9 @@ fn a_driver_loaded_anew_counts_errors_and_traffic_from_nothing() {
             "link_errors":[{"at":7,"gpu":0,"link":2,"kind":"replay","count":3}],
             "replays":[{"at":8,"gpu":0,"count":40}]}"#,
     );
-    let ids = [4, 6, 143, 144, 52, 94];
-    let seen = |nvml: &nvml_wrapper::Nvml| ids.map(|id| field(nvml, gpu(nvml, 0), id, 0).unwrap());
+    let ids = [(4, 0), (6, 0), (143, 0), (144, 0), (161, 2), (94, 0)];
+    let seen =
+        |nvml: &nvml_wrapper::Nvml| ids.map(|(id, scope)| field(nvml, gpu(nvml, 0), id, scope).unwrap());
     let nvml = node.nvml();
     node.hold(30 * SECOND);
     let before = seen(&nvml);

@@ -191,6 +191,8 @@ pub enum Source {
     Link { id: u32, link: u32, times: i64 },
     /// A field of every NVLink that the GPU has, summed by the agent.
     Links { id: u32, times: i64 },
+    /// A sum over NVLinks that the driver keeps itself; from [`UNCOUNTED`] on it stays 0 whatever happens.
+    LinksTotal { id: u32, times: i64 },
     /// A value of a call of its own.
     Call { value: CallValue, times: i64 },
     /// The distance to a thermal limit: the margin call less this signed field, in degrees.
@@ -208,6 +210,10 @@ pub enum Source {
 
 /// The scope that sums all NVLink links.
 pub const ALL_LINKS: u32 = u32::MAX;
+
+/// NVML's number of the NVLink generation, Hopper's, from which on drivers do not keep the sums of
+/// [`Source::LinksTotal`], and answer 0 (DataDog/datadog-agent#55966).
+pub const UNCOUNTED: u32 = 6;
 
 /// The most NVLinks that a GPU has (header of driver 590).
 pub const MOST_LINKS: u32 = 36;

@@ -66,22 +66,14 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Standard,
         tier: Tier::Fast,
         rows: Rows::Flow(&[
-            Point {
-                labels: &[("direction", "transmit")],
-                sources: &[
-                    Source::Since(Counter::PcieTransmit),
-                    Source::Gpm { id: 20, times: MEBIBYTE },
-                    Source::Count { id: 197, times: 1 },
-                ],
-            },
-            Point {
-                labels: &[("direction", "receive")],
-                sources: &[
-                    Source::Since(Counter::PcieReceive),
-                    Source::Gpm { id: 21, times: MEBIBYTE },
-                    Source::Count { id: 198, times: 1 },
-                ],
-            },
+            labelled(
+                TRANSMIT,
+                &[Source::Since(Counter::PcieTransmit), mebibytes(20), Source::Count { id: 197, times: 1 }],
+            ),
+            labelled(
+                RECEIVE,
+                &[Source::Since(Counter::PcieReceive), mebibytes(21), Source::Count { id: 198, times: 1 }],
+            ),
         ]),
     },
     Family {
@@ -106,7 +98,7 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Lean,
         tier: Tier::Slow,
         rows: Rows::Device(&[alone(&[
-            Source::Links { id: 165, times: 1 },
+            links(165),
             // Branch 470 has no field of it.
             call(CallValue::NvLinksUp),
         ])]),
@@ -133,39 +125,44 @@ pub(super) const ROWS: &[Family] = &[
         level: Level::Standard,
         tier: Tier::Medium,
         rows: Rows::Device(&[
-            Point {
-                labels: &[("direction", "transmit")],
-                sources: &[
+            labelled(
+                TRANSMIT,
+                &[
                     Source::Field { id: 138, scope: ALL_LINKS, times: KIBIBYTE },
                     Source::Links { id: 138, times: KIBIBYTE },
-                    Source::Links { id: 202, times: 1 },
+                    links(202),
                     Source::GpmLinks { first: 262, times: 1 },
                 ],
-            },
-            Point {
-                labels: &[("direction", "receive")],
-                sources: &[
+            ),
+            labelled(
+                RECEIVE,
+                &[
                     Source::Field { id: 139, scope: ALL_LINKS, times: KIBIBYTE },
                     Source::Links { id: 139, times: KIBIBYTE },
-                    Source::Links { id: 204, times: 1 },
+                    links(204),
                     Source::GpmLinks { first: 261, times: 1 },
                 ],
-            },
+            ),
         ]),
     },
     Family {
         name: "gpu_nvlink_errors_total",
         kind: Kind::Counter,
         unit: Unit::None,
-        help: "Errors over all NVLinks since the driver was loaded: failed checksums of flow control (crc_flit) and data (crc_data), replayed transfers, recoveries of a link. One fault can count in more than one.",
+        help: "Errors over all NVLinks since the driver was loaded. Up to NVLink 4: failed checksums of flow control (crc_flit) and, before Hopper, of data (crc_data), replayed transfers. NVLink 5: packets received with errors (receive), errors that correction left in packets (effective) and symbols (symbol), times that a link had too many errors (local_integrity), recoveries that failed (recovery_failed). All: recoveries of a link. One fault can count in more than one.",
         labels: &["gpu", "uuid", "kind"],
         level: Level::Standard,
         tier: Tier::Slow,
         rows: Rows::Device(&[
-            labelled(&[("kind", "crc_flit")], &[Source::Links { id: 163, times: 1 }, total(38)]),
+            labelled(&[("kind", "crc_flit")], &[links(163), total(38)]),
             labelled(&[("kind", "crc_data")], &[total(45)]),
-            labelled(&[("kind", "replay")], &[Source::Links { id: 161, times: 1 }, total(52)]),
-            labelled(&[("kind", "recovery")], &[Source::Links { id: 162, times: 1 }, total(59)]),
+            labelled(&[("kind", "replay")], &[links(161), total(52)]),
+            labelled(&[("kind", "recovery")], &[links(162), links(213), total(59)]),
+            labelled(&[("kind", "receive")], &[links(208)]),
+            labelled(&[("kind", "recovery_failed")], &[links(214)]),
+            labelled(&[("kind", "local_integrity")], &[links(211)]),
+            labelled(&[("kind", "effective")], &[links(219)]),
+            labelled(&[("kind", "symbol")], &[links(221)]),
         ]),
     },
     // Of single links (GPM 104 to 159) nothing is shown: they share the load, and no counter tells of them.
@@ -218,9 +215,14 @@ const fn mebibytes(id: u32) -> Source {
     Source::Gpm { id, times: MEBIBYTE }
 }
 
+/// The sum of a field over the links.
+const fn links(id: u32) -> Source {
+    Source::Links { id, times: 1 }
+}
+
 /// A sum that the driver keeps itself; the links' own counters are newer.
 const fn total(id: u32) -> Source {
-    Source::Field { id, scope: 0, times: 1 }
+    Source::LinksTotal { id, times: 1 }
 }
 
 const fn labelled(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {

@@ -12,7 +12,7 @@ use super::fields::{Batch, Field};
 use super::gpm::Pair;
 use crate::catalogue::{
     Bound, COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
-    counters, device_points,
+    UNCOUNTED, counters, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -139,6 +139,8 @@ struct Facts {
     driver: Option<(u32, u32)>,
     /// How many NVLinks the GPU has.
     links: u32,
+    /// NVML's number of their generation, where the driver tells.
+    generation: Option<i64>,
 }
 
 impl Facts {
@@ -172,6 +174,13 @@ impl Facts {
                     return None;
                 }
                 Way::Field { field: Field { scopes: self.links, ..Field::one(id, 0) }, times }
+            }
+            Source::LinksTotal { id, times } => {
+                // Drivers that do not tell the generation know none of those that keep no sums.
+                if self.links == 0 || self.generation.is_some_and(|of| of >= UNCOUNTED.into()) {
+                    return None;
+                }
+                Way::Field { field: Field::one(id, 0), times }
             }
             Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
             Source::Call { value, times } => Way::Call { value, times },
@@ -216,9 +225,16 @@ fn driver(version: &str) -> Option<(u32, u32)> {
 
 /// What the GPU says of how many NVLinks it has.
 pub(super) fn link_count(door: &mut Door, device: Handle) -> Result<i64, Absence> {
-    let mut count = Batch::new(vec![Field::one(LINK_COUNT, 0)]);
-    count.read(door, device)?;
-    count.value(0)
+    said_of_links(door, device)[0]
+}
+
+/// How many NVLinks the GPU says it has, and of which generation.
+fn said_of_links(door: &mut Door, device: Handle) -> [Result<i64, Absence>; 2] {
+    let mut said = Batch::new([LINK_COUNT, LINK_VERSION].map(|id| Field::one(id, 0)).into());
+    match said.read(door, device) {
+        Ok(()) => [0, 1].map(|position| said.value(position)),
+        Err(absence) => [Err(absence); 2],
+    }
 }
 
 /// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none for now.
@@ -230,6 +246,9 @@ fn links(answer: Result<i64, Absence>) -> (u32, bool) {
 
 /// The field that counts NVLinks.
 const LINK_COUNT: u32 = 91;
+
+/// The field of a link's generation, with the link as scope; drivers before 525 do not know it.
+const LINK_VERSION: u32 = 166;
 
 /// What the board answers when asked for everything once.
 struct Probe<'a> {
@@ -255,8 +274,10 @@ impl<'a> Probe<'a> {
         Wanted { level, refused }: Wanted<'a>,
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
-        let (links, settled) = links(link_count(door, device));
-        let facts = Facts { driver, links };
+        let [count, generation] = said_of_links(door, device);
+        let (links, settled) = links(count);
+        let told = links == 0 || generation.err().is_none_or(Absence::is_permanent);
+        let facts = Facts { driver, links, generation: generation.ok() };
         let mut fields = Batch::new(all_fields(level, facts));
         let answered = fields.read(door, device);
         let probe = Self {
@@ -271,7 +292,7 @@ impl<'a> Probe<'a> {
             gpm: Pair::supported(door, device),
             ecc: calls::ecc(door, device),
             fans: calls::fans(door, device),
-            whole: settled,
+            whole: settled && told,
         };
         door.take_gone().map_or(Ok(probe), Err)
     }
@@ -407,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_renumbered_field_is_asked_by_the_number_that_the_driver_knows() {
-        let of = |version: &str| id(Facts { driver: driver(version), links: 0 }, THROTTLE);
+        let of = |version: &str| id(Facts { driver: driver(version), links: 0, generation: None }, THROTTLE);
         assert_eq!(of("570.124.06"), None);
         assert_eq!(of("575.51.03"), Some(251));
         assert_eq!(of("580.65.06"), Some(251));
@@ -419,7 +440,7 @@ mod tests {
 
     #[test]
     fn only_links_that_the_gpu_has_are_asked() {
-        let facts = Facts { driver: None, links: 2 };
+        let facts = Facts { driver: None, links: 2, generation: None };
         let link = |link| Source::Link { id: 165, link, times: 1 };
         assert!(facts.way(link(1)).is_some());
         assert_eq!(facts.way(link(2)), None);
@@ -432,7 +453,9 @@ mod tests {
     #[test]
     fn links_are_added_up_by_gpm_from_the_driver_on_that_counts_them() {
         let sent = Source::GpmLinks { first: 262, times: 1 };
-        let ids = |version: &str, links| match (Facts { driver: driver(version), links }).way(sent) {
+        let ids = |version: &str, links| match (Facts { driver: driver(version), links, generation: None })
+            .way(sent)
+        {
             Some(Way::Gpm { metric, .. }) => metric.ids().collect(),
             _ => Vec::new(),
         };
@@ -440,6 +463,16 @@ mod tests {
         for (version, links) in [("590.48.01", 0), ("580.105.08", 3), ("", 3)] {
             assert!(ids(version, links).is_empty(), "{version}");
         }
+    }
+
+    #[test]
+    fn sums_of_the_drivers_own_are_asked_of_generations_that_keep_them() {
+        let total = Source::LinksTotal { id: 38, times: 1 };
+        let of = |links, generation| id(Facts { driver: None, links, generation }, total);
+        // NVLink 3 is 4 and 5, NVLink 4 is 6.
+        assert_eq!([None, Some(4), Some(5)].map(|generation| of(12, generation)), [Some(38); 3]);
+        assert_eq!([Some(6), Some(7)].map(|generation| of(18, generation)), [None; 2]);
+        assert_eq!(of(0, Some(4)), None);
     }
 
     #[test]
@@ -452,7 +485,7 @@ mod tests {
 
     #[test]
     fn levels_ask_for_their_families_and_for_what_the_account_goes_by() {
-        let facts = Facts { driver: None, links: MOST_LINKS };
+        let facts = Facts { driver: None, links: MOST_LINKS, generation: None };
         let counts = Level::ALL.map(|level| all_fields(level, facts).len());
         assert!(counts.is_sorted(), "{counts:?}");
         assert!(counts[1] < 100 && counts[2] > 300, "{counts:?}");

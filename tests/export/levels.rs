@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{IntegralOf, Level, Rows, device_points, integral_of};
+use gpumeter::catalogue::{IntegralOf, Level, Point, Rows, device_points, integral_of};
 use gpumeter::model::Absence;
 use gpumeter::model::snapshot::{AgentEntry, Snapshot};
 
@@ -15,6 +15,18 @@ const GB200: &[&str] = &[
     "gpu_fan_speed_ratio",
     "gpu_retired_pages",
     "gpu_retired_pages_pending",
+];
+
+/// What NVLinks up to the fourth generation count, and those from the fifth on.
+const OF_NVLINK_4: &[&str] = &["crc_flit", "crc_data", "replay"];
+const OF_NVLINK_5: &[&str] = &[
+    "malformed_packet",
+    "buffer_overrun",
+    "receive",
+    "local_integrity",
+    "recovery_failed",
+    "effective",
+    "symbol",
 ];
 
 /// What an H100 has not: it has no Grace CPU beside it, either.
@@ -56,12 +68,20 @@ const A100: &[&str] = &[
     "gpu_retired_pages_pending",
 ];
 
+/// The kinds of link errors that a board without these families does not count.
+fn uncounted(lacked: &[&'static str]) -> &'static [&'static str] {
+    if lacked == GB200 { OF_NVLINK_4 } else { OF_NVLINK_5 }
+}
+
 /// A board without these, whose call is late, in a rack, with all else that can be known of it.
 fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let mut snapshot = fixture::node(1, 0);
     let frame = Arc::get_mut(snapshot.gpus[0].frame.as_mut().unwrap()).unwrap();
-    for (reading, (family, _)) in frame.readings.iter_mut().zip(device_points()) {
-        if lacked.contains(&family.name) {
+    let counts = |point: &Point| {
+        !point.labels.iter().any(|(name, kind)| *name == "kind" && uncounted(lacked).contains(kind))
+    };
+    for (reading, (family, point)) in frame.readings.iter_mut().zip(device_points()) {
+        if lacked.contains(&family.name) || !counts(point) {
             *reading = Err(Absence::NotSupported);
         }
     }

@@ -9,6 +9,7 @@ mod driver_time;
 mod garbage;
 mod governor;
 mod gpm;
+mod links;
 mod presence;
 mod quirks;
 mod recording;

@@ -12,6 +12,7 @@ use super::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_
 use super::buffers::{Out, array, expect_version};
 use super::gpu_instances::{gpu_instance_calls, handle_of};
 use super::{Device, handle, on_device};
+use crate::board::family;
 use crate::node::Instance;
 
 /// What turns the handle of a MIG device into that of its compute instance, and back.
@@ -48,7 +49,7 @@ gpu_instance_calls! {
             sharedCopyEngineCount: instance.profile.copy_engines,
             sharedDecoderCount: instance.profile.decoders,
             sharedEncoderCount: 0,
-            sharedJpegCount: instance.profile.jpegs,
+            sharedJpegCount: family::jpegs(at.gpu.board, instance.profile),
             sharedOfaCount: instance.profile.ofa,
         })
     }
@@ -199,7 +200,7 @@ fn put_profile(
             sharedCopyEngineCount: profile.copy_engines,
             sharedDecoderCount: profile.decoders,
             sharedEncoderCount: 0,
-            sharedJpegCount: profile.jpegs,
+            sharedJpegCount: family::jpegs(at.gpu.board, profile),
             sharedOfaCount: profile.ofa,
             name,
         });
@@ -214,7 +215,7 @@ fn put_profile(
         sharedCopyEngineCount: profile.copy_engines,
         sharedDecoderCount: profile.decoders,
         sharedEncoderCount: 0,
-        sharedJpegCount: profile.jpegs,
+        sharedJpegCount: family::jpegs(at.gpu.board, profile),
         sharedOfaCount: profile.ofa,
         name,
         capabilities: 0,

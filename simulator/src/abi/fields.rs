@@ -6,20 +6,19 @@ use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
 
 use super::answer::{INVALID_ARGUMENT, NO_PERMISSION, NOT_SUPPORTED, Refused, code};
 use super::buffers::Out;
+use super::link_fields::link;
 use super::power::{scoped_limits, scoped_power};
 use super::violations::{braked, violation};
-use super::{Device, gpu_calls, health, links, pcie};
+use super::{Device, gpu_calls, health, pcie};
 use crate::board::family;
 use crate::board::{Board, Limits};
-use crate::channel::incidents::{ErrorKind, LinkErrorKind};
+use crate::channel::incidents::ErrorKind;
 
-/// The scope that means all links.
-const ALL: c_uint = c_uint::MAX;
 /// What the driver says a field took.
 const LATENCY: i64 = 10;
 
 /// A value with NVML's type.
-enum Value {
+pub(super) enum Value {
     Unsigned(u32),
     Long(u64),
     Signed(i32),
@@ -87,7 +86,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
             let rows = health::remapped(at)?;
             rows.get(field as usize - 142).copied().map(Value::Unsigned).ok_or(NOT_SUPPORTED)
         }
-        32..=73 | 84..=91 | 96..=141 | 146..=168 => link(at, field, scope),
+        32..=73 | 84..=91 | 96..=141 | 146..=168 | 201..=222 | 235..=250 => link(at, field, scope),
         169 | 173..=183 => Ok(Value::Unsigned(0)),
         185 | 186 => power(at, field, scope),
         187 => limit(scoped_limits(at, scope)?.0),
@@ -175,84 +174,4 @@ fn pages_pending(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
         _ => &[corrected, uncorrected],
     };
     health::retirement_pending(at, causes).map(Value::Unsigned)
-}
-
-/// NVLink fields; not answered in MIG mode.
-fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
-    at.undivided()?;
-    let links = at.gpu.board.nvlinks;
-    if links == 0 {
-        return Err(NOT_SUPPORTED);
-    }
-    if let Some((kind, which)) = error_field(field) {
-        if which.is_some_and(|link| link >= links) {
-            return Err(NOT_SUPPORTED);
-        }
-        return Ok(Value::Long(links::errors(at, kind, which)));
-    }
-    let scoped = match scope {
-        ALL => None,
-        link if link < links => Some(link),
-        _ if matches!(field, 138..=141 | 161..=166) => return Err(INVALID_ARGUMENT),
-        _ => None,
-    };
-    let speed = |link: Option<u32>| {
-        let up = link.is_none_or(|link| links::up(at, link)) && (0..links).any(|link| links::up(at, link));
-        Value::Unsigned(if up { at.gpu.board.nvlink_speed } else { 0 })
-    };
-    match field {
-        84..=89 => Ok(speed(Some(field - 84))),
-        132..=137 => Ok(speed(Some(field - 132 + 6))),
-        90 => Ok(speed(None)),
-        91 | 147 => Ok(Value::Unsigned(links)),
-        138..=141 => Ok(Value::Long(kibibytes(at, field, scoped))),
-        161..=163 => {
-            let count = |kind| links::errors(at, kind, scoped);
-            Ok(Value::Long(match field {
-                161 => count(LinkErrorKind::Replay),
-                162 => count(LinkErrorKind::Recovery),
-                _ => count(LinkErrorKind::CrcFlit) + count(LinkErrorKind::CrcData),
-            }))
-        }
-        164 => Ok(speed(scoped)),
-        165 => Ok(Value::Unsigned(scoped.map_or(1, |link| links::up(at, link).into()))),
-        166 => Ok(Value::Unsigned(at.gpu.board.nvlink_version)),
-        // The bandwidth counters before Ampere, and what Hopper does not say.
-        _ => Err(NOT_SUPPORTED),
-    }
-}
-
-/// Which errors of which link a field counts; no link: the sum of all. The first twelve links have fields.
-fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
-    use LinkErrorKind::{CrcData, CrcFlit, EccData, Recovery, Replay};
-    let kinds = [CrcFlit, CrcData, Replay, Recovery];
-    match field {
-        32..=59 => {
-            let (kind, link) = ((field - 32) / 7, (field - 32) % 7);
-            kinds.get(kind as usize).map(|kind| (*kind, (link < 6).then_some(link)))
-        }
-        96..=119 => {
-            let (kind, link) = ((field - 96) / 6, (field - 96) % 6 + 6);
-            kinds.get(kind as usize).map(|kind| (*kind, Some(link)))
-        }
-        148..=159 => Some((EccData, Some(field - 148))),
-        160 => Some((EccData, None)),
-        _ => None,
-    }
-}
-
-/// KiB of data (138, 139) or with protocol (140, 141), sent and received by turns.
-fn kibibytes(at: &Device<'_>, field: c_uint, link: Option<u32>) -> u64 {
-    let of = |bytes: u64| {
-        // The protocol is about a sixteenth more.
-        let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
-        bytes / 1_024
-    };
-    let mut sum = 0;
-    for (number, carried) in (0..).zip(links::counted(at)) {
-        if link.is_none_or(|link| link == number) {
-            sum += of(if field.is_multiple_of(2) { carried.sent } else { carried.received });
-        }
-    }
-    sum
 }

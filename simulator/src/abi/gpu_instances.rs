@@ -13,6 +13,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, array, expect_version};
 use super::{Device, gpu_calls, handle};
+use crate::board::family;
 use crate::mig::MigProfile;
 use crate::node::Instance;
 
@@ -88,18 +89,18 @@ gpu_calls! {
             copyEngineCount: profile.copy_engines,
             decoderCount: profile.decoders,
             encoderCount: 0,
-            jpegCount: profile.jpegs,
+            jpegCount: family::jpegs(at.gpu.board, profile),
             ofaCount: profile.ofa,
             memorySizeMB: profile.memory_mib,
         })
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoV(at, profile: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) {
-        put_profile(by_enumerator(at, profile)?, info)
+        put_profile(at, by_enumerator(at, profile)?, info)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(at, id: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) {
-        put_profile(by_id(at, id)?, info)
+        put_profile(at, by_id(at, id)?, info)
     }
 
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
@@ -165,7 +166,7 @@ gpu_instance_calls! {
     }
 }
 
-fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) -> Answer {
+fn put_profile(at: &Device<'_>, profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>) -> Answer {
     let short = Out::at(info.pointer()?.cast::<nvmlGpuInstanceProfileInfo_v2_t>());
     let version = short.version()?;
     let name = array(&format!("MIG {}", profile.name));
@@ -180,7 +181,7 @@ fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>)
             copyEngineCount: profile.copy_engines,
             decoderCount: profile.decoders,
             encoderCount: 0,
-            jpegCount: profile.jpegs,
+            jpegCount: family::jpegs(at.gpu.board, profile),
             ofaCount: profile.ofa,
             memorySizeMB: profile.memory_mib,
             name,
@@ -196,7 +197,7 @@ fn put_profile(profile: &MigProfile, info: Out<nvmlGpuInstanceProfileInfo_v3_t>)
         copyEngineCount: profile.copy_engines,
         decoderCount: profile.decoders,
         encoderCount: 0,
-        jpegCount: profile.jpegs,
+        jpegCount: family::jpegs(at.gpu.board, profile),
         ofaCount: profile.ofa,
         memorySizeMB: profile.memory_mib,
         name,

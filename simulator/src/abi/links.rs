@@ -10,6 +10,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array};
 use super::{Device, gpu_calls};
+use crate::board::family;
 use crate::channel::incidents::LinkErrorKind;
 use crate::condition::Traffic;
 
@@ -58,6 +59,10 @@ gpu_calls! {
         value: Out<c_ulonglong>
     ) {
         linked(at, link)?;
+        // NVML's change log of driver 565 takes it from Blackwell.
+        if family::counts_packets(at.gpu.board) {
+            return Err(NOT_SUPPORTED);
+        }
         let kind = match which {
             0 => LinkErrorKind::Replay,
             1 => LinkErrorKind::Recovery,

@@ -7,6 +7,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlDeviceAttributes_t};
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use super::buffers::Out;
 use super::{Device, device_calls, gpu_calls, handle};
+use crate::board::family;
 
 gpu_calls! {
     fn nvmlDeviceGetMigMode(at, current: Out<c_uint>, pending: Out<c_uint>) {
@@ -72,7 +73,7 @@ fn put_attributes(at: &Device<'_>, attributes: Out<nvmlDeviceAttributes_t>) -> A
         sharedCopyEngineCount: profile.copy_engines,
         sharedDecoderCount: profile.decoders,
         sharedEncoderCount: 0,
-        sharedJpegCount: profile.jpegs,
+        sharedJpegCount: family::jpegs(at.gpu.board, profile),
         sharedOfaCount: profile.ofa,
         gpuInstanceSliceCount: profile.slices,
         computeInstanceSliceCount: instance.compute_slices,

@@ -22,6 +22,7 @@ mod gpu_instances;
 mod health;
 mod identity;
 mod library;
+mod link_fields;
 mod links;
 mod memory;
 mod mig;

@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::{Out, array, expect_version};
 use super::{Device, gpu_calls, node_calls};
-use crate::board::{Fabric, Platform};
+use crate::board::{Fabric, Platform, family};
 use crate::node::Gpu;
 use crate::schedule::hash;
 use crate::surprise::Surprise;
@@ -54,12 +54,7 @@ gpu_calls! {
     fn nvmlDeviceGetAddressingMode(at, mode: Out<nvmlDeviceAddressingMode_t>) {
         let version = mode.version()?;
         expect_version::<nvmlDeviceAddressingMode_t>(version, 1)?;
-        // Address translation by the processor beside it, by the kernel where captures show it, or none.
-        let value = match at.gpu.board.profile {
-            _ if at.gpu.board.rack => 2,
-            "t4" | "l40s" | "a100-40" | "rtx-2080-super" | "rtx-4080-super" => 1,
-            _ => 0,
-        };
+        let value = family::addressing(at.gpu.board);
         mode.put(nvmlDeviceAddressingMode_t { version, value })
     }
 

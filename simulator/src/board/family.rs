@@ -4,11 +4,15 @@
 //! captures; it knows no time and no load.
 
 use super::Board;
+use crate::mig::MigProfile;
 use crate::surprise::Surprise;
 
 /// NVML's architectures.
 const AMPERE: u32 = 7;
 const HOPPER: u32 = 9;
+const BLACKWELL: u32 = 10;
+/// NVML's number of NVLink 5.
+const NVLINK_5: u32 = 7;
 
 /// Whether memory has error correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,30 @@ pub(crate) fn smooths_power(board: &Board) -> bool {
     board.architecture > HOPPER && board.pstate_rest == 0
 }
 
+/// Since Hopper fields of NVLink have the link as their scope; those of single links are gone.
+pub(crate) fn scopes_links(board: &Board) -> bool {
+    board.architecture >= HOPPER
+}
+
+/// NVLink 5 counts packets, recoveries and what error correction left, in place of the data link's errors.
+pub(crate) fn counts_packets(board: &Board) -> bool {
+    board.nvlink_version >= NVLINK_5
+}
+
+pub(crate) fn is_blackwell(board: &Board) -> bool {
+    board.architecture >= BLACKWELL
+}
+
+/// How processes address the GPU's memory: with the translation of the processor beside it (2), by the kernel (1)
+/// where captures show it, or not at all (0).
+pub(crate) fn addressing(board: &Board) -> u32 {
+    match board.profile {
+        _ if board.rack => 2,
+        "t4" | "l40s" | "a100-40" | "rtx-2080-super" | "rtx-4080-super" => 1,
+        _ => 0,
+    }
+}
+
 /// Whether the board says by how much its peaks of current may be above the limit.
 pub(crate) fn multiplies_peaks(board: &Board) -> bool {
     matches!(board.profile, "h100" | "h200")
@@ -86,6 +114,12 @@ pub(crate) fn target(board: &Board) -> Option<u32> {
         "rtx-6000-ada" => Some(85),
         _ => None,
     }
+}
+
+/// JPEG engines of an instance: as many as decoders since Hopper; the A100 and the A30 have one, which goes with that
+/// for optical flow.
+pub(crate) fn jpegs(board: &Board, profile: &MigProfile) -> u32 {
+    if board.architecture == AMPERE { profile.ofa } else { profile.decoders }
 }
 
 /// Whether the clocks stay up in MIG mode without work, as on A100 and A30.

@@ -249,14 +249,16 @@ impl Faults {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
-    fn at(name: &str, text: &str) -> Faults {
-        let directory = std::env::temp_dir().join(format!("gpumeter-faults-{}-{name}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let path = directory.join("faults");
+    /// Faults of a file with that text, and the directory that it lies in.
+    fn of(text: &str) -> (Faults, TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("faults");
         fs::write(&path, text).unwrap();
-        Faults::new(path)
+        (Faults::new(path), directory)
     }
 
     fn look(faults: &Faults) -> usize {
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_broken_file_leaves_the_former_faults_and_a_removed_one_lifts_them() {
-        let faults = at("broken", r#"[{"function":"a"}]"#);
+        let (faults, _directory) = of(r#"[{"function":"a"}]"#);
         assert_eq!(look(&faults), 1);
         let complaint = || fs::read_to_string(faults.path.with_file_name("error")).unwrap_or_default();
         for (text, said) in [
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_call_that_writes_leaves_one_byte_however_often_and_one_that_cannot_goes_on() {
-        let faults = at("write", "[]");
+        let (faults, _directory) = of("[]");
         let byte = faults.path.with_extension("byte");
         let _ = fs::remove_file(&byte);
         let text = serde_json::json!([{"function": "a", "write": byte}, {"function": "a", "write": "/nonexistent/x"}]);

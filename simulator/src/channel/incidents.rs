@@ -5,6 +5,8 @@
 
 use serde::Deserialize;
 
+use crate::board::{Board, family};
+
 /// What happens to GPUs; times are seconds within a cycle, once in every cycle, unless said otherwise.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Incidents {
@@ -111,7 +113,8 @@ pub(crate) struct LinkErrors {
     pub(crate) count: u64,
 }
 
-/// What NVLink counts, in the order of its error counters.
+/// What NVLink counts: up to the fourth generation what its error counters know, in their order; from the fifth
+/// on recoveries and what follows them here.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LinkErrorKind {
@@ -120,6 +123,31 @@ pub(crate) enum LinkErrorKind {
     CrcFlit,
     CrcData,
     EccData,
+    /// The link went down for good.
+    RecoveryFailed,
+    /// Packets that were received, by what was wrong with them; the first is anything else.
+    Receive,
+    MalformedPacket,
+    BufferOverrun,
+    ReceiveRemote,
+    ReceiveGeneral,
+    /// The link had more errors than it may have.
+    LocalIntegrity,
+    TransmitDiscard,
+    /// What error correction left, in packets and in symbols.
+    Effective,
+    Symbol,
+}
+
+impl LinkErrorKind {
+    /// Whether links of that kind count it.
+    fn is_counted(self, by_packets: bool) -> bool {
+        match self {
+            Self::Recovery => true,
+            Self::Replay | Self::CrcFlit | Self::CrcData | Self::EccData => !by_packets,
+            _ => by_packets,
+        }
+    }
 }
 
 /// A link without connection; without `link` all of them, as with a dead bridge.
@@ -170,13 +198,22 @@ impl Incidents {
         errors.chain(remaps).chain(recoveries).chain(links).chain(down).chain(pcie).chain(replays)
     }
 
-    /// Refuses what a GPU with so many NVLinks, memory banks and instances cannot suffer.
-    pub(crate) fn fit(&self, gpu: u32, (links, banks, instances): (u32, u32, usize)) -> Result<(), String> {
+    /// Refuses what a GPU of that board, with so many instances, cannot suffer.
+    pub(crate) fn fit(&self, gpu: u32, board: &Board, instances: usize) -> Result<(), String> {
+        let (links, banks) = (board.nvlinks, board.remap_banks);
         let errors = self.link_errors.iter().map(|entry| ("link_errors", entry.gpu, Some(entry.link)));
         let down = self.links_down.iter().map(|entry| ("links_down", entry.gpu, entry.link));
         for (key, of, link) in errors.chain(down).filter(|(_, of, _)| *of == gpu) {
             if let Some(link) = link.filter(|link| *link >= links) {
                 return Err(format!("{key}: gpu {of} has no link {link}; it has {links}"));
+            }
+        }
+        for entry in self.link_errors.iter().filter(|entry| entry.gpu == gpu) {
+            if !entry.kind.is_counted(family::counts_packets(board)) {
+                let profile = board.profile;
+                return Err(format!(
+                    "link_errors: gpu {gpu} is a {profile}, whose NVLinks count other kinds"
+                ));
             }
         }
         for entry in self.remaps.iter().filter(|entry| entry.gpu == gpu) {

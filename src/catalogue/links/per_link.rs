@@ -14,14 +14,17 @@ const NUMBERS: [&str; LINKS] = [
     "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
 ];
 
-/// Something that every link answers: its label beside `link`, and the fields, best first.
-struct Asked<const SOURCES: usize> {
+/// Something that every link answers: its label beside `link`, and the fields, at most two, best first.
+struct Asked {
     label: Label,
-    fields: [(u32, i64); SOURCES],
+    fields: &'static [(u32, i64)],
 }
 
+/// As many as a point has at most.
+type Sources = [Source; 2];
+
 /// Labels of all links for all that is asked, link by link.
-const fn labels<const N: usize, const SOURCES: usize>(asked: &[Asked<SOURCES>]) -> [[Label; 2]; N] {
+const fn labels<const N: usize>(asked: &[Asked]) -> [[Label; 2]; N] {
     let mut labels = [[("", ""); 2]; N];
     let mut place = 0;
     while place < N {
@@ -32,13 +35,14 @@ const fn labels<const N: usize, const SOURCES: usize>(asked: &[Asked<SOURCES>]) 
 }
 
 /// Sources in the same order.
-const fn sources<const N: usize, const SOURCES: usize>(asked: &[Asked<SOURCES>]) -> [[Source; SOURCES]; N] {
-    let mut sources = [[Source::Link { id: 0, link: 0, times: 0 }; SOURCES]; N];
+const fn sources<const N: usize>(asked: &[Asked]) -> [Sources; N] {
+    let mut sources = [[Source::Link { id: 0, link: 0, times: 0 }; 2]; N];
     let mut place = 0;
     while place < N {
+        let fields = asked[place % asked.len()].fields;
         let mut nth = 0;
-        while nth < SOURCES {
-            let (id, times) = asked[place % asked.len()].fields[nth];
+        while nth < fields.len() {
+            let (id, times) = fields[nth];
             let link = (place / asked.len()) as u32;
             sources[place][nth] = Source::Link { id, link, times };
             nth += 1;
@@ -49,49 +53,53 @@ const fn sources<const N: usize, const SOURCES: usize>(asked: &[Asked<SOURCES>])
 }
 
 /// Points of these labels, of which the first `count` are the family's, and sources.
-const fn points<const N: usize, const SOURCES: usize>(
+const fn points<const N: usize>(
+    asked: &[Asked],
     labels: &'static [[Label; 2]; N],
     count: usize,
-    sources: &'static [[Source; SOURCES]; N],
+    sources: &'static [Sources; N],
 ) -> [Point; N] {
     let mut points = [const { Point { labels: &[], sources: &[] } }; N];
     let mut place = 0;
     while place < N {
-        points[place] = Point { labels: labels[place].split_at(count).0, sources: &sources[place] };
+        let fields = asked[place % asked.len()].fields.len();
+        points[place] =
+            Point { labels: labels[place].split_at(count).0, sources: sources[place].split_at(fields).0 };
         place += 1;
     }
     points
 }
 
-const STATE: &[Asked<1>] = &[Asked { label: ("", ""), fields: [(165, 1)] }];
+const STATE: &[Asked] = &[Asked { label: ("", ""), fields: &[(165, 1)] }];
 static STATE_LABELS: [[Label; 2]; LINKS] = labels(STATE);
-static STATE_SOURCES: [[Source; 1]; LINKS] = sources(STATE);
-static STATE_POINTS: [Point; LINKS] = points(&STATE_LABELS, 1, &STATE_SOURCES);
+static STATE_SOURCES: [Sources; LINKS] = sources(STATE);
+static STATE_POINTS: [Point; LINKS] = points(STATE, &STATE_LABELS, 1, &STATE_SOURCES);
 
-const BYTES: &[Asked<2>] = &[
-    Asked { label: ("direction", "transmit"), fields: [(138, KIBIBYTE), (202, 1)] },
-    Asked { label: ("direction", "receive"), fields: [(139, KIBIBYTE), (204, 1)] },
+const BYTES: &[Asked] = &[
+    Asked { label: ("direction", "transmit"), fields: &[(138, KIBIBYTE), (202, 1)] },
+    Asked { label: ("direction", "receive"), fields: &[(139, KIBIBYTE), (204, 1)] },
 ];
 static BYTES_LABELS: [[Label; 2]; LINKS * 2] = labels(BYTES);
-static BYTES_SOURCES: [[Source; 2]; LINKS * 2] = sources(BYTES);
-static BYTES_POINTS: [Point; LINKS * 2] = points(&BYTES_LABELS, 2, &BYTES_SOURCES);
+static BYTES_SOURCES: [Sources; LINKS * 2] = sources(BYTES);
+static BYTES_POINTS: [Point; LINKS * 2] = points(BYTES, &BYTES_LABELS, 2, &BYTES_SOURCES);
 
-/// The first three up to Hopper, the others from the fifth generation of NVLink on.
-const ERRORS: &[Asked<1>] = &[
-    Asked { label: ("kind", "crc_flit"), fields: [(163, 1)] },
-    Asked { label: ("kind", "replay"), fields: [(161, 1)] },
-    Asked { label: ("kind", "recovery"), fields: [(162, 1)] },
-    Asked { label: ("kind", "malformed_packet"), fields: [(206, 1)] },
-    Asked { label: ("kind", "buffer_overrun"), fields: [(207, 1)] },
-    Asked { label: ("kind", "receive"), fields: [(208, 1)] },
-    Asked { label: ("kind", "local_integrity"), fields: [(211, 1)] },
-    Asked { label: ("kind", "recovery_failed"), fields: [(214, 1)] },
-    Asked { label: ("kind", "effective"), fields: [(219, 1)] },
-    Asked { label: ("kind", "symbol"), fields: [(221, 1)] },
+/// The first two up to Hopper, recoveries on all, the others from the fifth generation of NVLink on.
+const ERRORS: &[Asked] = &[
+    Asked { label: ("kind", "crc_flit"), fields: &[(163, 1)] },
+    Asked { label: ("kind", "replay"), fields: &[(161, 1)] },
+    // NVLink 5 tells those that succeeded.
+    Asked { label: ("kind", "recovery"), fields: &[(162, 1), (213, 1)] },
+    Asked { label: ("kind", "malformed_packet"), fields: &[(206, 1)] },
+    Asked { label: ("kind", "buffer_overrun"), fields: &[(207, 1)] },
+    Asked { label: ("kind", "receive"), fields: &[(208, 1)] },
+    Asked { label: ("kind", "local_integrity"), fields: &[(211, 1)] },
+    Asked { label: ("kind", "recovery_failed"), fields: &[(214, 1)] },
+    Asked { label: ("kind", "effective"), fields: &[(219, 1)] },
+    Asked { label: ("kind", "symbol"), fields: &[(221, 1)] },
 ];
 static ERRORS_LABELS: [[Label; 2]; LINKS * 10] = labels(ERRORS);
-static ERRORS_SOURCES: [[Source; 1]; LINKS * 10] = sources(ERRORS);
-static ERRORS_POINTS: [Point; LINKS * 10] = points(&ERRORS_LABELS, 2, &ERRORS_SOURCES);
+static ERRORS_SOURCES: [Sources; LINKS * 10] = sources(ERRORS);
+static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_LABELS, 2, &ERRORS_SOURCES);
 
 pub(in crate::catalogue) const ROWS: &[Family] = &[
     Family {
