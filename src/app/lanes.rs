@@ -374,12 +374,15 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         };
         match catch_unwind(AssertUnwindSafe(tick_as_told)) {
             Ok(answer) => {
-                if let Some(frame) = answer.as_ref().ok().filter(|frame| frame.generation != generation) {
+                let begins = answer.as_ref().ok().filter(|frame| frame.generation != generation);
+                if let Some(frame) = begins {
                     // A new plan begins a new GPM pair.
                     generation = frame.generation;
                     earliest = frame.begun.boottime + PAIR_GAP;
                 }
-                deliver(&mut lane, &gpu, answer, cadence, (&collector, shared));
+                let lateness =
+                    Lateness { limit: Nanoseconds(2 * cadence.interval.0), begins: begins.is_some() };
+                deliver(&mut lane, &gpu, answer, lateness, (&collector, shared));
             }
             Err(_) => {
                 count(shared, Arc::clone(&collector), "panic");
@@ -396,23 +399,35 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
     }
 }
 
+/// When a frame comes too late.
+struct Lateness {
+    /// How long it may take: after two ticks it is older than what may be shown, and its span is already closed.
+    limit: Nanoseconds,
+    /// Whether it is its plan's first one: that covers nothing, and one that reads all tiers of a slow board would
+    /// be dropped for ever, with plan after plan.
+    begins: bool,
+}
+
+/// Sends what a tick brought; a frame that comes too late is dropped, with its plan.
 fn deliver(
     lane: &mut Lane,
     gpu: &GpuId,
     answer: Result<Frame, Absence>,
-    cadence: Cadence,
+    lateness: Lateness,
     (collector, shared): (&Arc<str>, &Shared),
 ) {
     note(shared, gpu.index, answer.as_ref().err());
+    let is_late = |frame: &Frame| frame.ended.since(frame.begun) > lateness.limit;
     let news = match answer {
-        // A frame that took two ticks is older than what may be shown, and its span is already closed. The
-        // time of compiling the plan is no part of it: a slow board would be compiled for ever.
-        Ok(frame) if frame.ended.since(frame.begun).0 > 2 * cadence.interval.0 => {
+        Ok(frame) if is_late(&frame) && !lateness.begins => {
             lane.forget_tick();
             count(shared, Arc::clone(collector), "late");
             return;
         }
         Ok(frame) => {
+            if is_late(&frame) {
+                lane.forgive_tick();
+            }
             let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
             shared.identities.see(pids);
             News::Frame(Box::new(frame))

@@ -165,11 +165,15 @@ impl Lane {
         self.governor.allow(driver_share.into());
     }
 
-    /// The last tick came late, since a call of it hung: nothing before it may be subtracted from what comes
-    /// after, and it is not what ticks cost.
-    pub fn forget_tick(&mut self) {
+    /// The last tick came late, since a call of it hung: it is not what ticks cost.
+    pub fn forgive_tick(&mut self) {
         let stretch = self.governor.forgive();
         self.tell(stretch);
+    }
+
+    /// The last tick came late and is dropped: nothing before it may be subtracted from what comes after.
+    pub fn forget_tick(&mut self) {
+        self.forgive_tick();
         self.forget_plan();
     }
 

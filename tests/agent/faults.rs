@@ -1,9 +1,10 @@
 //! What a sick driver may do to the agent, and what it may not.
 
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::running::Demo;
+use crate::scrape::Scrape;
 
 const HANG: &str = r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#;
 
@@ -71,7 +72,7 @@ fn restart_sick(faults: &str) -> Demo {
     demo
 }
 
-fn up(page: &crate::scrape::Scrape) -> usize {
+fn up(page: &Scrape) -> usize {
     page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
@@ -121,6 +122,21 @@ fn a_gpu_that_takes_three_seconds_to_say_what_it_is_is_read() {
 }
 
 #[test]
+fn a_gpu_whose_slow_tier_takes_three_seconds_is_read_between_its_turns() {
+    let demo =
+        restart_sick(r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#);
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        demo.agent.wait_for("a page", |page| {
+            assert_eq!(up(page), 8);
+            true
+        });
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
 fn a_gpu_whose_mig_mode_is_not_known_is_not_taken_for_a_whole_one() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
@@ -162,9 +178,8 @@ fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
             "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
-    let heard = |xid: &'static str| {
-        move |page: &crate::scrape::Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid])
-    };
+    let heard =
+        |xid: &'static str| move |page: &Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid]);
     // The first tells that the GPU is listened to.
     demo.agent.wait_for("an XID", heard("xid=\"13\""));
     demo.faults(
