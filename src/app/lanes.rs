@@ -21,7 +21,7 @@ use crate::catalogue::Level;
 use crate::clock::{Stop, system_now};
 use crate::config::Config;
 use crate::meter::News;
-use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp};
+use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
 
 pub(super) use orders::Orders;
@@ -422,7 +422,7 @@ fn deliver(
         Ok(frame) if is_late(&frame) && !lateness.begins => {
             lane.forget_tick();
             count(shared, Arc::clone(collector), "late");
-            return;
+            News::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
         }
         Ok(frame) => {
             if is_late(&frame) {
@@ -434,10 +434,10 @@ fn deliver(
         }
         Err(absence) => {
             count(shared, Arc::clone(collector), absence.reason());
-            if absence != Absence::Lost {
-                return;
+            if absence == Absence::Lost {
+                let _ = shared.news.send(News::Lost(gpu.clone()));
             }
-            News::Lost(gpu.clone())
+            News::Unframed(lane.take_unframed())
         }
     };
     // The pulse ends after the lanes are told to; then nobody listens.

@@ -25,7 +25,7 @@ use crate::catalogue::{InstanceValue, Level};
 use crate::clock::Clock;
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Reading, Stamp, Stretch,
+    Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Reading, Stamp, Stretch, Unframed,
 };
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
@@ -61,6 +61,8 @@ pub struct Lane {
     /// The stretch under which each tier was read.
     stretched: Stretch,
     instances: Arc<[InstanceFrame]>,
+    /// What the last tick made and dropped, where it brought no frame.
+    unframed: Unframed,
 }
 
 impl Lane {
@@ -85,6 +87,7 @@ impl Lane {
             tiers: [None; 3],
             stretched: Stretch::default(),
             instances: Arc::default(),
+            unframed: Unframed::default(),
         }
     }
 
@@ -99,7 +102,7 @@ impl Lane {
         let answer = self.try_tick(due);
         if answer.is_err() {
             // What belongs to a tick that brought nothing is not told of the next one.
-            self.door.take_calls();
+            self.unframed = Unframed { calls: self.door.take_calls(), rejected: self.door.take_rejected() };
             self.door.take_gone();
         }
         if matches!(answer, Err(Absence::Lost | Absence::DriverGone)) {
@@ -107,6 +110,11 @@ impl Lane {
             self.readings = Readings::default();
         }
         answer
+    }
+
+    /// What the last tick cost, if it brought no frame to tell that; told once.
+    pub fn take_unframed(&mut self) -> Unframed {
+        std::mem::take(&mut self.unframed)
     }
 
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {

@@ -38,6 +38,25 @@ fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
 }
 
 #[test]
+fn the_time_of_a_call_that_came_back_late_is_time_inside_the_driver() {
+    const SUM: &str = "gpumeter_driver_call_duration_seconds_sum";
+    let seconds = |page: &Scrape| page.value(SUM, &[]).and_then(|sum| sum.parse::<f64>().ok());
+    let demo = Demo::start(&[]);
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    let before = seconds(&page).unwrap();
+    demo.faults(HANG);
+    demo.agent.wait_for("three seconds", |page| {
+        let lasting = page.value("gpumeter_driver_call_in_flight_seconds", &["gpu=\"3\""]);
+        lasting.is_some_and(|lasting| lasting.parse::<f64>().unwrap() > 3.0)
+    });
+    demo.faults("[]");
+    let late = &["collector=\"gpu3\"", "reason=\"late\""];
+    demo.agent.wait_for("the late tick", |page| {
+        page.has("gpumeter_collector_errors_total", late) && seconds(page).unwrap() > before + 3.0
+    });
+}
+
+#[test]
 fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
     let mut demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
