@@ -21,6 +21,7 @@ use crate::catalogue::Level;
 use crate::clock::{Stop, system_now};
 use crate::config::Config;
 use crate::meter::News;
+use crate::model::frame::Tier;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
 
@@ -358,6 +359,8 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
+    // Whether something happened that slower tiers tell of, and from which tick on they may be read for that.
+    let (mut happened, mut next_look) = (false, 0);
     while !end.is_called() {
         let in_force = shared.in_force();
         let cadence = in_force.cadence;
@@ -366,7 +369,13 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         if hint.recut {
             lane.forget_plan();
         }
-        let due = cadence.every.map(|every| hint.ask_all || tick.is_multiple_of(every));
+        let due = cadence.every.map(|every| tick.is_multiple_of(every));
+        happened |= hint.ask_all;
+        if happened && tick >= next_look {
+            // What happens again and again, as XIDs do, is no reason to read everything in every tick.
+            (happened, next_look) = (false, tick + cadence.every[Tier::Medium as usize]);
+            lane.read_all();
+        }
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
         let tick_as_told = || {
             lane.follow(cadence.level, cadence.presence, part(cadence.driver_share, shared));

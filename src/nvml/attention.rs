@@ -51,6 +51,8 @@ pub(super) struct Occasion {
     pub(super) slow: bool,
     /// Whether the medium tier was read, stretched as it is.
     pub(super) read: bool,
+    /// Whether something happened after which everything is looked at.
+    pub(super) all: bool,
     /// Whether the driver may give samples per process.
     pub(super) gives_samples: bool,
     /// Whether somebody wants to see the samples of one who is alone, too.
@@ -134,7 +136,7 @@ impl Attention {
 
     /// Whether memory in use is to be read in this tick.
     pub(super) fn needs_memory(&self, occasion: &Occasion, known: &Known) -> bool {
-        let tier = occasion.medium || occasion.slow;
+        let tier = occasion.medium || occasion.slow || occasion.all;
         tier || self.presence || !occasion.gives_samples || known.count().is_none_or(|count| count < 2)
     }
 
@@ -186,7 +188,10 @@ impl Attention {
         let deaf = self.presence || !occasion.gives_samples;
         let turn = self.takes(Turn::Compute, occasion.medium);
         if !self.memory.is_known() {
-            return turn || self.presence || ((deaf || count == 0) && self.takes(Turn::Tick, true));
+            return turn
+                || occasion.all
+                || self.presence
+                || ((deaf || count == 0) && self.takes(Turn::Tick, true));
         }
         let moved = self.memory.moved();
         self.restless &= !turn;
@@ -194,7 +199,7 @@ impl Attention {
         let empty = count == 0 && self.takes(Turn::Tick, moved && self.restless);
         let at_once = deaf || empty || (count < 2 && !self.restless);
         self.restless |= moved && !turn;
-        (moved && (at_once || turn)) || (deaf && turn) || occasion.slow
+        (moved && (at_once || turn)) || (deaf && turn) || occasion.slow || occasion.all
     }
 
     fn graphics_is_due(&mut self, occasion: &Occasion) -> bool {

@@ -43,6 +43,19 @@ pub(super) struct Spent {
     pub(super) lists: Nanoseconds,
 }
 
+impl Spent {
+    /// The same, where only those tiers had their turn: what was read out of turn is no measure of what a turn costs,
+    /// and could not wait.
+    pub(super) fn in_turn(mut self, turn: [bool; 3]) -> Self {
+        for (tier, cost) in [(Tier::Medium, &mut self.medium), (Tier::Slow, &mut self.slow)] {
+            if !turn[tier as usize] {
+                self.fast += cost.take().unwrap_or_default();
+            }
+        }
+        self
+    }
+}
+
 /// One lane's governor.
 pub(super) struct Governor {
     share: u64,
@@ -110,7 +123,8 @@ impl Governor {
         stretch(self.step)
     }
 
-    /// What of the due tiers is read in this tick.
+    /// What of the due tiers is read in this tick. What is read for another reason than its turn is asked for past
+    /// this, and is told as what cannot wait.
     pub(super) fn turn(&mut self, now: Nanoseconds, due: [bool; 3]) -> [bool; 3] {
         let Stretch { medium, slow, .. } = self.stretch();
         [
@@ -329,6 +343,19 @@ mod tests {
         hang(&mut governor, 680);
         hang(&mut governor, 700);
         assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 16, lists: 8 });
+    }
+
+    #[test]
+    fn what_is_read_out_of_turn_could_not_wait_and_is_no_measure_of_a_turn() {
+        let spent = |fast, medium: Option<u64>, slow: Option<u64>| Spent {
+            fast: Nanoseconds(fast),
+            medium: medium.map(Nanoseconds),
+            slow: slow.map(Nanoseconds),
+            lists: Nanoseconds(4),
+        };
+        let all = spent(1, Some(2), Some(3));
+        assert_eq!(all.in_turn([true, false, true]), spent(3, None, Some(3)));
+        assert_eq!(all.in_turn([true; 3]), all);
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub struct Lane {
     /// The stretch under which each tier was read.
     stretched: Stretch,
     instances: Arc<[InstanceFrame]>,
+    /// Whether the next tick reads every tier.
+    reads_all: bool,
     /// What the last tick made and dropped, where it brought no frame.
     unframed: Unframed,
 }
@@ -87,6 +89,7 @@ impl Lane {
             tiers: [None; 3],
             stretched: Stretch::default(),
             instances: Arc::default(),
+            reads_all: false,
             unframed: Unframed::default(),
         }
     }
@@ -94,6 +97,11 @@ impl Lane {
     /// The GPU.
     pub fn gpu(&self) -> &GpuId {
         &self.found.id
+    }
+
+    /// Has the next tick read every tier, however far they are stretched: something happened that they tell of.
+    pub fn read_all(&mut self) {
+        self.reads_all = true;
     }
 
     /// Reads what is due. Where the GPU is lost or the driver gone, the plan is lost; the next tick tries a
@@ -119,9 +127,11 @@ impl Lane {
 
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         self.review();
+        let all = std::mem::take(&mut self.reads_all);
         let turn = self.governor.turn(self.door.clock().now().boottime, due);
         let before = self.door.spent();
-        if turn[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
+        if (all || turn[Tier::Medium as usize])
+            && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
         {
             self.forget_plan();
         }
@@ -134,16 +144,16 @@ impl Lane {
         let (due, turn) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, turn) };
         let begun = self.door.clock().now();
         self.door.take_heard();
-        let spent = self.read(&mut plan, turn, begun);
-        let present = self.look(&plan, (due, turn), begun);
+        let spent = self.read(&mut plan, turn.map(|turn| turn || all), begun);
+        let present = self.look(&plan, &Round { due, turn, all }, begun);
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
         }
-        let (fast, lists) = (spent.fast + present.fast, present.lists);
         // Looking whether the GPU was cut otherwise has its turn with the medium tier.
         let medium = spent.medium.map(|medium| medium + looked);
-        self.govern(begun, Spent { fast, medium, lists, ..spent });
+        let spent = Spent { fast: spent.fast + present.fast, medium, lists: present.lists, ..spent };
+        self.govern(begun, spent.in_turn(turn));
         let frame = self.frame(&plan, begun, present);
         if !self.door.take_heard() {
             // Readings of slower tiers would look alive for as long as theirs are not due.
@@ -323,13 +333,14 @@ impl Lane {
     }
 
     /// Who is there: activity per process and lists, each when it is due.
-    fn look(&mut self, plan: &Plan, (due, turn): ([bool; 3], [bool; 3]), begun: Stamp) -> Present {
+    fn look(&mut self, plan: &Plan, round: &Round, begun: Stamp) -> Present {
         let all = self.door.spent();
         let occasion = Occasion {
             now: begun.boottime,
-            medium: due[Tier::Medium as usize],
-            slow: due[Tier::Slow as usize],
-            read: turn[Tier::Medium as usize],
+            medium: round.due[Tier::Medium as usize],
+            slow: round.due[Tier::Slow as usize],
+            read: round.all || round.turn[Tier::Medium as usize],
+            all: round.all,
             gives_samples: self.processes.may_tell(),
             shown: self.level == Level::Full,
             busy: self.activity.is_busy(plan, &self.readings),
@@ -438,6 +449,15 @@ impl Lane {
             calls: self.door.take_calls(),
         }
     }
+}
+
+/// What a tick reads beside the fast tier.
+struct Round {
+    /// The tiers that are due, however far they are stretched, and those of them whose turn it is.
+    due: [bool; 3],
+    turn: [bool; 3],
+    /// Whether every tier is read out of turn.
+    all: bool,
 }
 
 /// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.

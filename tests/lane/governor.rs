@@ -113,3 +113,19 @@ fn lists_come_back_with_a_larger_share() {
     let lists = calls(&world.run(60))[COMPUTE];
     assert!(lists >= 11, "{lists} lists in a minute");
 }
+
+#[test]
+fn what_happened_is_looked_at_in_every_tier_past_the_stretch_and_the_turns_stay_as_they_were() {
+    let mut world = World::new(WORK, false);
+    world.faults(HOPELESS);
+    world.run(75);
+    assert!(world.tick().stretch == Stretch { medium: 16, slow: 8, lists: 8 });
+    world.read_all();
+    let frame = world.tick();
+    assert!(Tier::ALL.iter().all(|tier| is_due(&frame, *tier)), "{:?}", frame.tiers);
+    assert_eq!(calls([&frame])[COMPUTE], 1);
+    let frames = world.run(160);
+    let read = |tier| frames.iter().filter(|frame| is_due(frame, tier)).count();
+    assert_eq!(read(Tier::Medium), 2, "every 80 s");
+    assert!(read(Tier::Slow) <= 1, "every 480 s");
+}

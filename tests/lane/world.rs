@@ -111,6 +111,11 @@ impl World {
         self.lanes[0].follow(Level::Full, false, millionths);
     }
 
+    /// Has the next tick read all tiers, as after an XID.
+    pub(crate) fn read_all(&mut self) {
+        self.lanes[0].read_all();
+    }
+
     /// Lets the lane plan anew.
     pub(crate) fn plan_anew(&mut self) {
         self.lanes[0].forget_plan();

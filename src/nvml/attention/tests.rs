@@ -31,6 +31,7 @@ fn occasion(second: u64) -> Occasion {
         medium: second.is_multiple_of(5),
         slow: second.is_multiple_of(60),
         read: second.is_multiple_of(5),
+        all: false,
         gives_samples: true,
         shown: false,
         busy: Some(true),
@@ -219,6 +220,17 @@ fn where_presence_decides_or_samples_cannot_tell_every_move_of_memory_is_followe
         assert_eq!([1, 2, 2, 3].map(|memory| look(memory + 10, memory)), [false, true, false, true]);
         assert!(look(15, 3), "one may have taken another's place");
     }
+}
+
+#[test]
+fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_looked_for_anew() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    assert_eq!(tick(&mut attention, 1, &[7, 8, 9], &known), COMPUTE);
+    let looks = (2..60).map(|second| {
+        let occasion = Occasion { all: second % 5 == 2, ..occasion(second) };
+        tick_of(&mut attention, occasion, (&[7, 8, 9], Some(1)), &known).0
+    });
+    assert_eq!(count(looks), (12, 0));
 }
 
 #[test]
