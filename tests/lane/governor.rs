@@ -129,3 +129,37 @@ fn what_happened_is_looked_at_in_every_tier_past_the_stretch_and_the_turns_stay_
     assert_eq!(read(Tier::Medium), 2, "every 80 s");
     assert!(read(Tier::Slow) <= 1, "every 480 s");
 }
+
+/// Seven instances, on each a tenant that allocates or frees in every second.
+fn instances() -> String {
+    let cut: Vec<String> =
+        (0..7).map(|start| format!(r#"{{"profile": "1g.10gb", "start": {start}}}"#)).collect();
+    let tenant = |instance: u32| {
+        let phase = |second: u32| {
+            let memory = (1 + (second + instance) % 2) << 30;
+            let to = second + 1;
+            format!(r#"{{"from": {second}, "to": {to}, "demand": 0.5, "memory_bytes": {memory}}}"#)
+        };
+        let phases: Vec<String> = (0..200).map(phase).collect();
+        let phases = phases.join(", ");
+        format!(r#"{{"pid": {}, "gpu": 0, "instance": {instance}, "phases": [{phases}]}}"#, 11 + instance)
+    };
+    let tenants: Vec<String> = (0..7).map(tenant).collect();
+    format!(
+        r#"{{"cycle_seconds": 200, "gpus": [{{"profile": "h100", "mig": [{}]}}], "processes": [{}]}}"#,
+        cut.join(", "),
+        tenants.join(", ")
+    )
+}
+
+#[test]
+fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_stretch_allows() {
+    let mut world = World::new(&instances(), false);
+    assert!(calls(&world.run(20))[COMPUTE] >= 20, "unstretched, each move is followed");
+    world.faults(HOPELESS);
+    world.run(75);
+    let frames = world.run(60);
+    assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
+    let lists = calls(&frames)[COMPUTE];
+    assert!((1..=13).contains(&lists), "{lists} lists in a minute");
+}
