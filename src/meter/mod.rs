@@ -331,7 +331,10 @@ impl Meter {
                 }
                 gpu.place.bring();
                 gpu.learn(&frame, self.policy.level);
-                self.counters.reject(Rejection::OutOfRange, gpu.integrate(&frame));
+                self.counters.reject(
+                    Rejection::OutOfRange,
+                    gpu.integrate(&frame, self.policy.intervals[Tier::Medium as usize]),
+                );
                 let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
                 gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);

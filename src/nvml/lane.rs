@@ -144,8 +144,9 @@ impl Lane {
         let (due, turn) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, turn) };
         let begun = self.door.clock().now();
         self.door.take_heard();
-        let spent = self.read(&mut plan, turn.map(|turn| turn || all), begun);
-        let present = self.look(&plan, &Round { due, turn, all }, begun);
+        let round = Round { due, turn, all };
+        let spent = self.read(&mut plan, &round, begun);
+        let present = self.look(&plan, &round, begun);
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
@@ -253,7 +254,8 @@ impl Lane {
     }
 
     /// Reads the tiers that are due, and what each cost.
-    fn read(&mut self, plan: &mut Plan, due: [bool; 3], begun: Stamp) -> Spent {
+    fn read(&mut self, plan: &mut Plan, round: &Round, begun: Stamp) -> Spent {
+        let due = round.turn.map(|turn| turn || round.all);
         let before = self.door.spent();
         // First, so that the pair's span is that from one frame's beginning to the next one's.
         self.read_gpm(plan);
@@ -271,7 +273,9 @@ impl Lane {
             }
             due[tier as usize].then(|| since(&self.door, before))
         });
-        self.activity.read(&mut self.door, plan, &mut self.readings, due[Tier::Medium as usize]);
+        // One cheap call, and what it tells is of the fast tier: it waits for no stretched turn.
+        let medium_is_due = round.due[Tier::Medium as usize] || round.all;
+        self.activity.read(&mut self.door, plan, &mut self.readings, medium_is_due);
         let (door, device) = (&mut self.door, plan.device);
         if !plan.instances.is_empty() {
             self.instances =

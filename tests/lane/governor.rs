@@ -1,5 +1,6 @@
 //! A slow driver: the lane gives way where nothing is lost, and comes back.
 
+use gpumeter::catalogue::first_point;
 use gpumeter::model::Stretch;
 use gpumeter::model::frame::Tier;
 
@@ -162,4 +163,24 @@ fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_st
     assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
     let lists = calls(&frames)[COMPUTE];
     assert!((1..=13).contains(&lists), "{lists} lists in a minute");
+}
+
+#[test]
+fn utilization_is_read_every_five_seconds_however_far_the_medium_tier_is_stretched() {
+    const UTILIZATION: usize = first_point("gpu_utilization_ratio");
+    const MEMORY: usize = first_point("gpu_memory_activity_ratio");
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 151, "demand": 1.0, "dram": 0.8}]}]}"#,
+        false,
+    );
+    world.faults(HOPELESS);
+    let frames = world.run(140);
+    let working = frames.last().unwrap();
+    assert_eq!(working.stretch.medium, 16);
+    assert!([UTILIZATION, MEMORY].iter().all(|point| working.readings[*point].unwrap() > 500_000_000));
+    let idle = world.run(6).pop().unwrap();
+    assert_eq!([UTILIZATION, MEMORY].map(|point| idle.readings[point]), [Ok(0), Ok(0)]);
+    let asked = calls(&world.run(60))["nvmlDeviceGetUtilizationRates"];
+    assert_eq!(asked, 12);
 }
