@@ -437,8 +437,9 @@ fn deliver(
             if is_late(&frame) {
                 lane.forgive_tick();
             }
-            let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
-            shared.identities.see(pids);
+            let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
+            let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);
+            shared.identities.see(listed, sampled);
             News::Frame(Box::new(frame))
         }
         Err(absence) => {
