@@ -73,10 +73,17 @@ pub(super) struct Governor {
     slow_costs: Costs,
     /// Times the stretch under which they arose.
     lists: Costs,
-    /// The last tick that was taken account of, with the step before it and when that began.
-    last: (Nanoseconds, u32, Nanoseconds),
+    last: Last,
     /// When a tick was last forgiven.
     forgiven: Option<Nanoseconds>,
+}
+
+/// The last tick that was taken account of, and what it may have changed: the step before it, and when that began.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    at: Nanoseconds,
+    step: u32,
+    changed: Nanoseconds,
 }
 
 /// The turns of one tier.
@@ -107,7 +114,7 @@ impl Governor {
             medium_costs: Costs::default(),
             slow_costs: Costs::default(),
             lists: Costs::default(),
-            last: Default::default(),
+            last: Last::default(),
             forgiven: None,
         }
     }
@@ -136,7 +143,7 @@ impl Governor {
 
     /// Takes account of a tick; the stretch, if it changed by that.
     pub(super) fn spend(&mut self, now: Nanoseconds, spent: Spent) -> Option<Stretch> {
-        self.last = (now, self.step, self.changed);
+        self.last = Last { at: now, step: self.step, changed: self.changed };
         let lists = spent.lists.0.saturating_mul(self.stretch().lists.into());
         self.fast.add(now, spent.fast.0);
         self.lists.add(now, lists);
@@ -164,7 +171,7 @@ impl Governor {
     /// Takes the last tick back: a call of it hung, which tells nothing of what calls cost. Once in a minute at
     /// most, or a driver that is as slow as that for good would never be spared. The stretch, if it changed by that.
     pub(super) fn forgive(&mut self) -> Option<Stretch> {
-        let (at, step, changed) = self.last;
+        let Last { at, step, changed } = self.last;
         if self.forgiven.is_some_and(|forgiven| at.0.saturating_sub(forgiven.0) < MINUTE.0) {
             return None;
         }

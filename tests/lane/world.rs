@@ -127,12 +127,7 @@ impl World {
 
     /// The next second's frame of the first GPU.
     pub(crate) fn tick(&mut self) -> Frame {
-        self.tick_all().swap_remove(0)
-    }
-
-    /// The next second's frames of all GPUs.
-    pub(crate) fn tick_all(&mut self) -> Vec<Frame> {
-        self.tick_every(1)
+        self.tick_every(1).swap_remove(0)
     }
 
     /// The frames of the next tick, so many seconds after the last.
