@@ -5,11 +5,12 @@
 //! sample ring, one for the processes' activity; what else there is has its turn less often, and a governor
 //! makes that less often still where the driver is slow.
 
+mod presence;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::activity::{Activity, MEMORY_USED, put_all};
-use super::attention::{Occasion, Signs};
+use super::activity::{Activity, put_all};
 use super::calls;
 use super::door::{CallSlot, Door};
 use super::governor::{Governor, SHARE, Spent};
@@ -21,20 +22,15 @@ use super::probe::Wanted;
 use super::processes::Processes;
 use super::quirks::ListForm;
 use super::readings::Readings;
-use crate::catalogue::{InstanceValue, Level};
+use crate::catalogue::Level;
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{
-    Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Reading, Stamp, Stretch, Unframed,
-};
+use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Stamp, Stretch, Unframed};
+use presence::Present;
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
 const LAST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(3_600);
-
-/// Calls in a tick in which only the fast tier is due, and more for each MIG instance.
-const MOST_CALLS: usize = 8;
-const MOST_CALLS_OF_INSTANCE: usize = 3;
 
 /// What reads one GPU.
 pub struct Lane {
@@ -336,72 +332,6 @@ impl Lane {
         }
     }
 
-    /// Who is there: activity per process and lists, each when it is due.
-    fn look(&mut self, plan: &Plan, round: &Round, begun: Stamp) -> Present {
-        let all = self.door.spent();
-        let occasion = Occasion {
-            now: begun.boottime,
-            medium: round.due[Tier::Medium as usize],
-            slow: round.due[Tier::Slow as usize],
-            read: round.all || round.turn[Tier::Medium as usize],
-            all: round.all,
-            gives_samples: self.processes.may_tell(),
-            shown: self.level == Level::Full,
-            busy: self.activity.is_busy(plan, &self.readings),
-        };
-        let tier = occasion.read || occasion.slow;
-        // Samples and a list come after memory: a tick without room for all three goes by the list alone.
-        let has_room = tier || self.room(plan) > plan.devices().count() + 1;
-        let told = occasion.read.then(|| self.in_use(plan));
-        let door = &mut self.door;
-        let asked = self.lists.weigh(&occasion, begun, |memory| match told {
-            Some(told) => memory.take(told),
-            None if has_room => memory.read(door, plan.devices()),
-            None => {}
-        });
-        let rests = !asked && occasion.gives_samples;
-        if rests {
-            self.processes.rest(begun.utc);
-        }
-        if self.lists.attention().counts_anew(&occasion) {
-            self.processes.skip();
-        }
-        let samples = if rests {
-            Ok(Vec::new())
-        } else {
-            self.processes.samples(&mut self.door, plan.device, begun.utc)
-        };
-        let signs = Signs { occasion, samples: samples.as_deref().ok().filter(|_| asked) };
-        let before = self.door.spent();
-        // Told at every look: neither lists nor a governor that begin anew know of one another.
-        self.lists.attention().stretch(self.governor.stretch().lists);
-        let room = if tier { usize::MAX } else { self.room(plan) };
-        self.lists.look((&mut self.door, plan.device), &signs, begun, room);
-        let lists = since(&self.door, before);
-        let deserted = self.lists.is_deserted(begun);
-        self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
-        let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
-        Present { samples, lists, fast }
-    }
-
-    /// Memory in use, of the GPU or of each instance, as the medium tier has just read it.
-    fn in_use(&self, plan: &Plan) -> Result<Vec<u64>, Absence> {
-        let bytes =
-            |reading: Reading| reading.and_then(|bytes| u64::try_from(bytes).map_err(|_| Absence::Rejected));
-        if !plan.identity.mig {
-            return Ok(vec![bytes(self.readings.get(MEMORY_USED))?]);
-        }
-        let instances = self.instances.iter().zip(&plan.instances);
-        let own = instances.filter(|(_, instance)| instance.device().is_some());
-        own.map(|(frame, _)| bytes(frame.readings[InstanceValue::MemoryUsed as usize])).collect()
-    }
-
-    /// The calls that a fast tick has left.
-    fn room(&self, plan: &Plan) -> usize {
-        let most = MOST_CALLS + MOST_CALLS_OF_INSTANCE * plan.instances.len();
-        most.saturating_sub(self.door.made())
-    }
-
     /// Stays within the share of driver time. What cannot be stretched counts as fast.
     fn govern(&mut self, begun: Stamp, spent: Spent) {
         let spent = if self.presence {
@@ -462,13 +392,6 @@ struct Round {
     turn: [bool; 3],
     /// Whether every tier is read out of turn.
     all: bool,
-}
-
-/// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
-struct Present {
-    samples: Result<Vec<ProcessSample>, Absence>,
-    lists: Nanoseconds,
-    fast: Nanoseconds,
 }
 
 fn since(door: &Door, before: Nanoseconds) -> Nanoseconds {
