@@ -14,6 +14,8 @@ use crate::model::Nanoseconds;
 /// What lanes saw, and who that is as far as it is known.
 #[derive(Default)]
 pub(super) struct Published {
+    /// Whether a pid is the same process to the driver and here.
+    counts_alike: bool,
     seen: Mutex<Seen>,
     news: Condvar,
     identities: Mutex<(Arc<Identities>, Option<Nanoseconds>)>,
@@ -27,10 +29,20 @@ struct Seen {
 }
 
 impl Published {
-    /// A lane saw these processes.
-    pub(super) fn see(&self, pids: impl Iterator<Item = u32>) {
+    /// Nobody yet, of the processes of that host.
+    pub(super) fn of(host: &Host) -> Self {
+        Self { counts_alike: host.counts_as_the_kernel(), ..Self::default() }
+    }
+
+    /// A lane saw these processes, on lists and in samples of use. The driver translates the pids of its lists into
+    /// the namespace of who asks, not always those of its samples: where they may be another namespace's they are
+    /// passed over, or somebody else would be billed.
+    pub(super) fn see(&self, listed: impl Iterator<Item = u32>, sampled: impl Iterator<Item = u32>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.pids.extend(pids);
+        seen.pids.extend(listed);
+        if self.counts_alike {
+            seen.pids.extend(sampled);
+        }
         if !std::mem::replace(&mut seen.any, true) {
             self.news.notify_one();
         }
@@ -109,8 +121,27 @@ pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Res
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_seen_in_samples_alone_is_looked_for_where_pids_are_the_kernels_own() {
+        let root = tempfile::tempdir().unwrap();
+        let seen = || {
+            let published = Published::of(&Host::at(root.path()));
+            published.see([7].into_iter(), [7, 8].into_iter());
+            published.take().into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(seen(), [7], "nobody says so");
+        let names = root.path().join("proc/self/ns");
+        std::fs::create_dir_all(&names).unwrap();
+        std::os::unix::fs::symlink("pid:[4026532008]", names.join("pid")).unwrap();
+        assert_eq!(seen(), [7], "in a container");
+        std::fs::remove_file(names.join("pid")).unwrap();
+        std::os::unix::fs::symlink(crate::host::FIRST_PID_NAMESPACE, names.join("pid")).unwrap();
+        assert_eq!(seen(), [7, 8]);
+    }
 
     #[test]
     fn where_descriptors_are_few_none_is_spent_on_processes() {

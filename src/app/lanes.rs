@@ -21,7 +21,8 @@ use crate::catalogue::Level;
 use crate::clock::{Stop, system_now};
 use crate::config::Config;
 use crate::meter::News;
-use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp};
+use crate::model::frame::Tier;
+use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
 use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
 
 pub(super) use orders::Orders;
@@ -358,6 +359,8 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
+    // Whether something happened that slower tiers tell of, and from which tick on they may be read for that.
+    let (mut happened, mut next_look) = (false, 0);
     while !end.is_called() {
         let in_force = shared.in_force();
         let cadence = in_force.cadence;
@@ -366,7 +369,13 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         if hint.recut {
             lane.forget_plan();
         }
-        let due = cadence.every.map(|every| hint.ask_all || tick.is_multiple_of(every));
+        let due = cadence.every.map(|every| tick.is_multiple_of(every));
+        happened |= hint.ask_all;
+        if happened && tick >= next_look {
+            // What happens again and again, as XIDs do, is no reason to read everything in every tick.
+            (happened, next_look) = (false, tick + cadence.every[Tier::Medium as usize]);
+            lane.read_all();
+        }
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
         let tick_as_told = || {
             lane.follow(cadence.level, cadence.presence, part(cadence.driver_share, shared));
@@ -374,12 +383,15 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         };
         match catch_unwind(AssertUnwindSafe(tick_as_told)) {
             Ok(answer) => {
-                if let Some(frame) = answer.as_ref().ok().filter(|frame| frame.generation != generation) {
+                let begins = answer.as_ref().ok().filter(|frame| frame.generation != generation);
+                if let Some(frame) = begins {
                     // A new plan begins a new GPM pair.
                     generation = frame.generation;
                     earliest = frame.begun.boottime + PAIR_GAP;
                 }
-                deliver(&mut lane, &gpu, answer, cadence, (&collector, shared));
+                let lateness =
+                    Lateness { limit: Nanoseconds(2 * cadence.interval.0), begins: begins.is_some() };
+                deliver(&mut lane, &gpu, answer, lateness, (&collector, shared));
             }
             Err(_) => {
                 count(shared, Arc::clone(&collector), "panic");
@@ -396,33 +408,46 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
     }
 }
 
+/// When a frame comes too late.
+struct Lateness {
+    /// How long it may take: after two ticks it is older than what may be shown, and its span is already closed.
+    limit: Nanoseconds,
+    /// Whether it is its plan's first one: that covers nothing, and one that reads all tiers of a slow board would
+    /// be dropped for ever, with plan after plan.
+    begins: bool,
+}
+
+/// Sends what a tick brought; a frame that comes too late is dropped, with its plan.
 fn deliver(
     lane: &mut Lane,
     gpu: &GpuId,
     answer: Result<Frame, Absence>,
-    cadence: Cadence,
+    lateness: Lateness,
     (collector, shared): (&Arc<str>, &Shared),
 ) {
     note(shared, gpu.index, answer.as_ref().err());
+    let is_late = |frame: &Frame| frame.ended.since(frame.begun) > lateness.limit;
     let news = match answer {
-        // A frame that took two ticks is older than what may be shown, and its span is already closed. The
-        // time of compiling the plan is no part of it: a slow board would be compiled for ever.
-        Ok(frame) if frame.ended.since(frame.begun).0 > 2 * cadence.interval.0 => {
+        Ok(frame) if is_late(&frame) && !lateness.begins => {
             lane.forget_tick();
             count(shared, Arc::clone(collector), "late");
-            return;
+            News::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
         }
         Ok(frame) => {
-            let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
-            shared.identities.see(pids);
+            if is_late(&frame) {
+                lane.forgive_tick();
+            }
+            let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
+            let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);
+            shared.identities.see(listed, sampled);
             News::Frame(Box::new(frame))
         }
         Err(absence) => {
             count(shared, Arc::clone(collector), absence.reason());
-            if absence != Absence::Lost {
-                return;
+            if absence == Absence::Lost {
+                let _ = shared.news.send(News::Lost(gpu.clone()));
             }
-            News::Lost(gpu.clone())
+            News::Unframed(lane.take_unframed())
         }
     };
     // The pulse ends after the lanes are told to; then nobody listens.

@@ -194,7 +194,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         news,
         lanes: Mutex::default(),
         heard: heard::Heard::default(),
-        identities: host::Published::default(),
+        identities: host::Published::of(&Host::at(&launch.root)),
         pages: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
         orders: lanes::Orders::default(),

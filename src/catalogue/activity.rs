@@ -14,7 +14,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_utilization_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran.",
+        help: "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on boards with GPM the window before the medium tier was last due, which no stretch delays.",
         labels: GPU,
         level: Level::Lean,
         tier: Tier::Fast,
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_memory_activity_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the driver's last sample window in which device memory was read or written.",
+        help: "Share of the driver's last sample window in which device memory was read or written; where GPM or the driver's ring of samples tells activity, of the window before the medium tier was last due, which no stretch delays.",
         labels: GPU,
         level: Level::Standard,
         tier: Tier::Fast,
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Family] = &[
     integral(
         "gpu_memory_activity_seconds_total",
         Level::Full,
-        "Time in which device memory was read or written, estimated from the driver's sample windows and integrated since the agent's start.",
+        "Time in which device memory was read or written, estimated from the driver's sample windows, each of which speaks for a medium interval at most, and integrated since the agent's start.",
         &[Integral::of(&[], "gpu_memory_activity_ratio")],
     ),
     Family {

@@ -4,8 +4,9 @@
 //! In: the files by which runtimes mark a container, and the kernel's own names of namespaces. Out: yes or no.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The first pid namespace of a kernel: `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 pub const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -18,9 +19,17 @@ const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
 /// host's `/`.
 pub(super) fn is_one(root: &Path) -> bool {
     MARKS.iter().any(|mark| root.join(mark).exists())
-        || fs::read_link(root.join("proc/self/ns/pid"))
-            .is_ok_and(|namespace| namespace != Path::new(FIRST_PID_NAMESPACE))
+        || namespace(root).is_ok_and(|namespace| namespace != Path::new(FIRST_PID_NAMESPACE))
         || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."))
+}
+
+/// Whether pids under that root are those of the kernel's first namespace; false where nobody says so.
+pub(super) fn has_first_pids(root: &Path) -> bool {
+    namespace(root).is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
+}
+
+fn namespace(root: &Path) -> io::Result<PathBuf> {
+    fs::read_link(root.join("proc/self/ns/pid"))
 }
 
 /// Two directories that are not the same; what cannot be read does not differ.

@@ -93,6 +93,11 @@ impl Host {
         container::is_one(&self.root)
     }
 
+    /// Whether its pids are the kernel's own, as the driver counts; false in a container with a namespace of pids.
+    pub fn counts_as_the_kernel(&self) -> bool {
+        container::has_first_pids(&self.root)
+    }
+
     /// The kernel's log, from now on; or, if it `came` while it was waited for, from its beginning.
     pub fn kernel_log(&self, came: bool) -> std::io::Result<KernelLog> {
         let path = self.root.join("dev/kmsg");

@@ -16,6 +16,7 @@ use crate::model::{
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
+const MEMORY_ACTIVITY: PointId = first_point("gpu_memory_activity_ratio");
 
 /// The video engines, however many the catalogue knows.
 static VIDEO: LazyLock<Vec<PointId>> = LazyLock::new(|| {
@@ -148,9 +149,10 @@ pub(super) fn add(to: &mut Presence, process: &Presence) {
 }
 
 impl Gpu {
-    /// Adds the frame to the agent's own counters, over the time since the frame before it; why differences of GPM's
-    /// counters could not be true.
-    pub(super) fn integrate(&mut self, frame: &Frame) -> Vec<Rejection> {
+    /// Adds the frame to the agent's own counters, over the time since the frame before it; memory activity over a
+    /// medium interval of it at most, since it is asked for as often; why differences of GPM's counters could not be
+    /// true.
+    pub(super) fn integrate(&mut self, frame: &Frame, medium: Nanoseconds) -> Vec<Rejection> {
         let begins = std::mem::take(&mut self.begins);
         if begins || self.frame.as_deref().is_some_and(|before| before.identity.mig != frame.identity.mig) {
             // GPM's counters go on over a new plan, but not over a reset.
@@ -166,6 +168,9 @@ impl Gpu {
         let kept = self.integrals.iter_mut().zip(&mut self.counts).zip(&mut self.since);
         for (number, ((total, last), since)) in kept.enumerate() {
             let rated = match integral_of(number) {
+                IntegralOf::Ratio(MEMORY_ACTIVITY) => {
+                    tick.within(medium).of_ratio(reading(frame, MEMORY_ACTIVITY))
+                }
                 IntegralOf::Ratio(point) => tick.of_ratio(reading(frame, point)),
                 IntegralOf::Flow(point) => {
                     let is_rate = frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
@@ -214,6 +219,7 @@ impl Gpu {
 }
 
 /// The time between two frames of one plan.
+#[derive(Clone, Copy)]
 struct Tick {
     /// When it began; none where the frame only begins.
     before: Option<Nanoseconds>,
@@ -225,6 +231,11 @@ impl Tick {
     fn new(before: Option<&Frame>, frame: &Frame) -> Self {
         let span = before.map_or(Nanoseconds(0), |before| frame.begun.since(before.begun));
         Self { before: before.map(|before| before.begun.boottime), at: frame.begun.boottime, span }
+    }
+
+    /// At most so much of it.
+    fn within(self, longest: Nanoseconds) -> Self {
+        Self { span: self.span.min(longest), ..self }
     }
 
     /// What a counter has reached, with the cycles that passed where it counts cycles. Where there are no counters at

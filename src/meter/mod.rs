@@ -33,7 +33,8 @@ use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timelin
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Utc, Whereabouts, XidCount,
+    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Unframed, Utc, Whereabouts,
+    XidCount,
 };
 use crate::nvml::InFlight;
 
@@ -82,6 +83,8 @@ impl Policy {
 pub enum News {
     /// A frame.
     Frame(Box<Frame>),
+    /// What a tick cost that brought no frame, or one too late.
+    Unframed(Unframed),
     /// The driver's library was opened; all that it counts is found again.
     Opened {
         /// Whether the driver was loaded anew, so that its counters began anew.
@@ -309,9 +312,10 @@ impl Meter {
             News::Counted => self.counted(),
             News::Lost(id) => self.lost(&id),
             News::Forget(uuid) => self.forget(&uuid),
+            News::Unframed(Unframed { calls, rejected }) => self.counters.observe(&calls, &rejected),
             News::Frame(frame) => {
                 let frame: Arc<Frame> = Arc::from(frame);
-                self.counters.observe(&frame);
+                self.counters.observe(&frame.calls, &frame.rejected);
                 let at = self.timeline.at(frame.begun.boottime);
                 let uuid = &frame.gpu.uuid;
                 if self.gpus.get(uuid).is_some_and(|gpu| gpu.place.whereabouts.rests()) {
@@ -325,7 +329,8 @@ impl Meter {
                 }
                 gpu.place.bring();
                 gpu.learn(&frame, self.policy.level);
-                for rejection in gpu.integrate(&frame) {
+                let medium = self.policy.intervals[Tier::Medium as usize];
+                for rejection in gpu.integrate(&frame, medium) {
                     self.counters.reject(rejection, 1);
                 }
                 let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);

@@ -8,7 +8,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Regi
 
 use crate::catalogue::{Kind, families};
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
-use crate::model::{Frame, Nanoseconds, Rejection};
+use crate::model::{CallTime, Nanoseconds, Rejection};
 
 /// Numbers of other threads, each a series of an agent family of the catalogue.
 #[derive(Clone, Debug, Default)]
@@ -72,12 +72,12 @@ impl Counters {
         }
     }
 
-    /// Counts a frame's calls and rejected answers.
-    pub(super) fn observe(&self, frame: &Frame) {
-        for call in &frame.calls {
+    /// Counts a tick's calls and rejected answers.
+    pub(super) fn observe(&self, calls: &[CallTime], rejected: &[(Rejection, u64)]) {
+        for call in calls {
             self.calls.observe(call.took.0 as f64 / Nanoseconds::SECOND.0 as f64);
         }
-        for (reason, count) in &frame.rejected {
+        for (reason, count) in rejected {
             self.reject(*reason, *count);
         }
     }

@@ -185,3 +185,12 @@ pub struct CallTime {
     /// Time inside the driver.
     pub took: Nanoseconds,
 }
+
+/// What a tick cost whose frame nobody gets, since it failed or came too late.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unframed {
+    /// Answers that cannot be true and were dropped, by reason.
+    pub rejected: Vec<(Rejection, u64)>,
+    /// How long each driver call took.
+    pub calls: Vec<CallTime>,
+}

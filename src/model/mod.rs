@@ -16,7 +16,9 @@ pub mod span;
 pub mod stamp;
 
 pub use account::{Grade, Method, Parts, Use};
-pub use frame::{CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch};
+pub use frame::{
+    CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch, Unframed,
+};
 pub use gpu::{
     FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Platform,
     Via, Whereabouts, XidCount, XidSource,

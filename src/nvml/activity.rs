@@ -1,8 +1,9 @@
 //! How busy a GPU is, for as few calls as will do: GPM where it answers, else the driver's ring of samples,
 //! else the plain utilization call; and the video engines.
 //!
-//! The plain call has its turn with the medium tier where something better tells activity, and is made at once
-//! in a tick in which that fails: what the account takes for activity was always read in its own tick. While
+//! The plain call is made whenever the medium tier is due, however far that is stretched, where something better tells
+//! activity, and at once in a tick in which that fails: what the account takes for activity was always read in its own
+//! tick, and utilization that is shown is no older than the medium interval. While
 //! all video engines rest, each is asked every fifth tick, in turn; as soon as one works, or could not be asked,
 //! all are asked in every tick. So a value that was not read in this tick is 0.
 

@@ -1,28 +1,9 @@
-//! When to ask the driver who is on a GPU, and how busy each process kept it. These are the dearest calls there
-//! are (4.5 ms were seen for the graphics list), and mostly tell what was known before.
+//! When to ask the driver who is on a GPU, and how busy each process kept it: the dearest calls there are (4.5 ms were
+//! seen for the graphics list), which mostly tell what was known before.
 //!
-//! In go what a tick knows without them; out comes what to ask for. A context takes memory, and memory in use
-//! costs a fiftieth of the cheapest list: while it is what it was when a list was taken, nobody came or went.
-//!
-//! What the account needs, and why it gets it:
-//! - Use goes by samples, so whoever works is attributed from the first tick on, and looked for at once when no
-//!   list names him; so is who worked and falls silent.
-//! - Samples rest where they could tell nothing: on a GPU that did nothing in the whole tick after they told of
-//!   nobody, and, where no page shows them, on one with a single process, whose all use is: all lists were taken
-//!   under the memory of this tick and name him alone. Samples are asked for in the tick in which it moves, and
-//!   with the medium and the slow tier, for one whom the driver puts on no list: while memory stood still that
-//!   answer covers the rested time too, or who works between two of them would never be found.
-//! - Who is there and idle moves memory and a share of idle energy, and under presence decides who holds. A
-//!   compute list is taken in the very tick in which memory moves while nobody is there (idle power is learned),
-//!   one is alone, presence decides, or samples cannot tell (MIG); else with the medium tier. Where it goes on
-//!   moving under a process that allocates, the list waits for the medium tier, and samples go on. Where it
-//!   goes on moving though nobody is there, only so manieth a tick is followed, as far as lists are stretched.
-//! - One who takes another's place within a tick, with exactly the same memory, is seen as soon as he works where
-//!   samples do not rest; after one who was alone with the medium tier (as stretched, within the slow interval);
-//!   idle, with the slow tier; under presence or without samples in the turn of the compute list.
-//! - Without memory from the driver, lists are taken in every tick where nothing else could tell.
-//!
-//! Graphics lists have their turn with the slow tier if memory moved, else with every fifth. It calls no driver.
+//! In go what a tick knows without them and how far lists are stretched; out comes what to ask for. Why the account
+//! gets what it needs all the same is told in ARCHITECTURE.md, "Few calls". It calls no driver and knows neither
+//! holders nor what a list costs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +17,7 @@ const SILENCE: Nanoseconds = Nanoseconds(500_000_000);
 /// The most pids that are remembered as being on no list.
 const MOST_STRANGERS: usize = 1_024;
 
-/// The graphics list has every so manieth of its turns while memory stands still.
+/// The graphics list has one in so many of its turns while memory stands still.
 const SELDOM: u64 = 5;
 
 /// The most that graphics lists are stretched: their turn is with the slow tier already.
@@ -51,6 +32,8 @@ pub(super) struct Occasion {
     pub(super) slow: bool,
     /// Whether the medium tier was read, stretched as it is.
     pub(super) read: bool,
+    /// Whether something happened after which everything is looked at.
+    pub(super) all: bool,
     /// Whether the driver may give samples per process.
     pub(super) gives_samples: bool,
     /// Whether somebody wants to see the samples of one who is alone, too.
@@ -122,7 +105,7 @@ impl Attention {
         Self { presence, stretch: 1, ..Self::default() }
     }
 
-    /// Lets only every so manieth turn be taken; what is due at once is not touched, nor is presence.
+    /// Lets only one in so many turns be taken; what is due at once is not touched, nor is presence.
     pub(super) fn stretch(&mut self, stretch: u32) {
         self.stretch = if self.presence { 1 } else { stretch.max(1) };
     }
@@ -134,7 +117,7 @@ impl Attention {
 
     /// Whether memory in use is to be read in this tick.
     pub(super) fn needs_memory(&self, occasion: &Occasion, known: &Known) -> bool {
-        let tier = occasion.medium || occasion.slow;
+        let tier = occasion.medium || occasion.slow || occasion.all;
         tier || self.presence || !occasion.gives_samples || known.count().is_none_or(|count| count < 2)
     }
 
@@ -186,15 +169,21 @@ impl Attention {
         let deaf = self.presence || !occasion.gives_samples;
         let turn = self.takes(Turn::Compute, occasion.medium);
         if !self.memory.is_known() {
-            return turn || self.presence || ((deaf || count == 0) && self.takes(Turn::Tick, true));
+            return turn
+                || occasion.all
+                || self.presence
+                || ((deaf || count == 0) && self.takes(Turn::Tick, true));
         }
         let moved = self.memory.moved();
         self.restless &= !turn;
-        // On an empty GPU the driver's own housekeeping may move it for ever.
-        let empty = count == 0 && self.takes(Turn::Tick, moved && self.restless);
-        let at_once = deaf || empty || (count < 2 && !self.restless);
+        // Memory may move for ever: by the driver's own housekeeping on an empty GPU, by tenants that go on allocating
+        // where samples cannot tell who works (MIG). The first move is followed, then one in so many ticks.
+        let rationed =
+            (!occasion.gives_samples || count == 0) && self.takes(Turn::Tick, moved && self.restless);
+        let first = (!occasion.gives_samples || count < 2) && !self.restless;
+        let at_once = self.presence || rationed || first;
         self.restless |= moved && !turn;
-        (moved && (at_once || turn)) || (deaf && turn) || occasion.slow
+        (moved && (at_once || turn)) || (deaf && turn) || occasion.slow || occasion.all
     }
 
     fn graphics_is_due(&mut self, occasion: &Occasion) -> bool {

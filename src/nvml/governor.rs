@@ -43,6 +43,19 @@ pub(super) struct Spent {
     pub(super) lists: Nanoseconds,
 }
 
+impl Spent {
+    /// The same, where only those tiers had their turn: what was read out of turn is no measure of what a turn costs,
+    /// and could not wait.
+    pub(super) fn in_turn(mut self, turn: [bool; 3]) -> Self {
+        for (tier, cost) in [(Tier::Medium, &mut self.medium), (Tier::Slow, &mut self.slow)] {
+            if !turn[tier as usize] {
+                self.fast += cost.take().unwrap_or_default();
+            }
+        }
+        self
+    }
+}
+
 /// One lane's governor.
 pub(super) struct Governor {
     share: u64,
@@ -60,10 +73,17 @@ pub(super) struct Governor {
     slow_costs: Costs,
     /// Times the stretch under which they arose.
     lists: Costs,
-    /// The last tick that was taken account of, with the step before it and when that began.
-    last: (Nanoseconds, u32, Nanoseconds),
+    last: Last,
     /// When a tick was last forgiven.
     forgiven: Option<Nanoseconds>,
+}
+
+/// The last tick that was taken account of, and what it may have changed: the step before it, and when that began.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    at: Nanoseconds,
+    step: u32,
+    changed: Nanoseconds,
 }
 
 /// The turns of one tier.
@@ -94,7 +114,7 @@ impl Governor {
             medium_costs: Costs::default(),
             slow_costs: Costs::default(),
             lists: Costs::default(),
-            last: Default::default(),
+            last: Last::default(),
             forgiven: None,
         }
     }
@@ -110,7 +130,8 @@ impl Governor {
         stretch(self.step)
     }
 
-    /// What of the due tiers is read in this tick.
+    /// What of the due tiers is read in this tick. What is read for another reason than its turn is asked for past
+    /// this, and is told as what cannot wait.
     pub(super) fn turn(&mut self, now: Nanoseconds, due: [bool; 3]) -> [bool; 3] {
         let Stretch { medium, slow, .. } = self.stretch();
         [
@@ -122,7 +143,7 @@ impl Governor {
 
     /// Takes account of a tick; the stretch, if it changed by that.
     pub(super) fn spend(&mut self, now: Nanoseconds, spent: Spent) -> Option<Stretch> {
-        self.last = (now, self.step, self.changed);
+        self.last = Last { at: now, step: self.step, changed: self.changed };
         let lists = spent.lists.0.saturating_mul(self.stretch().lists.into());
         self.fast.add(now, spent.fast.0);
         self.lists.add(now, lists);
@@ -150,7 +171,7 @@ impl Governor {
     /// Takes the last tick back: a call of it hung, which tells nothing of what calls cost. Once in a minute at
     /// most, or a driver that is as slow as that for good would never be spared. The stretch, if it changed by that.
     pub(super) fn forgive(&mut self) -> Option<Stretch> {
-        let (at, step, changed) = self.last;
+        let Last { at, step, changed } = self.last;
         if self.forgiven.is_some_and(|forgiven| at.0.saturating_sub(forgiven.0) < MINUTE.0) {
             return None;
         }
@@ -329,6 +350,19 @@ mod tests {
         hang(&mut governor, 680);
         hang(&mut governor, 700);
         assert_eq!(governor.stretch(), Stretch { slow: 8, medium: 16, lists: 8 });
+    }
+
+    #[test]
+    fn what_is_read_out_of_turn_could_not_wait_and_is_no_measure_of_a_turn() {
+        let spent = |fast, medium: Option<u64>, slow: Option<u64>| Spent {
+            fast: Nanoseconds(fast),
+            medium: medium.map(Nanoseconds),
+            slow: slow.map(Nanoseconds),
+            lists: Nanoseconds(4),
+        };
+        let all = spent(1, Some(2), Some(3));
+        assert_eq!(all.in_turn([true, false, true]), spent(3, None, Some(3)));
+        assert_eq!(all.in_turn([true; 3]), all);
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! sample ring, one for the processes' activity; what else there is has its turn less often, and a governor
 //! makes that less often still where the driver is slow.
 
+mod presence;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::activity::{Activity, MEMORY_USED, put_all};
-use super::attention::{Occasion, Signs};
+use super::activity::{Activity, put_all};
 use super::calls;
 use super::door::{CallSlot, Door};
 use super::governor::{Governor, SHARE, Spent};
@@ -21,20 +22,15 @@ use super::probe::Wanted;
 use super::processes::Processes;
 use super::quirks::ListForm;
 use super::readings::Readings;
-use crate::catalogue::{InstanceValue, Level};
+use crate::catalogue::Level;
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{
-    Absence, Frame, GpuId, InstanceFrame, Nanoseconds, ProcessSample, Reading, Stamp, Stretch,
-};
+use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Stamp, Stretch, Unframed};
+use presence::Present;
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
 const LAST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(3_600);
-
-/// Calls in a tick in which only the fast tier is due, and more for each MIG instance.
-const MOST_CALLS: usize = 8;
-const MOST_CALLS_OF_INSTANCE: usize = 3;
 
 /// What reads one GPU.
 pub struct Lane {
@@ -61,6 +57,10 @@ pub struct Lane {
     /// The stretch under which each tier was read.
     stretched: Stretch,
     instances: Arc<[InstanceFrame]>,
+    /// Whether the next tick reads every tier.
+    reads_all: bool,
+    /// What the last tick made and dropped, where it brought no frame.
+    unframed: Unframed,
 }
 
 impl Lane {
@@ -85,6 +85,8 @@ impl Lane {
             tiers: [None; 3],
             stretched: Stretch::default(),
             instances: Arc::default(),
+            reads_all: false,
+            unframed: Unframed::default(),
         }
     }
 
@@ -93,13 +95,18 @@ impl Lane {
         &self.found.id
     }
 
+    /// Has the next tick read every tier, however far they are stretched: something happened that they tell of.
+    pub fn read_all(&mut self) {
+        self.reads_all = true;
+    }
+
     /// Reads what is due. Where the GPU is lost or the driver gone, the plan is lost; the next tick tries a
     /// new one.
     pub fn tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         let answer = self.try_tick(due);
         if answer.is_err() {
             // What belongs to a tick that brought nothing is not told of the next one.
-            self.door.take_calls();
+            self.unframed = Unframed { calls: self.door.take_calls(), rejected: self.door.take_rejected() };
             self.door.take_gone();
         }
         if matches!(answer, Err(Absence::Lost | Absence::DriverGone)) {
@@ -109,11 +116,18 @@ impl Lane {
         answer
     }
 
+    /// What the last tick cost, if it brought no frame to tell that; told once.
+    pub fn take_unframed(&mut self) -> Unframed {
+        std::mem::take(&mut self.unframed)
+    }
+
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         self.review();
+        let all = std::mem::take(&mut self.reads_all);
         let turn = self.governor.turn(self.door.clock().now().boottime, due);
         let before = self.door.spent();
-        if turn[Tier::Medium as usize] && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
+        if (all || turn[Tier::Medium as usize])
+            && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.door))
         {
             self.forget_plan();
         }
@@ -126,16 +140,17 @@ impl Lane {
         let (due, turn) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, turn) };
         let begun = self.door.clock().now();
         self.door.take_heard();
-        let spent = self.read(&mut plan, turn, begun);
-        let present = self.look(&plan, (due, turn), begun);
+        let round = Round { due, turn, all };
+        let spent = self.read(&mut plan, &round, begun);
+        let present = self.look(&plan, &round, begun);
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
         }
-        let (fast, lists) = (spent.fast + present.fast, present.lists);
         // Looking whether the GPU was cut otherwise has its turn with the medium tier.
         let medium = spent.medium.map(|medium| medium + looked);
-        self.govern(begun, Spent { fast, medium, lists, ..spent });
+        let spent = Spent { fast: spent.fast + present.fast, medium, lists: present.lists, ..spent };
+        self.govern(begun, spent.in_turn(turn));
         let frame = self.frame(&plan, begun, present);
         if !self.door.take_heard() {
             // Readings of slower tiers would look alive for as long as theirs are not due.
@@ -165,11 +180,15 @@ impl Lane {
         self.governor.allow(driver_share.into());
     }
 
-    /// The last tick came late, since a call of it hung: nothing before it may be subtracted from what comes
-    /// after, and it is not what ticks cost.
-    pub fn forget_tick(&mut self) {
+    /// The last tick came late, since a call of it hung: it is not what ticks cost.
+    pub fn forgive_tick(&mut self) {
         let stretch = self.governor.forgive();
         self.tell(stretch);
+    }
+
+    /// The last tick came late and is dropped: nothing before it may be subtracted from what comes after.
+    pub fn forget_tick(&mut self) {
+        self.forgive_tick();
         self.forget_plan();
     }
 
@@ -231,7 +250,8 @@ impl Lane {
     }
 
     /// Reads the tiers that are due, and what each cost.
-    fn read(&mut self, plan: &mut Plan, due: [bool; 3], begun: Stamp) -> Spent {
+    fn read(&mut self, plan: &mut Plan, round: &Round, begun: Stamp) -> Spent {
+        let due = round.turn.map(|turn| turn || round.all);
         let before = self.door.spent();
         // First, so that the pair's span is that from one frame's beginning to the next one's.
         self.read_gpm(plan);
@@ -249,7 +269,9 @@ impl Lane {
             }
             due[tier as usize].then(|| since(&self.door, before))
         });
-        self.activity.read(&mut self.door, plan, &mut self.readings, due[Tier::Medium as usize]);
+        // One cheap call, and what it tells is of the fast tier: it waits for no stretched turn.
+        let medium_is_due = round.due[Tier::Medium as usize] || round.all;
+        self.activity.read(&mut self.door, plan, &mut self.readings, medium_is_due);
         let (door, device) = (&mut self.door, plan.device);
         if !plan.instances.is_empty() {
             self.instances =
@@ -310,71 +332,6 @@ impl Lane {
         }
     }
 
-    /// Who is there: activity per process and lists, each when it is due.
-    fn look(&mut self, plan: &Plan, (due, turn): ([bool; 3], [bool; 3]), begun: Stamp) -> Present {
-        let all = self.door.spent();
-        let occasion = Occasion {
-            now: begun.boottime,
-            medium: due[Tier::Medium as usize],
-            slow: due[Tier::Slow as usize],
-            read: turn[Tier::Medium as usize],
-            gives_samples: self.processes.may_tell(),
-            shown: self.level == Level::Full,
-            busy: self.activity.is_busy(plan, &self.readings),
-        };
-        let tier = occasion.read || occasion.slow;
-        // Samples and a list come after memory: a tick without room for all three goes by the list alone.
-        let has_room = tier || self.room(plan) > plan.devices().count() + 1;
-        let told = occasion.read.then(|| self.in_use(plan));
-        let door = &mut self.door;
-        let asked = self.lists.weigh(&occasion, begun, |memory| match told {
-            Some(told) => memory.take(told),
-            None if has_room => memory.read(door, plan.devices()),
-            None => {}
-        });
-        let rests = !asked && occasion.gives_samples;
-        if rests {
-            self.processes.rest(begun.utc);
-        }
-        if self.lists.attention().counts_anew(&occasion) {
-            self.processes.skip();
-        }
-        let samples = if rests {
-            Ok(Vec::new())
-        } else {
-            self.processes.samples(&mut self.door, plan.device, begun.utc)
-        };
-        let signs = Signs { occasion, samples: samples.as_deref().ok().filter(|_| asked) };
-        let before = self.door.spent();
-        // Told at every look: neither lists nor a governor that begin anew know of one another.
-        self.lists.attention().stretch(self.governor.stretch().lists);
-        let room = if tier { usize::MAX } else { self.room(plan) };
-        self.lists.look((&mut self.door, plan.device), &signs, begun, room);
-        let lists = since(&self.door, before);
-        let deserted = self.lists.is_deserted(begun);
-        self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
-        let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
-        Present { samples, deserted, lists, fast }
-    }
-
-    /// Memory in use, of the GPU or of each instance, as the medium tier has just read it.
-    fn in_use(&self, plan: &Plan) -> Result<Vec<u64>, Absence> {
-        let bytes =
-            |reading: Reading| reading.and_then(|bytes| u64::try_from(bytes).map_err(|_| Absence::Rejected));
-        if !plan.identity.mig {
-            return Ok(vec![bytes(self.readings.get(MEMORY_USED))?]);
-        }
-        let instances = self.instances.iter().zip(&plan.instances);
-        let own = instances.filter(|(_, instance)| instance.device().is_some());
-        own.map(|(frame, _)| bytes(frame.readings[InstanceValue::MemoryUsed as usize])).collect()
-    }
-
-    /// The calls that a fast tick has left.
-    fn room(&self, plan: &Plan) -> usize {
-        let most = MOST_CALLS + MOST_CALLS_OF_INSTANCE * plan.instances.len();
-        most.saturating_sub(self.door.made())
-    }
-
     /// Stays within the share of driver time. What cannot be stretched counts as fast.
     fn govern(&mut self, begun: Stamp, spent: Spent) {
         let spent = if self.presence {
@@ -429,13 +386,13 @@ impl Lane {
     }
 }
 
-/// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
-struct Present {
-    samples: Result<Vec<ProcessSample>, Absence>,
-    /// Whether it is known of this tick that nobody was.
-    deserted: bool,
-    lists: Nanoseconds,
-    fast: Nanoseconds,
+/// What a tick reads beside the fast tier.
+struct Round {
+    /// The tiers that are due, however far they are stretched, and those of them whose turn it is.
+    due: [bool; 3],
+    turn: [bool; 3],
+    /// Whether every tier is read out of turn.
+    all: bool,
 }
 
 fn since(door: &Door, before: Nanoseconds) -> Nanoseconds {

@@ -150,7 +150,8 @@ impl Lists {
         self.attention.settle(signs, &known);
     }
 
-    /// A list that is refused for good is empty for ever; one that failed is not known.
+    /// A list that is refused for good is empty for ever; one that failed is not known. Nor is the graphics list while
+    /// that of MPS clients failed, since they are asked together: else nobody asked again before its next turn.
     fn known(&self) -> Known {
         let pids = |list: &List| match list {
             Ok(list) => Some(list.iter().map(|process| process.pid).collect()),
@@ -159,7 +160,8 @@ impl Lists {
         let clients = pids(&self.mps).unwrap_or_default();
         let compute = pids(&self.compute).map(|known| known.union(&clients).copied().collect());
         let names_all = !self.compute.as_ref().is_err_and(|absence| absence.is_permanent());
-        Known { compute, graphics: pids(&self.graphics), names_all }
+        let clients_failed = self.mps.as_ref().is_err_and(|absence| !absence.is_permanent());
+        Known { compute, graphics: pids(&self.graphics).filter(|_| !clients_failed), names_all }
     }
 
     fn last(&self, kind: Kind) -> &List {

@@ -1,9 +1,10 @@
 //! What a sick driver may do to the agent, and what it may not.
 
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::running::Demo;
+use crate::scrape::Scrape;
 
 const HANG: &str = r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#;
 
@@ -33,6 +34,25 @@ fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| {
         page.value("gpu_up", &["gpu=\"3\""]) == Some("1") && page.has("gpu_power_watts", &["gpu=\"3\""])
+    });
+}
+
+#[test]
+fn the_time_of_a_call_that_came_back_late_is_time_inside_the_driver() {
+    const SUM: &str = "gpumeter_driver_call_duration_seconds_sum";
+    let seconds = |page: &Scrape| page.value(SUM, &[]).and_then(|sum| sum.parse::<f64>().ok());
+    let demo = Demo::start(&[]);
+    let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    let before = seconds(&page).unwrap();
+    demo.faults(HANG);
+    demo.agent.wait_for("three seconds", |page| {
+        let lasting = page.value("gpumeter_driver_call_in_flight_seconds", &["gpu=\"3\""]);
+        lasting.is_some_and(|lasting| lasting.parse::<f64>().unwrap() > 3.0)
+    });
+    demo.faults("[]");
+    let late = &["collector=\"gpu3\"", "reason=\"late\""];
+    demo.agent.wait_for("the late tick", |page| {
+        page.has("gpumeter_collector_errors_total", late) && seconds(page).unwrap() > before + 3.0
     });
 }
 
@@ -71,7 +91,7 @@ fn restart_sick(faults: &str) -> Demo {
     demo
 }
 
-fn up(page: &crate::scrape::Scrape) -> usize {
+fn up(page: &Scrape) -> usize {
     page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
@@ -121,6 +141,21 @@ fn a_gpu_that_takes_three_seconds_to_say_what_it_is_is_read() {
 }
 
 #[test]
+fn a_gpu_whose_slow_tier_takes_three_seconds_is_read_between_its_turns() {
+    let demo =
+        restart_sick(r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#);
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        demo.agent.wait_for("a page", |page| {
+            assert_eq!(up(page), 8);
+            true
+        });
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
 fn a_gpu_whose_mig_mode_is_not_known_is_not_taken_for_a_whole_one() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
@@ -162,9 +197,8 @@ fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
             "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
-    let heard = |xid: &'static str| {
-        move |page: &crate::scrape::Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid])
-    };
+    let heard =
+        |xid: &'static str| move |page: &Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid]);
     // The first tells that the GPU is listened to.
     demo.agent.wait_for("an XID", heard("xid=\"13\""));
     demo.faults(

@@ -48,3 +48,32 @@ fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
         agent.wait_for("the higher limit", |page| page.of("gpu_process_memory_bytes", &[]).count() == 800);
     assert!(!page.has("gpu_process_memory_bytes", &["pid=\"other\""]));
 }
+
+#[test]
+fn a_gpu_that_tells_an_xid_in_every_second_is_not_asked_for_everything_as_often() {
+    const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+    let list: Vec<String> =
+        (0..60).map(|second| format!(r#"{{"at": {second}, "gpu": 0, "xid": 74}}"#)).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let [scenario, config] = ["xids.json", "c.yaml"].map(|name| directory.path().join(name));
+    let xids = list.join(", ");
+    let node = format!(r#"{{"cycle_seconds": 60, "gpus": [{{"profile": "h100"}}], "xids": [{xids}]}}"#);
+    std::fs::write(&scenario, node).unwrap();
+    // Presence would have lists of its own.
+    std::fs::write(&config, "sampling: {level: full}\n").unwrap();
+    let files = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
+    let demo = Demo::start(&files);
+    let heard = |page: &Scrape| {
+        let count = page.value("gpu_xid_errors_total", &["xid=\"74\""]);
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    let lists = || {
+        let calls = std::fs::read_to_string(demo.driver("calls")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&calls).unwrap()[COMPUTE].as_u64().unwrap()
+    };
+    let first = heard(&demo.agent.wait_for("XIDs", |page| heard(page) >= 3));
+    let before = lists();
+    let last = heard(&demo.agent.wait_for("more XIDs", |page| heard(page) >= first + 16));
+    let (told, listed) = (last - first, lists() - before);
+    assert!((1..=told / 5 + 1).contains(&listed), "{listed} lists in {told} s");
+}

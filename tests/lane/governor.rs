@@ -1,5 +1,6 @@
 //! A slow driver: the lane gives way where nothing is lost, and comes back.
 
+use gpumeter::catalogue::first_point;
 use gpumeter::model::Stretch;
 use gpumeter::model::frame::Tier;
 
@@ -112,4 +113,74 @@ fn lists_come_back_with_a_larger_share() {
     world.run(11);
     let lists = calls(&world.run(60))[COMPUTE];
     assert!(lists >= 11, "{lists} lists in a minute");
+}
+
+#[test]
+fn what_happened_is_looked_at_in_every_tier_past_the_stretch_and_the_turns_stay_as_they_were() {
+    let mut world = World::new(WORK, false);
+    world.faults(HOPELESS);
+    world.run(75);
+    assert!(world.tick().stretch == Stretch { medium: 16, slow: 8, lists: 8 });
+    world.read_all();
+    let frame = world.tick();
+    assert!(Tier::ALL.iter().all(|tier| is_due(&frame, *tier)), "{:?}", frame.tiers);
+    assert_eq!(calls([&frame])[COMPUTE], 1);
+    let frames = world.run(160);
+    let read = |tier| frames.iter().filter(|frame| is_due(frame, tier)).count();
+    assert_eq!(read(Tier::Medium), 2, "every 80 s");
+    assert!(read(Tier::Slow) <= 1, "every 480 s");
+}
+
+/// Seven instances, on each a tenant that allocates or frees in every second.
+fn instances() -> String {
+    let cut: Vec<String> =
+        (0..7).map(|start| format!(r#"{{"profile": "1g.10gb", "start": {start}}}"#)).collect();
+    let tenant = |instance: u32| {
+        let phase = |second: u32| {
+            let memory = (1 + (second + instance) % 2) << 30;
+            let to = second + 1;
+            format!(r#"{{"from": {second}, "to": {to}, "demand": 0.5, "memory_bytes": {memory}}}"#)
+        };
+        let phases: Vec<String> = (0..200).map(phase).collect();
+        let phases = phases.join(", ");
+        format!(r#"{{"pid": {}, "gpu": 0, "instance": {instance}, "phases": [{phases}]}}"#, 11 + instance)
+    };
+    let tenants: Vec<String> = (0..7).map(tenant).collect();
+    format!(
+        r#"{{"cycle_seconds": 200, "gpus": [{{"profile": "h100", "mig": [{}]}}], "processes": [{}]}}"#,
+        cut.join(", "),
+        tenants.join(", ")
+    )
+}
+
+#[test]
+fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_stretch_allows() {
+    let mut world = World::new(&instances(), false);
+    assert!(calls(&world.run(20))[COMPUTE] >= 20, "unstretched, each move is followed");
+    world.faults(HOPELESS);
+    world.run(75);
+    let frames = world.run(60);
+    assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
+    let lists = calls(&frames)[COMPUTE];
+    assert!((1..=13).contains(&lists), "{lists} lists in a minute");
+}
+
+#[test]
+fn utilization_is_read_every_five_seconds_however_far_the_medium_tier_is_stretched() {
+    const UTILIZATION: usize = first_point("gpu_utilization_ratio");
+    const MEMORY: usize = first_point("gpu_memory_activity_ratio");
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 151, "demand": 1.0, "dram": 0.8}]}]}"#,
+        false,
+    );
+    world.faults(HOPELESS);
+    let frames = world.run(140);
+    let working = frames.last().unwrap();
+    assert_eq!(working.stretch.medium, 16);
+    assert!([UTILIZATION, MEMORY].iter().all(|point| working.readings[*point].unwrap() > 500_000_000));
+    let idle = world.run(6).pop().unwrap();
+    assert_eq!([UTILIZATION, MEMORY].map(|point| idle.readings[point]), [Ok(0), Ok(0)]);
+    let asked = calls(&world.run(60))["nvmlDeviceGetUtilizationRates"];
+    assert_eq!(asked, 12);
 }

@@ -157,6 +157,15 @@ fn a_list_that_fails_is_asked_for_again_in_the_next_tick() {
 }
 
 #[test]
+fn clients_of_mps_that_could_not_be_listed_are_asked_for_in_the_next_tick() {
+    let mut world = World::new(&scenario(0.5), false);
+    world.faults(r#"[{"function": "nvmlDeviceGetMPSComputeRunningProcesses_v3", "code": 999}]"#);
+    assert!(world.tick().processes.is_err(), "no list is better than a part of one");
+    world.faults("[]");
+    assert_eq!(pids(&world.tick()), [11]);
+}
+
+#[test]
 fn a_frame_says_when_its_list_was_taken() {
     let mut world = World::new(&scenario(0.5), false);
     let frames = world.run(20);

@@ -111,6 +111,11 @@ impl World {
         self.lanes[0].follow(Level::Full, false, millionths);
     }
 
+    /// Has the next tick read all tiers, as after an XID.
+    pub(crate) fn read_all(&mut self) {
+        self.lanes[0].read_all();
+    }
+
     /// Lets the lane plan anew.
     pub(crate) fn plan_anew(&mut self) {
         self.lanes[0].forget_plan();
@@ -122,18 +127,13 @@ impl World {
 
     /// The next second's frame of the first GPU.
     pub(crate) fn tick(&mut self) -> Frame {
-        self.tick_all().swap_remove(0)
+        self.tick_every(1).swap_remove(0)
     }
 
     /// The next second's frame of the first GPU, if it answers by then.
     pub(crate) fn try_tick(&mut self) -> Result<Frame, Absence> {
         let due = self.pass(1);
         self.lanes[0].tick(due)
-    }
-
-    /// The next second's frames of all GPUs.
-    pub(crate) fn tick_all(&mut self) -> Vec<Frame> {
-        self.tick_every(1)
     }
 
     /// The frames of the next tick, so many seconds after the last.

@@ -126,6 +126,16 @@ fn a_rate_is_counted_over_its_time() {
 }
 
 #[test]
+fn memory_activity_is_integrated_over_a_medium_interval_at_most() {
+    const ACTIVITY: usize = first_point("gpu_memory_activity_ratio");
+    const TOTAL: usize = first_integral("gpu_memory_activity_seconds_total");
+    let mut device = Device::new(Via::Call);
+    let whole = [(ACTIVITY, Ok(1_000_000_000))];
+    let totals = [1, 3, 60].map(|after| device.frame(after, &whole, None).gpus[0].integrals[TOTAL]);
+    assert_eq!(totals, [Ok(0), Ok(3_000_000_000), Ok(8_000_000_000)]);
+}
+
+#[test]
 fn a_count_that_wraps_or_begins_anew_never_takes_the_counter_back() {
     let mut device = Device::new(Via::Field);
     assert_eq!(device.sent(1, Ok(4_000_000_000)), Ok(0), "since the agent's start");

@@ -29,13 +29,13 @@ pub(super) fn event_set(
         }
         goes_on()
     };
-    let mut told = Told::default();
+    let mut told = None;
     loop {
         match Events::new(library, slot.clone(), shared.clock.clone()) {
             Ok(events) => return Some(events),
             Err(absence) => {
                 count(shared, "events".into(), absence.reason());
-                if told.is_new("", absence) {
+                if told.replace(absence) != Some(absence) {
                     tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
                 }
                 if absence.is_permanent() || !pause() {
@@ -49,7 +49,7 @@ pub(super) fn event_set(
 /// Hears events for as long as the session goes on, which is asked a few times a second.
 pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMut() -> bool) {
     let mut again = shared.clock.now().boottime;
-    let (mut refused, mut told) = (Vec::new(), Told::default());
+    let (mut refused, mut told) = (Vec::new(), Refusals::default());
     let mut crier = Crier::default();
     while goes_on() {
         let now = shared.clock.now().boottime;
@@ -122,9 +122,9 @@ fn drain(
 
 /// What was last told the log of a GPU that cannot be heard: the same again is counted, not told.
 #[derive(Default)]
-struct Told(BTreeMap<Arc<str>, Absence>);
+struct Refusals(BTreeMap<Arc<str>, Absence>);
 
-impl Told {
+impl Refusals {
     fn is_new(&mut self, uuid: &str, absence: Absence) -> bool {
         self.0.insert(uuid.into(), absence) != Some(absence)
     }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_once_and_again_when_it_is_another() {
-        let mut told = Told::default();
+        let mut told = Refusals::default();
         let refusals = [Absence::Failed, Absence::Failed, Absence::Lost, Absence::Lost];
         assert_eq!(refusals.map(|absence| told.is_new("GPU-1", absence)), [true, false, true, false]);
         assert!(told.is_new("GPU-2", Absence::Lost), "another GPU");

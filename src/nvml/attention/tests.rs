@@ -31,6 +31,7 @@ fn occasion(second: u64) -> Occasion {
         medium: second.is_multiple_of(5),
         slow: second.is_multiple_of(60),
         read: second.is_multiple_of(5),
+        all: false,
         gives_samples: true,
         shown: false,
         busy: Some(true),
@@ -206,19 +207,52 @@ fn samples_that_are_shown_or_name_strangers_do_not_rest() {
 }
 
 #[test]
-fn where_presence_decides_or_samples_cannot_tell_every_move_of_memory_is_followed() {
-    for deaf in [false, true] {
-        let mut attention = settled(1);
-        attention.presence = !deaf;
-        attention.stretch(8);
-        let known = known(&[7, 8], &[]);
-        let mut look = |second, memory| {
-            let occasion = Occasion { gives_samples: !deaf, ..occasion(second) };
-            tick_of(&mut attention, occasion, (&[], Some(memory)), &known).0.compute
-        };
-        assert_eq!([1, 2, 2, 3].map(|memory| look(memory + 10, memory)), [false, true, false, true]);
-        assert!(look(15, 3), "one may have taken another's place");
-    }
+fn where_presence_decides_every_move_of_memory_is_followed() {
+    let mut attention = settled(1);
+    attention.presence = true;
+    attention.stretch(8);
+    let known = known(&[7, 8], &[]);
+    let mut look =
+        |second, memory| tick_of(&mut attention, occasion(second), (&[], Some(memory)), &known).0.compute;
+    assert_eq!([1, 2, 2, 3].map(|memory| look(memory + 10, memory)), [false, true, false, true]);
+    assert!(look(15, 3), "one may have taken another's place");
+}
+
+/// Where samples cannot tell who works: which of these ticks took a compute list.
+fn deaf(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    attention.stretch(stretch);
+    let look = |(second, memory): &(u64, u64)| {
+        let occasion = Occasion { gives_samples: false, ..occasion(*second) };
+        tick_of(&mut attention, occasion, (&[], Some(*memory)), &known).0.compute
+    };
+    seconds.iter().map(look).collect()
+}
+
+#[test]
+fn where_samples_cannot_tell_every_move_of_memory_is_followed() {
+    let looks = deaf(1, &[(11, 1), (12, 2), (12, 2), (13, 3), (15, 3)]);
+    assert_eq!(looks, [false, true, false, true, true], "one may have taken another's place, at last");
+}
+
+#[test]
+fn where_samples_cannot_tell_memory_that_goes_on_moving_costs_what_the_stretch_allows() {
+    let churn: Vec<(u64, u64)> = (61..120).map(|second| (second, second)).collect();
+    assert_eq!(deaf(1, &churn).iter().filter(|look| **look).count(), 59);
+    // Beside every eighth tick, every eighth turn of the medium tier, and the first move after it.
+    let looks = deaf(8, &churn).iter().filter(|look| **look).count();
+    assert!((8..=59_usize.div_ceil(8) + 4).contains(&looks), "{looks}");
+}
+
+#[test]
+fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_looked_for_anew() {
+    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
+    assert_eq!(tick(&mut attention, 1, &[7, 8, 9], &known), COMPUTE);
+    let looks = (2..60).map(|second| {
+        let occasion = Occasion { all: second % 5 == 2, ..occasion(second) };
+        tick_of(&mut attention, occasion, (&[7, 8, 9], Some(1)), &known).0
+    });
+    assert_eq!(count(looks), (12, 0));
 }
 
 #[test]
