@@ -274,13 +274,20 @@ pub const RULES: &[Rule] = &[
     ),
     xid(
         "xid_support",
-        |xid| {
-            matches!(xid.class, Class::Hardware | Class::Driver | Class::Link)
-                && xid.action == Action::ContactSupport
-        },
+        |xid| is_the_vendors(xid) && !xid.disused,
         (Degraded, Remedy::ContactSupport),
         "a fault that the vendor must look at",
     ),
+    // No verdict: nobody says what it would mean for the GPU.
+    Rule {
+        clears: Clears::Quiet(HOUR),
+        ..xid(
+            "xid_disused",
+            |xid| is_the_vendors(xid) && xid.disused,
+            (Ok, Remedy::ContactSupport),
+            "an XID that NVIDIA's catalogue calls unused; what it means for the GPU is not known",
+        )
+    },
     // No verdict: newer drivers bring new codes, of which most tell of an application or of nothing. Where one
     // means more, the driver's recovery action and its notices say so.
     Rule {
@@ -305,7 +312,7 @@ pub const RULES: &[Rule] = &[
         clears: Clears::Quiet(QUARTER),
         ..xid(
             "xid_application",
-            |xid| xid.action == Action::RestartApp,
+            |xid| xid.class == Class::Application,
             (Ok, Remedy::InvestigateApp),
             "an application failed; the GPU did not",
         )
@@ -343,6 +350,11 @@ pub const RULES: &[Rule] = &[
         )
     },
 ];
+
+/// Faults of which NVIDIA says no more than that support is to be asked.
+fn is_the_vendors(xid: &Xid) -> bool {
+    matches!(xid.class, Class::Hardware | Class::Driver | Class::Link) && xid.action == Action::ContactSupport
+}
 
 /// Of these the error's status decides, and most need nothing; every board that knows them also tells the
 /// recovery action.
