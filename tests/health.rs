@@ -293,7 +293,7 @@ proptest! {
 
     #[test]
     fn whatever_the_signs_say_the_verdict_is_that_of_its_worst_reason(
-        looks in prop::collection::vec((0..15_usize, prop::option::of(any::<i64>()), 0..176_u32, any::<u64>(), 0..2_u64), 1..60),
+        looks in prop::collection::vec((0..gpumeter::health::SIGNS.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
     ) {
         let (mut judge, mut signs, mut now) = (Judge::default(), Signs::new(Presence::Answers, 0), Stamp::default());
         for (sign, value, xid, count, life) in looks {

@@ -203,6 +203,18 @@ pub const RULES: &[Rule] = &[
         what: "NVLink errors grow",
         source: "NVIDIA GPU debug guidelines, NVLink",
     },
+    // The driver's word is the state itself: it says another one once the GPU is registered anew.
+    Rule {
+        name: "fabric_failed",
+        when: When::Positive(Sign::FabricFailed),
+        after: MINUTE,
+        clears: Clears::AtOnce,
+        state: Degraded,
+        remedy: Remedy::ResetGpu,
+        what: "the GPU could not register with its NVLink fabric, and jobs cannot use it; see that the fabric manager \
+               runs, then reset the GPU",
+        source: "nvml.h: the fabric's status after its registration has ended",
+    },
     Rule {
         name: "pcie_replays",
         when: When::Grows(Sign::PcieReplays, 15, QUARTER),
