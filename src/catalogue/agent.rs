@@ -92,7 +92,7 @@ pub(super) const ROWS: &[Family] = &[
             "gpumeter_source_info",
             Kind::Gauge,
             Unit::None,
-            "Always 1; which meter serves a metric whose exactness depends on it: gpm_counter is exact over whatever was missed, gpm over each tick, utilization is a sample; a field or call tells as the metric's help says. Of time on multiprocessors, tensor cores and pipes at level full only.",
+            "Always 1; which meter serves a metric whose exactness depends on it: gpm_counter is exact over whatever was missed, gpm over each tick, samples over each tick in whole percents, utilization is a sample; a field or call tells as the metric's help says. Below level full of busy time, power, bytes over PCIe, and time on multiprocessors and tensor cores of MIG instances only.",
             &["gpu", "uuid", "metric", "source"],
         )
     },

@@ -23,6 +23,7 @@ mod xids;
 pub use answers::{answers, unsupported};
 pub use judge::NoticeCount;
 pub use numbers::{Counters, Services};
+pub use sources::source_told_from;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -166,8 +166,8 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
         own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
     }
     for (metric, source) in sources(gpu, level) {
-        let mut labels = with("metric", metric);
-        labels.push(("source", source.into()));
+        let (index, uuid) = (Arc::clone(&gpu.labels.index), Arc::clone(&gpu.id.uuid));
+        let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];
         own.add("gpumeter_source_info", labels, 1);
     }
 }
