@@ -217,7 +217,21 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent("process_resident_memory_bytes", Kind::Gauge, Unit::Bytes, "Resident memory of the agent.", &[]),
+    agent(
+        "process_virtual_memory_bytes",
+        Kind::Gauge,
+        Unit::Bytes,
+        "Memory that the agent addresses, resident or not.",
+        &[],
+    ),
     agent("process_open_fds", Kind::Gauge, Unit::None, "Open file descriptors of the agent.", &[]),
+    agent(
+        "process_max_fds",
+        Kind::Gauge,
+        Unit::None,
+        "The most file descriptors that the agent may have open; absent where there is no limit.",
+        &[],
+    ),
     agent(
         "process_start_time_seconds",
         Kind::Gauge,
