@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::xid::{self, Action, Class};
+use gpumeter::catalogue::xid::{self, Class};
 use gpumeter::health::{Clears, Heard, Judge, Presence, RULES, Rule, Sign, Signs, When, kernel_line};
 use gpumeter::model::{HealthState, Nanoseconds, Remedy, Stamp, Utc, Verdict};
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ impl Court {
             }
             When::Grows(sign, by, _) => self.set(sign, by),
             When::Xid(which) => {
-                let code = (1..=176).find(|code| which(&xid::described(*code)));
+                let code = (1..=174).find(|code| which(&xid::described(*code)));
                 return self.xid(code.unwrap());
             }
             When::Noticed(notice) => {
@@ -248,11 +248,10 @@ fn the_evidence_counts_codes_and_names_the_instance() {
 
 #[test]
 fn every_fault_that_is_no_information_has_exactly_one_rule() {
-    // 177 and on are newer than the table.
+    // 174 and on are newer than the table.
     for code in 1..=200 {
-        let (class, action) = xid::meaning(code);
-        let silent =
-            class == Class::Information || (class == Class::Application && action == Action::ContactSupport);
+        let (class, _) = xid::meaning(code);
+        let silent = class == Class::Information;
         let rules =
             RULES.iter().filter(|rule| matches!(rule.when, When::Xid(which) if which(&xid::described(code))));
         assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
@@ -264,6 +263,20 @@ fn an_xid_that_is_not_known_is_told_and_is_no_verdict() {
     let verdict = Court::new().xid(1_234);
     assert_eq!((verdict.state, verdict.remedy), (HealthState::Ok, Remedy::ContactSupport));
     assert_eq!(&*verdict.reasons.first().unwrap().evidence, "XID 1234 (newer than this table) once");
+}
+
+#[test]
+fn what_the_catalogue_calls_unused_is_told_and_is_no_verdict() {
+    let disused: Vec<u32> = (1..=173).filter(|code| xid::described(*code).disused).collect();
+    assert!(disused.contains(&47) && disused.contains(&123));
+    for code in disused {
+        let verdict = Court::new().xid(code);
+        assert_eq!((verdict.state, verdict.reasons.len()), (HealthState::Ok, 1), "XID {code}: {verdict:?}");
+    }
+    // An encoder's exception is its application's, as a decoder's is.
+    for code in [47, 142, 68] {
+        assert_eq!(Court::new().xid(code).remedy, Remedy::InvestigateApp, "XID {code}");
+    }
 }
 
 proptest! {
@@ -280,7 +293,7 @@ proptest! {
 
     #[test]
     fn whatever_the_signs_say_the_verdict_is_that_of_its_worst_reason(
-        looks in prop::collection::vec((0..15_usize, prop::option::of(any::<i64>()), 0..176_u32, any::<u64>(), 0..2_u64), 1..60),
+        looks in prop::collection::vec((0..gpumeter::health::SIGNS.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
     ) {
         let (mut judge, mut signs, mut now) = (Judge::default(), Signs::new(Presence::Answers, 0), Stamp::default());
         for (sign, value, xid, count, life) in looks {

@@ -20,6 +20,7 @@ use crate::model::Nanoseconds;
 use examination::{News, Progress, Step};
 use families::Wanted;
 
+pub use board::board_sentences;
 pub use families::{FamilyDiagnosis, Standing};
 
 /// What works and what does not.

@@ -102,7 +102,7 @@ fn held_within(files: u64) -> usize {
 pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
     Thread::start("host", move || {
-        let mut directory = Directory::new(host, agent, held_within(own::most_files()));
+        let mut directory = Directory::new(host, agent, held_within(own::most_files().unwrap_or(u64::MAX)));
         let mut bus = Nanoseconds(0);
         while !shared.stop.is_called() {
             let now = system_now().boottime;

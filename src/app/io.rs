@@ -75,7 +75,7 @@ pub(super) fn start(
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         bills,
-        limits: serve::Limits::within(own::most_files()),
+        limits: serve::Limits::within(own::most_files().unwrap_or(u64::MAX)),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));

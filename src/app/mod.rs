@@ -44,7 +44,7 @@ use policy::InForce;
 use thread::{Fallen, Thread};
 
 pub use bills::{BillProblem, statement};
-pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, diagnose};
+pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, board_sentences, diagnose};
 pub use log::{Lines, Log};
 pub use record::{RecordError, Recorded, Recording, record};
 

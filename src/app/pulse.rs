@@ -219,7 +219,11 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
     if let Ok(own) = own::usage() {
         services.add("process_cpu_seconds_total", Vec::new(), whole(own.cpu.0));
         services.add("process_resident_memory_bytes", Vec::new(), whole(own.resident.0));
+        services.add("process_virtual_memory_bytes", Vec::new(), whole(own.addressed.0));
         services.add("process_open_fds", Vec::new(), whole(own.open_files));
+    }
+    if let Some(most) = own::most_files() {
+        services.add("process_max_fds", Vec::new(), whole(most));
     }
     services.add("process_start_time_seconds", Vec::new(), whole(outlets.io.started.0));
     services

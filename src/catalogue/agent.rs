@@ -92,7 +92,7 @@ pub(super) const ROWS: &[Family] = &[
             "gpumeter_source_info",
             Kind::Gauge,
             Unit::None,
-            "Always 1; which meter serves a metric whose exactness depends on it: gpm_counter misses nothing (bytes are exact; so is time, over what was missed only if the GPU's clock stood still, since cycles are counted), gpm is exact over each tick, utilization is a sample; a field or call tells as the metric's help says. Of time on multiprocessors, tensor cores and pipes at level full only.",
+            "Always 1; which meter serves a metric whose exactness depends on it: gpm_counter misses nothing (bytes are exact; so is time, over what was missed only if the GPU's clock stood still, since cycles are counted), gpm is exact over each tick, samples over each tick in whole percents, utilization is a sample; a field or call tells as the metric's help says. Below level full of busy time, power, bytes over PCIe, and time on multiprocessors and tensor cores of MIG instances only.",
             &["gpu", "uuid", "metric", "source"],
         )
     },
@@ -217,7 +217,21 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent("process_resident_memory_bytes", Kind::Gauge, Unit::Bytes, "Resident memory of the agent.", &[]),
+    agent(
+        "process_virtual_memory_bytes",
+        Kind::Gauge,
+        Unit::Bytes,
+        "Memory that the agent addresses, resident or not.",
+        &[],
+    ),
     agent("process_open_fds", Kind::Gauge, Unit::None, "Open file descriptors of the agent.", &[]),
+    agent(
+        "process_max_fds",
+        Kind::Gauge,
+        Unit::None,
+        "The most file descriptors that the agent may have open; absent where there is no limit.",
+        &[],
+    ),
     agent(
         "process_start_time_seconds",
         Kind::Gauge,

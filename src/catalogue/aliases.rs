@@ -1,7 +1,8 @@
 //! The names under which others know the same quantities: dcgm-exporter's, and OpenTelemetry's hardware conventions.
 //!
 //! Data for an exporter of those names; it does not know how they are printed. What is no linear function of one
-//! of our families has no row: the last XID's code as a value, used memory as a share, states as numbers.
+//! of our families has no row: the last XID's code as a value (DCGM_FI_DEV_XID_ERRORS; ours tell it as a label), used
+//! memory as a share, states as numbers.
 
 /// Whose names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +177,7 @@ pub const ALIASES: &[Alias] = &[
     otel("hw.errors", "gpu_ecc_errors_total", &[], &[GPU, ("error.type", "=type")]).counter(),
     otel("hw.errors", "gpu_pcie_replays_total", &[], &[GPU, ("error.type", "pcie_replay")]).counter(),
     otel("hw.errors", "gpu_xid_action_errors_total", &[], &[GPU, ("error.type", "xid")]).counter(),
+    otel("hw.status", "gpu_health", &[], &[GPU, ("hw.state", "=state")]).up_down(),
     otel("hw.energy", "gpu_energy_joules_total", &[], &[GPU]).counter(),
     otel("hw.power", "gpu_power_watts", &[], &[GPU]),
     otel("hw.temperature", "gpu_temperature_celsius", &[], &[("hw.sensor_location", "=sensor")]),

@@ -58,7 +58,52 @@ impl Family {
     pub fn is_driver_counter(&self) -> bool {
         self.kind == Kind::Counter && matches!(self.rows, Rows::Device(_))
     }
+
+    /// Whether its series are of MIG instances.
+    pub const fn is_of_instances(&self) -> bool {
+        matches!(
+            self.rows,
+            Rows::Instance(_) | Rows::InstanceIntegral(_) | Rows::Identity(IdentityValue::MigInfo)
+        )
+    }
+
+    /// Whether nothing but GPM can tell it.
+    pub fn needs_gpm(&self) -> bool {
+        let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
+        match &self.rows {
+            Rows::Integral(integrals) => {
+                integrals.iter().all(|integral| super::family(integral.of).is_some_and(Self::needs_gpm))
+            }
+            Rows::Instance(points) => points.iter().all(|point| point.value.is_ratio()),
+            Rows::InstanceIntegral(value) => value.is_ratio(),
+            rows => {
+                let mut sources = rows.points().iter().flat_map(|point| point.sources).peekable();
+                sources.peek().is_some() && sources.all(is_gpm)
+            }
+        }
+    }
+
+    /// The CUDA compute capability of the first boards that have it; none where every board may.
+    pub fn first_capability(&self) -> Option<(u32, u32)> {
+        if self.needs_gpm() {
+            return Some(HOPPER);
+        }
+        let known = FIRST.iter().find(|(families, _)| families.contains(&self.name));
+        known.map(|(_, capability)| *capability)
+    }
 }
+
+/// The boards with GPM and with a fabric of NVLinks.
+const HOPPER: (u32, u32) = (9, 0);
+
+/// Families that came with a generation of boards, and its compute capability.
+const FIRST: [(&[&str], (u32, u32)); 3] = [
+    (&["gpu_fabric_info", "gpu_fabric_state"], HOPPER),
+    // Ada: boards before know the temperatures of their limits.
+    (&["gpu_temperature_margin_celsius"], (8, 9)),
+    // Ampere.
+    (&["gpu_ecc_sram_threshold_exceeded"], (8, 0)),
+];
 
 /// What the account goes by, whatever is exported.
 pub(super) const ACCOUNT_READS: &[&str] = &[

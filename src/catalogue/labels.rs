@@ -45,7 +45,7 @@ pub const LABELS: &[Label] = &[
     open("metric", "a family of this catalogue, by its full name: one that is there"),
     closed(
         "engine",
-        "engine of the GPU: sm the multiprocessors, memory the traffic of device memory, and those for pictures",
+        "engine of the GPU: sm the multiprocessors, memory the traffic of device memory, and the video and image engines",
         &["sm", "memory", "encoder", "decoder", "jpeg", "ofa"],
     ),
     closed(

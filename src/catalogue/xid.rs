@@ -4,6 +4,7 @@
 
 mod table;
 
+use super::points::same;
 use table::TABLE;
 
 /// A row of the table.
@@ -17,6 +18,8 @@ pub struct Xid {
     pub action: Action,
     /// What happened, in a few words.
     pub text: &'static str,
+    /// Whether NVIDIA's catalogue calls the code unused, so that it says nothing of what it would mean for a GPU.
+    pub disused: bool,
 }
 
 /// The action that an XID calls for; the values of the `action` label.
@@ -80,7 +83,7 @@ pub enum Class {
     Link,
     /// No fault.
     Information,
-    /// Not in use, or not in the table.
+    /// Reserved, or not in the table.
     Unknown,
 }
 
@@ -98,18 +101,17 @@ impl Class {
     }
 }
 
-/// The row of a code, if the table has one.
-pub const fn row(code: u32) -> Option<&'static Xid> {
-    if code == 0 || code as usize > TABLE.len() { None } else { Some(&TABLE[code as usize - 1]) }
-}
-
 /// The row of a code; one that is not in the table is unknown.
 pub const fn described(code: u32) -> Xid {
-    match row(code) {
-        Some(row) => *row,
-        None => {
-            Xid { code, class: Class::Unknown, action: Action::ContactSupport, text: "newer than this table" }
-        }
+    if code > 0 && code as usize <= TABLE.len() {
+        return TABLE[code as usize - 1];
+    }
+    Xid {
+        code,
+        class: Class::Unknown,
+        action: Action::ContactSupport,
+        text: "newer than this table",
+        disused: false,
     }
 }
 
@@ -134,6 +136,8 @@ const _: () = {
     while place < TABLE.len() {
         assert!(TABLE[place].code as usize == place + 1, "the table is without a gap, from 1 on");
         assert!(!TABLE[place].text.is_empty(), "every code says what happened");
+        let is_known = !matches!(TABLE[place].class, Class::Unknown);
+        assert!(is_known != same(TABLE[place].text, "reserved"), "every code but reserved ones has a class");
         place += 1;
     }
 };
@@ -180,8 +184,24 @@ mod tests {
     }
 
     #[test]
+    fn codes_are_unknown_only_where_they_are_reserved() {
+        let unknown = TABLE.iter().filter(|row| row.class == Class::Unknown).map(|row| row.code);
+        assert!(unknown.eq([10, 14, 15, 17, 23, 87, 91]));
+        assert_eq!(TABLE.len(), 173);
+    }
+
+    #[test]
+    fn what_is_not_used_any_more_is_the_vendors_to_explain() {
+        let disused: Vec<_> = TABLE.iter().filter(|row| row.disused).collect();
+        assert_eq!(disused.len(), 47);
+        assert!(disused.iter().all(|row| row.action == Action::ContactSupport));
+        assert_eq!(meaning(47), (Class::Application, Action::ContactSupport));
+        assert_eq!(meaning(123), (Class::Hardware, Action::ContactSupport));
+    }
+
+    #[test]
     fn a_code_beyond_the_table_is_unknown() {
-        for code in [0, 177, u32::MAX] {
+        for code in [0, 174, u32::MAX] {
             assert_eq!(meaning(code), (Class::Unknown, Action::ContactSupport), "{code}");
         }
         assert_eq!(text(79), "GPU has fallen off the bus");

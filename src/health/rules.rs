@@ -203,6 +203,18 @@ pub const RULES: &[Rule] = &[
         what: "NVLink errors grow",
         source: "NVIDIA GPU debug guidelines, NVLink",
     },
+    // The driver's word is the state itself: it says another one once the GPU is registered anew.
+    Rule {
+        name: "fabric_failed",
+        when: When::Positive(Sign::FabricFailed),
+        after: MINUTE,
+        clears: Clears::AtOnce,
+        state: Degraded,
+        remedy: Remedy::ResetGpu,
+        what: "the GPU could not register with its NVLink fabric, and jobs cannot use it; see that the fabric manager \
+               runs, then reset the GPU",
+        source: "nvml.h: the fabric's status after its registration has ended",
+    },
     Rule {
         name: "pcie_replays",
         when: When::Grows(Sign::PcieReplays, 15, QUARTER),
@@ -274,13 +286,20 @@ pub const RULES: &[Rule] = &[
     ),
     xid(
         "xid_support",
-        |xid| {
-            matches!(xid.class, Class::Hardware | Class::Driver | Class::Link)
-                && xid.action == Action::ContactSupport
-        },
+        |xid| is_the_vendors(xid) && !xid.disused,
         (Degraded, Remedy::ContactSupport),
         "a fault that the vendor must look at",
     ),
+    // No verdict: nobody says what it would mean for the GPU.
+    Rule {
+        clears: Clears::Quiet(HOUR),
+        ..xid(
+            "xid_disused",
+            |xid| is_the_vendors(xid) && xid.disused,
+            (Ok, Remedy::ContactSupport),
+            "an XID that NVIDIA's catalogue calls unused; what it means for the GPU is not known",
+        )
+    },
     // No verdict: newer drivers bring new codes, of which most tell of an application or of nothing. Where one
     // means more, the driver's recovery action and its notices say so.
     Rule {
@@ -305,7 +324,7 @@ pub const RULES: &[Rule] = &[
         clears: Clears::Quiet(QUARTER),
         ..xid(
             "xid_application",
-            |xid| xid.action == Action::RestartApp,
+            |xid| xid.class == Class::Application,
             (Ok, Remedy::InvestigateApp),
             "an application failed; the GPU did not",
         )
@@ -343,6 +362,11 @@ pub const RULES: &[Rule] = &[
         )
     },
 ];
+
+/// Faults of which NVIDIA says no more than that support is to be asked.
+fn is_the_vendors(xid: &Xid) -> bool {
+    matches!(xid.class, Class::Hardware | Class::Driver | Class::Link) && xid.action == Action::ContactSupport
+}
 
 /// Of these the error's status decides, and most need nothing; every board that knows them also tells the
 /// recovery action.

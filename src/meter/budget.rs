@@ -162,7 +162,9 @@ impl OwnSeries {
             let own = readings.by_ref().take(points.len());
             own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
         };
-        let unsupported = families().filter(|family| !family.rows.points().is_empty()).count();
+        let has_answer =
+            |family: &&Family| !family.rows.points().is_empty() || matches!(family.rows, Rows::Process(_));
+        let unsupported = families().filter(has_answer).count();
         let mut own = Self::default();
         // All of them in their order, since that is the order of the readings.
         for family in families() {
@@ -192,7 +194,8 @@ fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]
         // Only the one that holds is shown.
         Rows::State(points) => OwnSeries { fixed: read(points).min(1), ..none },
         Rows::Integral(integrals) => OwnSeries { fixed: integrals.len(), ..none },
-        // A family is read or it is unsupported: one for each that has no reading.
+        // A family is read or it is unsupported: one for each that has no reading. Others have a series where they
+        // are answered, and it is counted as theirs.
         Rows::Identity(IdentityValue::Unsupported) => OwnSeries { fixed: unsupported, ..none },
         Rows::Identity(IdentityValue::MigInfo) | Rows::InstanceIntegral(_) => {
             OwnSeries { instance: 1, ..none }

@@ -5,6 +5,7 @@
 
 mod account;
 mod accounts;
+mod answers;
 mod budget;
 mod idle;
 mod integrate;
@@ -19,9 +20,10 @@ mod since;
 mod sources;
 mod xids;
 
+pub use answers::{answers, unsupported};
 pub use judge::NoticeCount;
 pub use numbers::{Counters, Services};
-pub use seal::unsupported;
+pub use sources::source_told_from;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::sources::sources;
 use super::{Gpu, Meter, Services};
-use crate::catalogue::{Family, Level, Rows, device_points, families};
+use crate::catalogue::Level;
 use crate::holders::Identities;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentEntry, AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
@@ -170,8 +170,8 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
         own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
     }
     for (metric, source) in sources(gpu, level) {
-        let mut labels = with("metric", metric);
-        labels.push(("source", source.into()));
+        let (index, uuid) = (Arc::clone(&gpu.labels.index), Arc::clone(&gpu.id.uuid));
+        let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];
         own.add("gpumeter_source_info", labels, 1);
     }
 }
@@ -205,29 +205,4 @@ fn instances(frame: &Frame) -> Vec<InstanceEntry> {
             compute_instance: instance.identity.id.compute_instance.to_string().into(),
         })
         .collect()
-}
-
-/// Families up to that level of which the GPU can answer no point, ever, and why.
-pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> {
-    let mut answers: Vec<(&'static Family, Result<(), Absence>)> = Vec::new();
-    for ((family, _), reading) in device_points().zip(&*frame.readings) {
-        let absent = match reading {
-            Err(absence) if absence.is_permanent() => Err(*absence),
-            _ => Ok(()),
-        };
-        match answers.last_mut() {
-            Some((last, answer)) if std::ptr::eq(*last, family) => *answer = answer.or(absent),
-            _ => answers.push((family, absent)),
-        }
-    }
-    let mut absent: Vec<_> =
-        answers.into_iter().filter_map(|(family, answer)| Some((family, answer.err()?))).collect();
-    for family in families() {
-        let Rows::Integral([integral, ..]) = family.rows else { continue };
-        if let Some((_, absence)) = absent.iter().find(|(of, _)| of.name == integral.of) {
-            absent.push((family, *absence));
-        }
-    }
-    let shown = absent.into_iter().filter(|(family, _)| family.level <= level);
-    shown.map(|(family, absence)| (family.name, absence)).collect()
 }

@@ -2,67 +2,182 @@
 //!
 //! In goes a GPU as the meter follows it, out come pairs of family and source. It does not know the labels.
 
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
+
 use super::Gpu;
 use super::since::Since;
-use crate::catalogue::{InstanceValue, Level, PointId, first_integral, first_point};
-use crate::model::{Absence, Via};
+use crate::catalogue::{
+    Family, IdentityValue, InstanceValue, IntegralOf, Level, PointId, Rows, device_points, families,
+    integral_of,
+};
+use crate::model::{Absence, ActivitySource, Frame, Via};
 
-/// Family and source of what is read of the GPU up to a level.
-pub(super) fn sources(gpu: &Gpu, level: Level) -> Vec<(&'static str, &'static str)> {
-    let busy = gpu.account.source().map(|source| ("gpu_busy_seconds_total", source.name()));
-    let via = gpu.frame.as_deref().map(|frame| &*frame.identity.via).unwrap_or_default();
-    let by = |point: PointId| via.get(point).copied().flatten().map(Via::name);
-    let power = by(POWER).map(|name| ("gpu_power_watts", name));
-    let totals = TOTALS.iter().filter(|total| total.told <= level).filter_map(|total| {
-        // What is not read at this level is counted no more, either.
-        let otherwise = by(total.rate)?;
-        let counts = gpu.since.get(total.integral).is_some_and(Since::is_in_force);
-        Some((total.family, if counts { COUNTER } else { otherwise }))
-    });
-    // All instances of a GPU are read alike.
-    let instance = gpu.frame.as_deref().and_then(|frame| frame.instances.first());
-    let instance = instance.filter(|_| level >= Level::Standard);
-    let of_instance = INSTANCE_TOTALS.iter().filter_map(|(family, value)| {
-        let (instance, value) = (instance?, *value as usize);
-        let is_read = !instance.readings.get(value)?.is_err_and(Absence::is_permanent);
-        let since = gpu.instances_since.get(&instance.identity.id.gpu_instance);
-        let counts = since.and_then(|since| since.get(value)).is_some_and(Since::is_in_force);
-        is_read.then_some((*family, if counts { COUNTER } else { Via::Gpm.name() }))
-    });
-    busy.into_iter().chain(power).chain(totals).chain(of_instance).collect()
+/// From which level on the source of a family is told, where it is: a node with many GPUs pays for each row.
+pub fn source_told_from(family: &Family) -> Level {
+    let is_shown = TOLD_AT_STANDARD.contains(&family.name)
+        || matches!(family.rows, Rows::InstanceIntegral(value) if value.counter().is_some());
+    if is_shown { family.level.max(Level::Standard) } else { Level::Full }
 }
 
-const POWER: PointId = first_point("gpu_power_watts");
+const TOLD_AT_STANDARD: [&str; 3] = ["gpu_busy_seconds_total", POWER, "gpu_pcie_bytes_total"];
 
-/// The source of a total that goes by GPM's own counter.
+const POWER: &str = "gpu_power_watts";
+
+/// Counters of the driver that mean something else by another meter.
+const OF_THE_DRIVER: [&str; 1] = ["gpu_nvlink_bytes_total"];
+
+/// Family and source of what is read of the GPU up to a level, as labels: the texts are made once.
+pub(super) fn sources(gpu: &Gpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
+    let told = METERED.iter().filter(move |metered| metered.from <= level);
+    told.filter_map(|metered| Some((Arc::clone(&metered.label), word(metered.source(gpu)?))))
+}
+
+/// The sources, as far as they are told of often.
+static WORDS: LazyLock<[Arc<str>; 5]> =
+    LazyLock::new(|| [COUNTER, "gpm", "field", "call", "utilization"].map(Arc::from));
+
+fn word(source: &'static str) -> Arc<str> {
+    WORDS.iter().find(|word| ***word == *source).map_or_else(|| source.into(), Arc::clone)
+}
+
+/// The source of what goes by GPM's own counter.
 const COUNTER: &str = "gpm_counter";
 
-/// A total that a counter may tell exactly.
-struct Total {
-    family: &'static str,
-    /// From which level on its source is told: a node with many GPUs pays for each row.
-    told: Level,
-    /// The first of its integrals.
-    integral: usize,
-    /// The first point of what else tells it.
-    rate: PointId,
+/// A family of which it is told.
+struct Metered {
+    /// Its name.
+    label: Arc<str>,
+    /// From which level on.
+    from: Level,
+    by: By,
 }
 
-impl Total {
-    const fn new(family: &'static str, told: Level, rate: &str) -> Self {
-        Self { family, told, integral: first_integral(family), rate: first_point(rate) }
+/// Where to look for what serves it.
+enum By {
+    /// The account, whose own it is.
+    Account,
+    /// The way of its points.
+    Points(Range<PointId>),
+    /// The first of its integrals, which a counter may tell, and the points of what else does.
+    Integral(usize, Range<PointId>),
+    /// A total of MIG instances.
+    Instance(InstanceValue),
+}
+
+/// All of them.
+static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
+    let mut integral = 0;
+    let mut metered = Vec::new();
+    for family in families() {
+        let by = match &family.rows {
+            Rows::Integral(_) | Rows::Flow(_) => {
+                let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(integral);
+                Some(By::Integral(integral, points_beside(point)))
+            }
+            Rows::InstanceIntegral(value) => Some(By::Instance(*value)),
+            Rows::Identity(IdentityValue::Busy) => Some(By::Account),
+            Rows::Device(_) if family.name == POWER || OF_THE_DRIVER.contains(&family.name) => {
+                let first = device_points().position(|(other, _)| std::ptr::eq(other, family));
+                first.map(|first| By::Points(points_beside(first)))
+            }
+            _ => None,
+        };
+        integral += match &family.rows {
+            Rows::Integral(integrals) => integrals.len(),
+            Rows::Flow(points) => points.len(),
+            _ => 0,
+        };
+        let from = source_told_from(family);
+        metered.extend(by.map(|by| Metered { label: family.name.into(), from, by }));
+    }
+    metered
+});
+
+/// A point and those of its family that follow.
+fn points_beside(first: PointId) -> Range<PointId> {
+    let mut families = device_points().map(|(family, _)| family.name).skip(first);
+    let name = families.next();
+    first..first + 1 + families.take_while(|other| Some(*other) == name).count()
+}
+
+impl Metered {
+    /// None where nothing serves it; what is not read at this level is counted no more, either.
+    fn source(&self, gpu: &Gpu) -> Option<&'static str> {
+        if matches!(self.by, By::Account) {
+            return gpu.account.source().map(ActivitySource::name);
+        }
+        let frame = gpu.frame.as_deref()?;
+        match &self.by {
+            By::Account => None,
+            By::Points(points) => Some(match via(frame, points)? {
+                // Of bytes that the driver counts GPM has a counter, too, and no rate is asked for.
+                Via::Gpm => COUNTER,
+                via => via.name(),
+            }),
+            By::Integral(integral, points) => {
+                let via = via(frame, points)?;
+                let counts = gpu.since.get(*integral).is_some_and(Since::is_in_force);
+                Some(match via {
+                    _ if counts => COUNTER,
+                    // A share of the driver's window, which is shorter than a tick.
+                    Via::Call => ActivitySource::Utilization.name(),
+                    via => via.name(),
+                })
+            }
+            By::Instance(value) => of_instances(gpu, frame, *value as usize),
+        }
     }
 }
 
-const TOTALS: [Total; 4] = [
-    Total::new("gpu_pcie_bytes_total", Level::Standard, "gpu_pcie_bytes_total"),
-    Total::new("gpu_sm_active_seconds_total", Level::Full, "gpu_sm_active_ratio"),
-    Total::new("gpu_tensor_active_seconds_total", Level::Full, "gpu_tensor_active_ratio"),
-    Total::new("gpu_pipe_active_seconds_total", Level::Full, "gpu_pipe_active_ratio"),
-];
+/// By what the first point is read that is; GPM may refuse a metric after it was planned.
+fn via(frame: &Frame, points: &Range<PointId>) -> Option<Via> {
+    let ways = frame.identity.via.get(points.clone())?.iter().zip(frame.readings.get(points.clone())?);
+    ways.filter(|(_, reading)| !reading.is_err_and(Absence::is_permanent)).find_map(|(via, _)| *via)
+}
 
-/// The same of MIG instances.
-const INSTANCE_TOTALS: [(&str, InstanceValue); 2] = [
-    ("gpu_mig_sm_active_seconds_total", InstanceValue::SmActive),
-    ("gpu_mig_tensor_active_seconds_total", InstanceValue::TensorActive),
-];
+/// All instances of a GPU are read alike.
+fn of_instances(gpu: &Gpu, frame: &Frame, value: usize) -> Option<&'static str> {
+    let instance = frame.instances.first()?;
+    if instance.readings.get(value)?.is_err_and(Absence::is_permanent) {
+        return None;
+    }
+    let since = gpu.instances_since.get(&instance.identity.id.gpu_instance);
+    let counts = since.and_then(|since| since.get(value)).is_some_and(Since::is_in_force);
+    Some(if counts { COUNTER } else { Via::Gpm.name() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{first_integral, first_point};
+
+    #[test]
+    fn every_total_of_the_agent_has_a_source_and_looks_for_it_at_what_it_grows_by() {
+        let told: Vec<&str> = METERED.iter().map(|metered| &*metered.label).collect();
+        let totals = families().filter(|family| {
+            matches!(family.rows, Rows::Integral(_) | Rows::Flow(_) | Rows::InstanceIntegral(_))
+        });
+        let totals: Vec<&str> = totals.map(|family| family.name).collect();
+        assert!(totals.iter().all(|family| told.contains(family)));
+        // Busy time and power beside them.
+        assert_eq!(told.len(), totals.len() + 2 + OF_THE_DRIVER.len());
+        let by = |name: &str| METERED.iter().find(|one| *one.label == *name).map(|one| &one.by);
+        const SM: (usize, PointId) =
+            (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));
+        const PIPE: (usize, PointId) =
+            (first_integral("gpu_pipe_active_seconds_total"), first_point("gpu_pipe_active_ratio"));
+        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(By::Integral(integral, points))
+            if (*integral, points.start) == SM && points.len() == 1));
+        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(By::Integral(integral, points))
+            if (*integral, points.start) == PIPE && points.len() == 8));
+        assert!(matches!(by(POWER), Some(By::Points(points)) if points.len() == 1));
+    }
+
+    #[test]
+    fn level_standard_tells_of_busy_time_power_and_pcie() {
+        let shown = METERED.iter().filter(|metered| !matches!(metered.by, By::Instance(_)));
+        let shown = shown.filter(|metered| metered.from < Level::Full).map(|metered| &*metered.label);
+        assert!(shown.eq(TOLD_AT_STANDARD));
+    }
+}

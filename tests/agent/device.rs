@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpumeter::catalogue::{Level, Rows, family};
+use gpumeter::meter::source_told_from;
 
 use crate::running::Demo;
 use crate::scrape::Scrape;
@@ -97,9 +98,13 @@ fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
     let is_counted = |name: &&str| {
         let Some(row) = family(name.split('{').next().unwrap_or_default()) else { return false };
         let happens = matches!(row.rows, Rows::Account(_) | Rows::Slot | Rows::Holding(_) | Rows::Process(_));
-        let unsupported = name.split("family=\"").nth(1).and_then(|rest| family(rest.split('"').next()?));
-        let named = unsupported.map_or(Level::Lean, |family| family.level);
-        row.level.max(named) <= level && !happens && !name.contains("xid=") && name.contains(&label)
+        let named = |label| family(name.split(label).nth(1)?.split('"').next()?);
+        let unsupported = named("family=\"").map_or(Level::Lean, |family| family.level);
+        let metered = named("metric=\"").map_or(Level::Lean, source_told_from);
+        row.level.max(unsupported).max(metered) <= level
+            && !happens
+            && !name.contains("xid=")
+            && name.contains(&label)
     };
     page.series.keys().map(String::as_str).filter(is_counted).collect()
 }

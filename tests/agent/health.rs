@@ -154,9 +154,15 @@ fn failed() -> (Demo, tempfile::NamedTempFile) {
     let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
     assert!(!page.has("gpu_recovery_action", &[]), "or nothing needs to be remembered");
-    // The tick that shows it commits it.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    demo.agent.wait_for("the commit of what is to be remembered", |_| latched(&demo) == 2);
     (demo, scenario)
+}
+
+/// How much the ledger remembers of the second GPU: its verdict, and that its time is unavailable.
+fn latched(demo: &Demo) -> i64 {
+    let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
+    let rows = "SELECT count(*) FROM latch JOIN gpu ON gpu.id = latch.gpu WHERE gpu_index = 1";
+    ledger.query_row(rows, [], |row| row.get(0)).unwrap()
 }
 
 /// The verdict of the second GPU, with its words.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{IntegralOf, Level, Point, Rows, device_points, integral_of};
+use gpumeter::catalogue::{InstanceValue, IntegralOf, Level, Point, Rows, device_points, integral_of};
 use gpumeter::model::Absence;
 use gpumeter::model::snapshot::{AgentEntry, Snapshot};
 
@@ -66,6 +66,21 @@ const A100: &[&str] = &[
     "gpu_fan_speed_ratio",
     "gpu_retired_pages",
     "gpu_retired_pages_pending",
+    "gpu_fabric_state",
+];
+
+/// What an A100 under MIG has not beside that: nothing tells the activity of the whole, nor the links.
+const UNDER_MIG: &[&str] = &[
+    "gpu_utilization_ratio",
+    "gpu_memory_activity_ratio",
+    "gpu_engine_utilization_ratio",
+    "gpu_nvlink_links_up",
+    "gpu_nvlink_links_expected",
+    "gpu_nvlink_bytes_total",
+    "gpu_nvlink_errors_total",
+    "gpu_remapped_rows",
+    "gpu_row_remap_pending",
+    "gpu_row_remap_failure",
 ];
 
 /// The kinds of link errors that a board without these families does not count.
@@ -85,15 +100,34 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
             *reading = Err(Absence::NotSupported);
         }
     }
+    let identity = Arc::make_mut(&mut frame.identity);
+    identity.mig = lacked.contains(&"gpu_utilization_ratio");
+    if lacked.contains(&"gpu_fabric_state") {
+        (identity.fabric, identity.platform) = (None, None);
+    }
+    if identity.mig {
+        for instance in Arc::get_mut(&mut frame.instances).unwrap() {
+            let ratios = InstanceValue::ALL.iter().filter(|value| value.is_ratio());
+            ratios.for_each(|value| instance.readings[*value as usize] = Err(Absence::NotSupported));
+        }
+    } else {
+        frame.instances = Arc::default();
+    }
+    let identity = Arc::clone(&frame.identity);
     let unsupported = gpumeter::meter::unsupported(frame, level);
     let readings = frame.readings.clone();
     for (number, integral) in snapshot.gpus[0].integrals.iter_mut().enumerate() {
         let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(number);
         *integral = readings[point].and(*integral);
     }
+    if unsupported.iter().any(|(family, _)| *family == "gpu_busy_seconds_total") {
+        snapshot.gpus[0].busy = Err(Absence::NotSupported);
+    }
     let roster = Arc::get_mut(&mut snapshot.roster).unwrap();
     let gpu = &mut roster.gpus[0];
+    // Of instances there are as many as somebody cuts.
     gpu.instances.clear();
+    gpu.identity = identity;
     gpu.unsupported = unsupported;
     gpu.absence = None;
     let (index, uuid) = (Arc::clone(&gpu.index), Arc::clone(&gpu.id.uuid));
@@ -140,7 +174,7 @@ fn names(visits: &[Visit]) -> String {
 
 #[test]
 fn lean_is_at_most_40_series_of_a_gpu_and_standard_100() {
-    for lacked in [GB200, H100, A100] {
+    for lacked in [GB200, H100, A100, &[A100, UNDER_MIG].concat()] {
         for (level, most) in [(Level::Lean, 40), (Level::Standard, 100)] {
             let series = series(&board(lacked, level), level);
             assert!(series.len() <= most, "{}: {} series\n{}", level.name(), series.len(), names(&series));

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gpumeter::catalogue::{self, Level};
+use gpumeter::meter::source_told_from;
 
 use held::Node;
 
@@ -78,17 +79,8 @@ fn series(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a family says of these is for level full, though they are shown before.
-const TOLD_AT_FULL: [(&str, &str); 2] = [
-    ("gpumeter_source_info", "metric=\"gpu_sm_active_seconds_total\""),
-    ("gpumeter_source_info", "metric=\"gpu_tensor_active_seconds_total\""),
-];
-
 /// The level of a series: that of its family, or of the family it speaks of.
 fn level_of(series: &str) -> Option<Level> {
-    if TOLD_AT_FULL.iter().any(|(family, of)| series.starts_with(family) && series.contains(of)) {
-        return Some(Level::Full);
-    }
     let of = |name: &str| catalogue::family(name).map(|family| family.level);
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
     let name = ["_bucket", "_sum", "_count"]
@@ -96,9 +88,10 @@ fn level_of(series: &str) -> Option<Level> {
         .find_map(|end| name.strip_suffix(end))
         .filter(|base| of(base).is_some())
         .unwrap_or(name);
-    let spoken = ["family=\"", "metric=\""].iter().find_map(|label| labels.split_once(label));
-    let spoken = spoken.and_then(|(_, rest)| of(rest.split('"').next()?));
-    of(name).max(spoken)
+    let value = |label| Some(labels.split_once(label)?.1.split('"').next().unwrap_or_default());
+    let spoken = value("family=\"").and_then(of);
+    let metered = value("metric=\"").and_then(catalogue::family).map(source_told_from);
+    of(name).max(spoken).max(metered)
 }
 
 /// Families whose values belong to the machine, the moment or the build.

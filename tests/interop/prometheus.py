@@ -17,7 +17,8 @@ XID, XID_ACTION, XID_GPU = 119, "reset_gpu", 1
 HUNG_GPU = 2
 
 ALERTS = {
-    "GpuNotAnswering", "GpuXidError", "GpuUnhealthy", "GpuLost", "GpuNeedsReplacement", "GpuThrottledByHeat", "GpuHeldIdle",
+    "GpuNotAnswering", "GpuXidError", "GpuUnhealthy", "GpuLost", "GpuNeedsReplacement", "GpuFabricFailed",
+    "GpuThrottledByHeat", "GpuHeldIdle",
     "GpumeterDown", "GpumeterNoDriver", "GpumeterLedgerFailing", "GpumeterLedgerNotDurable", "GpumeterAccountWrong",
     "GpumeterConfigReloadFailed", "GpumeterClockStepped",
 }

@@ -4,19 +4,24 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+use gpumeter::app::board_sentences;
 use nvidia_ml::persona::Persona;
 
 use crate::node::{Node, Told};
 
 /// Boards by the name of their column: the scenario's entry, and where its process runs.
-const BOARDS: [(&str, &str); 8] = [
+const BOARDS: [(&str, &str); 12] = [
     ("t4", r#"{"profile":"t4"}"#),
     ("a100", r#"{"profile":"a100"}"#),
+    ("a100 MIG", r#"{"profile":"a100","mig":[{"profile":"3g.40gb","start":4}]}"#),
+    ("a30", r#"{"profile":"a30"}"#),
     ("l40s", r#"{"profile":"l40s"}"#),
     ("rtx-4090", r#"{"profile":"rtx-4090"}"#),
     // Alone it would be in no fabric.
     ("h100", r#"{"profile":"h100","count":2}"#),
     ("h100 MIG", r#"{"profile":"h100","mig":[{"profile":"3g.40gb","start":4}]}"#),
+    ("h200", r#"{"profile":"h200","count":2}"#),
+    ("b200", r#"{"profile":"b200","count":2}"#),
     ("gb200", r#"{"profile":"gb200","count":2}"#),
     ("rtx-pro-6000", r#"{"profile":"rtx-pro-6000"}"#),
 ];
@@ -28,8 +33,11 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
     (Some("r535_98"), &["t4", "a100", "h100"]),
     (Some("r545_double_tag"), &["t4", "a100", "h100"]),
     (Some("r580_ids"), &["t4", "a100", "h100", "gb200"]),
-    (None, &["t4", "a100", "l40s", "rtx-4090", "h100", "h100 MIG", "gb200"]),
-    (Some("r590"), &["t4", "a100", "h100", "h100 MIG", "gb200"]),
+    (
+        None,
+        &["t4", "a100", "a100 MIG", "a30", "l40s", "rtx-4090", "h100", "h100 MIG", "h200", "b200", "gb200"],
+    ),
+    (Some("r590"), &["t4", "a100", "a100 MIG", "h100", "h100 MIG", "gb200"]),
     (Some("gb10"), &["rtx-pro-6000"]),
 ];
 
@@ -109,11 +117,13 @@ fn mark(told: &Told, persona: Option<&str>, board: &str) -> char {
     if told.standing == "answered" {
         return '+';
     }
+    let is_of_board = |why: &str| board_sentences().any(|sentence| sentence == why);
     let why = match told.reason.as_str() {
         "no_symbol" => "the driver has no function for it; a newer one may",
         "no_permission" => "the driver refuses this user",
-        "not_supported" if told.why.ends_with(MIG) => MARKS[1].2,
-        "not_supported" if told.why != MARKS[2].2 => MARKS[0].2,
+        "not_supported" if told.why == MARKS[2].2 => MARKS[2].2,
+        "not_supported" if told.why.strip_suffix(MIG).is_some_and(is_of_board) => MARKS[1].2,
+        "not_supported" if is_of_board(&told.why) => MARKS[0].2,
         _ => &told.why,
     };
     let known = MARKS.iter().find(|(_, reason, known)| *reason == told.reason && *known == why);

@@ -4,14 +4,15 @@
 //! fitted, and a driver answers the same for all of it. It does not know which board it is: each sentence holds for
 //! every board that gives this answer.
 
-use crate::catalogue::{self, Family, Rows, Source};
+use crate::catalogue::Family;
 
 /// Families, and the sentence for them. What is not listed has [`PLAIN`].
-const SENTENCES: [(&[&str], &str); 16] = [
+const SENTENCES: [(&[&str], &str); 17] = [
     (
         &["gpu_platform_info"],
         "only boards on a baseboard or in a rack say where they sit, and to drivers from 535 on",
     ),
+    (&["gpu_busy_seconds_total"], "no meter of this board tells when it works"),
     (
         &["gpu_fabric_info", "gpu_fabric_state"],
         "only GPUs on an NVLink fabric (Hopper and later behind NVSwitch) belong to one",
@@ -52,7 +53,7 @@ const SENTENCES: [(&[&str], &str); 16] = [
         "this board has no NVLink, or its driver is too old to tell; nvidia-smi nvlink -s shows the links",
     ),
     (
-        &["gpu_ecc_errors_total", "gpu_ecc_lifetime_errors_total"],
+        &["gpu_ecc_errors_total", "gpu_ecc_lifetime_errors_total", "gpu_mig_ecc_errors_total"],
         "this board has no ECC, or it is off: nvidia-smi -e 1 and a reset switch it on where there is one",
     ),
     (
@@ -83,38 +84,33 @@ const SENTENCES: [(&[&str], &str); 16] = [
 
 const PLAIN: &str = "this board cannot tell it";
 
+/// What follows a sentence where MIG mode may be the reason as well.
+const MIG: &str = "; or not while MIG mode is on";
+
 /// The sentence for a family that needs performance monitoring.
 const NO_GPM: &str = "this board has no GPU performance monitoring; Hopper and later have";
+
+/// All sentences that a board's answer may get, without what is added under MIG.
+pub fn board_sentences() -> impl Iterator<Item = &'static str> {
+    SENTENCES.iter().map(|(_, sentence)| *sentence).chain([PLAIN, NO_GPM])
+}
 
 /// Why a board that answers "not supported" has no such family.
 pub(super) fn sentence(family: &Family, mig: bool, has_gpm: bool) -> String {
     let own = SENTENCES.iter().find(|(families, _)| families.contains(&family.name));
-    if own.is_none() && needs_gpm(family) && !has_gpm {
+    if own.is_none() && family.needs_gpm() && !has_gpm {
         return NO_GPM.to_owned();
     }
     let sentence = own.map_or(PLAIN, |(_, sentence)| sentence);
     // Which of the two it is, the driver does not tell either.
-    if mig { format!("{sentence}; or not while MIG mode is on") } else { sentence.to_owned() }
-}
-
-/// Whether nothing else can tell it.
-pub(super) fn needs_gpm(family: &Family) -> bool {
-    let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
-    match &family.rows {
-        Rows::Integral(integrals) => {
-            integrals.iter().all(|integral| catalogue::family(integral.of).is_some_and(needs_gpm))
-        }
-        rows => {
-            let mut sources = rows.points().iter().flat_map(|point| point.sources).peekable();
-            sources.peek().is_some() && sources.all(is_gpm)
-        }
-    }
+    if mig && !family.is_of_instances() { format!("{sentence}{MIG}") } else { sentence.to_owned() }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+    use crate::catalogue;
 
     #[test]
     fn every_family_with_a_sentence_is_one_and_has_no_other() {

@@ -3,11 +3,9 @@
 //! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
 
 use super::board;
-use crate::catalogue::{
-    Family, HoldingValue, IdentityValue, Level, PointId, ProcessPoint, ProcessValue, Rows, device_points,
-    families, first_point,
-};
+use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, PointId, Rows, first_point};
 use crate::config::Config;
+use crate::meter::answers;
 use crate::model::{Absence, Frame, Unit};
 
 /// How a family stands on a GPU.
@@ -64,49 +62,16 @@ impl Wanted {
 
 /// All families but those that the agent tells of itself.
 pub(super) fn of(frame: &Frame, wanted: Wanted) -> Vec<FamilyDiagnosis> {
-    let read = readings(frame);
-    families()
-        .filter(|family| !matches!(family.rows, Rows::Agent))
-        .map(|family| diagnose(family, frame, &read, wanted))
-        .collect()
-}
-
-/// The device families by how they were answered: one value is enough.
-fn readings(frame: &Frame) -> Vec<(&'static str, Result<(), Absence>)> {
-    let mut read: Vec<(&'static str, Result<(), Absence>)> = Vec::new();
-    for ((family, _), reading) in device_points().zip(&*frame.readings) {
-        let answer = reading.map(|_| ());
-        match read.last_mut() {
-            Some((name, former)) if *name == family.name => *former = former.or(answer),
-            _ => read.push((family.name, answer)),
-        }
-    }
-    read
+    let told = answers(frame).filter(|(family, _)| !matches!(family.rows, Rows::Agent));
+    told.map(|(family, answer)| diagnose(family, answer.err(), frame, wanted)).collect()
 }
 
 fn diagnose(
     family: &'static Family,
+    absence: Option<Absence>,
     frame: &Frame,
-    read: &[(&'static str, Result<(), Absence>)],
     wanted: Wanted,
 ) -> FamilyDiagnosis {
-    let answer =
-        |name: &str| read.iter().find(|(other, _)| *other == name).map_or(Ok(()), |(_, answer)| *answer);
-    let absence = match &family.rows {
-        Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => answer(family.name).err(),
-        Rows::Identity(IdentityValue::PlatformInfo) => {
-            frame.identity.platform.is_none().then_some(Absence::NotSupported)
-        }
-        Rows::Identity(IdentityValue::FabricInfo) => {
-            frame.identity.fabric.is_none().then_some(Absence::NotSupported)
-        }
-        Rows::Integral(integrals) => integrals.iter().find_map(|integral| answer(integral.of).err()),
-        Rows::Process([ProcessPoint { value: ProcessValue::Memory, .. }, ..]) => {
-            frame.processes.as_ref().err().copied()
-        }
-        Rows::Process(_) => frame.samples.as_ref().err().copied(),
-        _ => None,
-    };
     let (standing, why) = match (absence, off(family, frame, wanted)) {
         (Some(absence), _) if is_fault(absence) => (Standing::Failed, fault(absence).into()),
         (Some(absence), _) => (Standing::Absent, why(absence, family, frame)),
@@ -140,8 +105,11 @@ fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
         let (needs, is) = (family.level.name(), wanted.level.name());
         return Some(format!("needs sampling.level: {needs}, which is {is}"));
     }
-    if matches!(family.rows, Rows::Instance(_) | Rows::InstanceIntegral(_)) && !frame.identity.mig {
+    if family.is_of_instances() && !frame.identity.mig {
         return Some("MIG mode is off".into());
+    }
+    if family.is_of_instances() && frame.instances.is_empty() {
+        return Some("MIG mode is on, and the GPU is not cut into instances yet".into());
     }
     if of_account && !wanted.ledger {
         return Some("needs ledger.enabled: true".into());
@@ -160,19 +128,22 @@ const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
     match absence {
         Absence::NotSupported => board::sentence(family, frame.identity.mig, has_gpm(frame)),
-        Absence::NoSymbol if board::needs_gpm(family) => format!(
+        Absence::NoSymbol if family.needs_gpm() => format!(
             "driver {} has no GPU performance monitoring; newer ones have, on Hopper and later",
             frame.identity.driver_version
         ),
         Absence::NoSymbol => {
             format!("driver {} has no function for it; a newer one may", frame.identity.driver_version)
         }
-        Absence::NoPermission if board::needs_gpm(family) => {
+        Absence::NoPermission if family.needs_gpm() => {
             "the driver keeps performance counters for administrators: run as root, give CAP_SYS_ADMIN, or load \
              the module with NVreg_RestrictProfilingToAdminUsers=0"
                 .into()
         }
         Absence::NoPermission => "the driver refuses this user: run as root, or give CAP_SYS_ADMIN".into(),
+        Absence::NotYet if matches!(family.rows, Rows::Identity(IdentityValue::FabricInfo)) => {
+            "the GPU is not registered with its fabric: see gpu_fabric_state".into()
+        }
         Absence::NotYet => "nothing came within two readings".into(),
         other => other.reason().into(),
     }
@@ -184,7 +155,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::catalogue::point;
+    use crate::catalogue::{device_points, families, point};
     use crate::model::{GpuId, GpuIdentity, Stamp, Stretch};
 
     fn frame(mig: bool, change: impl Fn(&mut Vec<Result<i64, Absence>>)) -> Frame {
@@ -223,7 +194,9 @@ mod tests {
     fn every_family_of_the_node_is_told_of_and_a_whole_board_answers_all_but_instances_and_racks() {
         let all = of(&frame(false, |_| {}), wanted());
         let is_expected = |one: &&FamilyDiagnosis| match one.family {
-            "gpu_platform_info" | "gpu_fabric_info" => one.why.starts_with("only "),
+            "gpu_platform_info" => one.why.starts_with("only "),
+            // All else is answered, so that it is in one.
+            "gpu_fabric_info" => one.why.starts_with("the GPU is not registered"),
             name => name.starts_with("gpu_mig_") && one.why == "MIG mode is off",
         };
         let mut left = all.iter().filter(|one| one.standing != Standing::Answered);

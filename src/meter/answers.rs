@@ -1,0 +1,253 @@
+//! What of each family a GPU can tell, by one frame of it, and why not: for `gpu_unsupported` and for the doctor, so
+//! that they never differ.
+//!
+//! In goes a frame, its instances included. It does not know what the configuration leaves out.
+
+use std::collections::BTreeMap;
+
+use crate::catalogue::{
+    Family, IdentityValue, InstancePoint, InstanceValue, Level, ProcessPoint, ProcessValue, Rows,
+    device_points, families,
+};
+use crate::model::{Absence, Frame, InstanceFrame};
+
+/// One value is enough.
+type Answer = Result<(), Absence>;
+
+/// Every family in the order of the page, with how the GPU answers it.
+pub fn answers(frame: &Frame) -> impl Iterator<Item = (&'static Family, Result<(), Absence>)> {
+    let told = Told::by(frame);
+    families().map(move |family| (family, told.of_board(family)))
+}
+
+/// Families up to that level of which the GPU can answer nothing, ever, and why.
+pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> {
+    let shown = answers(frame).filter(|(family, _)| family.level <= level);
+    let absent = shown.filter_map(|(family, answer)| Some((family.name, answer.err()?)));
+    absent.filter(|(_, absence)| absence.is_permanent()).collect()
+}
+
+/// What a frame tells.
+struct Told<'a> {
+    frame: &'a Frame,
+    /// How the families with device points were answered.
+    read: BTreeMap<&'static str, Answer>,
+}
+
+impl<'a> Told<'a> {
+    fn by(frame: &'a Frame) -> Self {
+        let mut read: BTreeMap<&'static str, Answer> = BTreeMap::new();
+        for ((family, _), reading) in device_points().zip(&*frame.readings) {
+            let answer = reading.map(|_| ());
+            read.entry(family.name).and_modify(|former| *former = either(*former, answer)).or_insert(answer);
+        }
+        Self { frame, read }
+    }
+
+    /// A driver that lacks a function says nothing of the board: one that came before the first board with it would
+    /// not tell with any driver.
+    fn of_board(&self, family: &Family) -> Answer {
+        let comes_later = |first| self.capability().is_some_and(|own| own < first);
+        match self.of(family) {
+            Err(Absence::NoSymbol) if family.first_capability().is_some_and(comes_later) => {
+                Err(Absence::NotSupported)
+            }
+            answer => answer,
+        }
+    }
+
+    /// CUDA compute capability, where it is told.
+    fn capability(&self) -> Option<(u32, u32)> {
+        let (major, minor) = self.frame.identity.compute_capability.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    fn of(&self, family: &Family) -> Answer {
+        let identity = &self.frame.identity;
+        match &family.rows {
+            Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => self.reading(family.name),
+            Rows::Integral(integrals) => best(integrals.iter().map(|integral| self.reading(integral.of))),
+            Rows::Identity(IdentityValue::PlatformInfo) => {
+                identity.platform.as_ref().map(|_| ()).ok_or(Absence::NotSupported)
+            }
+            Rows::Identity(IdentityValue::FabricInfo) => match &identity.fabric {
+                Some(_) => Ok(()),
+                // One that is not registered yet has a state, and nothing to tell of its fabric.
+                None => Err(self.reading("gpu_fabric_state").err().unwrap_or(Absence::NotYet)),
+            },
+            Rows::Identity(IdentityValue::Busy) => self.busy(),
+            Rows::Instance(points) => {
+                best(points.iter().map(|InstancePoint { value, .. }| self.instance(*value)))
+            }
+            Rows::InstanceIntegral(value) => self.instance(*value),
+            Rows::Process([ProcessPoint { value: ProcessValue::Memory, .. }, ..]) => {
+                self.frame.processes.as_ref().map(|_| ()).map_err(|absence| *absence)
+            }
+            Rows::Process(_) => self.frame.samples.as_ref().map(|_| ()).map_err(|absence| *absence),
+            Rows::Identity(_)
+            | Rows::Xid(_)
+            | Rows::Account(_)
+            | Rows::Slot
+            | Rows::Holding(_)
+            | Rows::Agent => Ok(()),
+        }
+    }
+
+    fn reading(&self, family: &str) -> Answer {
+        self.read.get(family).copied().unwrap_or(Ok(()))
+    }
+
+    /// Activity by any of its meters; none tells that of a GPU that is cut into instances.
+    fn busy(&self) -> Answer {
+        if self.frame.identity.mig {
+            return Err(Absence::NotSupported);
+        }
+        if self.frame.sampled.is_some() {
+            return Ok(());
+        }
+        either(self.reading("gpu_gr_engine_active_ratio"), self.reading("gpu_utilization_ratio"))
+    }
+
+    /// A reading of any instance; without instances there is nothing that could not be told. GPU instances are read
+    /// by their first compute instance.
+    fn instance(&self, value: InstanceValue) -> Answer {
+        let same = |one: &InstanceFrame, next: &InstanceFrame| {
+            one.identity.id.gpu_instance == next.identity.id.gpu_instance
+        };
+        let instances = self.frame.instances.chunk_by(same).filter_map(|instances| instances.first());
+        best(instances.filter_map(|instance| Some(instance.readings.get(value as usize)?.map(|_| ()))))
+    }
+}
+
+/// The best of several answers.
+fn best(answers: impl Iterator<Item = Answer>) -> Answer {
+    answers.reduce(either).unwrap_or(Ok(()))
+}
+
+/// One value is enough; without one, what may pass is not for good.
+fn either(one: Answer, other: Answer) -> Answer {
+    match (one, other) {
+        (Ok(()), _) | (_, Ok(())) => Ok(()),
+        (Err(one), Err(other)) if other.is_permanent() && !one.is_permanent() => Err(one),
+        (_, other) => other,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{Bytes, GpuId, GpuIdentity, InstanceId, InstanceIdentity, Reading, Stamp, Stretch};
+
+    const NONE: Reading = Err(Absence::NotSupported);
+
+    /// A GPU of that capability, of which no family is answered but those.
+    fn frame(capability: &str, absence: Absence, answered: &[&str]) -> Frame {
+        let reading = |family: &Family| if answered.contains(&family.name) { Ok(1) } else { Err(absence) };
+        Frame {
+            gpu: GpuId { index: 0, uuid: "GPU-1".into() },
+            identity: Arc::new(GpuIdentity {
+                compute_capability: capability.into(),
+                ..GpuIdentity::default()
+            }),
+            generation: 1,
+            begun: Stamp::default(),
+            ended: Stamp::default(),
+            tiers: [None; 3],
+            readings: device_points().map(|(family, _)| reading(family)).collect(),
+            counters: Box::default(),
+            instances: Arc::default(),
+            sampled: None,
+            processes: Ok(Arc::default()),
+            listed: None,
+            deserted: false,
+            samples: Ok(Vec::new()),
+            stretch: Stretch::default(),
+            rejected: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+
+    /// The instance with these ids, of which memory is told, and that about activity.
+    fn instance(gpu_instance: u32, compute_instance: u32, activity: Reading) -> InstanceFrame {
+        let reading = |value: InstanceValue| if value.is_ratio() { activity } else { Ok(1) };
+        InstanceFrame {
+            identity: InstanceIdentity {
+                id: InstanceId { gpu_instance, compute_instance },
+                uuid: "MIG-1".into(),
+                profile: "3g.40gb".into(),
+                memory: Bytes(1),
+            },
+            readings: InstanceValue::ALL.map(reading).into(),
+            counters: Box::default(),
+        }
+    }
+
+    fn cut(instances: Vec<InstanceFrame>) -> Frame {
+        let whole = frame("8.0", Absence::NotSupported, &["gpu_memory_used_bytes"]);
+        let identity = GpuIdentity { mig: true, ..(*whole.identity).clone() };
+        Frame { identity: Arc::new(identity), instances: instances.into(), ..whole }
+    }
+
+    fn answer(frame: &Frame, name: &str) -> Answer {
+        answers(frame).find(|(family, _)| family.name == name).unwrap().1
+    }
+
+    #[test]
+    fn what_no_instance_can_tell_is_unsupported_and_so_is_its_total() {
+        // The second compute instance is not read: its GPU instance is, through the first one.
+        let mut unread = instance(1, 1, NONE);
+        unread.readings.fill(Err(Absence::NotYet));
+        let frame = cut(vec![instance(1, 0, NONE), unread]);
+        let absent = unsupported(&frame, Level::Full);
+        for name in ["gpu_mig_sm_active_ratio", "gpu_mig_sm_active_seconds_total", "gpu_busy_seconds_total"] {
+            assert!(absent.contains(&(name, Absence::NotSupported)), "{name} is not in {absent:?}");
+        }
+        assert_eq!(answer(&frame, "gpu_mig_memory_used_bytes"), Ok(()));
+        let lean = unsupported(&frame, Level::Lean);
+        assert!(lean.iter().all(|(name, _)| crate::catalogue::family(name).unwrap().level == Level::Lean));
+    }
+
+    #[test]
+    fn one_instance_that_tells_is_enough_and_without_instances_nothing_is_missing() {
+        let frame = cut(vec![instance(1, 0, NONE), instance(2, 0, Ok(1))]);
+        assert_eq!(answer(&frame, "gpu_mig_sm_active_ratio"), Ok(()));
+        assert_eq!(answer(&cut(Vec::new()), "gpu_mig_sm_active_ratio"), Ok(()));
+    }
+
+    #[test]
+    fn what_an_old_driver_lacks_is_the_boards_reason_where_no_driver_tells_it_of_that_board() {
+        for (capability, name, expected) in [
+            ("7.5", "gpu_sm_active_ratio", Absence::NotSupported),
+            ("7.5", "gpu_sm_active_seconds_total", Absence::NotSupported),
+            ("8.9", "gpu_fabric_state", Absence::NotSupported),
+            ("8.9", "gpu_fabric_info", Absence::NotSupported),
+            ("8.6", "gpu_temperature_margin_celsius", Absence::NotSupported),
+            ("8.9", "gpu_temperature_margin_celsius", Absence::NoSymbol),
+            ("9.0", "gpu_sm_active_ratio", Absence::NoSymbol),
+            ("", "gpu_sm_active_ratio", Absence::NoSymbol),
+            // Newer drivers tell it of every board.
+            ("7.5", "gpu_pcie_bytes_total", Absence::NoSymbol),
+        ] {
+            let frame = frame(capability, Absence::NoSymbol, &[]);
+            assert_eq!(answer(&frame, name), Err(expected), "{capability} {name}");
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_not_for_good_beside_what_is() {
+        assert_eq!(either(Err(Absence::NotSupported), Err(Absence::Failed)), Err(Absence::Failed));
+        assert_eq!(either(Err(Absence::Failed), Err(Absence::NotSupported)), Err(Absence::Failed));
+        assert_eq!(either(Err(Absence::Failed), Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn a_gpu_on_its_way_into_a_fabric_has_a_state_and_no_place_yet() {
+        assert_eq!(
+            answer(&frame("9.0", Absence::NotSupported, &["gpu_fabric_state"]), "gpu_fabric_info"),
+            Err(Absence::NotYet)
+        );
+    }
+}
