@@ -24,6 +24,8 @@ const RATIOS: [(InstanceValue, u32); 5] = [
     (InstanceValue::DramActive, 10),
 ];
 const PERCENT: i64 = 10_000_000;
+/// More memory slices than any board is divided into; the most that is known is 12.
+const MOST_SLICES: c_uint = 64;
 
 /// One MIG instance with its sample buffers and its latest readings.
 pub(super) struct Instance {
@@ -72,10 +74,15 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&Vec<Counter>>) 
     }
     layout.sort();
     found.sort_by_key(|instance| instance.identity.id);
-    let mut last = None;
+    let mut last: Option<(u32, Arc<str>)> = None;
     for instance in &mut found {
         let id = instance.identity.id.gpu_instance;
-        instance.first = last.replace(id) != Some(id);
+        let known = last.take().filter(|(known, _)| *known == id);
+        instance.first = known.is_none();
+        let placement = known.map_or_else(|| placement(door, parent, id), |(_, placement)| Ok(placement));
+        whole &= placement.as_ref().err().is_none_or(|absence| absence.is_permanent());
+        instance.identity.placement = placement.unwrap_or_default();
+        last = Some((id, Arc::clone(&instance.identity.placement)));
         if let (true, Some(counters)) = (instance.first, gpm) {
             whole &= instance.pair_up(door, counters);
         }
@@ -135,8 +142,21 @@ fn identity(
         id,
         uuid,
         profile: profile(&name(door, handle).unwrap_or_default()),
+        placement: Arc::default(),
         memory: Bytes(attributes.memorySizeMB.saturating_mul(1 << 20)),
     })
+}
+
+/// Where a GPU instance lies, which drivers tell only who may change it. Its handle is nothing to be given back.
+fn placement(door: &mut Door, Handle(parent): Handle, id: u32) -> Result<Arc<str>, Absence> {
+    let mut instance: sys::nvmlGpuInstance_t = std::ptr::null_mut();
+    ask!(door, nvmlDeviceGetGpuInstanceById(parent, id, &raw mut instance))?;
+    // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
+    let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
+    ask!(door, nvmlGpuInstanceGetInfo(instance, &raw mut info))?;
+    let sys::nvmlGpuInstancePlacement_t { start, size } = info.placement;
+    let is_one = info.id == id && start < MOST_SLICES && (1..=MOST_SLICES).contains(&size);
+    if is_one { Ok(format!("{start}:{size}").into()) } else { Err(Absence::Rejected) }
 }
 
 /// `NVIDIA H100 80GB HBM3 MIG 1g.10gb` to `1g.10gb`.

@@ -8,6 +8,7 @@ mod counters;
 mod driver_time;
 mod governor;
 mod gpm;
+mod instances;
 mod presence;
 mod quirks;
 mod recording;
