@@ -33,6 +33,8 @@ pub(super) struct Instance {
     identity: InstanceIdentity,
     /// Whether its GPU instance is read through it; the other compute instances show the same.
     first: bool,
+    /// Whether the driver no longer knows it, though it did under this plan.
+    gone: bool,
     gpm: Option<Pair>,
     errors: Belief,
     counters: Counters,
@@ -173,6 +175,7 @@ impl Instance {
             handle,
             identity,
             first: false,
+            gone: false,
             gpm: None,
             errors: Belief::new(Unit::None),
             counters: Counters::new(Vec::new()),
@@ -208,6 +211,11 @@ impl Instance {
         self.gpm.is_some()
     }
 
+    /// Whether the driver no longer knows it: the GPU was cut anew.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Reads what is due of the instance: two calls at every tick, one more with the medium and the slow tier.
     pub(super) fn read(&mut self, door: &mut Door, parent: Handle, due: [bool; 3]) -> InstanceFrame {
         if self.first {
@@ -232,7 +240,10 @@ impl Instance {
     }
 
     fn read_memory(&mut self, door: &mut Door) {
+        let was_there = self.readings[InstanceValue::MemoryTotal as usize].is_ok();
+        door.take_missed();
         let memory = calls::memory(door, self.handle);
+        self.gone |= was_there && door.take_missed();
         for (value, from) in [
             (InstanceValue::MemoryTotal, CallValue::MemoryTotal),
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
@@ -263,7 +274,13 @@ impl Instance {
     fn read_activity(&mut self, door: &mut Door, parent: Handle) {
         let instance = Some(self.identity.id.gpu_instance);
         let answer = match &mut self.gpm {
-            Some(pair) => pair.sample(door, parent, instance).and_then(|()| pair.compute(door)),
+            Some(pair) => {
+                let was_there = pair.has_sample();
+                door.take_missed();
+                let sampled = pair.sample(door, parent, instance);
+                self.gone |= was_there && door.take_missed();
+                sampled.and_then(|()| pair.compute(door))
+            }
             None => Err(Absence::NotSupported),
         };
         for (value, id) in RATIOS {
@@ -281,6 +298,18 @@ impl Instance {
             pair.free(door);
         }
     }
+}
+
+/// Frames that tell nothing but what is refused for good: what was read may be another instance's.
+pub(super) fn disown(frames: &[InstanceFrame]) -> Arc<[InstanceFrame]> {
+    let none =
+        |readings: &[Reading]| readings.iter().map(|reading| reading.and(Err(Absence::Failed))).collect();
+    let disowned = frames.iter().map(|frame| InstanceFrame {
+        identity: frame.identity.clone(),
+        readings: none(&frame.readings),
+        counters: none(&frame.counters),
+    });
+    disowned.collect()
 }
 
 fn whole(amount: u64) -> Reading {

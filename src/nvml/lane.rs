@@ -13,6 +13,7 @@ use super::attention::{Occasion, Signs};
 use super::calls;
 use super::door::{CallSlot, Door};
 use super::governor::{Governor, SHARE, Spent};
+use super::instances::{self, Instance};
 use super::inventory::Found;
 use super::library::Library;
 use super::lists::Lists;
@@ -128,6 +129,11 @@ impl Lane {
         self.door.take_heard();
         let spent = self.read(&mut plan, turn, begun);
         let present = self.look(&plan, (due, turn), begun);
+        if present.missed || plan.instances.iter().any(Instance::is_gone) {
+            // The GPU was cut anew, and ids are given again: this tick's readings may be of others.
+            self.instances = instances::disown(&self.instances);
+            self.outdated = true;
+        }
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);
@@ -326,10 +332,15 @@ impl Lane {
         // Samples and a list come after memory: a tick without room for all three goes by the list alone.
         let has_room = tier || self.room(plan) > plan.devices().count() + 1;
         let told = occasion.read.then(|| self.in_use(plan));
+        let (were_there, mut missed) = (plan.identity.mig && self.in_use(plan).is_ok(), false);
         let door = &mut self.door;
         let asked = self.lists.weigh(&occasion, begun, |memory| match told {
             Some(told) => memory.take(told),
-            None if has_room => memory.read(door, plan.devices()),
+            None if has_room => {
+                door.take_missed();
+                memory.read(door, plan.devices());
+                missed = were_there && door.take_missed();
+            }
             None => {}
         });
         let rests = !asked && occasion.gives_samples;
@@ -354,7 +365,7 @@ impl Lane {
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
         let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
-        Present { samples, lists, fast }
+        Present { samples, lists, fast, missed }
     }
 
     /// Memory in use, of the GPU or of each instance, as the medium tier has just read it.
@@ -428,11 +439,13 @@ impl Lane {
     }
 }
 
-/// Who was there in a tick, beside the lists, and the time that the lists and the rest cost.
+/// Who was there in a tick, beside the lists, the time that the lists and the rest cost, and whether the driver
+/// no longer knew an instance.
 struct Present {
     samples: Result<Vec<ProcessSample>, Absence>,
     lists: Nanoseconds,
     fast: Nanoseconds,
+    missed: bool,
 }
 
 fn since(door: &Door, before: Nanoseconds) -> Nanoseconds {
