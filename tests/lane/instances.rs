@@ -118,3 +118,22 @@ fn an_instance_that_never_answered_makes_no_plan_after_plan() {
     let sm = |frame: &Frame| frame.instances[0].readings[InstanceValue::SmActive as usize];
     assert!(frames.iter().all(|frame| sm(frame) == Err(Absence::Failed)));
 }
+
+#[test]
+fn a_gpu_in_mig_mode_without_instances_tells_what_the_driver_does_and_no_utilization() {
+    let bare = r#"{"gpus": [{"profile": "h100", "mig": {"mode": "on", "instances": []}}]}"#;
+    let mut world = World::new(bare, true);
+    for frame in world.run(70) {
+        assert!(frame.identity.mig && frame.instances.is_empty() && frame.generation == 1);
+        assert_eq!(frame.readings[first_point("gpu_utilization_ratio")], Err(Absence::NotSupported));
+        assert_eq!(frame.readings[first_point("gpu_engine_utilization_ratio")], Err(Absence::NotSupported));
+        assert_eq!(frame.readings[first_point("gpu_memory_used_bytes")], Ok(0));
+        assert!(frame.readings[first_point("gpu_power_watts")].is_ok());
+        assert!(frame.processes.unwrap().is_empty());
+    }
+    // GPM tells of the whole: nothing is done.
+    assert_eq!(world.tick().readings[first_point("gpu_gr_engine_active_ratio")], Ok(0));
+    world.cut(ANEW);
+    let next = world.run(6).remove(5);
+    assert_eq!((next.instances.len(), next.generation), (2, 2), "seen with the medium tier at the latest");
+}

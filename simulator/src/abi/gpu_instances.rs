@@ -74,7 +74,7 @@ fn capable(at: &Device<'_>) -> Answer {
 }
 
 fn divided(at: &Device<'_>) -> Answer {
-    if at.gpu.instances.is_empty() { Err(NOT_SUPPORTED) } else { Ok(()) }
+    if at.gpu.divided { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
 gpu_calls! {
