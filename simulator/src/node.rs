@@ -58,6 +58,8 @@ pub(crate) struct Gpu {
     pub(crate) replays: u32,
     /// How it misleads its readers, as some real boards do.
     pub(crate) surprise: Option<Surprise>,
+    /// Whether it is in MIG mode; it may have no instance yet.
+    pub(crate) divided: bool,
     /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
     pub(crate) instances: Vec<Instance>,
     pub(crate) timeline: Arc<Timeline>,
@@ -245,7 +247,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
             let became = Became::of(settled, index, former);
             let made = gpu(scenario, index, row, group, &became);
             gpus.push(made.map_err(|error| format!("gpus[{entry}]: {error}"))?);
-            scenario.incidents.fit(index, row, group.mig.len())?;
+            scenario.incidents.fit(index, row, group.mig.instances.len())?;
         }
     }
     let exists = |gpu: u32| (gpu as usize) < gpus.len();
@@ -290,8 +292,8 @@ fn gpu(
     let seed = if slot.identity == 0 { scenario.seed } else { hash(scenario.seed ^ hash(slot.identity)) };
     let marks = identity::Marks::new(seed, index).cut(slot.cut);
     let surprise = group.surprise.as_deref().map(Surprise::named).transpose()?;
-    let placements = slot.placements.as_ref().unwrap_or(&group.mig);
-    let instances = instances::instances(board, placements, &marks)?;
+    let layout = slot.layout.as_ref().unwrap_or(&group.mig);
+    let instances = instances::instances(board, layout, &marks)?;
     let cycle = match became.former {
         Some(former) => Arc::clone(former.timeline.cycle()),
         None => Arc::new(script::cycle(
@@ -299,7 +301,7 @@ fn gpu(
             (index, group),
             board,
             &instances,
-            (&marks, slot.placements.is_none()),
+            (&marks, layout, slot.layout.is_none()),
         )?),
     };
     let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, (&cycle, slot));
@@ -317,6 +319,7 @@ fn gpu(
         warmer: marks.between(2, (0, 6)),
         replays: marks.between(3, replays_of(surprise)),
         surprise,
+        divided: layout.is_on(),
         instances,
         timeline,
         condition: Arc::new(condition),

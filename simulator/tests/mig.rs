@@ -252,6 +252,31 @@ fn a_grid_of_twelve_slots_takes_four_instances() {
 }
 
 #[test]
+fn mig_mode_without_an_instance_is_a_state_of_its_own() {
+    let node = Node::new(r#"{"gpus":[{"profile":"h100","mig":{"mode":"on"}},{"profile":"h100"}]}"#);
+    let nvml = node.nvml();
+    let [bare, other] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
+    assert_eq!(bare.mig_mode().unwrap().current, 1);
+    assert_eq!(bare.mig_device_count().unwrap(), 7);
+    assert!((0..7).all(|index| matches!(bare.mig_device_by_index(index), Err(NvmlError::NotFound))));
+    assert!(matches!(bare.utilization_rates(), Err(NvmlError::NotSupported)));
+    assert_eq!(bare.memory_info().unwrap().used, 0);
+    assert!(bare.running_compute_processes().unwrap().is_empty());
+    let mut count = 0;
+    assert_eq!(ask!(bare, nvmlDeviceGetGpuInstanceRemainingCapacity(raw(&bare), 19, &raw mut count)), 0);
+    assert_eq!(count, 7);
+    // The two steps of a reconfiguration, and back.
+    let modes = |state: &str| {
+        node.state(state);
+        [&bare, &other].map(|gpu| (gpu.mig_mode().unwrap().current, gpu.mig_device_by_index(0).is_ok()))
+    };
+    assert_eq!(modes(r#"{"mig":{"1":{"mode":"on","instances":[]}}}"#), [(1, false), (1, false)]);
+    assert_eq!(modes(r#"{"mig":{"1":[{"profile":"7g.80gb","start":0}]}}"#), [(1, false), (1, true)]);
+    assert_eq!(modes(r#"{"mig":{"0":[]}}"#), [(0, false), (0, false)]);
+    assert_eq!(modes(r#"{"mig":{"0":{"mode":"off"}}}"#), [(0, false), (0, false)]);
+}
+
+#[test]
 fn a_layout_that_does_not_fit_is_named() {
     let error = |mig: &str| {
         let node = Node::new(&format!(r#"{{"gpus":[{{"profile":"h200","mig":[{mig}]}}]}}"#));

@@ -20,9 +20,10 @@ const NODE: &str = r#"{"seed":4,"cycle_seconds":20,"gpus":[{"profile":"h100","co
                  {"pid":8,"gpu":0,"phases":[{"from":0,"to":20,"demand":0.5}]}],
     "xids":[{"at":3,"gpu":1,"xid":13}]}"#;
 
-const STATES: [&str; 9] = [
+const STATES: [&str; 10] = [
     "{}",
     r#"{"mig":{"2":[]}}"#,
+    r#"{"mig":{"2":{"mode":"on","instances":[]},"3":{"mode":"on"}}}"#,
     r#"{"mig":{"2":[{"profile":"7g.80gb","start":0}],"3":[{"profile":"1g.10gb","start":0}]}}"#,
     r#"{"gpus":{"0":{"state":"lost"},"1":{"state":"gone"}}}"#,
     r#"{"gpus":{"1":{"state":"replaced","uuid_seed":3},"3":{"state":"reset_required"}}}"#,

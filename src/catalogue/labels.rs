@@ -23,6 +23,10 @@ pub const LABELS: &[Label] = &[
     open("compute_instance", "the driver's id of a compute instance within its GPU instance"),
     open("mig_uuid", "UUID of a MIG device"),
     open("profile", "MIG profile, as 3g.40gb"),
+    open(
+        "placement",
+        "a GPU instance's first memory slice and how many it has, as 4:4; empty where the driver tells that only root",
+    ),
     open("model", "product name"),
     open("serial", "serial number of the board"),
     open("board_part", "part number of the board"),

@@ -156,6 +156,8 @@ pub struct InstanceIdentity {
     pub uuid: Arc<str>,
     /// Profile, e.g. `3g.40gb`.
     pub profile: Arc<str>,
+    /// Its GPU instance's first memory slice and how many it has, e.g. `4:4`; empty where the driver does not tell.
+    pub placement: Arc<str>,
     /// Memory of the instance.
     pub memory: Bytes,
 }

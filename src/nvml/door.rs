@@ -67,6 +67,8 @@ pub(super) struct Door {
     gone: Option<Absence>,
     /// That a call was answered, be it by a refusal that says why.
     heard: bool,
+    /// That a call was refused since what it was about is not there.
+    missed: bool,
     /// The boot clock at the last call.
     asked: Nanoseconds,
     spent: Nanoseconds,
@@ -142,6 +144,7 @@ impl Door {
             calls: Vec::new(),
             gone: None,
             heard: false,
+            missed: false,
             asked: Nanoseconds(0),
             spent: Nanoseconds(0),
             rejected: Vec::new(),
@@ -166,6 +169,12 @@ impl Door {
     /// Whether any call since the last look was answered by more than an unknown error.
     pub(super) fn take_heard(&mut self) -> bool {
         std::mem::take(&mut self.heard)
+    }
+
+    /// Whether any call since the last look was refused since what it was about is not there: a handle or an id
+    /// that is good no longer.
+    pub(super) fn take_missed(&mut self) -> bool {
+        std::mem::take(&mut self.missed)
     }
 
     /// What the driver behind it does differently.
@@ -237,6 +246,7 @@ impl Door {
         self.spent += took;
         self.calls.push(CallTime { function, took });
         self.heard |= code != UNKNOWN;
+        self.missed |= matches!(code, INVALID_ARGUMENT | NOT_FOUND);
         match code {
             0 => Ok(()),
             code => {

@@ -55,6 +55,11 @@ impl Pair {
         if support.isSupportedDevice == 0 { Err(Absence::NotSupported) } else { Ok(()) }
     }
 
+    /// Whether the last sample was taken.
+    pub(super) fn has_sample(&self) -> bool {
+        self.taken > 0
+    }
+
     /// Takes a sample; the one before becomes the older of the pair. A sample that fails breaks the pair:
     /// the next difference would otherwise cover an unknown time.
     pub(super) fn sample(

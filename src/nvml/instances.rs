@@ -23,6 +23,8 @@ const RATIOS: [(InstanceValue, u32); 5] = [
     (InstanceValue::DramActive, 10),
 ];
 const PERCENT: i64 = 10_000_000;
+/// More memory slices than any board is divided into; the most that is known is 12.
+const MOST_SLICES: c_uint = 64;
 
 /// One MIG instance with its sample buffers and its latest readings.
 pub(super) struct Instance {
@@ -30,6 +32,8 @@ pub(super) struct Instance {
     identity: InstanceIdentity,
     /// Whether its GPU instance is read through it; the other compute instances show the same.
     first: bool,
+    /// Whether the driver no longer knows it, though it did under this plan.
+    gone: bool,
     gpm: Option<Pair>,
     errors: Belief,
     counters: Counters,
@@ -71,10 +75,15 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&[Counter]>) -> 
     }
     layout.sort();
     found.sort_by_key(|instance| instance.identity.id);
-    let mut last = None;
+    let mut last: Option<(u32, Arc<str>)> = None;
     for instance in &mut found {
         let id = instance.identity.id.gpu_instance;
-        instance.first = last.replace(id) != Some(id);
+        let known = last.take().filter(|(known, _)| *known == id);
+        instance.first = known.is_none();
+        let placement = known.map_or_else(|| placement(door, parent, id), |(_, placement)| Ok(placement));
+        whole &= placement.as_ref().err().is_none_or(|absence| absence.is_permanent());
+        instance.identity.placement = placement.unwrap_or_default();
+        last = Some((id, Arc::clone(&instance.identity.placement)));
         if let (true, Some(counters)) = (instance.first, gpm) {
             whole &= instance.pair_up(door, counters);
         }
@@ -142,8 +151,21 @@ fn identity(
         id,
         uuid,
         profile: profile(&name(door, handle).unwrap_or_default()),
+        placement: Arc::default(),
         memory: Bytes(memory),
     })
+}
+
+/// Where a GPU instance lies, which drivers tell only who may change it. Its handle is nothing to be given back.
+fn placement(door: &mut Door, Handle(parent): Handle, id: u32) -> Result<Arc<str>, Absence> {
+    let mut instance: sys::nvmlGpuInstance_t = std::ptr::null_mut();
+    ask!(door, nvmlDeviceGetGpuInstanceById(parent, id, &raw mut instance))?;
+    // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
+    let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
+    ask!(door, nvmlGpuInstanceGetInfo(instance, &raw mut info))?;
+    let sys::nvmlGpuInstancePlacement_t { start, size } = info.placement;
+    let is_one = info.id == id && start < MOST_SLICES && (1..=MOST_SLICES).contains(&size);
+    if is_one { Ok(format!("{start}:{size}").into()) } else { Err(Absence::Rejected) }
 }
 
 /// `NVIDIA H100 80GB HBM3 MIG 1g.10gb` to `1g.10gb`.
@@ -160,6 +182,7 @@ impl Instance {
             handle,
             identity,
             first: false,
+            gone: false,
             gpm: None,
             errors: Belief::new(Unit::None),
             counters: Counters::new(Vec::new()),
@@ -195,6 +218,11 @@ impl Instance {
         self.gpm.is_some()
     }
 
+    /// Whether the driver no longer knows it: the GPU was cut anew.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Reads what is due of the instance: two calls at every tick, one more with the medium and the slow tier.
     pub(super) fn read(&mut self, door: &mut Door, parent: Handle, due: [bool; 3]) -> InstanceFrame {
         if self.first {
@@ -219,7 +247,10 @@ impl Instance {
     }
 
     fn read_memory(&mut self, door: &mut Door) {
+        let was_there = self.readings[InstanceValue::MemoryTotal as usize].is_ok();
+        door.take_missed();
         let memory = calls::memory(door, self.handle);
+        self.gone |= was_there && door.take_missed();
         for (value, from) in [
             (InstanceValue::MemoryTotal, CallValue::MemoryTotal),
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
@@ -240,7 +271,13 @@ impl Instance {
     fn read_activity(&mut self, door: &mut Door, parent: Handle) {
         let instance = Some(self.identity.id.gpu_instance);
         let answer = match &mut self.gpm {
-            Some(pair) => pair.sample(door, parent, instance).and_then(|()| pair.compute(door)),
+            Some(pair) => {
+                let was_there = pair.has_sample();
+                door.take_missed();
+                let sampled = pair.sample(door, parent, instance);
+                self.gone |= was_there && door.take_missed();
+                sampled.and_then(|()| pair.compute(door))
+            }
             None => Err(Absence::NotSupported),
         };
         for (value, id) in RATIOS {
@@ -258,6 +295,18 @@ impl Instance {
             pair.free(door);
         }
     }
+}
+
+/// Frames that tell nothing but what is refused for good: what was read may be another instance's.
+pub(super) fn disown(frames: &[InstanceFrame]) -> Arc<[InstanceFrame]> {
+    let none =
+        |readings: &[Reading]| readings.iter().map(|reading| reading.and(Err(Absence::Failed))).collect();
+    let disowned = frames.iter().map(|frame| InstanceFrame {
+        identity: frame.identity.clone(),
+        readings: none(&frame.readings),
+        counters: none(&frame.counters),
+    });
+    disowned.collect()
 }
 
 fn whole(amount: u64) -> Reading {

@@ -14,6 +14,7 @@ use super::activity::{Activity, put_all};
 use super::calls;
 use super::door::{CallSlot, Door};
 use super::governor::{Governor, SHARE, Spent};
+use super::instances::{self, Instance};
 use super::inventory::Found;
 use super::library::Library;
 use super::lists::Lists;
@@ -143,6 +144,11 @@ impl Lane {
         let round = Round { due, turn, all };
         let spent = self.read(&mut plan, &round, begun);
         let present = self.look(&plan, &round, begun);
+        if present.missed || plan.instances.iter().any(Instance::is_gone) {
+            // The GPU was cut anew, and ids are given again: this tick's readings may be of others.
+            self.instances = instances::disown(&self.instances);
+            self.outdated = true;
+        }
         if let Some(absence) = self.door.take_gone() {
             plan.free(&mut self.door);
             return Err(absence);

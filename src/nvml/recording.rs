@@ -244,6 +244,13 @@ const fn size_of_field<S, F>(_: fn(&S) -> *const F) -> usize {
     size_of::<F>()
 }
 
+/// It begins with the handle of the GPU, which is an address and means nothing to another reader.
+const GPU_OF_INSTANCE: Range<usize> = 0..offset_of!(sys::nvmlGpuInstanceInfo_t, id);
+
+impl Plain for sys::nvmlGpuInstanceInfo_t {
+    const GAPS: &'static [Range<usize>] = &[GPU_OF_INSTANCE];
+}
+
 gaps! {
     sys::nvmlProcessInfo_t: pid..usedGpuMemory;
     sys::nvmlProcessInfo_v1_t: pid..usedGpuMemory;
@@ -294,7 +301,7 @@ filled! {
     sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
     sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
     sys::nvmlProcessUtilizationSample_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
-    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t,
+    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t, sys::nvmlGpuInstanceInfo_t,
 }
 
 /// What stands behind a pointer, byte by byte.
@@ -362,7 +369,7 @@ macro_rules! handle {
     )* };
 }
 
-handle!(sys::nvmlDevice_t, sys::nvmlGpmSample_t, sys::nvmlEventSet_t);
+handle!(sys::nvmlDevice_t, sys::nvmlGpuInstance_t, sys::nvmlGpmSample_t, sys::nvmlEventSet_t);
 
 /// A text that goes in.
 impl Argument for *const c_char {

@@ -65,6 +65,7 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
             id: InstanceId { gpu_instance: 1, compute_instance: 0 },
             uuid: "MIG-1".into(),
             profile: "3g.40gb".into(),
+            placement: "4:4".into(),
             memory: Bytes(40 << 30),
         },
         gpu_instance: "1".into(),

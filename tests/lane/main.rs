@@ -9,6 +9,7 @@ mod driver_time;
 mod garbage;
 mod governor;
 mod gpm;
+mod instances;
 mod links;
 mod presence;
 mod quirks;

@@ -106,6 +106,15 @@ impl World {
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
 
+    /// Cuts the first GPU anew: instances as the library's state file names them.
+    pub(crate) fn cut(&self, layout: &str) {
+        let new = self.path("state.new");
+        fs::write(&new, format!(r#"{{"mig": {{"0": {layout}}}}}"#)).unwrap();
+        fs::rename(new, self.path("state")).unwrap();
+        // The library looks at the file every 20 ms.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+
     /// Lets the lane spend another share of wall time inside the driver.
     pub(crate) fn share(&mut self, millionths: u32) {
         self.lanes[0].follow(Level::Full, false, millionths);

@@ -107,6 +107,7 @@ fn compute_instances(gpu_instance: u32, ratio: Reading, counters: &[Reading]) ->
                 id: InstanceId { gpu_instance, compute_instance },
                 uuid: format!("MIG-{gpu_instance}-{compute_instance}").into(),
                 profile: "1g.10gb".into(),
+                placement: "0:1".into(),
                 memory: Bytes(10 << 30),
             },
             readings: readings.into(),

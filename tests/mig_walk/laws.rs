@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::{InstanceValue, PointId, first_point};
 use gpumeter::model::snapshot::Snapshot;
-use gpumeter::model::{Frame, HolderId, Nanoseconds, Utc};
+use gpumeter::model::{Absence, Frame, HolderId, Nanoseconds, Utc};
 
-use crate::layout::{Placement, slices};
+use crate::layout::{Layout, slices};
 use crate::world::{CUT, Seen};
 
 const TOTAL: PointId = first_point("gpu_memory_total_bytes");
 const USED: PointId = first_point("gpu_memory_used_bytes");
+const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 const SECOND: u64 = 1_000_000_000;
 
@@ -21,7 +22,7 @@ pub(crate) struct Laws {
     /// UUIDs of instances that are gone, and of those that are there.
     former: BTreeSet<Arc<str>>,
     current: BTreeSet<Arc<str>>,
-    layout: Option<Vec<Placement>>,
+    layout: Option<Layout>,
     /// Of each GPU: where its account stands, and how much of it is settled.
     settled: BTreeMap<Arc<str>, (Utc, Nanoseconds)>,
     /// Held, used and energy of each holder of each GPU.
@@ -34,8 +35,9 @@ pub(crate) struct Laws {
 
 impl Laws {
     /// Fails, naming the place, where one does not hold.
-    pub(crate) fn hold(&mut self, place: &str, placed: &[Placement], seen: &Seen) {
+    pub(crate) fn hold(&mut self, place: &str, placed: &Layout, seen: &Seen) {
         self.layout_is_the_new_one(place, placed, &seen.frames[CUT]);
+        what_is_bare_does_nothing(place, placed, &seen.frames[CUT]);
         nothing_is_counted_twice(place, &seen.frames[CUT]);
         holdings_fit(place, &seen.snapshot);
         self.time_busy_grows_by_no_more_than_time(place, &seen.snapshot);
@@ -47,24 +49,24 @@ impl Laws {
         self.settled.values().map(|(_, slot)| slot.0 / SECOND).sum()
     }
 
-    fn layout_is_the_new_one(&mut self, place: &str, placed: &[Placement], frame: &Frame) {
-        let mut wanted: Vec<&str> = placed.iter().map(|(profile, _)| *profile).collect();
+    fn layout_is_the_new_one(&mut self, place: &str, placed: &Layout, frame: &Frame) {
+        let mut wanted: Vec<&str> = placed.iter().flatten().map(|(profile, _)| *profile).collect();
         let mut shown: Vec<&str> =
             frame.instances.iter().map(|instance| &*instance.identity.profile).collect();
         wanted.sort_unstable();
         shown.sort_unstable();
         assert_eq!(shown, wanted, "{place}: instances of the tick after the change");
-        assert_eq!(frame.identity.mig, !placed.is_empty(), "{place}: whether MIG is on");
+        assert_eq!(frame.identity.mig, placed.is_some(), "{place}: whether MIG is on");
         let uuids: BTreeSet<Arc<str>> =
             frame.instances.iter().map(|instance| Arc::clone(&instance.identity.uuid)).collect();
         assert_eq!(uuids.len(), frame.instances.len(), "{place}: one UUID twice");
-        if self.layout.as_deref() == Some(placed) {
+        if self.layout.as_ref() == Some(placed) {
             assert_eq!(uuids, self.current, "{place}: other instances in the same layout");
         } else {
             self.former.append(&mut self.current);
             assert!(uuids.is_disjoint(&self.former), "{place}: an instance of a former layout");
             self.current = uuids;
-            self.layout = Some(placed.to_vec());
+            self.layout = Some(placed.clone());
         }
     }
 
@@ -134,6 +136,15 @@ impl Laws {
     }
 }
 
+/// In MIG mode without instances nobody works, nobody can, and the driver tells no utilization.
+fn what_is_bare_does_nothing(place: &str, placed: &Layout, frame: &Frame) {
+    if placed.as_ref().is_some_and(Vec::is_empty) {
+        assert!(frame.processes.as_ref().unwrap().is_empty(), "{place}: {:?}", frame.processes);
+        assert_eq!(frame.readings[UTILIZATION], Err(Absence::NotSupported), "{place}");
+        assert_eq!(frame.readings[USED], Ok(0), "{place}: memory of nobody");
+    }
+}
+
 fn nothing_is_counted_twice(place: &str, frame: &Frame) {
     let sum = |value: InstanceValue| -> i64 {
         frame.instances.iter().filter_map(|instance| instance.readings[value as usize].ok()).sum()
@@ -164,6 +175,6 @@ fn holdings_fit(place: &str, snapshot: &Snapshot) {
         held[entry.gpu] += f64::from(state.fraction.numerator) / f64::from(state.fraction.denominator);
     }
     assert!(held.iter().all(|held| *held < 1.000_001), "{place}: holdings of {held:?}");
-    let cut = !snapshot.roster.gpus[CUT].instances.is_empty();
+    let cut = snapshot.roster.gpus[CUT].identity.mig;
     assert!(!cut || held[CUT] == 0.0, "{place}: a share of a GPU that is cut is held: {held:?}");
 }

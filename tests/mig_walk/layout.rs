@@ -19,8 +19,11 @@ pub(crate) fn slices(profile: &str) -> u64 {
     PROFILES.iter().find(|(name, ..)| *name == profile).map_or(u64::MAX, |(_, slices, ..)| *slices)
 }
 
-/// A layout; sometimes none, which turns MIG off.
-pub(crate) fn layout(dice: &mut Dice) -> Vec<Placement> {
+/// The instances of a GPU in MIG mode; none where the mode is off.
+pub(crate) type Layout = Option<Vec<Placement>>;
+
+/// A layout; sometimes MIG is off, sometimes on without any instance.
+pub(crate) fn layout(dice: &mut Dice) -> Layout {
     let mut free = [true; 8];
     let mut placed = Vec::new();
     for _ in 0..dice.below(8) {
@@ -36,7 +39,8 @@ pub(crate) fn layout(dice: &mut Dice) -> Vec<Placement> {
             placed.push((name, start));
         }
     }
-    placed
+    let off = placed.is_empty() && dice.below(2) == 0;
+    (!off).then_some(placed)
 }
 
 /// Numbers that a seed decides (splitmix64).

@@ -16,7 +16,7 @@ use gpumeter::model::{Frame, Holder, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Lane, Library, find};
 use tempfile::TempDir;
 
-use crate::layout::Placement;
+use crate::layout::Layout;
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
@@ -89,12 +89,15 @@ impl World {
     }
 
     /// Cuts the GPU anew.
-    pub(crate) fn cut(&self, placed: &[Placement]) {
-        let placed: Vec<_> = placed
+    pub(crate) fn cut(&self, placed: &Layout) {
+        let instances: Vec<_> = placed
             .iter()
+            .flatten()
             .map(|(profile, start)| serde_json::json!({ "profile": profile, "start": start }))
             .collect();
-        let state = serde_json::json!({ "mig": { CUT.to_string(): placed } });
+        let mode = if placed.is_some() { "on" } else { "off" };
+        let layout = serde_json::json!({ "mode": mode, "instances": instances });
+        let state = serde_json::json!({ "mig": { CUT.to_string(): layout } });
         fs::write(self.path("state.new"), state.to_string()).unwrap();
         fs::rename(self.path("state.new"), self.path("state")).unwrap();
         thread::sleep(LOOK);

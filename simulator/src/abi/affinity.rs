@@ -126,7 +126,7 @@ fn peer(
     }
     let consumer = at.gpu.board.part.is_none() || other.board.part.is_none();
     // MIG: no profile of any board has it.
-    let whole = at.gpu.instances.is_empty() && other.instances.is_empty();
+    let whole = !at.gpu.divided && !other.divided;
     let linked = at.gpu.board.nvlinks > 0 && other.board.nvlinks > 0 && whole;
     match which {
         0 | 1 | 4 => Ok(if consumer || !whole { 2 } else { 0 }),

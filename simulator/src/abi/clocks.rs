@@ -150,7 +150,7 @@ gpu_calls! {
 
 /// Whether clocks and state are those of rest.
 fn resting(at: &Device<'_>) -> bool {
-    let awake = !at.gpu.instances.is_empty() && family::awake_when_cut(at.gpu.board);
+    let awake = at.gpu.divided && family::awake_when_cut(at.gpu.board);
     !awake && at.meters().resting()
 }
 
@@ -160,7 +160,7 @@ fn states_of(at: &Device<'_>) -> Vec<nvmlPstates_t> {
 }
 
 fn reasons_now(at: &Device<'_>) -> c_ulonglong {
-    let resting = at.gpu.instances.is_empty() && at.meters().resting();
+    let resting = !at.gpu.divided && at.meters().resting();
     let brakes = at.gpu.timeline.brakes(at.now.elapsed);
     let at_rest = || at.gpu.surprise.and_then(Surprise::reasons_at_rest).unwrap_or(IDLE);
     if resting && brakes == 0 { at_rest() } else { brakes }

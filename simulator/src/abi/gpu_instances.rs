@@ -31,7 +31,8 @@ macro_rules! gpu_instance_calls {
             $($argument: $kind),*
         ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             let device = $crate::abi::gpu_instances::device_of(instance);
-            $crate::abi::on_device(stringify!($name), device, &[], |$at| {
+            let arguments: $crate::replay::Arguments<'_> = &[&instance, $(&$argument),*];
+            $crate::abi::on_device(stringify!($name), device, arguments, |$at| {
                 let $instance = $at.instance.ok_or($crate::abi::answer::INVALID_ARGUMENT)?;
                 $body
             })
@@ -74,7 +75,7 @@ fn capable(at: &Device<'_>) -> Answer {
 }
 
 fn divided(at: &Device<'_>) -> Answer {
-    if at.gpu.instances.is_empty() { Err(NOT_SUPPORTED) } else { Ok(()) }
+    if at.gpu.divided { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
 gpu_calls! {

@@ -27,7 +27,7 @@ impl Memory {
             None => {
                 let board = at.gpu.board;
                 let room = board.memory_total - board.memory_reserved;
-                let used: u64 = if at.gpu.instances.is_empty() {
+                let used: u64 = if !at.gpu.divided {
                     at.gpu.timeline.present(at.now.elapsed).map(|(_, _, span)| span.memory).sum()
                 } else {
                     let first = |instance: &&Instance| instance.compute == 0;
@@ -84,7 +84,7 @@ device_calls! {
         let (total, used) = match at.instance {
             Some(instance) => (instance.profile.bar1_mib * MIB, 0),
             // MIG maps all of the frame buffer; without it the driver keeps a few MiB.
-            None if at.gpu.instances.is_empty() => (board.bar1_total, (1 + 2 * contexts) * MIB),
+            None if !at.gpu.divided => (board.bar1_total, (1 + 2 * contexts) * MIB),
             None => (board.bar1_total, board.memory_total - board.memory_reserved),
         };
         memory.put(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })

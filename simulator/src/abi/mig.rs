@@ -14,7 +14,7 @@ gpu_calls! {
         if at.gpu.board.mig_slices == 0 {
             return Err(NOT_SUPPORTED);
         }
-        let on = c_uint::from(!at.gpu.instances.is_empty());
+        let on = c_uint::from(at.gpu.divided);
         pending.pointer()?;
         current.put(on)?;
         pending.put(on)
@@ -22,11 +22,11 @@ gpu_calls! {
 
     fn nvmlDeviceGetMaxMigDeviceCount(at, count: Out<c_uint>) {
         // "Zero if MIG is not supported or enabled", says the header.
-        count.put(if at.gpu.instances.is_empty() { 0 } else { at.gpu.board.mig_slices })
+        count.put(if at.gpu.divided { at.gpu.board.mig_slices } else { 0 })
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(at, index: c_uint, device: Out<nvmlDevice_t>) {
-        if at.gpu.instances.is_empty() {
+        if !at.gpu.divided {
             return Err(NOT_SUPPORTED);
         }
         if index >= at.gpu.board.mig_slices {

@@ -67,7 +67,7 @@ impl Device<'_> {
 
     /// Refuses what a GPU does not answer while it is cut into MIG instances.
     pub(crate) fn undivided(&self) -> Answer {
-        if self.gpu.instances.is_empty() { Ok(()) } else { Err(NOT_SUPPORTED) }
+        if self.gpu.divided { Err(NOT_SUPPORTED) } else { Ok(()) }
     }
 }
 

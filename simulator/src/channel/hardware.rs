@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::Placement;
+use super::layout::Layout;
 
 /// Everything the file can say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,8 +16,8 @@ pub(crate) struct Hardware {
     pub(crate) driver: Driver,
     /// By the scenario's number of the GPU.
     pub(crate) gpus: BTreeMap<u32, Fate>,
-    /// The MIG layout in place of the scenario's; empty: MIG is off.
-    pub(crate) mig: BTreeMap<u32, Vec<Placement>>,
+    /// The MIG layout in place of the scenario's.
+    pub(crate) mig: BTreeMap<u32, Layout>,
     pub(crate) xids: Vec<Storm>,
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod faults;
 pub(crate) mod hardware;
 pub(crate) mod incidents;
 pub(crate) mod kmsg;
+pub(crate) mod layout;
 pub(crate) mod pipes;
 pub(crate) mod report;
 pub(crate) mod scenario;

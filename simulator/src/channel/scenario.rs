@@ -3,7 +3,7 @@
 //! In: JSON text. Out: a checked `Scenario`, or what is wrong and where. Unknown keys are ignored: the host
 //! side of the demo keeps its own in the same file.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::persona::Persona;
 
@@ -11,6 +11,7 @@ use crate::persona::Persona;
 const MOST: u32 = 1_022;
 
 use super::incidents::Incidents;
+use super::layout::Layout;
 use super::pipes::Pipes;
 use super::sharing::{Listing, UseOf};
 
@@ -61,22 +62,12 @@ pub(crate) struct Gpus {
     #[serde(default = "one")]
     pub(crate) count: u32,
     #[serde(default)]
-    pub(crate) mig: Vec<Placement>,
+    pub(crate) mig: Layout,
     #[serde(flatten)]
     pub(crate) use_of: UseOf,
     /// The name of a way in which real boards mislead.
     #[serde(default)]
     pub(crate) surprise: Option<String>,
-}
-
-/// A MIG instance and its first memory slot.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Placement {
-    pub(crate) profile: String,
-    pub(crate) start: u32,
-    /// Its compute instances, such as `1c.3g.40gb`; none is one that has all of it.
-    #[serde(default)]
-    pub(crate) compute: Vec<String>,
 }
 
 /// A process on one GPU; a process on several has several entries.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::complaints;
 use super::hardware::{Hardware, Storm};
-use super::scenario::Placement;
+use super::layout::Layout;
 use crate::condition::Carried;
 use crate::schedule::Since;
 
@@ -47,7 +47,7 @@ pub(crate) struct Slot {
     /// Grows with every new MIG layout.
     pub(crate) cut: u32,
     /// None: the scenario's layout.
-    pub(crate) placements: Option<Vec<Placement>>,
+    pub(crate) layout: Option<Layout>,
     pub(crate) since: Since,
     /// Elapsed nanoseconds at which the board came; 0: it was there.
     #[serde(default)]

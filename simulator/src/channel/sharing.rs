@@ -64,7 +64,7 @@ impl Scenario {
     pub(super) fn share_gpus(&mut self) -> Result<(), String> {
         let mut uses: Vec<UseOf> = Vec::new();
         for (entry, group) in self.gpus.iter().enumerate() {
-            if group.use_of.mps && !group.mig.is_empty() {
+            if group.use_of.mps && group.mig.is_on() {
                 return Err(format!("gpus[{entry}]: mps with mig is not simulated"));
             }
             uses.extend(std::iter::repeat_n(group.use_of, group.count as usize));

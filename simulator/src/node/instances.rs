@@ -5,7 +5,7 @@
 
 use super::identity::Marks;
 use crate::board::Board;
-use crate::channel::scenario::Placement;
+use crate::channel::layout::{Layout, Placement};
 use crate::mig::MigProfile;
 
 /// A MIG device: one compute instance of a GPU instance.
@@ -43,14 +43,14 @@ impl Instance {
 /// MIG devices by GPU instance id, as the driver numbers them.
 pub(super) fn instances(
     board: &'static Board,
-    placements: &[Placement],
+    layout: &Layout,
     marks: &Marks,
 ) -> Result<Vec<Instance>, String> {
-    if board.mig.is_empty() && !placements.is_empty() {
+    if board.mig.is_empty() && layout.is_on() {
         return Err(format!("mig: {} has no MIG profiles here; leave it out", board.profile));
     }
     let mut instances: Vec<Instance> = Vec::new();
-    for (entry, placement) in placements.iter().enumerate() {
+    for (entry, placement) in layout.instances.iter().enumerate() {
         let Placement { profile: name, start, .. } = placement;
         let known = || board.mig.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
         let profile = board.mig.iter().find(|profile| profile.name == name);

@@ -5,6 +5,7 @@
 use super::identity::Marks;
 use super::instances::{self, Instance};
 use crate::board::Board;
+use crate::channel::layout::Layout;
 use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
 use crate::channel::sharing::{ProcessKind, UseOf};
 use crate::schedule::{self, Brake, Cycle, Face, Kind, NOWHERE, PowerModel, Script, Span, Worker};
@@ -15,7 +16,7 @@ pub(super) fn cycle(
     (index, group): (u32, &Gpus),
     board: &'static Board,
     instances: &[Instance],
-    (marks, own): (&Marks, bool),
+    (marks, layout, own): (&Marks, &Layout, bool),
 ) -> Result<Cycle, String> {
     let mut engines: Vec<u64> = vec![1_000_000];
     if !instances.is_empty() {
@@ -23,7 +24,7 @@ pub(super) fn cycle(
     }
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
-        let placed = worker(process, group.use_of, instances);
+        let placed = worker(process, group.use_of, (layout, instances));
         workers.push(if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) });
     }
     let mut brakes = Vec::new();
@@ -49,9 +50,13 @@ fn nowhere(process: &Process) -> Worker {
     }
 }
 
-fn worker(process: &Process, use_of: UseOf, instances: &[Instance]) -> Result<Worker, String> {
+fn worker(
+    process: &Process,
+    use_of: UseOf,
+    (layout, instances): (&Layout, &[Instance]),
+) -> Result<Worker, String> {
     let place = format!("process {} on gpu {}", process.pid, process.gpu);
-    let engine = match (process.instance, instances.is_empty()) {
+    let engine = match (process.instance, !layout.is_on()) {
         (None, true) => 0,
         (None, false) => return Err(format!("{place}: name its instance, the GPU is in MIG mode")),
         (Some(_), true) => return Err(format!("{place}: has an instance, but the GPU is not in MIG mode")),

@@ -6,7 +6,8 @@
 use super::{Gpu, Node};
 use crate::abi::answer::{GPU_IS_LOST, RESET_REQUIRED, Refused};
 use crate::channel::hardware::{Fate, Hardware, Standing};
-use crate::channel::scenario::{Placement, Scenario};
+use crate::channel::layout::Layout;
+use crate::channel::scenario::Scenario;
 use crate::channel::settled::{Fired, Moment, Running, Settled, Slot, What};
 use crate::condition::Carried;
 use crate::schedule::{Since, Totals, hash};
@@ -69,28 +70,29 @@ struct Change {
     before: Fate,
     after: Fate,
     /// The new layout, where it is another.
-    placements: Option<Vec<Placement>>,
+    layout: Option<Layout>,
     stopped: bool,
 }
 
 impl Change {
     fn new(scenario: &Scenario, former: &Settled, wanted: &Hardware, gpu: u32) -> Self {
         let own = layout(scenario, gpu);
-        let now = former.slots.get(gpu as usize).and_then(|slot| slot.placements.as_deref()).unwrap_or(own);
-        let next = wanted.mig.get(&gpu).map_or(own, Vec::as_slice);
+        let now = former.slots.get(gpu as usize).and_then(|slot| slot.layout.as_ref()).or(own);
+        let next = wanted.mig.get(&gpu).or(own);
         let (before, after) = (former.hardware.fate(gpu), wanted.fate(gpu));
         let stopped = !wanted.driver.loaded || refusal(after.state).is_some();
-        Self { gpu, before, after, placements: (next != now).then(|| next.to_vec()), stopped }
+        Self { gpu, before, after, layout: (next != now).then(|| next.cloned().unwrap_or_default()), stopped }
     }
 
     fn slot(&self, gpu: &Gpu, slot: &Slot, elapsed: u64, reloaded: bool) -> Slot {
         let identity = self.identity();
         let another = identity != slot.identity;
         let left = counted(self.before.state) && !counted(self.after.state);
-        if !(another || left || reloaded || self.placements.is_some() || self.stopped != slot.since.stopped) {
+        if !(another || left || reloaded || self.layout.is_some() || self.stopped != slot.since.stopped) {
             return slot.clone();
         }
-        let engines = self.placements.as_ref().map_or_else(|| gpu.engines(), |layout| layout.len().max(1));
+        let engines =
+            self.layout.as_ref().map_or_else(|| gpu.engines(), |layout| layout.instances.len().max(1));
         let laid_out = |totals: &Totals| totals.laid_out(engines, |place| gpu.timeline.share(place));
         let mut done = laid_out(&gpu.timeline.lifetime(elapsed));
         let loaded = gpu.timeline.loaded(elapsed);
@@ -112,8 +114,8 @@ impl Change {
         Slot {
             identity,
             life: slot.life + u32::from(another || left),
-            cut: slot.cut + u32::from(self.placements.is_some()),
-            placements: self.placements.clone().or_else(|| slot.placements.clone()),
+            cut: slot.cut + u32::from(self.layout.is_some()),
+            layout: self.layout.clone().or_else(|| slot.layout.clone()),
             since: Since { at: elapsed, done: Some(done), forgotten, counting, stopped: self.stopped },
             came: if another { elapsed } else { slot.came },
             links: if another { Carried::default() } else { carried(gpu, elapsed, reloaded) },
@@ -133,7 +135,7 @@ impl Change {
             next.moments.push(Moment { number: next.next, at: elapsed, gpu: self.gpu, what });
             next.next += 1;
         };
-        if self.placements.is_some() {
+        if self.layout.is_some() {
             moment(What::MigChange);
         }
         if self.before.state == self.after.state || self.after.quiet {
@@ -161,15 +163,15 @@ fn carried(gpu: &Gpu, elapsed: u64, reloaded: bool) -> Carried {
 }
 
 /// The scenario's own layout of a GPU.
-fn layout(scenario: &Scenario, gpu: u32) -> &[Placement] {
+fn layout(scenario: &Scenario, gpu: u32) -> Option<&Layout> {
     let mut first = 0;
     for group in &scenario.gpus {
         if (first..first + group.count).contains(&gpu) {
-            return &group.mig;
+            return Some(&group.mig);
         }
         first += group.count;
     }
-    &[]
+    None
 }
 
 /// Storms that have left the file end now; new ones begin when they say, or now.

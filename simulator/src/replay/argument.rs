@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventSet_t, nvmlGpmSample_t};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventSet_t, nvmlGpmSample_t, nvmlGpuInstance_t};
 
 use super::tape::Value;
 use crate::abi::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused};
@@ -116,7 +116,7 @@ macro_rules! handle {
     )* };
 }
 
-handle!(nvmlDevice_t);
+handle!(nvmlDevice_t, nvmlGpuInstance_t);
 
 macro_rules! shelved {
     ($($kind:ty),*) => { $(

@@ -166,13 +166,14 @@ impl<'a, S: Sink> Walk<'a, S> {
     fn mig_info(&mut self) {
         for gpu in &self.snapshot.roster.gpus {
             for instance in &gpu.instances {
-                let labels: [&str; 6] = [
+                let labels: [&str; 7] = [
                     &gpu.index,
                     &gpu.id.uuid,
                     &instance.gpu_instance,
                     &instance.compute_instance,
                     &instance.identity.uuid,
                     &instance.identity.profile,
+                    &instance.identity.placement,
                 ];
                 self.visit(&labels, Some(1));
             }

@@ -22,6 +22,8 @@ pub(super) struct Present {
     pub(super) deserted: bool,
     pub(super) lists: Nanoseconds,
     pub(super) fast: Nanoseconds,
+    /// Whether the driver no longer knew an instance.
+    pub(super) missed: bool,
 }
 
 impl Lane {
@@ -42,10 +44,15 @@ impl Lane {
         // Samples and a list come after memory: a tick without room for all three goes by the list alone.
         let has_room = tier || self.room(plan) > plan.devices().count() + 1;
         let told = occasion.read.then(|| self.in_use(plan));
+        let (were_there, mut missed) = (plan.identity.mig && self.in_use(plan).is_ok(), false);
         let door = &mut self.door;
         let asked = self.lists.weigh(&occasion, begun, |memory| match told {
             Some(told) => memory.take(told),
-            None if has_room => memory.read(door, plan.devices()),
+            None if has_room => {
+                door.take_missed();
+                memory.read(door, plan.devices());
+                missed = were_there && door.take_missed();
+            }
             None => {}
         });
         let rests = !asked && occasion.gives_samples;
@@ -70,7 +77,7 @@ impl Lane {
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
         let fast = Nanoseconds(since(&self.door, all).0.saturating_sub(lists.0));
-        Present { samples, deserted, lists, fast }
+        Present { samples, deserted, lists, fast, missed }
     }
 
     /// Memory in use, of the GPU or of each instance, as the medium tier has just read it.

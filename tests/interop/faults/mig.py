@@ -81,6 +81,42 @@ def mig_walk(suite, table):
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
     counters.row(table)
     balanced(table, node)
+    node.end()
+    cut_by_default(suite, table, scenario)
+
+
+def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
+    """The event alone tells it: by default a layout is looked at every 5 s only."""
+    node = Node(suite, "F6-default", scenario=scenario)
+    node.wait_up(2)
+    shown = lambda found: sorted(labels["profile"] for labels, _ in of(found, "gpu_mig_info", gpu="1"))
+    layouts = [[{"profile": "3g.40gb", "start": start}, {"profile": "1g.10gb", "start": 4 - start}] for start in (0, 4)]
+    layouts.append([{"profile": "7g.80gb", "start": 0}])
+    slowest, wrong, known = 0.0, Counter(), set()
+    for step in range(steps):
+        placed = layouts[step % len(layouts)]
+        before = {labels["mig_uuid"] for labels, _ in of(node.metrics(), "gpu_mig_info", gpu="1")}
+        known |= before
+        # Anywhere between two ticks, so that the medium tier is due at some of them only.
+        time.sleep(0.3 + 0.37 * (step % 7))
+        node.condition({"mig": {"1": placed}})
+        began, took = time.monotonic(), float("inf")
+        while (passed := time.monotonic() - began) < 10:
+            found = node.metrics()
+            wrong.update(doubled(found))
+            uuids = {labels["mig_uuid"] for labels, _ in of(found, "gpu_mig_info", gpu="1")}
+            if shown(found) == sorted(placement["profile"] for placement in placed) and not uuids & known:
+                took = passed
+                break
+            time.sleep(0.03)
+        slowest = max(slowest, took)
+    wrong += Counter()
+    # A tick of one second, and the pulse a fifth of it later.
+    table.row(f"{steps} layouts with the default configuration: the new one is on the page, pulse and page included",
+              "<= 1.5 s", f"{slowest:.2f} s", slowest <= 1.5, told=True)
+    table.row("the same: instances that add up to more than their GPU, or are two layouts at once", "never",
+              ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
+    node.end()
 
 
 def walk_in_virtual_time(table, steps=400 if SMOKE else 10_000):

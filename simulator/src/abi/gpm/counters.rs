@@ -52,7 +52,7 @@ fn cycled(work: &Work, metric: c_uint) -> Option<u64> {
 
 fn link(between: &Between<'_>, link: u32) -> Result<Traffic, Refused> {
     let gpu = between.gpu;
-    if !gpu.instances.is_empty() {
+    if gpu.divided {
         return Err(NOT_SUPPORTED);
     }
     let carried = gpu.condition.links.counted(&gpu.timeline, between.elapsed);

@@ -178,7 +178,7 @@ impl<'a> Between<'a> {
     /// One link, or all of them; in MIG mode there are none.
     fn link(&self, link: Option<u32>, direction: impl Fn(Traffic) -> u64) -> Result<f64, Refused> {
         let links = self.gpu.board.nvlinks;
-        if links == 0 || !self.gpu.instances.is_empty() || link.is_some_and(|link| link >= links) {
+        if links == 0 || self.gpu.divided || link.is_some_and(|link| link >= links) {
             return Err(NOT_SUPPORTED);
         }
         let mut bytes = 0;
