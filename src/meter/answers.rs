@@ -177,7 +177,7 @@ mod tests {
             identity: InstanceIdentity {
                 id: InstanceId { gpu_instance, compute_instance },
                 uuid: "MIG-1".into(),
-                placement: Default::default(),
+                placement: "4:4".into(),
                 profile: "3g.40gb".into(),
                 memory: Bytes(1),
             },
