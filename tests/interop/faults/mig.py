@@ -113,7 +113,7 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
     wrong += Counter()
     # A tick of one second, and the pulse a fifth of it later.
     table.row(f"{steps} layouts with the default configuration: the new one is on the page, pulse and page included",
-              "<= 1.5 s", f"{slowest:.2f} s", slowest <= 1.5, told=True)
+              "<= 1.5 s", f"{slowest:.2f} s", slowest <= 1.5, speed=True)
     table.row("the same: instances that add up to more than their GPU, or are two layouts at once", "never",
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
     node.end()
