@@ -4,9 +4,11 @@
 //! In goes a frame, its instances included. It does not know what the configuration leaves out.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::LazyLock;
 
 use crate::catalogue::{
-    Family, IdentityValue, InstancePoint, InstanceValue, Level, ProcessPoint, ProcessValue, Rows,
+    Family, IdentityValue, InstancePoint, InstanceValue, Level, PointId, ProcessPoint, ProcessValue, Rows,
     device_points, families,
 };
 use crate::model::{Absence, Frame, InstanceFrame};
@@ -16,8 +18,8 @@ type Answer = Result<(), Absence>;
 
 /// Every family in the order of the page, with how the GPU answers it.
 pub fn answers(frame: &Frame) -> impl Iterator<Item = (&'static Family, Result<(), Absence>)> {
-    let told = Told::by(frame);
-    families().map(move |family| (family, told.of_board(family)))
+    let told = Told { frame };
+    FAMILIES.iter().map(move |(family, points)| (*family, told.of_board(family, points)))
 }
 
 /// Families up to that level of which the GPU can answer nothing, ever, and why.
@@ -27,28 +29,37 @@ pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> 
     absent.filter(|(_, absence)| absence.is_permanent()).collect()
 }
 
+/// The points of each family that has some.
+static POINTS: LazyLock<BTreeMap<&'static str, Range<PointId>>> = LazyLock::new(|| {
+    let mut points = BTreeMap::new();
+    for (point, (family, _)) in device_points().enumerate() {
+        points.entry(family.name).or_insert(point..point).end = point + 1;
+    }
+    points
+});
+
+/// Every family with the points that answer for it: its own, or those that its values are integrals of.
+static FAMILIES: LazyLock<Vec<(&'static Family, Vec<Range<PointId>>)>> = LazyLock::new(|| {
+    let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
+    let points = |family: &Family| match &family.rows {
+        Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => vec![of(family.name)],
+        Rows::Integral(integrals) => integrals.iter().map(|integral| of(integral.of)).collect(),
+        _ => Vec::new(),
+    };
+    families().map(|family| (family, points(family))).collect()
+});
+
 /// What a frame tells.
 struct Told<'a> {
     frame: &'a Frame,
-    /// How the families with device points were answered.
-    read: BTreeMap<&'static str, Answer>,
 }
 
-impl<'a> Told<'a> {
-    fn by(frame: &'a Frame) -> Self {
-        let mut read: BTreeMap<&'static str, Answer> = BTreeMap::new();
-        for ((family, _), reading) in device_points().zip(&*frame.readings) {
-            let answer = reading.map(|_| ());
-            read.entry(family.name).and_modify(|former| *former = either(*former, answer)).or_insert(answer);
-        }
-        Self { frame, read }
-    }
-
+impl Told<'_> {
     /// A driver that lacks a function says nothing of the board: one that came before the first board with it would
     /// not tell with any driver.
-    fn of_board(&self, family: &Family) -> Answer {
+    fn of_board(&self, family: &Family, points: &[Range<PointId>]) -> Answer {
         let comes_later = |first| self.capability().is_some_and(|own| own < first);
-        match self.of(family) {
+        match self.of(family, points) {
             Err(Absence::NoSymbol) if family.first_capability().is_some_and(comes_later) => {
                 Err(Absence::NotSupported)
             }
@@ -62,11 +73,12 @@ impl<'a> Told<'a> {
         Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
-    fn of(&self, family: &Family) -> Answer {
+    fn of(&self, family: &Family, points: &[Range<PointId>]) -> Answer {
         let identity = &self.frame.identity;
         match &family.rows {
-            Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => self.reading(family.name),
-            Rows::Integral(integrals) => best(integrals.iter().map(|integral| self.reading(integral.of))),
+            Rows::Device(_) | Rows::State(_) | Rows::Flow(_) | Rows::Integral(_) => {
+                best(points.iter().map(|points| self.read(points)))
+            }
             Rows::Identity(IdentityValue::PlatformInfo) => {
                 identity.platform.as_ref().map(|_| ()).ok_or(Absence::NotSupported)
             }
@@ -94,7 +106,12 @@ impl<'a> Told<'a> {
     }
 
     fn reading(&self, family: &str) -> Answer {
-        self.read.get(family).copied().unwrap_or(Ok(()))
+        POINTS.get(family).map_or(Ok(()), |points| self.read(points))
+    }
+
+    fn read(&self, points: &Range<PointId>) -> Answer {
+        let readings = self.frame.readings.get(points.clone()).unwrap_or_default();
+        best(readings.iter().map(|reading| reading.map(|_| ())))
     }
 
     /// Activity by any of its meters; none tells that of a GPU that is cut into instances.
