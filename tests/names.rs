@@ -218,6 +218,8 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("gpu_video_engine_active_seconds_total", "engine"),
     ("gpu_pipe_active_ratio", "pipe"),
     ("gpu_pipe_active_seconds_total", "pipe"),
+    ("gpu_mig_pipe_active_ratio", "pipe"),
+    ("gpu_mig_pipe_active_seconds_total", "pipe"),
     ("gpu_power_limit_watts", "limit"),
     ("gpu_module_power_limit_watts", "limit"),
     ("gpu_temperature_limit_celsius", "limit"),

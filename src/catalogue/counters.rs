@@ -71,6 +71,14 @@ impl InstanceValue {
         match self {
             Self::SmActive => Some(Counter::SmActive),
             Self::TensorActive => Some(Counter::Tensor),
+            Self::Integer => Some(Counter::Integer),
+            Self::Fp16 => Some(Counter::Fp16),
+            Self::Fp32 => Some(Counter::Fp32),
+            Self::Fp64 => Some(Counter::Fp64),
+            Self::TensorDfma => Some(Counter::TensorDfma),
+            Self::TensorDmma => Some(Counter::TensorDmma),
+            Self::TensorHmma => Some(Counter::TensorHmma),
+            Self::TensorImma => Some(Counter::TensorImma),
             _ => None,
         }
     }
@@ -80,7 +88,7 @@ impl InstanceValue {
 fn of(family: &Family) -> Vec<Counter> {
     match &family.rows {
         Rows::Integral(integrals) => integrals.iter().filter_map(|integral| integral.counter).collect(),
-        Rows::InstanceIntegral(value) => value.counter().into_iter().collect(),
+        Rows::InstanceIntegral(points) => points.iter().filter_map(|point| point.value.counter()).collect(),
         Rows::Flow(points) => points.iter().flat_map(|point| point.sources).filter_map(counted).collect(),
         _ => Vec::new(),
     }
@@ -133,6 +141,8 @@ mod tests {
         assert_eq!(counters(Level::Lean, false), []);
         assert_eq!(counters(Level::Standard, false), [Elapsed, SmActive, Tensor, PcieTransmit, PcieReceive]);
         assert_eq!(counters(Level::Full, false), Counter::ALL);
-        assert_eq!(counters(Level::Full, true), [Elapsed, SmActive, Tensor]);
+        assert_eq!(counters(Level::Standard, true), [Elapsed, SmActive, Tensor]);
+        let of_time: Vec<Counter> = Counter::ALL.into_iter().filter(|counter| counter.is_of_time()).collect();
+        assert_eq!(counters(Level::Full, true), of_time);
     }
 }

@@ -75,7 +75,7 @@ impl Family {
                 integrals.iter().all(|integral| super::family(integral.of).is_some_and(Self::needs_gpm))
             }
             Rows::Instance(points) => points.iter().all(|point| point.value.is_ratio()),
-            Rows::InstanceIntegral(value) => value.is_ratio(),
+            Rows::InstanceIntegral(_) => true,
             rows => {
                 let mut sources = rows.points().iter().flat_map(|point| point.sources).peekable();
                 sources.peek().is_some() && sources.all(is_gpm)
@@ -168,8 +168,8 @@ pub enum Rows {
     Xid(XidValue),
     /// Read from each MIG instance.
     Instance(&'static [InstancePoint]),
-    /// Integrated by the agent, per tick, from a ratio of a MIG instance.
-    InstanceIntegral(InstanceValue),
+    /// Integrated by the agent, per tick, from ratios of a MIG instance, or taken from counters of the same time.
+    InstanceIntegral(&'static [InstancePoint]),
     /// One value per process and GPU.
     Process(&'static [ProcessPoint]),
     /// One value per tenant and GPU, from closed and committed windows.
@@ -399,12 +399,20 @@ pub enum InstanceValue {
     SmOccupancy,
     TensorActive,
     DramActive,
+    Integer,
+    Fp16,
+    Fp32,
+    Fp64,
+    TensorDfma,
+    TensorDmma,
+    TensorHmma,
+    TensorImma,
     SramUncorrected,
 }
 
 impl InstanceValue {
     /// All values, in their order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 17] = [
         Self::MemoryTotal,
         Self::MemoryUsed,
         Self::MemoryFree,
@@ -413,15 +421,20 @@ impl InstanceValue {
         Self::SmOccupancy,
         Self::TensorActive,
         Self::DramActive,
+        Self::Integer,
+        Self::Fp16,
+        Self::Fp32,
+        Self::Fp64,
+        Self::TensorDfma,
+        Self::TensorDmma,
+        Self::TensorHmma,
+        Self::TensorImma,
         Self::SramUncorrected,
     ];
 
     /// Whether it is a share of time, which can be integrated.
     pub const fn is_ratio(self) -> bool {
-        matches!(
-            self,
-            Self::GrEngineActive | Self::SmActive | Self::SmOccupancy | Self::TensorActive | Self::DramActive
-        )
+        !matches!(self, Self::MemoryTotal | Self::MemoryUsed | Self::MemoryFree | Self::SramUncorrected)
     }
 }
 

@@ -1,12 +1,14 @@
 //! MIG instances: their own families, so that no sum doubles.
 //!
-//! The driver tells memory and activity per GPU instance, so its compute instances have no series of their own.
+//! The driver tells memory and activity per GPU instance, so its compute instances have no series of their own. What
+//! goes over PCIe and NVLink it tells of the whole GPU alone.
 
 use super::{Family, InstancePoint, InstanceValue, Kind, Level, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
 const INSTANCE: &[&str] = &["gpu", "uuid", "gpu_instance"];
+const PIPE: &[&str] = &["gpu", "uuid", "gpu_instance", "pipe"];
 
 pub(super) const ROWS: &[Family] = &[
     bytes(
@@ -37,7 +39,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_mig_gr_engine_active_seconds_total",
         Level::Standard,
         "Time in which the GPU instance's graphics or compute engine was active (GPM), integrated since the agent's start.",
-        InstanceValue::GrEngineActive,
+        &[of(InstanceValue::GrEngineActive)],
     ),
     ratio(
         "gpu_mig_sm_active_ratio",
@@ -49,7 +51,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_mig_sm_active_seconds_total",
         Level::Standard,
         "Time in which the GPU instance's multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
-        InstanceValue::SmActive,
+        &[of(InstanceValue::SmActive)],
     ),
     ratio(
         "gpu_mig_sm_occupancy_ratio",
@@ -61,7 +63,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_mig_sm_occupancy_seconds_total",
         Level::Full,
         "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a second at half occupancy counts half a second; its rate is the mean occupancy.",
-        InstanceValue::SmOccupancy,
+        &[of(InstanceValue::SmOccupancy)],
     ),
     ratio(
         "gpu_mig_tensor_active_ratio",
@@ -73,7 +75,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_mig_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe of the GPU instance was active (GPM), integrated since the agent's start.",
-        InstanceValue::TensorActive,
+        &[of(InstanceValue::TensorActive)],
     ),
     ratio(
         "gpu_mig_dram_active_ratio",
@@ -85,8 +87,26 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_mig_dram_active_seconds_total",
         Level::Standard,
         "Time in which the GPU instance's memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
-        InstanceValue::DramActive,
+        &[of(InstanceValue::DramActive)],
     ),
+    Family {
+        labels: PIPE,
+        ..ratio(
+            "gpu_mig_pipe_active_ratio",
+            Level::Full,
+            "Share of time in which the pipe of the GPU instance was active (GPM); tensor pipes by instruction: dfma and dmma double precision, hmma half, imma integer.",
+            PIPES,
+        )
+    },
+    Family {
+        labels: PIPE,
+        ..seconds(
+            "gpu_mig_pipe_active_seconds_total",
+            Level::Full,
+            "Time in which the pipe of the GPU instance was active (GPM), integrated since the agent's start.",
+            PIPES,
+        )
+    },
     Family {
         name: "gpu_mig_ecc_errors_total",
         kind: Kind::Counter,
@@ -101,6 +121,21 @@ pub(super) const ROWS: &[Family] = &[
         }]),
     },
 ];
+
+const PIPES: &[InstancePoint] = &[
+    pipe(&[("pipe", "integer")], InstanceValue::Integer),
+    pipe(&[("pipe", "fp16")], InstanceValue::Fp16),
+    pipe(&[("pipe", "fp32")], InstanceValue::Fp32),
+    pipe(&[("pipe", "fp64")], InstanceValue::Fp64),
+    pipe(&[("pipe", "tensor_dfma")], InstanceValue::TensorDfma),
+    pipe(&[("pipe", "tensor_dmma")], InstanceValue::TensorDmma),
+    pipe(&[("pipe", "tensor_hmma")], InstanceValue::TensorHmma),
+    pipe(&[("pipe", "tensor_imma")], InstanceValue::TensorImma),
+];
+
+const fn pipe(labels: &'static [(&'static str, &'static str)], value: InstanceValue) -> InstancePoint {
+    InstancePoint { labels, value }
+}
 
 const fn of(value: InstanceValue) -> InstancePoint {
     InstancePoint { labels: &[], value }
@@ -124,8 +159,13 @@ const fn ratio(
     instance(name, (level, Tier::Fast), (Kind::Gauge, Unit::Ratio), help, Rows::Instance(points))
 }
 
-const fn seconds(name: &'static str, level: Level, help: &'static str, of: InstanceValue) -> Family {
-    let rows = Rows::InstanceIntegral(of);
+const fn seconds(
+    name: &'static str,
+    level: Level,
+    help: &'static str,
+    points: &'static [InstancePoint],
+) -> Family {
+    let rows = Rows::InstanceIntegral(points);
     instance(name, (level, Tier::Fast), (Kind::Counter, Unit::Seconds), help, rows)
 }
 

@@ -191,7 +191,9 @@ pub(super) const SETS: &[Set] = &[
 pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
     let own: &mut dyn Iterator<Item = &'static [Pair]> = match &family.rows {
         Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
-        Rows::Instance(points) => &mut points.iter().map(|point| point.labels),
+        Rows::Instance(points) | Rows::InstanceIntegral(points) => {
+            &mut points.iter().map(|point| point.labels)
+        }
         Rows::Account(points) => &mut points.iter().map(|point| point.labels),
         Rows::Process(points) => &mut points.iter().map(|point| point.labels),
         rows => &mut rows.points().iter().map(|point| point.labels),
@@ -280,7 +282,13 @@ mod tests {
             values("gpu_recovery_action", "action"),
             ["none", "reset_gpu", "reboot_node", "drain_p2p", "drain_and_reset_gpu"]
         );
-        assert_eq!(values("gpu_pipe_active_seconds_total", "pipe"), values("gpu_pipe_active_ratio", "pipe"));
+        for family in [
+            "gpu_pipe_active_seconds_total",
+            "gpu_mig_pipe_active_ratio",
+            "gpu_mig_pipe_active_seconds_total",
+        ] {
+            assert_eq!(values(family, "pipe"), values("gpu_pipe_active_ratio", "pipe"), "{family}");
+        }
         assert_eq!(values("gpu_info", "mig"), ["true", "false"]);
         assert_eq!(values("gpu_xid_info", "xid"), Vec::<&str>::new());
     }

@@ -54,8 +54,13 @@ const fn check_row(family: &Family) {
                 index += 1;
             }
         }
-        Rows::InstanceIntegral(value) => {
-            assert!(counter && value.is_ratio(), "what is integrated over time is a ratio");
+        Rows::InstanceIntegral(points) => {
+            let mut index = 0;
+            while index < points.len() {
+                assert!(counter && points[index].value.is_ratio(), "what is integrated over time is a ratio");
+                labels::check_pairs(points[index].labels, family.labels, 3);
+                index += 1;
+            }
         }
         _ => {}
     }

@@ -88,10 +88,9 @@ impl Told<'_> {
                 None => Err(self.reading("gpu_fabric_state").err().unwrap_or(Absence::NotYet)),
             },
             Rows::Identity(IdentityValue::Busy) => self.busy(),
-            Rows::Instance(points) => {
+            Rows::Instance(points) | Rows::InstanceIntegral(points) => {
                 best(points.iter().map(|InstancePoint { value, .. }| self.instance(*value)))
             }
-            Rows::InstanceIntegral(value) => self.instance(*value),
             Rows::Process([ProcessPoint { value: ProcessValue::Memory, .. }, ..]) => {
                 self.frame.processes.as_ref().map(|_| ()).map_err(|absence| *absence)
             }

@@ -197,10 +197,10 @@ fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]
         // A family is read or it is unsupported: one for each that has no reading. Others have a series where they
         // are answered, and it is counted as theirs.
         Rows::Identity(IdentityValue::Unsupported) => OwnSeries { fixed: unsupported, ..none },
-        Rows::Identity(IdentityValue::MigInfo) | Rows::InstanceIntegral(_) => {
-            OwnSeries { instance: 1, ..none }
+        Rows::Identity(IdentityValue::MigInfo) => OwnSeries { instance: 1, ..none },
+        Rows::Instance(points) | Rows::InstanceIntegral(points) => {
+            OwnSeries { instance: points.len(), ..none }
         }
-        Rows::Instance(points) => OwnSeries { instance: points.len(), ..none },
         Rows::Identity(_) | Rows::Slot => OwnSeries { fixed: 1, ..none },
         Rows::Xid(XidValue::ActionErrors) => OwnSeries { action: 1, ..none },
         Rows::Xid(_) => OwnSeries { code: 1, ..none },

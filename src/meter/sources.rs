@@ -8,15 +8,16 @@ use std::sync::{Arc, LazyLock};
 use super::Gpu;
 use super::since::Since;
 use crate::catalogue::{
-    Family, IdentityValue, InstanceValue, IntegralOf, Level, PointId, Rows, device_points, families,
+    Family, IdentityValue, InstancePoint, IntegralOf, Level, PointId, Rows, device_points, families,
     integral_of,
 };
 use crate::model::{Absence, ActivitySource, Frame, Via};
 
 /// From which level on the source of a family is told, where it is: a node with many GPUs pays for each row.
 pub fn source_told_from(family: &Family) -> Level {
+    let is_counted = |points: &[InstancePoint]| points.iter().any(|point| point.value.counter().is_some());
     let is_shown = TOLD_AT_STANDARD.contains(&family.name)
-        || matches!(family.rows, Rows::InstanceIntegral(value) if value.counter().is_some());
+        || matches!(family.rows, Rows::InstanceIntegral(points) if is_counted(points));
     if is_shown { family.level.max(Level::Standard) } else { Level::Full }
 }
 
@@ -61,8 +62,8 @@ enum By {
     Points(Range<PointId>),
     /// The first of its integrals, which a counter may tell, and the points of what else does.
     Integral(usize, Range<PointId>),
-    /// A total of MIG instances.
-    Instance(InstanceValue),
+    /// Totals of MIG instances.
+    Instance(&'static [InstancePoint]),
 }
 
 /// All of them.
@@ -75,7 +76,7 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
                 let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(integral);
                 Some(By::Integral(integral, points_beside(point)))
             }
-            Rows::InstanceIntegral(value) => Some(By::Instance(*value)),
+            Rows::InstanceIntegral(points) => Some(By::Instance(points)),
             Rows::Identity(IdentityValue::Busy) => Some(By::Account),
             Rows::Device(_) if family.name == POWER || OF_THE_DRIVER.contains(&family.name) => {
                 let first = device_points().position(|(other, _)| std::ptr::eq(other, family));
@@ -125,7 +126,7 @@ impl Metered {
                     via => via.name(),
                 })
             }
-            By::Instance(value) => of_instances(gpu, frame, *value as usize),
+            By::Instance(points) => of_instances(gpu, frame, points),
         }
     }
 }
@@ -136,12 +137,13 @@ fn via(frame: &Frame, points: &Range<PointId>) -> Option<Via> {
     ways.filter(|(_, reading)| !reading.is_err_and(Absence::is_permanent)).find_map(|(via, _)| *via)
 }
 
-/// All instances of a GPU are read alike.
-fn of_instances(gpu: &Gpu, frame: &Frame, value: usize) -> Option<&'static str> {
+/// All instances of a GPU are read alike; by what the first value is read that is.
+fn of_instances(gpu: &Gpu, frame: &Frame, points: &[InstancePoint]) -> Option<&'static str> {
     let instance = frame.instances.first()?;
-    if instance.readings.get(value)?.is_err_and(Absence::is_permanent) {
-        return None;
-    }
+    let is_read = |value: &usize| {
+        instance.readings.get(*value).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
+    };
+    let value = points.iter().map(|point| point.value as usize).find(is_read)?;
     let since = gpu.instances_since.get(&instance.identity.id.gpu_instance);
     let counts = since.and_then(|since| since.get(value)).is_some_and(Since::is_in_force);
     Some(if counts { COUNTER } else { Via::Gpm.name() })

@@ -15,12 +15,20 @@ use crate::model::frame::Tier;
 use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Unit};
 
 /// GPM's ids of the ratios of an instance.
-const RATIOS: [(InstanceValue, u32); 5] = [
+const RATIOS: [(InstanceValue, u32); 13] = [
     (InstanceValue::GrEngineActive, 1),
     (InstanceValue::SmActive, 2),
     (InstanceValue::SmOccupancy, 3),
     (InstanceValue::TensorActive, 5),
     (InstanceValue::DramActive, 10),
+    (InstanceValue::Integer, 4),
+    (InstanceValue::Fp16, 13),
+    (InstanceValue::Fp32, 12),
+    (InstanceValue::Fp64, 11),
+    (InstanceValue::TensorDfma, 6),
+    (InstanceValue::TensorDmma, 8),
+    (InstanceValue::TensorHmma, 7),
+    (InstanceValue::TensorImma, 9),
 ];
 const PERCENT: i64 = 10_000_000;
 /// More memory slices than any board is divided into; the most that is known is 12.

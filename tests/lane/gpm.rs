@@ -1,7 +1,7 @@
 //! What GPM counts since the driver was loaded, over the simulated driver: which drivers are asked, what comes.
 
-use gpumeter::catalogue::{Counter, first_point, point};
-use gpumeter::model::{Absence, Frame, Reading, Rejection};
+use gpumeter::catalogue::{Counter, InstanceValue, first_point, point};
+use gpumeter::model::{Absence, Frame, InstanceFrame, Reading, Rejection};
 
 use crate::world::{World, calls};
 
@@ -49,6 +49,53 @@ fn an_instance_is_counted_by_itself() {
     let counters = |frame: usize| &*frames[frame].instances[0].counters;
     assert_eq!(active(counters(2), counters(19), Counter::SmActive), 80);
     assert_eq!(counters(19)[Counter::PcieTransmit as usize], Err(Absence::NotSupported), "of no family");
+}
+
+/// Pipe by pipe: in the family of GPUs, of an instance, its counter, percent of the time.
+const PIPES: [(&str, InstanceValue, Counter, i64); 8] = [
+    ("integer", InstanceValue::Integer, Counter::Integer, 10),
+    ("fp16", InstanceValue::Fp16, Counter::Fp16, 15),
+    ("fp32", InstanceValue::Fp32, Counter::Fp32, 20),
+    ("fp64", InstanceValue::Fp64, Counter::Fp64, 25),
+    ("tensor_dfma", InstanceValue::TensorDfma, Counter::TensorDfma, 5),
+    ("tensor_dmma", InstanceValue::TensorDmma, Counter::TensorDmma, 5),
+    ("tensor_hmma", InstanceValue::TensorHmma, Counter::TensorHmma, 27),
+    ("tensor_imma", InstanceValue::TensorImma, Counter::TensorImma, 8),
+];
+
+#[test]
+fn an_instance_tells_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() {
+    let cut = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 0}]}"#;
+    let work = r#""processes": [{"pid": 11, "gpu": 0, "instance": 0, "phases": [{"from": 0, "to": 1000,
+        "demand": 1.0, "sm": 0.8, "tensor": 0.4, "dfma": 0.05, "imma": 0.08, "integer": 0.1, "fp16": 0.15,
+        "fp32": 0.2, "fp64": 0.25}]}]"#;
+    let node =
+        format!(r#"{{"cycle_seconds": 1000, "driver_version": "590.48.01", "gpus": [{cut}], {work}}}"#);
+    let frames = World::new(&node, false).run(20);
+    assert_eq!(calls(&frames[19..])["nvmlGpmMetricsGet"], 3, "one of the GPU and of each instance");
+    let (first, last) = (&frames[2], &frames[19]);
+    let [busy, idle] = &*last.instances else { panic!("{:?}", last.instances) };
+    let pipes = last.readings.iter().skip(first_point("gpu_pipe_active_ratio"));
+    for ((pipe, value, counter, percent), whole) in PIPES.into_iter().zip(pipes) {
+        let ratio = |instance: &InstanceFrame| instance.readings[value as usize].unwrap();
+        let off = ratio(busy) - percent * 10_000_000;
+        assert!(off.abs() < 1_000_000, "{pipe}: {} of {percent} percent", ratio(busy));
+        assert_eq!(active(&first.instances[0].counters, &busy.counters, counter), percent, "{pipe}");
+        assert_eq!(ratio(idle), 0, "{pipe}");
+        assert_eq!(active(&first.instances[1].counters, &idle.counters, counter), 0, "{pipe}");
+        let whole = whole.unwrap();
+        assert!(whole > 0 && whole <= ratio(busy), "{pipe}: {whole} of the GPU");
+    }
+}
+
+#[test]
+fn what_an_older_driver_does_not_count_of_an_instance_it_still_tells() {
+    let frames = World::new(&scenario("580.105.08", CUT, r#""instance": 0, "#), false).run(5);
+    let instance = &frames[4].instances[0];
+    assert!(instance.counters.iter().all(|reading| *reading == Err(Absence::NotSupported)));
+    assert!(instance.readings[InstanceValue::TensorHmma as usize].is_ok_and(|ratio| ratio > 0));
+    // Came with the counters.
+    assert_eq!(instance.readings[InstanceValue::TensorDmma as usize], Err(Absence::NotSupported));
 }
 
 #[test]

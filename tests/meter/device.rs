@@ -101,6 +101,10 @@ fn compute_instances(gpu_instance: u32, ratio: Reading, counters: &[Reading]) ->
     [0, 1].map(|compute_instance| {
         let mut readings = [Err(Absence::NotYet); InstanceValue::ALL.len()];
         readings[InstanceValue::SmActive as usize] = ratio;
+        // Half of the time in which a multiprocessor is active; of the pipes that come before it none is told.
+        readings[InstanceValue::Integer as usize..InstanceValue::Fp64 as usize]
+            .fill(Err(Absence::NotSupported));
+        readings[InstanceValue::Fp64 as usize] = ratio.map(|ratio| ratio / 2);
         readings[InstanceValue::MemoryUsed as usize] = Ok(7 << 30);
         InstanceFrame {
             identity: InstanceIdentity {
@@ -292,6 +296,28 @@ fn a_missed_sample_loses_nothing_where_gpm_counts() {
         let family =
             if of_instance { "gpu_mig_sm_active_seconds_total" } else { "gpu_sm_active_seconds_total" };
         assert!(sources(&snapshot).contains(&vec![family, "gpm_counter"]), "{:?}", sources(&snapshot));
+    }
+}
+
+#[test]
+fn a_pipe_of_an_instance_goes_by_its_own_counter_and_one_without_by_its_rate() {
+    for counts in [true, false] {
+        let mut gpu = Multiprocessors::new(true);
+        let mut pipe = |percent: i64| {
+            let active = gpu.active + CYCLES / 100 * percent;
+            gpu.device.counters[1][Counter::Fp64 as usize] =
+                if counts { Ok(active / 2) } else { Err(Absence::NotSupported) };
+            let snapshot = gpu.frame(1, percent, true);
+            let kept = &snapshot.gpus[0].instances[&3];
+            assert!(kept[InstanceValue::Fp32 as usize].is_err(), "nobody told of it");
+            let source = if counts { "gpm_counter" } else { "gpm" };
+            let told = sources(&snapshot);
+            assert!(told.contains(&vec!["gpu_mig_pipe_active_seconds_total", source]), "{told:?}");
+            kept[InstanceValue::Fp64 as usize].unwrap() / 10_000_000
+        };
+        assert_eq!(pipe(40), 0, "since the agent's start");
+        assert_eq!(pipe(40), 20);
+        assert_eq!(pipe(60), 50);
     }
 }
 

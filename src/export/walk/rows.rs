@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::{Labels, MOST_LABELS, Sample, Sink, Value};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{
-    AccountPoint, Family, HoldingValue, IdentityValue, InstancePoint, InstanceValue, PROCESS_LABELS, Point,
-    ProcessPoint, Rows, XidValue,
+    AccountPoint, Family, HoldingValue, IdentityValue, InstancePoint, PROCESS_LABELS, Point, ProcessPoint,
+    Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
 use crate::model::{Fraction, HealthState, Reading, Unit};
@@ -35,7 +35,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             Rows::Identity(value) => self.identity(*value),
             Rows::Xid(value) => self.xid(*value),
             Rows::Instance(points) => self.instance(points),
-            Rows::InstanceIntegral(value) => self.instance_integral(*value),
+            Rows::InstanceIntegral(points) => self.instance_integral(points),
             Rows::Process(points) => self.process(points),
             Rows::Account(points) => self.account(points),
             Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
@@ -223,23 +223,30 @@ impl<'a, S: Sink> Walk<'a, S> {
                 for point in points {
                     let reading =
                         readings.and_then(|frame| number(*frame.readings.get(point.value as usize)?));
-                    let mut labels = [""; MOST_LABELS];
-                    labels[..3].copy_from_slice(&[&gpu.index, &gpu.id.uuid, &instance.gpu_instance]);
-                    let count = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
-                    self.visit(&labels[..count], reading);
+                    self.of_instance(gpu, instance, point.labels, reading);
                 }
             }
         }
     }
 
-    fn instance_integral(&mut self, value: InstanceValue) {
+    fn instance_integral(&mut self, points: &[InstancePoint]) {
         for (gpu, state) in gpus(self.snapshot) {
             for instance in gpu_instances(gpu) {
                 let kept = state.and_then(|state| state.instances.get(&instance.identity.id.gpu_instance));
-                let kept = kept.and_then(|kept| number(*kept.get(value as usize)?));
-                self.visit(&[&gpu.index, &gpu.id.uuid, &instance.gpu_instance], kept);
+                for point in points {
+                    let value = kept.and_then(|kept| number(*kept.get(point.value as usize)?));
+                    self.of_instance(gpu, instance, point.labels, value);
+                }
             }
         }
+    }
+
+    /// A series of a MIG instance with labels of its own.
+    fn of_instance(&mut self, gpu: &GpuEntry, instance: &InstanceEntry, labels: Pairs, value: Option<i128>) {
+        let mut values = [""; MOST_LABELS];
+        values[..3].copy_from_slice(&[&gpu.index, &gpu.id.uuid, &instance.gpu_instance]);
+        let count = fill(&mut values, 3, labels.iter().map(|label| label.1));
+        self.visit(&values[..count], value);
     }
 
     fn process(&mut self, points: &[ProcessPoint]) {
