@@ -37,7 +37,7 @@ pub(super) const ROWS: &[Family] = &[
         unit: Unit::None,
         help: "Always 1; where the GPU sits: the module on its baseboard and, in a rack that tells, chassis, slot, tray and host. Boards outside of such have none.",
         labels: &["gpu", "uuid", "chassis_serial", "slot", "tray", "host_id", "module_id"],
-        level: Level::Standard,
+        level: Level::Full,
         tier: Tier::Slow,
         rows: Rows::Identity(IdentityValue::PlatformInfo),
     },

@@ -38,8 +38,10 @@ static POINTS: LazyLock<BTreeMap<&'static str, Range<PointId>>> = LazyLock::new(
     points
 });
 
-/// Every family with the points that answer for it: its own, or those that its values are integrals of.
-static FAMILIES: LazyLock<Vec<(&'static Family, Vec<Range<PointId>>)>> = LazyLock::new(|| {
+/// A family with the points that answer for it: its own, or those that its values are integrals of.
+type Asked = (&'static Family, Vec<Range<PointId>>);
+
+static FAMILIES: LazyLock<Vec<Asked>> = LazyLock::new(|| {
     let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
     let points = |family: &Family| match &family.rows {
         Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => vec![of(family.name)],
