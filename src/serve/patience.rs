@@ -22,9 +22,10 @@ use super::seats::Turn;
 
 type Deadline = Option<Pin<Box<Sleep>>>;
 
-/// An honest head is there within this, also in a rush on a busy machine; whoever takes longer may have to give
-/// way to others.
-const HONEST: Duration = Duration::from_millis(250);
+/// An honest head follows its connection at once, and is there within this also in a rush on a busy machine; whoever
+/// takes longer may have to give way to others. A crowd of silent peers holds up the first scrape among them by as
+/// much for each time that it fills all seats.
+const HONEST: Duration = Duration::from_millis(50);
 
 /// What a read waits for, each with a deadline of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
