@@ -69,7 +69,7 @@ CREATE TABLE raw (
     from_ns INTEGER NOT NULL,
     to_ns   INTEGER NOT NULL,
     span    TEXT NOT NULL,            -- JSON
-    PRIMARY KEY (gpu, from_ns)
+    PRIMARY KEY (from_ns, gpu)        -- what comes in one tick lies together
 ) STRICT, WITHOUT ROWID;
 
 -- GPU time of each minute.
