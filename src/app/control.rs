@@ -95,8 +95,11 @@ const MOST: usize = 4_096;
 /// How long an asker may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often the thread looks whether the agent stops, while nobody asks.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the thread looks whether the agent stops, while nobody asks: nobody waits for its end.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How long it rests after a failed accept.
+const REST: Duration = Duration::from_secs(1);
 
 /// The socket while the agent runs, or until its start has failed.
 pub(super) struct Control {
@@ -142,7 +145,7 @@ pub(super) fn start(
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the local socket");
-                    desk.shared.stop.wait(LOOK);
+                    desk.shared.stop.wait(REST);
                 }
             }
         }

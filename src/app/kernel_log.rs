@@ -16,8 +16,9 @@ use crate::model::{GpuName, XidSource};
 /// How often a log that speaks is looked at: soon enough for a tick.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Seconds that one which is silent is waited for at once; it wakes the thread when it speaks.
-const SILENCE: u32 = 1;
+/// Seconds that one which is silent is waited for at once: it wakes the thread when it speaks, and nobody waits for
+/// the thread's end.
+const SILENCE: u32 = 60;
 
 /// How often a log that cannot be read is tried again.
 const AGAIN: Duration = Duration::from_secs(5);

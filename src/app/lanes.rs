@@ -400,7 +400,7 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         }
         tick += 1;
         let next = next_multiple(shared.clock.now().boottime.max(earliest), cadence.interval);
-        shared.wait_until(next, &in_force, end, || {});
+        shared.wait_until(next, &in_force, end, (Nanoseconds::SECOND, || {}));
     }
     if !shared.stop.is_called() {
         // What the driver keeps for the plan is given back, since the driver may outlive the session.

@@ -154,16 +154,21 @@ impl Shared {
         *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 
-    /// Waits until the clock shows `moment`, or another cadence is in force than the one waited by; false if
-    /// `end` was called first.
-    fn wait_until(&self, moment: Nanoseconds, by: &InForce, end: &Stop, mut beat: impl FnMut()) -> bool {
-        const LOOK: Nanoseconds = Nanoseconds::SECOND;
+    /// Waits until the clock shows `moment`, or another cadence is in force than the one waited by, and beats at
+    /// least as often as `every`; false if `end` was called first.
+    fn wait_until(
+        &self,
+        moment: Nanoseconds,
+        by: &InForce,
+        end: &Stop,
+        (every, mut beat): (Nanoseconds, impl FnMut()),
+    ) -> bool {
         loop {
             let now = self.clock.now().boottime;
-            if !self.clock.wait_until(moment.min(now + LOOK), end, &mut beat) {
+            if !self.clock.wait_until(moment.min(now + every), end, &mut beat) {
                 return false;
             }
-            if moment <= now + LOOK || self.in_force().cadence != by.cadence {
+            if moment <= now + every || self.in_force().cadence != by.cadence {
                 return true;
             }
         }

@@ -26,6 +26,8 @@ pub(super) struct Outlets {
     push: Option<Push>,
     io: io::Shared,
     watchdog: Watchdog,
+    /// What the agent costs; absent where `/proc` does not say it.
+    usage: Option<own::Usage>,
 }
 
 /// The push: every so many pulses.
@@ -49,6 +51,7 @@ impl Outlets {
             }),
             io: io.shared.clone(),
             watchdog: Watchdog::asked_for(),
+            usage: own::Usage::open().ok(),
         }
     }
 
@@ -106,7 +109,8 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         // Lanes read at the multiples of the interval; a fifth later what is in time has come.
         let interval = in_force.cadence.interval;
         let deadline = next_multiple(shared.clock.now().boottime, interval) + Nanoseconds(interval.0 / 5);
-        if !shared.wait_until(deadline, &in_force, &shared.stop, || outlets.beat()) {
+        let every = outlets.watchdog.every();
+        if !shared.wait_until(deadline, &in_force, &shared.stop, (every, || outlets.beat())) {
             return;
         }
     }
@@ -216,7 +220,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
             services.add(family, vec![("destination", Arc::clone(&push.to.name))], whole(count));
         }
     }
-    if let Ok(own) = own::usage() {
+    if let Some(Ok(own)) = outlets.usage.as_ref().map(own::Usage::read) {
         services.add("process_cpu_seconds_total", Vec::new(), whole(own.cpu.0));
         services.add("process_resident_memory_bytes", Vec::new(), whole(own.resident.0));
         services.add("process_virtual_memory_bytes", Vec::new(), whole(own.addressed.0));

@@ -65,12 +65,19 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// As often as systemd asks for.
     pub(super) fn asked_for() -> Self {
-        Self::every(sd_notify::watchdog_enabled())
+        Self::within(sd_notify::watchdog_enabled())
     }
 
-    fn every(limit: Option<Duration>) -> Self {
+    fn within(limit: Option<Duration>) -> Self {
         let half = |limit: Duration| Nanoseconds(u64::try_from(limit.as_nanos() / 2).unwrap_or(u64::MAX));
         Self { every: limit.map(half), last: None }
+    }
+
+    /// How often the pulse has to beat while it waits: each second, or more often where a watchdog is so short. A beat
+    /// that is a little too early for a word must not be the last one before the next is late.
+    pub(super) fn every(&self) -> Nanoseconds {
+        let asked = self.every.map_or(Nanoseconds::SECOND, |every| Nanoseconds(every.0 / 2));
+        asked.clamp(Nanoseconds(1_000_000), Nanoseconds::SECOND)
     }
 
     /// The pulse is alive; `now` is the system's boot clock.
@@ -114,10 +121,18 @@ mod tests {
 
     #[test]
     fn the_watchdog_hears_of_the_pulse_twice_in_its_interval_and_only_if_it_beats() {
-        let mut watchdog = Watchdog::every(Some(Duration::from_secs(10)));
+        let mut watchdog = Watchdog::within(Some(Duration::from_secs(10)));
         let heard: Vec<u64> =
             (0..13).filter(|second| watchdog.is_due(Nanoseconds::from_seconds(*second))).collect();
         assert_eq!(heard, [0, 5, 10]);
-        assert!(!Watchdog::every(None).is_due(Nanoseconds(u64::MAX)));
+        assert!(!Watchdog::within(None).is_due(Nanoseconds(u64::MAX)));
+    }
+
+    #[test]
+    fn the_pulse_beats_each_second_or_as_often_as_a_short_watchdog_asks() {
+        let every = |limit| Watchdog::within(limit).every().0;
+        let limits = [None, Some(30_000), Some(1_000), Some(0)];
+        let waits = limits.map(|limit| every(limit.map(Duration::from_millis)));
+        assert_eq!(waits, [1_000_000_000, 1_000_000_000, 250_000_000, 1_000_000]);
     }
 }

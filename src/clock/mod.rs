@@ -56,13 +56,12 @@ impl Clock {
 
     fn nap(&self, left: Nanoseconds) -> Duration {
         // A page may be set to another time or speed meanwhile; the system's boot clock runs ahead of the wait
-        // while the machine is suspended, and is looked at again soon after.
+        // while the machine is suspended. Either is looked at again soon after.
         const LONGEST: Duration = Duration::from_secs(1);
-        const LONGEST_OF_PAGE: Duration = Duration::from_millis(250);
         match self {
             Self::System => left.duration().min(LONGEST),
             Self::Page(page) => {
-                page.real_time(left).map_or(PAGE_LOOK, |real| real.clamp(PAGE_LOOK / 50, LONGEST_OF_PAGE))
+                page.real_time(left).map_or(PAGE_LOOK, |real| real.clamp(PAGE_LOOK / 50, LONGEST))
             }
         }
     }

@@ -4,11 +4,11 @@
 //! files, mapped files. It does not know when the agent started.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::bounded;
 use crate::clock::processor_time;
 use crate::model::{Bytes, Nanoseconds};
 
@@ -25,16 +25,35 @@ pub struct Own {
     pub open_files: u64,
 }
 
-/// Reads it, in the cheapest ways that there are: `stat` and `status` look at every thread.
-pub fn usage() -> io::Result<Own> {
-    let this = Path::new("/proc/self");
-    let memory = bounded::read(&this.join("statm"), bounded::PROC)?;
-    let (addressed, resident) = sizes(&memory).ok_or_else(|| malformed("statm"))?;
-    Ok(Own { cpu: processor_time(), resident, addressed, open_files: count_open(&this.join("fd"))? })
+/// Where it is read, in the cheapest ways that there are: `stat` and `status` look at every thread, and finding a
+/// file of `/proc` costs more than reading it, so what is read is kept open.
+#[derive(Debug)]
+pub struct Usage {
+    memory: File,
+    files: File,
 }
 
-fn count_open(directory: &Path) -> io::Result<u64> {
-    match told(directory)? {
+impl Usage {
+    /// Opens what is read.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { memory: File::open("/proc/self/statm")?, files: File::open(FILES)? })
+    }
+
+    /// What it is at the moment.
+    pub fn read(&self) -> io::Result<Own> {
+        let mut memory = [0; 256];
+        let length = self.memory.read_at(&mut memory, 0)?;
+        let memory = memory.get(..length).unwrap_or_default();
+        let (addressed, resident) = sizes(memory).ok_or_else(|| malformed("statm"))?;
+        let open_files = count_open(&self.files.metadata()?, Path::new(FILES))?;
+        Ok(Own { cpu: processor_time(), resident, addressed, open_files })
+    }
+}
+
+const FILES: &str = "/proc/self/fd";
+
+fn count_open(told_by: &Metadata, directory: &Path) -> io::Result<u64> {
+    match told(told_by) {
         Some(count) => Ok(count),
         // The one through which they are counted is not there a moment later.
         None => Ok(listed(directory)?.saturating_sub(1)),
@@ -42,8 +61,8 @@ fn count_open(directory: &Path) -> io::Result<u64> {
 }
 
 /// Since Linux 6.2 the directory's size is the number of its files.
-fn told(directory: &Path) -> io::Result<Option<u64>> {
-    Ok(Some(fs::metadata(directory)?.len()).filter(|count| *count > 0))
+fn told(directory: &Metadata) -> Option<u64> {
+    Some(directory.len()).filter(|count| *count > 0)
 }
 
 fn listed(directory: &Path) -> io::Result<u64> {
@@ -100,10 +119,10 @@ mod tests {
         // Another process, since other tests open files in this one.
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let place = Path::new("/proc").join(child.id().to_string()).join("fd");
-        let counts = (told(&place), listed(&place));
+        let counts = (fs::metadata(&place), listed(&place));
         child.kill().unwrap();
         child.wait().unwrap();
-        let (told, listed) = (counts.0.unwrap(), counts.1.unwrap());
+        let (told, listed) = (told(&counts.0.unwrap()), counts.1.unwrap());
         assert!(listed >= 3, "{listed}");
         assert!(told.is_none_or(|told| told == listed), "{told:?} and {listed}");
     }
@@ -111,12 +130,15 @@ mod tests {
     #[test]
     fn a_kernel_that_does_not_tell_how_many_files_are_open_is_counted_after() {
         // As old kernels do, `/proc` says 0 of its other directories.
-        let old = Path::new("/proc/self/fdinfo");
-        assert_eq!(told(old).unwrap(), None);
-        let own = Path::new("/proc/self/fd");
+        let count = |directory: &str| {
+            let directory = Path::new(directory);
+            count_open(&fs::metadata(directory).unwrap(), directory).unwrap()
+        };
+        let old = "/proc/self/fdinfo";
+        assert_eq!(told(&fs::metadata(old).unwrap()), None);
         // Other tests open files, but not all the time.
-        let agree = || count_open(old).unwrap() == count_open(own).unwrap();
-        assert!((0..1_000).any(|_| agree()), "{:?} and {:?}", count_open(old), count_open(own));
+        let agree = || count(old) == count(FILES);
+        assert!((0..1_000).any(|_| agree()), "{} and {}", count(old), count(FILES));
     }
 
     #[test]
