@@ -25,6 +25,8 @@ mod power;
 mod processes;
 pub mod reference;
 mod repair;
+mod source;
+mod values;
 pub mod xid;
 mod xids;
 
@@ -37,6 +39,8 @@ pub use points::{
     INTEGRALS, IntegralOf, PointId, counter_of, device_points, first_integral, first_point, integral_of,
     point,
 };
+pub use source::*;
+pub use values::*;
 
 /// All families, by subject, in the order of the page.
 pub const SUBJECTS: &[&[Family]] = &[
