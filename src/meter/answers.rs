@@ -157,35 +157,16 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::{Bytes, GpuId, GpuIdentity, InstanceId, InstanceIdentity, Reading, Stamp, Stretch};
+    use crate::model::{Bytes, GpuIdentity, InstanceId, InstanceIdentity, Reading};
 
     const NONE: Reading = Err(Absence::NotSupported);
 
     /// A GPU of that capability, of which no family is answered but those.
     fn frame(capability: &str, absence: Absence, answered: &[&str]) -> Frame {
         let reading = |family: &Family| if answered.contains(&family.name) { Ok(1) } else { Err(absence) };
-        Frame {
-            gpu: GpuId { index: 0, uuid: "GPU-1".into() },
-            identity: Arc::new(GpuIdentity {
-                compute_capability: capability.into(),
-                ..GpuIdentity::default()
-            }),
-            generation: 1,
-            begun: Stamp::default(),
-            ended: Stamp::default(),
-            tiers: [None; 3],
-            readings: device_points().map(|(family, _)| reading(family)).collect(),
-            counters: Box::default(),
-            instances: Arc::default(),
-            sampled: None,
-            processes: Ok(Arc::default()),
-            listed: None,
-            deserted: false,
-            samples: Ok(Vec::new()),
-            stretch: Stretch::default(),
-            rejected: Vec::new(),
-            calls: Vec::new(),
-        }
+        let identity = GpuIdentity { compute_capability: capability.into(), ..GpuIdentity::default() };
+        let readings = device_points().map(|(family, _)| reading(family)).collect();
+        Frame { identity: Arc::new(identity), ..Frame::with(readings) }
     }
 
     /// The instance with these ids, of which memory is told, and that about activity.

@@ -69,6 +69,32 @@ pub struct Frame {
     pub calls: Vec<CallTime>,
 }
 
+#[cfg(test)]
+impl Frame {
+    /// A whole GPU's frame with these readings and nothing beside them, to be changed as a test wants it.
+    pub(crate) fn with(readings: Box<[Reading]>) -> Self {
+        Self {
+            gpu: GpuId { index: 0, uuid: "GPU-1".into() },
+            identity: Arc::default(),
+            generation: 1,
+            begun: Stamp::default(),
+            ended: Stamp::default(),
+            tiers: [None; 3],
+            readings,
+            counters: Box::default(),
+            instances: Arc::default(),
+            sampled: None,
+            processes: Ok(Arc::default()),
+            listed: None,
+            deserted: false,
+            samples: Ok(Vec::new()),
+            stretch: Stretch::default(),
+            rejected: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+}
+
 /// Why an answer of the driver was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rejection {

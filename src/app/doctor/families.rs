@@ -156,30 +156,13 @@ mod tests {
 
     use super::*;
     use crate::catalogue::{device_points, families, point};
-    use crate::model::{GpuId, GpuIdentity, Stamp, Stretch};
+    use crate::model::GpuIdentity;
 
     fn frame(mig: bool, change: impl Fn(&mut Vec<Result<i64, Absence>>)) -> Frame {
         let mut readings = vec![Ok(1); device_points().count()];
         change(&mut readings);
-        Frame {
-            gpu: GpuId { index: 0, uuid: "GPU-1".into() },
-            identity: Arc::new(GpuIdentity { mig, driver_version: "470.1".into(), ..GpuIdentity::default() }),
-            generation: 1,
-            begun: Stamp::default(),
-            ended: Stamp::default(),
-            tiers: [None; 3],
-            readings: readings.into(),
-            counters: Box::default(),
-            instances: Arc::default(),
-            sampled: None,
-            processes: Ok(Arc::default()),
-            listed: None,
-            deserted: false,
-            samples: Ok(Vec::new()),
-            stretch: Stretch::default(),
-            rejected: Vec::new(),
-            calls: Vec::new(),
-        }
+        let identity = GpuIdentity { mig, driver_version: "470.1".into(), ..GpuIdentity::default() };
+        Frame { identity: Arc::new(identity), ..Frame::with(readings.into()) }
     }
 
     fn wanted() -> Wanted {
