@@ -108,11 +108,12 @@ fn there_are_no_records_without_accounting_or_with_mig() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     node.hold(50 * SECOND);
-    for index in [2, 3] {
+    for (index, none) in [(2, Ok(Vec::new())), (3, Err(NOT_SUPPORTED))] {
         let mut mode = 9;
         assert_eq!(call!(nvml, nvmlDeviceGetAccountingMode, gpu(&nvml, index), &raw mut mode), 0);
-        assert_eq!((mode, pids(&nvml, gpu(&nvml, index))), (0, Err(NOT_SUPPORTED)), "gpu {index}");
+        assert_eq!((mode, pids(&nvml, gpu(&nvml, index))), (0, none), "gpu {index}");
     }
+    assert_eq!(stats(&nvml, gpu(&nvml, 2), 5).map(|known| known.time), Err(NOT_FOUND));
 }
 
 #[test]

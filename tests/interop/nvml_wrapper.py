@@ -24,7 +24,7 @@ WORK = [{"pid": os.getpid(), "name": "/usr/bin/python3", "gpu": 0, "phases": [
     {"from": 0, "to": 600, "demand": 0.5, "memory_bytes": 2**30, "encoder": 0.2}]}]
 NODES = {
     "h100": {"gpus": [{"profile": "h100", "count": 2}], "processes": WORK},
-    "rtx-6000-ada": {"gpus": [{"profile": "rtx-6000-ada", "accounting": True}], "processes": [{**WORK[0], "type": "G"}]},
+    "rtx-6000-ada": {"gpus": [{"profile": "rtx-6000-ada"}], "processes": [{**WORK[0], "type": "G"}]},
     "gb200": {"gpus": [{"profile": "gb200", "count": 4}], "processes": WORK},
     "mig": {"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]},
 }
