@@ -5,7 +5,7 @@ import socket
 import time
 from collections import Counter
 
-from . import measure
+from . import SMOKE
 from .measure import milliseconds, percentile, within
 from .node import Node
 from .table import scenario
@@ -14,13 +14,42 @@ from .table import scenario
 @scenario(
     "F13", "1,000 slow lorises: requests that never end, byte by byte",
     "a deadline of 5 s for the head, then closed; scrape p99 below 5 ms meanwhile; descriptors back to where they were",
-    "1,000 half requests are opened and kept alive while another peer scrapes")
+    "1,000 half requests are opened and kept alive while another peer scrapes, crowd after crowd; a twin that nobody "
+    "troubles is scraped in turn, since a machine may be slow by itself")
 def slow_loris(suite, table, count=1_000):
-    node = Node(suite, "F13")
-    node.wait_up()
-    measure.scrape(node.port)
+    node, twin = Node(suite, "F13"), Node(suite, "F13-twin")
+    for one in (node, twin):
+        one.wait_up()
+        one.scrape()
     before = node.fds()
-    peers = {}
+    # One crowd gives too few scrapes for their 99 % to tell much.
+    crowds = [besieged(node, twin, count) for _ in range(1 if SMOKE else 3)]
+    late = max(lasted - opened for opened, lasted, *_ in crowds)
+    left = sum(left for _, _, left, *_ in crowds)
+    table.row(f"{count} half requests at once, {times(len(crowds))}, byte by byte: the last is closed after",
+              "<= 6 s", f"{late:.1f} s, {left} left", not left and late <= 6)
+    answers = [answer for *_, answers, _ in crowds for answer in answers]
+    failed = sum(status != 200 for status, _ in answers)
+    waits, at_rest = [seconds for _, seconds in answers], [seconds for *_, rest in crowds for seconds in rest]
+    p99, rest = percentile(waits, 0.99), percentile(at_rest, 0.99)
+    table.row(f"{len(answers)} scrapes meanwhile: not answered 200", "0", str(failed), not failed)
+    told = f"median {milliseconds(percentile(waits, 0.5))}, longest {milliseconds(max(waits))}"
+    table.row("their p99, gated where that of the twin is below 2.5 ms", "< 5 ms",
+              f"{milliseconds(p99)} ({told}); twin {milliseconds(rest)}", p99 < 0.005, speed=True, quiet=rest < 0.0025)
+    within(5, lambda: node.fds() <= before, node.program)
+    table.row("open descriptors afterwards", f"<= {before}", str(node.fds()), node.fds() <= before)
+    node.end()
+    twin.end()
+
+
+def times(number):
+    return {1: "once", 3: "three times"}[number]
+
+
+def besieged(node, twin, count):
+    """Seconds in which so many half requests were opened, and until the last was closed; how many never were; status
+    and seconds of each scrape meanwhile, and seconds of each of the twin."""
+    peers, started, answers, at_rest, last = {}, set(), [], [], 0.0
     began = time.monotonic()
     poll = select.poll()
     for _ in range(count):
@@ -29,8 +58,7 @@ def slow_loris(suite, table, count=1_000):
         peer.connect_ex(("127.0.0.1", node.port))
         peers[peer.fileno()] = peer
         poll.register(peer, select.POLLOUT)
-    opened, statuses, times, last = time.monotonic() - began, [], [], 0.0
-    started = {}
+    opened = time.monotonic() - began
     while peers and time.monotonic() - began < 12:
         for handle, event in poll.poll(0):
             peer = peers.get(handle)
@@ -39,7 +67,7 @@ def slow_loris(suite, table, count=1_000):
             try:
                 if handle not in started:
                     peer.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: ")
-                    started[handle] = time.monotonic()
+                    started.add(handle)
                     poll.modify(handle, select.POLLIN)
                 elif event and not peer.recv(4096):
                     raise ConnectionResetError
@@ -56,23 +84,14 @@ def slow_loris(suite, table, count=1_000):
                 except OSError:
                     pass
         status, _, seconds = node.scrape()
-        statuses.append(status)
-        times.append(seconds)
-        time.sleep(0.02)
+        answers.append((status, seconds))
+        time.sleep(0.01)
+        at_rest.append(twin.scrape()[2])
+        time.sleep(0.01)
     lasted = time.monotonic() - began
-    left = len(peers)
     for peer in peers.values():
         peer.close()
-    table.row(f"{count} half requests, opened in {opened:.1f} s, byte by byte: the last is closed after",
-              "<= 6 s", f"{lasted:.1f} s, {left} left", not left and lasted <= 6 + opened)
-    failed = sum(status != 200 for status in statuses)
-    p99 = percentile(times, 0.99)
-    table.row(f"{len(times)} scrapes meanwhile: not answered 200", "0", str(failed), not failed)
-    table.row("their p99", "< 5 ms", f"{milliseconds(p99)} (median {milliseconds(percentile(times, 0.5))}, longest {milliseconds(max(times))})",
-              p99 < 0.005, speed=True)
-    within(5, lambda: node.fds() <= before, node.program)
-    table.row("open descriptors afterwards", f"<= {before}", str(node.fds()), node.fds() <= before)
-    node.end()
+    return opened, lasted, len(peers), answers, at_rest
 
 
 @scenario(
