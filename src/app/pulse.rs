@@ -26,7 +26,7 @@ pub(super) struct Outlets {
     push: Option<Push>,
     io: io::Shared,
     watchdog: Watchdog,
-    /// What the agent costs; absent where `/proc` does not say it.
+    /// Where it is read what the agent costs; absent while that cannot be opened.
     usage: Option<own::Usage>,
 }
 
@@ -51,7 +51,7 @@ impl Outlets {
             }),
             io: io.shared.clone(),
             watchdog: Watchdog::asked_for(),
-            usage: own::Usage::open().ok(),
+            usage: None,
         }
     }
 
@@ -95,6 +95,8 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         let in_force = shared.in_force();
         meter.obey(Arc::clone(&in_force.policy));
         news.extend(inbox.try_iter());
+        // Where descriptors are short it is tried again.
+        outlets.usage = outlets.usage.take().or_else(|| own::Usage::open().ok());
         let inputs = inputs(std::mem::take(&mut news), &outlets, shared);
         let pulse = meter.tick(shared.clock.now(), inputs);
         outlets.send(number, &pulse.snapshot, &in_force);
