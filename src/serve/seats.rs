@@ -4,6 +4,9 @@
 //! a free seat, which in a rush of scrapers comes at once, or takes that of whoever came first of those slow to
 //! finish the head of a request. Only when all others are being answered or wait between requests is the
 //! newcomer turned away.
+//!
+//! Whoever gives way holds a file descriptor until its connection is closed. The newcomer awaits that, so there
+//! are never more connections than seats: a crowd that takes over all seats at once would need two for each.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +22,7 @@ pub(super) struct Turn {
     owes_head: AtomicBool,
     is_slow: AtomicBool,
     ousted: Notify,
+    closed: Notify,
     change: Arc<Notify>,
 }
 
@@ -54,6 +58,11 @@ impl Turn {
     pub(super) async fn ousted(&self) {
         self.ousted.notified().await;
     }
+
+    /// Returns once the connection is closed; for whoever gets its seat.
+    async fn closed(&self) {
+        self.closed.notified().await;
+    }
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +80,7 @@ pub(super) struct Seats {
     change: Arc<Notify>,
 }
 
-/// A seat, free again when dropped.
+/// A seat, free again when dropped, which has to come after its connection is.
 #[derive(Debug)]
 pub(super) struct Seat {
     /// What this connection owes.
@@ -90,7 +99,10 @@ impl Seats {
     pub(super) async fn take(self: &Arc<Self>, patience: Duration) -> Option<Seat> {
         let wait = async {
             loop {
-                if let Some(seat) = self.take_now() {
+                if let Some((seat, ousted)) = self.take_now() {
+                    if let Some(turn) = ousted {
+                        turn.closed().await;
+                    }
                     return seat;
                 }
                 self.change.notified().await;
@@ -99,14 +111,16 @@ impl Seats {
         timeout(patience, wait).await.ok()
     }
 
-    /// A seat, if need be that of a slow connection.
-    fn take_now(self: &Arc<Self>) -> Option<Seat> {
+    /// A seat, if need be that of a slow connection, which is told, and named.
+    fn take_now(self: &Arc<Self>) -> Option<(Seat, Option<Arc<Turn>>)> {
         let mut taken = self.taken();
+        let mut ousted = None;
         if taken.turns.len() >= self.limit {
             let slow = taken.turns.iter().find(|(_, turn)| turn.is_slow()).map(|(number, _)| *number)?;
-            if let Some(turn) = taken.turns.remove(&slow) {
-                turn.ousted.notify_one();
-            }
+            ousted = taken.turns.remove(&slow);
+        }
+        if let Some(turn) = &ousted {
+            turn.ousted.notify_one();
         }
         let number = taken.next;
         taken.next += 1;
@@ -114,11 +128,12 @@ impl Seats {
             owes_head: AtomicBool::new(true),
             is_slow: AtomicBool::new(false),
             ousted: Notify::new(),
+            closed: Notify::new(),
             change: Arc::clone(&self.change),
         });
         taken.turns.insert(number, Arc::clone(&turn));
         drop(taken);
-        Some(Seat { turn, number, seats: Arc::clone(self) })
+        Some((Seat { turn, number, seats: Arc::clone(self) }, ousted))
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -136,6 +151,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.taken().turns.remove(&self.number);
+        self.turn.closed.notify_one();
         self.seats.change.notify_one();
     }
 }
@@ -143,19 +159,29 @@ impl Drop for Seat {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
+
+    /// A seat that was free.
+    fn take(seats: &Arc<Seats>) -> Seat {
+        let (seat, ousted) = seats.take_now().unwrap();
+        assert!(ousted.is_none());
+        seat
+    }
 
     #[test]
     fn the_first_of_the_slow_gives_way() {
         let seats = Seats::new(3);
-        let busy = seats.take_now().unwrap();
+        let busy = take(&seats);
         busy.turn.end_head();
-        let slow = seats.take_now().unwrap();
-        let slower = seats.take_now().unwrap();
+        let slow = take(&seats);
+        let slower = take(&seats);
         assert!(seats.take_now().is_none(), "nobody is slow yet");
         slow.turn.be_slow();
         slower.turn.be_slow();
-        let _newcomer = seats.take_now().unwrap();
+        let (_newcomer, ousted) = seats.take_now().unwrap();
+        assert!(Arc::ptr_eq(&ousted.unwrap(), &slow.turn));
         let left: Vec<_> = seats.taken().turns.keys().copied().collect();
         assert_eq!(left, [busy.number, slower.number, 3]);
         drop(slow);
@@ -165,7 +191,7 @@ mod tests {
     #[test]
     fn there_is_no_seat_while_all_are_being_answered() {
         let seats = Seats::new(1);
-        let busy = seats.take_now().unwrap();
+        let busy = take(&seats);
         busy.turn.be_slow();
         busy.turn.end_head();
         assert!(seats.take_now().is_none());
@@ -176,9 +202,22 @@ mod tests {
     #[test]
     fn seats_are_scarce_when_more_than_half_are_taken() {
         let seats = Seats::new(2);
-        let first = seats.take_now().unwrap();
+        let first = take(&seats);
         assert!(!first.is_scarce());
-        let _second = seats.take_now().unwrap();
+        let _second = take(&seats);
         assert!(first.is_scarce());
+    }
+
+    #[tokio::test]
+    async fn a_seat_of_a_slow_one_is_had_when_that_connection_is_closed() {
+        let seats = Seats::new(1);
+        let slow = take(&seats);
+        slow.turn.be_slow();
+        let mut newcomer = pin!(seats.take(Duration::from_secs(60)));
+        assert!(timeout(Duration::ZERO, newcomer.as_mut()).await.is_err(), "two connections, one seat");
+        slow.turn.ousted().await;
+        assert!(timeout(Duration::ZERO, newcomer.as_mut()).await.is_err());
+        drop(slow);
+        assert!(newcomer.await.is_some());
     }
 }
