@@ -105,7 +105,7 @@ pub struct Acknowledged {
     pub synced: bool,
     /// GPU time that the batch settled as `__unobserved__`, because the windows before its own never came.
     pub unobserved: Nanoseconds,
-    /// Bytes of the ledger on disk, its write-ahead log included.
+    /// Bytes of the ledger on disk, its write-ahead log included, after the last commit that survives a power loss.
     pub bytes: u64,
     /// GPU time settled since the ledger was created - the sum of all held counters; must be 0.
     pub imbalance: i128,

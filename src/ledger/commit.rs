@@ -36,16 +36,14 @@ impl Ledger {
     fn committed(&mut self, batch: &Batch) -> Result<Acknowledged, Cause> {
         let due = self.synced_at.is_none_or(|at| batch.now.since(at) >= SYNC_EVERY);
         let synced = batch.sync || due || !batch.closed.is_empty();
-        // Not allowed inside a transaction. In the write-ahead log FULL syncs what NORMAL left before it.
-        self.connection.execute_batch(if synced {
-            "PRAGMA synchronous = FULL"
-        } else {
-            "PRAGMA synchronous = NORMAL"
-        })?;
+        self.sync_commits(synced)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut draft = Draft::new(&self.state);
         store(&transaction, &mut draft, batch)?;
         transaction.commit()?;
+        if synced {
+            self.bytes = bytes(&self.path);
+        }
         let changes = draft.changes;
         let settled: BTreeSet<&Arc<str>> = batch.closed.iter().map(|closed| &closed.gpu).collect();
         let acknowledged = Acknowledged {
@@ -58,7 +56,7 @@ impl Ledger {
             counters: changes.counters.clone(),
             synced,
             unobserved: changes.unobserved,
-            bytes: bytes(&self.path),
+            bytes: self.bytes,
             imbalance: changes.imbalance,
         };
         self.state.apply(changes);
@@ -66,6 +64,21 @@ impl Ledger {
             self.synced_at = Some(batch.now);
         }
         Ok(acknowledged)
+    }
+
+    /// Whether commits from now on survive a power loss. In the write-ahead log FULL syncs what NORMAL left before it.
+    fn sync_commits(&mut self, synced: bool) -> Result<(), Cause> {
+        if self.syncs == Some(synced) {
+            return Ok(());
+        }
+        // Not allowed inside a transaction.
+        self.connection.execute_batch(if synced {
+            "PRAGMA synchronous = FULL"
+        } else {
+            "PRAGMA synchronous = NORMAL"
+        })?;
+        self.syncs = Some(synced);
+        Ok(())
     }
 }
 
@@ -243,8 +256,8 @@ fn extend(transaction: &Transaction<'_>, draft: &mut Draft<'_>, open: &Open) -> 
         if span.to <= gpu.settled_until {
             continue;
         }
-        gpu.raw.insert(span.from, span.to);
-        write::raw(transaction, gpu.id, span)?;
+        let replaces = gpu.raw.insert(span.from, span.to).is_some();
+        write::raw(transaction, gpu.id, span, replaces)?;
     }
     // A span that comes again, because somebody in it was named, tells nothing of who holds now.
     if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {

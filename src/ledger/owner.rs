@@ -35,6 +35,10 @@ pub struct Ledger {
     pub(super) state: State,
     /// Account time of the last commit that survives a power loss.
     pub(super) synced_at: Option<Utc>,
+    /// Whether commits do, as the connection was told last.
+    pub(super) syncs: Option<bool>,
+    /// Bytes on disk at that commit, the write-ahead log included.
+    pub(super) bytes: u64,
     timeline: Timeline,
     /// The lead of the wall clock at the last step that was recorded.
     lead: i64,
@@ -77,7 +81,18 @@ impl Ledger {
             counters: state.counters.clone(),
             imbalance: state.imbalance,
         };
-        Ok((Self { connection, path, state, synced_at: None, timeline, lead, _lock: lock }, recovered))
+        let ledger = Self {
+            connection,
+            path,
+            state,
+            synced_at: None,
+            syncs: None,
+            bytes: 0,
+            timeline,
+            lead,
+            _lock: lock,
+        };
+        Ok((ledger, recovered))
     }
 
     /// Makes `book` the prices from the next whole minute after `now` on; none ends all money there.

@@ -63,14 +63,14 @@ CREATE TABLE holder (
     first_seen_ns INTEGER NOT NULL
 ) STRICT;
 
--- Raw integrals of spans that are not settled yet: what a restart settles from.
+-- Raw integrals of spans that are not settled yet: what a restart settles from. One of each GPU and beginning, in the
+-- order in which they came: rows that are only ever appended fill their pages, and a commit writes fewer.
 CREATE TABLE raw (
     gpu     INTEGER NOT NULL REFERENCES gpu (id),
     from_ns INTEGER NOT NULL,
     to_ns   INTEGER NOT NULL,
-    span    TEXT NOT NULL,            -- JSON
-    PRIMARY KEY (from_ns, gpu)        -- what comes in one tick lies together
-) STRICT, WITHOUT ROWID;
+    span    TEXT NOT NULL             -- JSON
+) STRICT;
 
 -- GPU time of each minute.
 CREATE TABLE minute (
