@@ -27,6 +27,9 @@ def wanted():
         parser.error(f"there is no {', '.join(unknown)}; known: {' '.join(known)}")
     if given.write and SMOKE:
         parser.error("--write FILE: a page is written of full runs")
+    keeps = given.write and given.write.exists() and set(known) - set(ids or known)
+    if keeps and not given.write.read_text().startswith(table.head()):
+        parser.error(f"--write {given.write}: its other parts were measured on another machine; play all of them")
     return given.write, ids or known
 
 

@@ -76,12 +76,17 @@ A row that misses its target fails the command. Times of a period are of one of 
 """
 
 
-def page(table, former=""):
-    """The page with the parts that were played now, the others as they stood on the former one."""
+def head():
+    """How the page begins; it names the machine, which is that of all its parts."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return PAGE.format(cores=os.cpu_count(), model=model[1] if model else "of unknown make", memory=memory).rstrip("\n")
+
+
+def page(table, former=""):
+    """The page with the parts that were played now, the others as they stood on the former one."""
     stood = {part.split(":", 1)[0]: "## " + part for part in former.split("\n## ")[1:]}
-    parts = [PAGE.format(cores=os.cpu_count(), model=model[1] if model else "of unknown make", memory=memory).rstrip("\n")]
+    parts = [head()]
     parts += [written(scenario, table) if scenario.id in table.loads else stood.get(scenario.id, "") for scenario in SCENARIOS]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
