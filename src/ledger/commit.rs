@@ -42,6 +42,7 @@ impl Ledger {
         store(&transaction, &mut draft, batch)?;
         transaction.commit()?;
         if synced {
+            self.synced_at = Some(batch.now);
             self.bytes = bytes(&self.path);
         }
         let changes = draft.changes;
@@ -60,9 +61,6 @@ impl Ledger {
             imbalance: changes.imbalance,
         };
         self.state.apply(changes);
-        if synced {
-            self.synced_at = Some(batch.now);
-        }
         Ok(acknowledged)
     }
 

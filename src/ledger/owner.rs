@@ -35,10 +35,10 @@ pub struct Ledger {
     pub(super) state: State,
     /// Account time of the last commit that survives a power loss.
     pub(super) synced_at: Option<Utc>,
-    /// Whether commits do, as the connection was told last.
-    pub(super) syncs: Option<bool>,
-    /// Bytes on disk at that commit, the write-ahead log included.
+    /// Bytes on disk after it, the write-ahead log included.
     pub(super) bytes: u64,
+    /// Whether the connection was last told to let commits survive one.
+    pub(super) syncs: Option<bool>,
     timeline: Timeline,
     /// The lead of the wall clock at the last step that was recorded.
     lead: i64,
@@ -86,8 +86,8 @@ impl Ledger {
             path,
             state,
             synced_at: None,
-            syncs: None,
             bytes: 0,
+            syncs: None,
             timeline,
             lead,
             _lock: lock,

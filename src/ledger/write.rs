@@ -56,13 +56,15 @@ pub(super) fn nameless(id: &HolderId) -> Holder {
 
 /// A raw span; `replaces` says that one is stored that begins where it does.
 pub(super) fn raw(connection: &Connection, gpu: i64, span: &Span, replaces: bool) -> Result<(), Cause> {
+    let from = stored(span.from.0)?;
+    if replaces {
+        connection
+            .prepare_cached("DELETE FROM raw WHERE gpu = ?1 AND from_ns = ?2")?
+            .execute(params![gpu, from])?;
+    }
     connection
-        .prepare_cached(if replaces {
-            "UPDATE raw SET to_ns = ?3, span = ?4 WHERE gpu = ?1 AND from_ns = ?2"
-        } else {
-            "INSERT INTO raw (gpu, from_ns, to_ns, span) VALUES (?1, ?2, ?3, ?4)"
-        })?
-        .execute(params![gpu, stored(span.from.0)?, stored(span.to.0)?, serde_json::to_string(span)?])?;
+        .prepare_cached("INSERT INTO raw (gpu, from_ns, to_ns, span) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![gpu, from, stored(span.to.0)?, serde_json::to_string(span)?])?;
     Ok(())
 }
 

@@ -117,10 +117,7 @@ impl Seats {
         let mut ousted = None;
         if taken.turns.len() >= self.limit {
             let slow = taken.turns.iter().find(|(_, turn)| turn.is_slow()).map(|(number, _)| *number)?;
-            ousted = taken.turns.remove(&slow);
-        }
-        if let Some(turn) = &ousted {
-            turn.ousted.notify_one();
+            ousted = taken.turns.remove(&slow).inspect(|turn| turn.ousted.notify_one());
         }
         let number = taken.next;
         taken.next += 1;

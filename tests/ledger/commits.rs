@@ -237,6 +237,31 @@ fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
 }
 
 #[test]
+fn a_ledger_that_keeps_its_raw_spans_by_key_goes_on() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    drop(ledger);
+    // As ledgers were made before their raw spans were appended.
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch(
+            "DROP TABLE raw;
+             CREATE TABLE raw (gpu INTEGER NOT NULL REFERENCES gpu (id), from_ns INTEGER NOT NULL,
+                to_ns INTEGER NOT NULL, span TEXT NOT NULL, PRIMARY KEY (from_ns, gpu)) STRICT, WITHOUT ROWID",
+        )
+        .unwrap();
+    let (mut ledger, _) = world.open(0, None);
+    for (now, spans) in [(16, vec![span(0, 15), span(15, 16)]), (17, vec![span(15, 16), span(16, 17)])] {
+        ledger.commit(&Batch { now: after(now), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+    }
+    settle(&mut ledger, 0, 0..15, "user:a");
+    drop(ledger);
+    let (_, recovered) = world.open(18, None);
+    assert_eq!(recovered.gpus[&uuid(0)].spans, [span(15, 16), span(16, 17)]);
+}
+
+#[test]
 fn a_gpu_without_account_is_refused() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
