@@ -72,7 +72,7 @@ fn holding(holding: &Value) -> Holding {
             denominator: denominator.parse().unwrap(),
         },
         source: HoldingSource::Standing,
-        rank: holding["rank"].as_u64().unwrap_or(0).try_into().unwrap(),
+        rank: holding["rank"].as_u64().map(|rank| rank.try_into().unwrap()),
     }
 }
 

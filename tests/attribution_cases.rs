@@ -23,7 +23,7 @@ fn span(second: u64, holdings: &[(&str, u32)], present: &[(&str, Option<u64>, Op
         holder: id(name),
         fraction: Fraction { numerator: 1, denominator: *denominator },
         source: HoldingSource::Standing,
-        rank: 0,
+        rank: Some(0),
     };
     Span {
         from: Utc(second * SECOND),
@@ -108,6 +108,18 @@ fn a_blind_slot_with_one_holder_is_simply_his() {
 }
 
 #[test]
+fn a_blind_slot_whose_other_claim_lost_a_conflict_belongs_to_the_one_holder_that_is_left() {
+    let mut blind = span(0, &[("winner", 1), ("loser", 2)], &[]);
+    blind.blind = true;
+    let ranked = |(rank, holding): (u32, &Holding)| Holding { rank: Some(rank), ..holding.clone() };
+    blind.holdings = (0..).zip(blind.holdings.iter()).map(ranked).collect();
+    let settlement = settled(&[blind], &Carry::new(), &[]);
+    assert_eq!(used(&settlement, "winner"), (SECOND, Grade::Measured));
+    assert!(settlement.rows.iter().all(|row| row.holder != id("loser")));
+    assert_eq!(settlement.flags, ["gpu: conflict loser"]);
+}
+
+#[test]
 fn covered_users_share_the_holding_by_what_they_used() {
     let mut covered = span(0, &[("pool", 2)], &[("x", Some(3), None), ("y", Some(1), None)]);
     covered.covered_by = BTreeMap::from([(id("x"), id("pool")), (id("y"), id("pool"))]);
@@ -127,7 +139,7 @@ fn a_user_covered_by_a_claim_that_got_nothing_is_outside() {
         .iter()
         .cloned()
         .map(|mut holding| {
-            holding.rank = u32::from(holding.holder == id("b"));
+            holding.rank = Some(u32::from(holding.holder == id("b")));
             holding
         })
         .collect();

@@ -117,7 +117,7 @@ fn span(second: u64) -> Span {
         holder: holder.clone(),
         fraction: Fraction { numerator: 1, denominator: UNITS },
         source: HoldingSource::Presence,
-        rank: 0,
+        rank: Some(0),
     };
     let presence = |place: u64| Presence { weight: Some(1_000 + place), memory: Some(1 << 30) };
     Span {

@@ -1,8 +1,9 @@
 //! Turns claims on one slot into what is granted: as claimed, unless they sum above the whole.
 //!
 //! In go holdings, out come parts over one common denominator, so that fractions stay fractions and what
-//! nobody holds is the exact rest. In a conflict claims are granted whole in the order of their rank, what
-//! does not fit holds nothing, and only claims of equal rank that fit alone but not together share equally.
+//! nobody holds is the exact rest. In a conflict claims are granted whole in the order of their rank, and one
+//! that does not fit holds nothing. Claims of one rank that do not fit together share what earlier ranks left
+//! equally, none above its claim. If any claim has no rank, all form one rank.
 //! It does not know times. Nested holdings, which are no conflict, will come as children of their outer one.
 
 use std::collections::BTreeMap;
@@ -16,25 +17,28 @@ pub(super) struct Grants {
     pub(super) parts: BTreeMap<HolderId, u64>,
     /// The whole slot.
     pub(super) whole: u64,
-    /// Who got less than was claimed.
-    pub(super) losers: Vec<HolderId>,
+    /// Whose claims did not fit, in order of rank and then of id.
+    pub(super) conflicts: Vec<HolderId>,
 }
 
 impl Grants {
     /// What the holdings of a slot grant.
     pub(super) fn of(holdings: &[Holding]) -> Self {
         let whole = common_denominator(holdings);
-        let claims: BTreeMap<(u32, &HolderId), u64> = holdings
+        let ranked = holdings.iter().all(|holding| holding.rank.is_some());
+        let mut claims: Vec<Claim<'_>> = holdings
             .iter()
-            .map(|holding| ((holding.rank, &holding.holder), part(holding.fraction, whole)))
+            .map(|holding| Claim {
+                rank: holding.rank.filter(|_| ranked),
+                holder: &holding.holder,
+                part: part(holding.fraction, whole),
+            })
             .collect();
-        let mut grants = Self { parts: BTreeMap::new(), whole, losers: Vec::new() };
-        let claims: Vec<Claim<'_>> =
-            claims.into_iter().map(|((rank, holder), part)| Claim { rank, holder, part }).collect();
+        claims.sort_by_key(|claim| (claim.rank, claim.holder));
+        let mut grants = Self { parts: BTreeMap::new(), whole, conflicts: Vec::new() };
         for group in claims.chunk_by(|one, other| one.rank == other.rank) {
             grants.grant(group);
         }
-        grants.losers.sort();
         grants
     }
 
@@ -61,35 +65,36 @@ impl Grants {
     /// Grants the claims of one rank.
     fn grant(&mut self, group: &[Claim<'_>]) {
         let rest = self.rest();
-        let (mut fit, large): (Vec<&Claim<'_>>, Vec<_>) = group.iter().partition(|claim| claim.part <= rest);
-        for claim in large {
-            self.parts.insert(claim.holder.clone(), 0);
-            self.losers.push(claim.holder.clone());
-        }
-        if sum(&fit) <= u128::from(rest) {
-            self.parts.extend(fit.iter().map(|claim| (claim.holder.clone(), claim.part)));
+        let claimed: u128 = group.iter().map(|claim| u128::from(claim.part)).sum();
+        if claimed <= u128::from(rest) {
+            self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), claim.part)));
             return;
         }
-        fit.sort_by_key(|claim| (claim.part, claim.holder));
-        self.share_equally(&fit);
+        self.conflicts.extend(group.iter().map(|claim| claim.holder.clone()));
+        if group.len() == 1 || rest == 0 {
+            self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), 0)));
+            return;
+        }
+        let mut smallest_first: Vec<&Claim<'_>> = group.iter().collect();
+        smallest_first.sort_by_key(|claim| (claim.part, claim.holder));
+        self.share_equally(&smallest_first, rest);
     }
 
-    /// The last resort: equal shares of the rest, never above one's claim; `claims` from small to large.
-    fn share_equally(&mut self, claims: &[&Claim<'_>]) {
-        let mut rest = self.rest();
-        for (place, claim) in claims.iter().enumerate() {
-            let sharers = (claims.len() - place) as u64;
-            if claim.part.saturating_mul(sharers) <= rest {
+    /// Gives each claim an equal share of `rest`, which they exceed together, and none more than it claims.
+    fn share_equally(&mut self, smallest_first: &[&Claim<'_>], mut rest: u64) {
+        for (place, claim) in smallest_first.iter().enumerate() {
+            let sharers = (smallest_first.len() - place) as u64;
+            if u128::from(claim.part) * u128::from(sharers) <= u128::from(rest) {
                 self.parts.insert(claim.holder.clone(), claim.part);
                 rest -= claim.part;
                 continue;
             }
-            // A finer denominator, so that the share stays a fraction; it leaves room for this (see below).
+            // A finer denominator keeps the share a fraction. Nothing is left to share for later ranks, so this
+            // happens once, and `common_denominator` leaves room for it.
             self.whole *= sharers;
             self.parts.values_mut().for_each(|part| *part *= sharers);
-            for claim in claims.iter().skip(place) {
+            for claim in smallest_first.iter().skip(place) {
                 self.parts.insert(claim.holder.clone(), rest);
-                self.losers.push(claim.holder.clone());
             }
             return;
         }
@@ -97,13 +102,9 @@ impl Grants {
 }
 
 struct Claim<'a> {
-    rank: u32,
+    rank: Option<u32>,
     holder: &'a HolderId,
     part: u64,
-}
-
-fn sum(claims: &[&Claim<'_>]) -> u128 {
-    claims.iter().map(|claim| u128::from(claim.part)).sum()
 }
 
 /// A denominator that all fractions share and that can still be multiplied by the number of claims.
@@ -141,8 +142,14 @@ mod tests {
     use super::*;
     use crate::model::HoldingSource;
 
-    /// Grants as (parts, whole, losers) of claims given as (rank, numerator, denominator), named a, b, c …
+    /// Grants as (parts, whole, conflicts) of claims given as (rank, numerator, denominator), named a, b, c …
     fn granted(claims: &[(u32, u32, u32)]) -> (Vec<u64>, u64, String) {
+        let ranked =
+            claims.iter().map(|&(rank, numerator, denominator)| (Some(rank), numerator, denominator));
+        granted_by_optional_rank(&ranked.collect::<Vec<_>>())
+    }
+
+    fn granted_by_optional_rank(claims: &[(Option<u32>, u32, u32)]) -> (Vec<u64>, u64, String) {
         let holdings: Vec<Holding> = claims
             .iter()
             .zip('a'..)
@@ -154,8 +161,8 @@ mod tests {
             })
             .collect();
         let grants = Grants::of(&holdings);
-        let losers = grants.losers.iter().map(HolderId::as_str).collect();
-        (grants.parts.into_values().collect(), grants.whole, losers)
+        let conflicts = grants.conflicts.iter().map(HolderId::as_str).collect();
+        (grants.parts.into_values().collect(), grants.whole, conflicts)
     }
 
     #[test]
@@ -166,22 +173,37 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_after_an_earlier_rank_holds_nothing() {
+    fn a_claim_that_does_not_fit_after_earlier_ranks_holds_nothing() {
         assert_eq!(granted(&[(0, 3, 4), (1, 1, 2)]), (vec![3, 0], 4, "b".into()));
-        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2), (1, 1, 4)]), (vec![3, 0, 1], 4, "b".into()));
+        // A later rank that still fits is granted whole.
+        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2), (2, 1, 4)]), (vec![3, 0, 1], 4, "b".into()));
     }
 
     #[test]
-    fn equal_ranks_share_equally_but_never_above_their_claim() {
-        assert_eq!(granted(&[(0, 1, 1), (0, 1, 2)]), (vec![1, 1], 2, "a".into()));
+    fn claims_of_one_rank_that_do_not_fit_together_share_what_earlier_ranks_left() {
+        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2), (1, 1, 4)]), (vec![6, 1, 1], 8, "bc".into()));
+        assert_eq!(granted(&[(0, 1, 1), (0, 1, 2)]), (vec![1, 1], 2, "ab".into()));
         assert_eq!(granted(&[(0, 1, 1), (0, 1, 1), (0, 1, 1)]), (vec![1, 1, 1], 3, "abc".into()));
-        assert_eq!(granted(&[(0, 1, 1), (0, 1, 4), (0, 1, 1)]), (vec![3, 2, 3], 8, "ac".into()));
+        assert_eq!(granted(&[(0, 1, 1), (0, 1, 4), (0, 1, 1)]), (vec![3, 2, 3], 8, "abc".into()));
+        // Nothing is left for two claims of a later rank.
+        assert_eq!(granted(&[(0, 1, 1), (1, 1, 2), (1, 1, 4)]), (vec![4, 0, 0], 4, "bc".into()));
+    }
+
+    #[test]
+    fn conflicts_are_in_order_of_rank() {
+        assert_eq!(granted(&[(2, 1, 1), (1, 1, 1), (0, 3, 4)]), (vec![0, 0, 3], 4, "ba".into()));
+    }
+
+    #[test]
+    fn where_any_claim_has_no_rank_all_form_one_rank() {
+        let claims = [(Some(0), 3, 4), (None, 1, 2), (Some(1), 1, 4)];
+        assert_eq!(granted_by_optional_rank(&claims), (vec![3, 3, 2], 8, "abc".into()));
     }
 
     #[test]
     fn denominators_without_a_common_multiple_that_fits_still_sum_to_at_most_the_whole() {
         let primes = [4_294_967_291, 4_294_967_279, 4_294_967_231, 4_294_967_197];
-        let (parts, whole, losers) = granted(&primes.map(|prime| (0, prime / 4, prime)));
-        assert!(parts.iter().sum::<u64>() <= whole && losers.is_empty());
+        let (parts, whole, conflicts) = granted(&primes.map(|prime| (0, prime / 4, prime)));
+        assert!(parts.iter().sum::<u64>() <= whole && conflicts.is_empty());
     }
 }

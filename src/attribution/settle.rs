@@ -3,7 +3,7 @@
 //! The order is that of the account's section 3: held, used, parts, energy. This file only leads; each split
 //! has its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::carries::Carries;
 use super::check::check;
@@ -35,7 +35,7 @@ pub fn settle(
         ladder: Ladder::new(spans, previous),
         carries: Carries::open(carry),
         rows: Rows::default(),
-        flags: BTreeSet::new(),
+        flags: Vec::new(),
     };
     for segment in segments(spans) {
         window.settle(&segment);
@@ -46,7 +46,7 @@ pub fn settle(
         rows: window.rows.close(),
         carry: window.carries.close(),
         weights: window.ladder.into_weights(),
-        flags: window.flags.into_iter().collect(),
+        flags: window.flags,
     })
 }
 
@@ -55,19 +55,28 @@ struct Window<'a> {
     ladder: Ladder<'a>,
     carries: Carries,
     rows: Rows,
-    flags: BTreeSet<String>,
+    flags: Vec<String>,
 }
 
 impl Window<'_> {
     fn settle(&mut self, segment: &Segment<'_>) {
         let constant = segment.constant();
         let grants = Grants::of(&constant.holdings);
-        self.flags.extend(grants.losers.iter().map(|holder| format!("{SLOT}: conflict {holder}")));
+        for holder in &grants.conflicts {
+            self.flag(format!("{SLOT}: conflict {holder}"));
+        }
         let held = Held::of(segment.length(), constant.state, &grants, &mut self.carries.held);
         let (used, paid) = self.use_of(segment, &held, &grants);
         let energy = Energy::of(segment, &held, &used);
         self.rows.add(segment, &paid, &used, &energy);
         self.drop_debts(segment, &grants, &used);
+    }
+
+    /// Adds a remark, once a window.
+    fn flag(&mut self, remark: String) {
+        if !self.flags.contains(&remark) {
+            self.flags.push(remark);
+        }
     }
 
     /// Who used what of the segment, and what that makes of the holdings.
@@ -80,7 +89,7 @@ impl Window<'_> {
         let constant = segment.constant();
         if constant.state != SlotState::Measured {
             if segment.busy() > 0 {
-                self.flags.insert(format!("{SLOT}: activity while not measured"));
+                self.flag(format!("{SLOT}: activity while not measured"));
             }
             return (BTreeMap::new(), unused(held, constant.state));
         }

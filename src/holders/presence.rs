@@ -15,5 +15,8 @@ pub(super) fn holdings<'a>(present: impl Iterator<Item = &'a Holder>) -> Vec<Hol
     let denominator = u32::try_from(present.len()).unwrap_or(u32::MAX);
     let fraction = Fraction { numerator: 1, denominator };
     let source = HoldingSource::Presence;
-    (0..).zip(present).map(|(rank, id)| Holding { holder: id.clone(), fraction, source, rank }).collect()
+    (0..)
+        .zip(present)
+        .map(|(rank, id)| Holding { holder: id.clone(), fraction, source, rank: Some(rank) })
+        .collect()
 }

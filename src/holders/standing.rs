@@ -95,7 +95,7 @@ impl<'a> Grants<'a> {
             holdings
                 .entry(holder.clone())
                 .and_modify(|holding| holding.fraction = sum(holding.fraction, fraction))
-                .or_insert(Holding { holder, fraction, source, rank: *rank });
+                .or_insert(Holding { holder, fraction, source, rank: Some(*rank) });
         }
         holdings.into_values().collect()
     }

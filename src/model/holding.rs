@@ -53,6 +53,8 @@ pub struct Holding {
     pub fraction: Fraction,
     /// Who granted it.
     pub source: HoldingSource,
-    /// Precedence in a conflict: claims are granted whole in this order.
-    pub rank: u32,
+    /// Precedence in a conflict: claims are granted whole in this order. If any claim on the slot has none, all
+    /// claims form one rank.
+    #[serde(default)]
+    pub rank: Option<u32>,
 }

@@ -113,7 +113,7 @@ pub(crate) fn span(from: u64, to: u64) -> Span {
         holder: holder("user:a"),
         fraction: Fraction::WHOLE,
         source: HoldingSource::Presence,
-        rank: 0,
+        rank: Some(0),
     };
     Span {
         from: after(from),
