@@ -25,7 +25,9 @@ fn unit(name: &str) -> Selector {
 }
 
 fn shares(held: &[Holding]) -> Vec<(&str, String, u32)> {
-    held.iter().map(|one| (one.holder.as_str(), one.fraction.to_string(), one.rank)).collect()
+    held.iter()
+        .map(|one| (one.holder.as_str(), one.fraction.to_string(), one.rank.unwrap_or(u32::MAX)))
+        .collect()
 }
 
 fn text(covered_by: &BTreeMap<HolderId, HolderId>) -> Vec<(&str, &str)> {

@@ -26,7 +26,7 @@ mod unsettled;
 mod used;
 mod window;
 
-pub use money::{money, split_money};
+pub use money::{charged_times, money, split_money};
 pub use settle::settle;
 pub use unsettled::Unsettled;
 pub use window::{WINDOW, split, window_end};

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use super::Unsettled;
-use crate::model::{HolderId, Money, Nanoseconds};
+use crate::model::{HolderId, Money, Nanoseconds, Parts};
 
 /// An hour in nanoseconds.
 const HOUR: i128 = 3_600 * Nanoseconds::SECOND.0 as i128;
@@ -19,6 +19,27 @@ pub fn money(rate_nano_per_hour: i128, since: Nanoseconds) -> Money {
     let whole = rate_nano_per_hour.div_euclid(HOUR).saturating_mul(time);
     let rest = rate_nano_per_hour.rem_euclid(HOUR) * time / HOUR;
     Money(whole.saturating_add(rest))
+}
+
+/// The time that each holder is charged for, in nanoseconds: what it held, less what was unavailable.
+///
+/// `__unavailable__` is charged for that instead: a GPU that is lost or broken is shown, not charged.
+pub fn charged_times<'a>(held: impl IntoIterator<Item = (&'a HolderId, &'a Parts)>) -> Vec<(HolderId, u64)> {
+    let mut unavailable = 0;
+    let mut times: Vec<(HolderId, u64)> = held
+        .into_iter()
+        .map(|(holder, parts)| {
+            unavailable += parts.unavailable;
+            (holder.clone(), parts.held() - parts.unavailable)
+        })
+        .collect();
+    if unavailable > 0 {
+        match times.iter_mut().find(|(holder, _)| holder.as_str() == HolderId::UNAVAILABLE) {
+            Some((_, time)) => *time += unavailable,
+            None => times.push((HolderId::new(HolderId::UNAVAILABLE), unavailable)),
+        }
+    }
+    times
 }
 
 /// Splits money along times: largest fraction first, ties by id, no carry; the parts, in the order of
@@ -92,6 +113,23 @@ mod tests {
         assert_eq!(split(i128::MAX, &[("a", u64::MAX)]), Ok(vec![Money(i128::MAX)]));
         assert_eq!(split(0, &[("a", 0)]), Ok(vec![Money(0)]));
         assert_eq!(split(0, &[]), Ok(vec![]));
+    }
+
+    #[test]
+    fn unavailable_time_is_charged_to_the_remainder_of_that_name() {
+        let charged = |held: &[(&str, u64, u64)]| {
+            let held: Vec<_> = held
+                .iter()
+                .map(|&(id, waste, unavailable)| {
+                    (HolderId::new(id), Parts { waste, unavailable, ..Parts::default() })
+                })
+                .collect();
+            charged_times(held.iter().map(|(holder, parts)| (holder, parts)))
+        };
+        assert_eq!(charged(&[("a", 3, 0)]), times(&[("a", 3)]));
+        assert_eq!(charged(&[("a", 3, 4)]), times(&[("a", 3), ("__unavailable__", 4)]));
+        let with_remainder = charged(&[("__unavailable__", 0, 2), ("a", 3, 4), ("b", 0, 5)]);
+        assert_eq!(with_remainder, times(&[("__unavailable__", 11), ("a", 3), ("b", 0)]));
     }
 
     #[test]

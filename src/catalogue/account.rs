@@ -112,7 +112,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_tenant_held_cost_total",
         kind: Kind::Counter,
         unit: Unit::Money,
-        help: "Price of what the tenant held, at the price then in force, in closed windows; an estimate, the statement counts.",
+        help: "Price of the time the tenant held, less unavailable time, whose price goes to __unavailable__; at the price then in force, in closed windows; an estimate, the bill counts.",
         labels: &["tenant", "gpu", "uuid", "currency", "price_class"],
         level: Level::Lean,
         tier: Tier::Fast,

@@ -116,6 +116,8 @@ struct Sum {
     used: u64,
     idle: u64,
     unmeasured: u64,
+    unavailable: u64,
+    charged: u64,
     /// None while no line's energy was measured.
     energy: Option<u64>,
     money: i128,
@@ -131,8 +133,8 @@ fn table(statement: &Statement) -> String {
     let mut page = format!("{} to {}\n\n", statement.from, statement.to);
     let money_head = currency.map(|code| format!("{code:>16}")).unwrap_or_default();
     page += &format!(
-        "{:width$} {:>12} {:>12} {:>12} {:>12} {:>10}{money_head}\n",
-        "tenant", "held h", "used h", "idle h", "unmeasured h", "kWh"
+        "{:width$} {:>12} {:>12} {:>12} {:>12} {:>13} {:>12} {:>10}{money_head}\n",
+        "tenant", "held h", "used h", "idle h", "unmeasured h", "unavailable h", "charged h", "kWh"
     );
     let mut all = Sum::default();
     for (tenant, sum) in &tenants {
@@ -181,6 +183,8 @@ impl Sum {
         self.used += line.used_ns;
         self.idle += line.idle_ns;
         self.unmeasured += line.unmeasured_ns;
+        self.unavailable += line.unavailable_ns;
+        self.charged += line.charged_ns;
         let energy = line.energy_static_uj.zip(line.energy_dynamic_uj).map(|(floor, rest)| floor + rest);
         self.energy = total(self.energy, energy);
         self.money += line.money.as_deref().map_or(0, nano);
@@ -191,6 +195,8 @@ impl Sum {
         self.used += other.used;
         self.idle += other.idle;
         self.unmeasured += other.unmeasured;
+        self.unavailable += other.unavailable;
+        self.charged += other.charged;
         self.energy = total(self.energy, other.energy);
         self.money += other.money;
     }
@@ -198,11 +204,13 @@ impl Sum {
     fn row(&self, tenant: &str, width: usize, money: bool) -> String {
         let money = if money { format!("{:>16}", fixed(self.money, 9, 4)) } else { String::new() };
         format!(
-            "{tenant:width$} {:>12} {:>12} {:>12} {:>12} {:>10}{money}\n",
+            "{tenant:width$} {:>12} {:>12} {:>12} {:>12} {:>13} {:>12} {:>10}{money}\n",
             hours(self.held),
             hours(self.used),
             hours(self.idle),
             hours(self.unmeasured),
+            hours(self.unavailable),
+            hours(self.charged),
             // A kilowatt-hour is 3.6e12 microjoules.
             self.energy.map_or("-".into(), |energy| fixed(i128::from(energy) * 1_000 / 3_600_000, 9, 4)),
         )

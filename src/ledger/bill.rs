@@ -50,8 +50,32 @@ pub struct Line {
     pub coarse: bool,
     /// The worst meter of each minute, each once.
     pub sources: Vec<ActivitySource>,
-    /// For what was held; none where no price was ever in force.
+    /// The time that is charged for: held less unavailable, and for `__unavailable__` all unavailable time.
+    pub charged: Nanoseconds,
+    /// For that time; none where no price was ever in force.
     pub money: Option<Money>,
+}
+
+impl Line {
+    /// A line without time.
+    pub(super) fn empty(gpu: GpuId, holder: HolderId) -> Self {
+        Self {
+            gpu,
+            holder,
+            parts: Parts::default(),
+            used: Use::default(),
+            energy_static: Some(Microjoules(0)),
+            energy_dynamic: Some(Microjoules(0)),
+            memory_byte_seconds: 0,
+            grade: Grade::Measured,
+            measured: Nanoseconds(0),
+            method: Method::Observed,
+            coarse: false,
+            sources: Vec::new(),
+            charged: Nanoseconds(0),
+            money: None,
+        }
+    }
 }
 
 /// One GPU's total, by its own records.

@@ -16,7 +16,7 @@ use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
 use super::settle::between;
 use super::{MINUTE, recover};
-use crate::attribution::split_money;
+use crate::attribution::{charged_times, split_money};
 use crate::model::{GpuId, HolderId, Microjoules, Money, Nanoseconds, Utc};
 
 /// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.
@@ -197,10 +197,14 @@ fn lines(
     let mut joined = BTreeMap::<(GpuId, HolderId), Line>::new();
     for ((gpu, price), mut group) in groups {
         let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
-        let held: Vec<(HolderId, u64)> =
-            group.iter().map(|line| (line.holder.clone(), line.parts.held())).collect();
-        let shares = split_money(slot.and_then(Slot::money).unwrap_or_default(), &held)?;
-        for (line, share) in group.iter_mut().zip(shares) {
+        let charged = charged_times(group.iter().map(|line| (&line.holder, &line.parts)));
+        let shares = split_money(slot.and_then(Slot::money).unwrap_or_default(), &charged)?;
+        if let Some((holder, _)) = charged.get(group.len()) {
+            // Nobody but holders had unavailable time: the line that is charged for it has no time of its own.
+            group.extend(group.first().map(|line| Line::empty(line.gpu.clone(), holder.clone())));
+        }
+        for ((line, (_, time)), share) in group.iter_mut().zip(charged).zip(shares) {
+            line.charged = Nanoseconds(time);
             line.money = priced.then_some(share);
         }
         for line in group {
@@ -240,6 +244,7 @@ fn join(line: &mut Line, other: &Line) {
     line.memory_byte_seconds += other.memory_byte_seconds;
     line.grade = line.grade.max(other.grade);
     line.measured += other.measured;
+    line.charged += other.charged;
     line.method = line.method.max(other.method);
     line.coarse |= other.coarse;
     line.sources.extend(&other.sources);
@@ -292,6 +297,7 @@ fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
         method: loaded_method(row, 20)?,
         coarse: row.get(21)?,
         sources,
+        charged: Nanoseconds(0),
         money: None,
     };
     Ok(Partial { gpu: row.get(0)?, price: row.get(1)?, line })

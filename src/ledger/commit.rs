@@ -231,10 +231,13 @@ fn enter(
     now: Utc,
 ) -> Result<(), Cause> {
     let window = &closed.settlement;
-    for row in &window.rows {
-        if draft.holder(&row.holder).is_none() {
-            let id = write::holder(transaction, &write::nameless(&row.holder), now)?;
-            draft.changes.holders.insert(row.holder.clone(), id);
+    // The money of unavailable time goes to the remainder of that name, which may have no row.
+    let unavailable = window.rows.iter().any(|row| row.parts.unavailable > 0);
+    let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
+    for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
+        if draft.holder(holder).is_none() {
+            let id = write::holder(transaction, &write::nameless(holder), now)?;
+            draft.changes.holders.insert(holder.clone(), id);
         }
     }
     for piece in pieces(window) {

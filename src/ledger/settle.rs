@@ -14,7 +14,7 @@ use super::cut::Piece;
 use super::error::Cause;
 use super::state::{Cost, Draft};
 use super::write;
-use crate::attribution::{money, split_money};
+use crate::attribution::{charged_times, money, split_money};
 use crate::model::{HolderId, Money, Nanoseconds, Row, Utc};
 
 /// Adds a piece to the GPU and to the counters of its holders, in the draft.
@@ -63,23 +63,23 @@ fn charge(
     (rate, total): (&Rate, Money),
     now: Utc,
 ) -> Result<(), Cause> {
-    let times = |time: fn(&Row) -> u64| -> Vec<(HolderId, u64)> {
-        piece.rows.iter().map(|row| (row.holder.clone(), time(row))).collect()
-    };
-    let held = split_money(total, &times(|row| row.parts.held()))?;
-    let users = times(|row| row.used.total());
+    let held = charged_times(piece.rows.iter().map(|row| (&row.holder, &row.parts)));
+    let users: Vec<(HolderId, u64)> =
+        piece.rows.iter().map(|row| (row.holder.clone(), row.used.total())).collect();
+    let held_shares = split_money(total, &held)?;
     let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
     let time = i128::from(piece.to.since(piece.from).0.max(1));
-    let used = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
-    for ((row, held), used) in piece.rows.iter().zip(held).zip(used) {
-        if row.parts.held() == 0 && row.used.total() == 0 {
-            continue;
-        }
-        let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now);
-        let cost =
-            counter.costs.entry(rate.tariff.clone()).or_insert_with(|| Cost { born: now, ..Cost::default() });
-        cost.held += held;
-        cost.used += used;
+    let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
+    let mut cost_of = |holder: HolderId, add: &dyn Fn(&mut Cost)| {
+        let counter = draft.counter((Arc::clone(uuid), holder), now);
+        let cost = counter.costs.entry(rate.tariff.clone());
+        add(cost.or_insert_with(|| Cost { born: now, ..Cost::default() }));
+    };
+    for ((holder, _), share) in held.into_iter().zip(held_shares).filter(|((_, time), _)| *time > 0) {
+        cost_of(holder, &|cost| cost.held += share);
+    }
+    for ((holder, _), share) in users.into_iter().zip(used_shares).filter(|((_, time), _)| *time > 0) {
+        cost_of(holder, &|cost| cost.used += share);
     }
     Ok(())
 }

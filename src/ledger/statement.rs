@@ -57,6 +57,9 @@ pub struct StatementLine {
     pub measured_ns: u64,
     pub method: String,
     pub sources: Vec<String>,
+    /// The time that `money` is for: held less unavailable, and for `__unavailable__` all unavailable time.
+    #[serde(default)]
+    pub charged_ns: u64,
     pub money: Option<String>,
 }
 
@@ -165,6 +168,7 @@ fn statement_line(line: &Line, tenant: &str) -> StatementLine {
         measured_ns: line.measured.0,
         method: line.method.name().into(),
         sources: line.sources.iter().map(|source| source.name().into()).collect(),
+        charged_ns: line.charged.0,
         money: line.money.map(decimal),
     }
 }

@@ -99,7 +99,7 @@ impl Era {
                 holder: id(name),
                 fraction: Fraction { numerator, denominator },
                 source: HoldingSource::Standing,
-                rank,
+                rank: Some(rank),
             })
             .collect()
     }

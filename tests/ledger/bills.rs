@@ -45,6 +45,44 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
 }
 
 #[test]
+fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+    introduced(&mut ledger, 1);
+    let second = SECOND;
+    // A minute at work, a minute dead.
+    for from in (0..120).step_by(15) {
+        let parts = if from < 60 {
+            Parts { waste: 15 * second, ..Parts::default() }
+        } else {
+            Parts { unavailable: 15 * second, ..Parts::default() }
+        };
+        let rows = vec![row("user:a", parts, Use::default())];
+        let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let lines: Vec<_> = bill
+        .lines
+        .iter()
+        .map(|line| (line.holder.as_str(), line.parts.unavailable, line.charged.0, line.money))
+        .collect();
+    let minute = 60 * second;
+    assert_eq!(
+        lines,
+        [
+            (HolderId::UNAVAILABLE, 0, minute, Some(Money(60 * EURO))),
+            ("user:a", minute, minute, Some(Money(60 * EURO))),
+        ]
+    );
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    drop(ledger);
+    let recovered = world.open(200, None).1;
+    let held = |name| recovered.counters[&(uuid(0), holder(name))].costs.values().next().unwrap().held;
+    assert_eq!([held("user:a"), held(HolderId::UNAVAILABLE)], [Money(60 * EURO); 2]);
+}
+
+#[test]
 fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
