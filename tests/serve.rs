@@ -42,6 +42,7 @@ impl Agent {
         let (shutdown, stop) = watch::channel(false);
         let now = Arc::clone(&clock);
         let site = Site {
+            no_account: Arc::default(),
             pages: pages(&sealed, page),
             heartbeat: Arc::new(Heartbeat::new(move || Nanoseconds(now.load(Ordering::Relaxed)))),
             bills: questions,

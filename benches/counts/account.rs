@@ -152,7 +152,7 @@ fn attribute(spans: Vec<Span>) -> Vec<Span> {
 /// A ledger that knows the GPUs, and the batch that closes a window of each with a tick after it.
 fn ledger() -> (tempfile::TempDir, Ledger, Batch) {
     let directory = tempfile::tempdir().expect("a directory");
-    let opening = Opening { boot_id: "bench".into(), now: stamp(0), book: None };
+    let opening = Opening { boot_id: "bench".into(), now: stamp(0), ..Opening::default() };
     let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).expect("a ledger");
     let sights = (0..GPUS).map(|index| Sight { gpu: id(index), model: "bench".into(), at: EPOCH }).collect();
     ledger.commit(&Batch { now: EPOCH, sights, ..Batch::default() }).expect("a commit");

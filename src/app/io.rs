@@ -74,6 +74,7 @@ pub(super) fn start(
         pages: pages(&shared.pages),
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
+        no_account: Arc::clone(&shared.no_account),
         bills,
         limits: serve::Limits::within(own::most_files().unwrap_or(u64::MAX)),
     };

@@ -2,21 +2,23 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::policy::{Charge, InForce};
 use super::{Shared, StartError, Thread};
-use crate::clock::{Clock, Stop};
-use crate::host::Host;
-use crate::ledger::{Acknowledged, Batch, Ledger, Opening, Queue, Recovered};
+use crate::clock::Stop;
+use crate::config::Config;
+use crate::ledger::{Acknowledged, Batch, Error, Ledger, Opening, Queue, Recovered};
 use crate::model::{Stamp, Utc};
 
 /// How the ledger fares, for the pulse to tell.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LedgerStatus {
-    /// Whether its file system survives a restart of the node.
-    pub(super) durable: bool,
+    /// Whether its file system survives a restart of the node; not known before the ledger is open.
+    durable: OnceLock<bool>,
+    /// Where the account stands, of a ledger that was opened after the start, until the pulse takes it.
+    opened_late: Mutex<Option<Box<Recovered>>>,
     errors: AtomicU64,
     /// GPU time of windows that never came, in nanoseconds.
     unobserved: AtomicU64,
@@ -27,14 +29,20 @@ pub(super) struct LedgerStatus {
 
 impl LedgerStatus {
     /// The status of a ledger that was just opened.
-    pub(super) fn new(durable: bool) -> Self {
-        Self {
-            durable,
-            errors: AtomicU64::new(0),
-            unobserved: AtomicU64::new(0),
-            last_commit: AtomicU64::new(0),
-            acknowledged: Mutex::default(),
-        }
+    pub(super) fn opened(durable: bool) -> Self {
+        let status = Self::default();
+        let _ = status.durable.set(durable);
+        status
+    }
+
+    /// Whether its file system survives a restart of the node; none while the ledger is not open.
+    pub(super) fn durable(&self) -> Option<bool> {
+        self.durable.get().copied()
+    }
+
+    /// Where the account stands, once, of a ledger that was opened after the start.
+    pub(super) fn take_opened_late(&self) -> Option<Box<Recovered>> {
+        self.opened_late.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(super) fn errors(&self) -> u64 {
@@ -43,6 +51,16 @@ impl LedgerStatus {
 
     pub(super) fn unobserved(&self) -> u64 {
         self.unobserved.load(Ordering::Relaxed)
+    }
+
+    /// Counts a ledger that could not be opened, and logs the reason when it is another one.
+    fn not_opened(&self, error: &Error, shared: &Shared) {
+        self.failed();
+        let reason = Some(error.to_string());
+        if shared.no_account.reason() != reason {
+            tracing::error!(%error, "no account is kept until the ledger can be opened; trying again every 5 s");
+            shared.no_account.set(reason);
+        }
     }
 
     fn failed(&self) {
@@ -83,44 +101,81 @@ impl Running {
     }
 }
 
-/// How a ledger is opened under a configuration.
-fn opening(in_force: &InForce, host: &Host, clock: &Clock) -> Opening {
-    Opening { boot_id: host.boot_id().unwrap_or_default(), now: clock.now(), book: in_force.book().cloned() }
-}
-
-/// Opens the ledger, if there is to be one; its directory is made.
-pub(super) fn open(
-    in_force: &InForce,
-    host: &Host,
-    clock: &Clock,
-) -> Result<Option<(Ledger, Recovered)>, StartError> {
-    let config = &in_force.config.ledger;
-    if !config.enabled {
-        return Ok(None);
-    }
-    let path = &config.path;
-    if let Some(directory) = path.parent() {
+/// Opens the ledger as the configuration says. Only the default directory is ever made: in place of another one
+/// a mount may be missing, and a second ledger would bill twice.
+fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
+    let path = &in_force.config.ledger.path;
+    if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
         // Opening says what is wrong with the directory, with the path of the ledger.
         let _ = std::fs::create_dir_all(directory);
     }
-    Ok(Some(Ledger::open(path, &opening(in_force, host, clock))?))
+    let opening = Opening {
+        boot_id: shared.host.boot_id().unwrap_or_default(),
+        now: shared.clock.now(),
+        unsynchronised: !shared.clock_is_synchronised(),
+        book: in_force.book().cloned(),
+    };
+    Ledger::open(path, &opening)
 }
 
-/// Starts the thread.
-pub(super) fn start(
-    ledger: Ledger,
-    status: Arc<LedgerStatus>,
-    shared: &Arc<Shared>,
-) -> Result<Running, StartError> {
+/// Opens the ledger and starts its thread, unless there is to be none. One that cannot be opened now is tried again
+/// by the thread, and the agent serves without an account until then.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<Running>, Option<Recovered>), StartError> {
+    let in_force = shared.in_force();
+    if !in_force.config.ledger.enabled {
+        shared.no_account.set(Some("ledger.enabled is false".into()));
+        return Ok((None, None));
+    }
     let queue = Arc::new(Queue::default());
-    let path = ledger.path().to_path_buf();
+    let (ledger, recovered, status) = match open(&in_force, shared) {
+        Ok((ledger, recovered)) => {
+            let status = LedgerStatus::opened(recovered.durable);
+            (Some(ledger), Some(recovered), status)
+        }
+        Err(error) if error.is_wrong_ledger() => return Err(error.into()),
+        Err(error) => {
+            let status = LedgerStatus::default();
+            status.not_opened(&error, shared);
+            (None, None, status)
+        }
+    };
+    let path =
+        ledger.as_ref().map_or_else(|| in_force.config.ledger.path.clone(), |it| it.path().to_path_buf());
+    let status = Arc::new(status);
     let (queue_by_thread, status_by_thread) = (Arc::clone(&queue), Arc::clone(&status));
     let theirs = Arc::clone(shared);
     // With these it was opened; reloads come later.
-    let prices = Prices { followed: shared.in_force().charges.len() };
-    let keep = move || keep(ledger, prices, (&queue_by_thread, &status_by_thread), &theirs);
-    let thread = Thread::start_vital("ledger", shared.ends(), keep)?;
-    Ok(Running { path, queue, status, thread })
+    let prices = Prices { followed: in_force.charges.len() };
+    let run = move || {
+        let opened = ledger.map(|ledger| (ledger, prices));
+        if let Some((ledger, prices)) = opened.or_else(|| open_later(&status_by_thread, &theirs)) {
+            keep(ledger, prices, (&queue_by_thread, &status_by_thread), &theirs);
+        }
+    };
+    let thread = Thread::start_vital("ledger", shared.ends(), run)?;
+    Ok((Some(Running { path, queue, status, thread }), recovered))
+}
+
+/// Tries to open the ledger until it can be opened; none where the agent stops before.
+fn open_later(status: &LedgerStatus, shared: &Shared) -> Option<(Ledger, Prices)> {
+    const EVERY: Duration = Duration::from_secs(5);
+    loop {
+        if shared.stop.wait(EVERY) {
+            return None;
+        }
+        let in_force = shared.in_force();
+        match open(&in_force, shared) {
+            Ok((ledger, recovered)) => {
+                tracing::info!(path = %ledger.path().display(), "the ledger is open now; the account begins");
+                let _ = status.durable.set(recovered.durable);
+                *status.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Box::new(recovered));
+                shared.no_account.set(None);
+                return Some((ledger, Prices { followed: in_force.charges.len() }));
+            }
+            Err(error) => status.not_opened(&error, shared),
+        }
+    }
 }
 
 fn keep(mut ledger: Ledger, mut prices: Prices, (queue, status): (&Queue, &LedgerStatus), shared: &Shared) {
@@ -279,7 +334,8 @@ mod tests {
         let now = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
         // The second and the third come before the ledger has looked.
         let reloads = [(10 * MINUTE - 1, "2"), (10 * MINUTE + 1, "3"), (11 * MINUTE - 1, "4")];
-        let opened = Opening { boot_id: "boot".into(), now, book: reloaded(&[]).book().cloned() };
+        let book = reloaded(&[]).book().cloned();
+        let opened = Opening { boot_id: "boot".into(), now, book, ..Opening::default() };
         let (mut ledger, _) = Ledger::open(&path, &opened).unwrap();
         let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
         let sights = vec![Sight { gpu, model: "".into(), at: Utc(MINUTE) }];
@@ -290,8 +346,8 @@ mod tests {
         ledger.commit(&Batch { now: Utc(9 * MINUTE), sights, closed, ..Batch::default() }).unwrap();
         let in_force = reloaded(&reloads);
         let mut prices = Prices { followed: 1 };
-        assert!(prices.follow(&in_force.charges[..2], &mut ledger, &LedgerStatus::new(true)));
-        assert!(prices.follow(&in_force.charges, &mut ledger, &LedgerStatus::new(true)));
+        assert!(prices.follow(&in_force.charges[..2], &mut ledger, &LedgerStatus::opened(true)));
+        assert!(prices.follow(&in_force.charges, &mut ledger, &LedgerStatus::opened(true)));
         let stored = rusqlite::Connection::open(&path).unwrap();
         let mut statement =
             stored.prepare("SELECT from_ns, nano_per_gpu_hour FROM price ORDER BY from_ns").unwrap();
@@ -314,9 +370,9 @@ mod tests {
     fn a_refusal_is_counted_and_the_other_gpus_account_and_the_clock_go_on() {
         let directory = tempfile::tempdir().unwrap();
         let mut now = Stamp { boottime: Nanoseconds(5_000_000_000), utc: Utc(1_000_000_000_000) };
-        let opening = Opening { boot_id: "boot".into(), now, book: None };
+        let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
         let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-        let (queue, status) = (Queue::default(), LedgerStatus::new(true));
+        let (queue, status) = (Queue::default(), LedgerStatus::opened(true));
         let sights = ["GPU-0", "GPU-1"].map(|uuid| Sight {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),

@@ -34,10 +34,10 @@ use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop};
 use crate::config::{Config, Source};
-use crate::host::Host;
+use crate::host::{Host, clock_is_synchronised as host_clock_is_synchronised};
 use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, Utc};
 use crate::{export, serve};
 
 use policy::InForce;
@@ -128,6 +128,10 @@ struct Shared {
     heard: heard::Heard,
     identities: host::Published,
     pages: Arc<export::Latest>,
+    /// The account's time axis, as the pulse last knew it.
+    timeline: Mutex<Timeline>,
+    /// Why there is no account, where there is none.
+    no_account: Arc<serve::NoAccount>,
     simulated: AtomicBool,
     /// Whether the driver may be open.
     orders: lanes::Orders,
@@ -152,6 +156,25 @@ impl Shared {
 
     fn put_in_force(&self, next: InForce) {
         *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    /// Whether the wall clock may be taken for the account's: a simulated one at once, the system's when the kernel
+    /// says that it is synchronised.
+    fn clock_is_synchronised(&self) -> bool {
+        match self.clock {
+            Clock::System => host_clock_is_synchronised(),
+            Clock::Page(_) => true,
+        }
+    }
+
+    fn publish_timeline(&self, timeline: Timeline) {
+        *self.timeline.lock().unwrap_or_else(PoisonError::into_inner) = timeline;
+    }
+
+    /// This moment on the account's time axis.
+    fn account_time(&self) -> Utc {
+        let timeline = *self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+        timeline.at(self.clock.now().boottime)
     }
 
     /// Waits until the clock shows `moment`, or another cadence is in force than the one waited by, and beats at
@@ -201,6 +224,8 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         heard: heard::Heard::default(),
         identities: host::Published::of(&Host::at(&launch.root)),
         pages: Arc::default(),
+        timeline: Mutex::default(),
+        no_account: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
         orders: lanes::Orders::default(),
         replaced: AtomicBool::new(false),
@@ -239,16 +264,8 @@ fn start(
     let Launch { config, source, clock, root, .. } = launch;
     let host = Host::at(&root);
     let in_force = shared.in_force();
-    let opened = ledger::open(&in_force, &host, &clock)?;
+    let (ledger, recovered) = ledger::start(shared)?;
     let started = clock.now();
-    let timeline = opened.as_ref().map_or_else(|| Timeline::starting(started), |(_, known)| known.timeline);
-    let (recovered, ledger) = match opened {
-        Some((ledger, recovered)) => {
-            let status = Arc::new(ledger::LedgerStatus::new(recovered.durable));
-            (Some(recovered), Some(ledger::start(ledger, status, shared)?))
-        }
-        None => (None, None),
-    };
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
@@ -257,8 +274,9 @@ fn start(
     host::start(host, agent, shared)?;
     kernel_log::start(Host::at(&root), shared)?;
     let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);
+    shared.publish_timeline(meter.timeline());
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&in_force, ledger.as_ref(), &io), shared)?;
-    reload::start(source, (rings, timeline), shared)?;
+    reload::start(source, rings, shared)?;
     Ok(Threads { io, pulse, ledger, control })
 }
 

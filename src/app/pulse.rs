@@ -101,7 +101,8 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         let pulse = meter.tick(shared.clock.now(), inputs);
         outlets.send(number, &pulse.snapshot, &in_force);
         shared.pages.publish(Arc::new(Sealed::new(pulse.snapshot, Arc::clone(&in_force.press))));
-        if let Some(queue) = &outlets.queue {
+        shared.publish_timeline(meter.timeline());
+        if let Some(queue) = outlets.queue.as_ref().filter(|_| meter.has_ledger()) {
             queue.offer(pulse.batch);
         }
         if number == 0 {
@@ -154,6 +155,8 @@ fn inputs(news: Vec<News>, outlets: &Outlets, shared: &Shared) -> Inputs {
         pci: shared.identities.pci(),
         in_flight: lanes::in_flight(shared),
         acknowledged: outlets.status.as_ref().map(|status| status.take()).unwrap_or_default(),
+        opened_late: outlets.status.as_ref().and_then(|status| status.take_opened_late()),
+        synchronised: shared.clock_is_synchronised(),
         services: services(outlets, shared),
     }
 }
@@ -171,6 +174,28 @@ fn hearing(services: &mut Services, shared: &Shared) {
             let labels = vec![("collector", collector.into()), ("reason", reason.into())];
             services.add("gpumeter_collector_errors_total", labels, i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+}
+
+/// What the ledger thread and its queue say of themselves.
+fn ledger_numbers(services: &mut Services, outlets: &Outlets) {
+    let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    if let Some(status) = &outlets.status {
+        services.add("gpumeter_ledger_open", Vec::new(), status.durable().is_some().into());
+        if let Some(durable) = status.durable() {
+            services.add("gpumeter_ledger_durable", Vec::new(), durable.into());
+        }
+        services.add("gpumeter_ledger_errors_total", Vec::new(), whole(status.errors()));
+        services.add("gpumeter_ledger_unobserved_seconds_total", Vec::new(), whole(status.unobserved()));
+        if let Some(at) = status.last_commit() {
+            services.add("gpumeter_ledger_last_commit_timestamp_seconds", Vec::new(), whole(at));
+        }
+    }
+    if let Some(queue) = &outlets.queue {
+        let pressure = queue.pressure();
+        services.add("gpumeter_ledger_queue_windows", Vec::new(), whole(pressure.windows as u64));
+        let coarse = pressure.merged + pressure.forced;
+        services.add("gpumeter_ledger_coarse_windows_total", Vec::new(), whole(coarse));
     }
 }
 
@@ -195,20 +220,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
         services.add("gpumeter_resolver_success", vec![("resolver", "host".into())], 1);
         services.add("gpumeter_resolver_age_seconds", vec![("resolver", "host".into())], whole(age));
     }
-    if let Some(status) = &outlets.status {
-        services.add("gpumeter_ledger_durable", Vec::new(), status.durable.into());
-        services.add("gpumeter_ledger_errors_total", Vec::new(), whole(status.errors()));
-        services.add("gpumeter_ledger_unobserved_seconds_total", Vec::new(), whole(status.unobserved()));
-        if let Some(at) = status.last_commit() {
-            services.add("gpumeter_ledger_last_commit_timestamp_seconds", Vec::new(), whole(at));
-        }
-    }
-    if let Some(queue) = &outlets.queue {
-        let pressure = queue.pressure();
-        services.add("gpumeter_ledger_queue_windows", Vec::new(), whole(pressure.windows as u64));
-        let coarse = pressure.merged + pressure.forced;
-        services.add("gpumeter_ledger_coarse_windows_total", Vec::new(), whole(coarse));
-    }
+    ledger_numbers(&mut services, outlets);
     for (code, count) in outlets.io.requests.by_code() {
         services.add("gpumeter_http_requests_total", vec![("code", code.to_string().into())], whole(count));
     }

@@ -13,7 +13,6 @@ use sd_notify::NotifyState;
 use super::systemd::{tell, tell_of_reload};
 use super::{Shared, StartError, Thread};
 use crate::config::Source;
-use crate::ledger::Timeline;
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -55,17 +54,13 @@ impl Bell {
 }
 
 /// Starts the thread.
-pub(super) fn start(
-    source: Option<Source>,
-    (rings, timeline): (Rings, Timeline),
-    shared: &Arc<Shared>,
-) -> Result<(), StartError> {
+pub(super) fn start(source: Option<Source>, rings: Rings, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
-    Thread::start("reload", move || watch(source, &rings, timeline, &shared))?;
+    Thread::start("reload", move || watch(source, &rings, &shared))?;
     Ok(())
 }
 
-fn watch(mut source: Option<Source>, Rings(rings): &Rings, timeline: Timeline, shared: &Shared) {
+fn watch(mut source: Option<Source>, Rings(rings): &Rings, shared: &Shared) {
     while !shared.stop.is_called() {
         let asked = rings.recv_timeout(LOOK).is_ok();
         // Several signals ask for one reload.
@@ -76,7 +71,7 @@ fn watch(mut source: Option<Source>, Rings(rings): &Rings, timeline: Timeline, s
         }
         tell_of_reload();
         let status = match &mut source {
-            Some(source) => reload(source, timeline, shared),
+            Some(source) => reload(source, shared),
             None => "there is no configuration file to reload; name one with --config".to_owned(),
         };
         tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
@@ -85,15 +80,14 @@ fn watch(mut source: Option<Source>, Rings(rings): &Rings, timeline: Timeline, s
 }
 
 /// Reads the file and puts it in force, or tells what is wrong with it; what came of it, in a line.
-fn reload(source: &mut Source, timeline: Timeline, shared: &Shared) -> String {
+fn reload(source: &mut Source, shared: &Shared) -> String {
     let running = shared.in_force();
     let file = source.path().display().to_string();
     let outcome = source.read_again(&running.config);
     shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
     match outcome {
         Ok((config, waiting)) => {
-            let now = timeline.at(shared.clock.now().boottime);
-            shared.put_in_force(running.succeeded_by(config, now));
+            shared.put_in_force(running.succeeded_by(config, shared.account_time()));
             if waiting.is_empty() {
                 return format!("configuration reloaded: {file}");
             }

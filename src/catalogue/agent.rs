@@ -153,6 +153,22 @@ pub(super) const ROWS: &[Family] = &[
         &[],
     ),
     agent(
+        "gpumeter_clock_anchored",
+        Kind::Gauge,
+        Unit::None,
+        "1 once the account's time in this boot is fixed by the wall clock, else 0; until then no window closes. It is \
+         fixed when the kernel says that the clock is synchronised, or two minutes after the boot.",
+        &[],
+    ),
+    agent(
+        "gpumeter_ledger_open",
+        Kind::Gauge,
+        Unit::None,
+        "1 while the agent has its ledger open, 0 while it cannot open it and keeps no account; absent where \
+         ledger.enabled is false.",
+        &[],
+    ),
+    agent(
         "gpumeter_ledger_durable",
         Kind::Gauge,
         Unit::None,

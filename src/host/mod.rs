@@ -7,6 +7,7 @@
 
 mod bounded;
 mod cgroup;
+mod clock_sync;
 mod container;
 mod held;
 mod kernel_log;
@@ -20,6 +21,7 @@ mod status;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use clock_sync::clock_is_synchronised;
 pub use container::FIRST_PID_NAMESPACE;
 pub use held::Held;
 pub use kernel_log::KernelLog;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::expected::Expected;
 use super::latch::Latched;
 use super::state::{Counter, CounterKey};
+use super::timeline::Anchor;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
 /// Everything of one transaction. Times are account time ([`super::Timeline::at`]).
@@ -13,6 +14,8 @@ use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Ut
 pub struct Batch {
     /// Now; names the birth of counters.
     pub now: Utc,
+    /// Fixes the account's time in this boot: what was offered before was on the provisional axis.
+    pub anchor: Option<Anchor>,
     /// GPUs seen for the first time by this agent process; known ones keep their account.
     pub sights: Vec<Sight>,
     /// GPUs that are elsewhere than they were.

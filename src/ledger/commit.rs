@@ -34,6 +34,9 @@ impl Ledger {
     }
 
     fn committed(&mut self, batch: &Batch) -> Result<Acknowledged, Cause> {
+        if let Some(anchor) = &batch.anchor {
+            self.fix(anchor)?;
+        }
         let due = self.synced_at.is_none_or(|at| batch.now.since(at) >= SYNC_EVERY);
         let synced = batch.sync || due || !batch.closed.is_empty();
         self.sync_commits(synced)?;

@@ -158,6 +158,21 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether the ledger is the wrong one, or another agent's, or lies where none may: trying again helps nobody.
+    /// A full or failing disk, missing rights and a missing mount may be mended while the agent runs.
+    pub const fn is_wrong_ledger(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Foreign
+                | Cause::Newer { .. }
+                | Cause::Owned { .. }
+                | Cause::NetworkFilesystem { .. }
+                | Cause::Price { .. }
+        )
+    }
+}
+
 impl Cause {
     /// Completes the error at the room's edge.
     pub(super) fn at(self, path: &Path, doing: &'static str) -> Error {

@@ -47,7 +47,7 @@ pub use recover::{Recovered, RecoveredGpu};
 pub use salvage::Salvage;
 pub use state::{Cost, Counter, CounterKey};
 pub use statement::{Statement, StatementGpu, StatementLine, StatementProof};
-pub use timeline::Timeline;
+pub use timeline::{Anchor, Boot, Timeline};
 
 use crate::model::Nanoseconds;
 

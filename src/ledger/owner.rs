@@ -9,7 +9,7 @@ use super::error::{Cause, Error};
 use super::lock::Lock;
 use super::recover::{self, Recovered};
 use super::state::State;
-use super::timeline::{self, Timeline};
+use super::timeline::{self, Anchor, Timeline};
 use super::{column, expected, latch, place, reader, schema};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
@@ -23,6 +23,8 @@ pub struct Opening {
     pub boot_id: String,
     /// This moment.
     pub now: Stamp,
+    /// Whether the wall clock is not known to be synchronised, by the kernel's word.
+    pub unsynchronised: bool,
     /// The operator's prices; without them there is no money anywhere.
     pub book: Option<Book>,
 }
@@ -64,7 +66,9 @@ impl Ledger {
         schema::create(&mut connection, opening.now.utc)?;
         expected::create(&connection)?;
         latch::create(&connection)?;
-        let timeline = timeline::resume(&connection, &opening.boot_id, opening.now)?;
+        timeline::create(&connection)?;
+        let clock = (opening.now, !opening.unsynchronised);
+        let (timeline, boot) = timeline::resume(&mut connection, &opening.boot_id, clock)?;
         book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (mut state, gpus) = recover::load(&connection)?;
@@ -73,6 +77,7 @@ impl Ledger {
         let recovered = Recovered {
             created: state.created,
             timeline,
+            boot,
             durable,
             gpus,
             inventory,
@@ -113,6 +118,9 @@ impl Ledger {
     /// # Errors
     /// The disk; the next look finds the step again.
     pub fn watch_clock(&mut self, now: Stamp) -> Result<Option<i64>, Error> {
+        if self.timeline.provisional_since.is_some() {
+            return Ok(None);
+        }
         let lead = self.timeline.lead(now);
         if lead.abs_diff(self.lead) <= STEP.0 {
             return Ok(None);
@@ -127,6 +135,20 @@ impl Ledger {
             .map_err(|error| Cause::from(error).at(&self.path, "record a step of the clock"))?;
         self.lead = lead;
         Ok(Some(lead))
+    }
+
+    /// Fixes the offset of this boot and moves what was committed on its provisional axis; once only.
+    pub(super) fn fix(&mut self, anchor: &Anchor) -> Result<(), Cause> {
+        if self.timeline.provisional_since.is_none() {
+            return Ok(());
+        }
+        let transaction = self.connection.transaction()?;
+        timeline::fix(&transaction, &self.state.boot_id, anchor)?;
+        transaction.commit()?;
+        let (mut state, _) = recover::load(&self.connection)?;
+        state.boot_id = std::mem::take(&mut self.state.boot_id);
+        (self.state, self.timeline, self.synced_at) = (state, Timeline::fixed_by(anchor), None);
+        Ok(())
     }
 
     /// The file, by its real name.

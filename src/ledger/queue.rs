@@ -15,6 +15,7 @@ use super::batch::{Batch, Closed, Open, Resumed, Sight};
 use super::expected::Expected;
 use super::latch::Latched;
 use super::merge::{Fit, shorten};
+use super::timeline::Anchor;
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
 /// What waits for the ledger thread.
@@ -41,6 +42,7 @@ pub struct Pressure {
 #[derive(Debug, Default)]
 struct Waiting {
     now: Utc,
+    anchor: Option<Anchor>,
     sync: bool,
     any: bool,
     closed: bool,
@@ -116,6 +118,10 @@ impl Queue {
 impl Waiting {
     fn absorb(&mut self, batch: Batch) {
         self.any = true;
+        if let Some(anchor) = batch.anchor {
+            self.move_by(&anchor);
+            self.anchor = Some(anchor);
+        }
         self.now = self.now.max(batch.now);
         self.sync |= batch.sync;
         for sight in batch.sights {
@@ -162,12 +168,31 @@ impl Waiting {
         }
     }
 
+    /// Moves what waits from the provisional axis to the real one. No window waits: none closes before.
+    fn move_by(&mut self, anchor: &Anchor) {
+        self.now = anchor.moved(self.now);
+        let sights = self.sights.values_mut().map(|sight| &mut sight.at);
+        let expected = self.expected.values_mut().map(|expected| &mut expected.since);
+        let resumed = self.resumed.iter_mut().map(|resumed| &mut resumed.at);
+        for at in sights.chain(expected).chain(resumed) {
+            *at = anchor.moved(*at);
+        }
+        for line in self.gpus.values_mut() {
+            let spans = std::mem::take(&mut line.spans).into_values();
+            let moved = spans
+                .map(|span| anchor.moved_span(span))
+                .flat_map(|(off, span)| off.into_iter().chain([span]));
+            line.spans = moved.map(|span| (span.from, span)).collect();
+        }
+    }
+
     fn drain(&mut self) -> Option<Batch> {
         if !std::mem::take(&mut self.any) {
             return None;
         }
         let mut batch = Batch {
             now: self.now,
+            anchor: self.anchor.take(),
             sights: std::mem::take(&mut self.sights).into_values().collect(),
             expected: std::mem::take(&mut self.expected).into_values().collect(),
             latched: std::mem::take(&mut self.latched).into_values().collect(),

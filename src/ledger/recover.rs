@@ -10,10 +10,9 @@ use super::column::{loaded, loaded_json, loaded_money};
 use super::expected::Expected;
 use super::latch::Latched;
 use super::state::{Cost, Counter, CounterKey, Gpu, State};
-use super::timeline::Timeline;
+use super::timeline::{Boot, Timeline, unknown_span};
 use crate::model::{
-    ActivitySource, Carry, GpuId, Holder, HolderId, Holding, Method, Microjoules, Nanoseconds, Parts,
-    SlotState, Span, Use, Utc,
+    Carry, GpuId, Holder, HolderId, Holding, Microjoules, Nanoseconds, Parts, SlotState, Span, Use, Utc,
 };
 
 /// Where the account stands.
@@ -23,6 +22,8 @@ pub struct Recovered {
     pub created: Utc,
     /// The account's time axis in this boot.
     pub timeline: Timeline,
+    /// When this boot began: over a boot nothing is bridged.
+    pub boot: Boot,
     /// Whether its filesystem outlives the container and the boot.
     pub durable: bool,
     /// The GPUs, by UUID.
@@ -155,29 +156,12 @@ fn joined(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
             continue;
         }
         if at < span.from {
-            spans.push(nobody_looked(at, span.from));
+            spans.push(unknown_span(at, span.from, SlotState::Unobserved));
         }
         at = span.to;
         spans.push(span);
     }
     spans
-}
-
-fn nobody_looked(from: Utc, to: Utc) -> Span {
-    Span {
-        from,
-        to,
-        state: SlotState::Unobserved,
-        source: ActivitySource::None,
-        method: Method::Observed,
-        holdings: Arc::default(),
-        covered_by: BTreeMap::new(),
-        busy: 0,
-        present: BTreeMap::new(),
-        blind: false,
-        energy: None,
-        idle_energy: Microjoules(0),
-    }
 }
 
 /// Five parts and four shares of use from column `first` on.

@@ -61,9 +61,9 @@ impl Ledger {
 
 /// The batch of each GPU alone.
 fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch { now, sights, expected, latched, holders, open, closed, resumed, sync } = batch;
+    let Batch { now, anchor, sights, expected, latched, holders, open, closed, resumed, sync } = batch;
     let mut parts = BTreeMap::<Arc<str>, Batch>::new();
-    let empty = || Batch { now, sync, holders: holders.clone(), ..Batch::default() };
+    let empty = || Batch { now, anchor, sync, holders: holders.clone(), ..Batch::default() };
     for sight in sights {
         parts.entry(Arc::clone(&sight.gpu.uuid)).or_insert_with(empty).sights.push(sight);
     }
@@ -87,8 +87,8 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
 
 /// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
 fn steps(part: Batch) -> Vec<Batch> {
-    let Batch { now, sights, expected, latched, holders, open, closed, resumed, sync } = part;
-    let empty = || Batch { now, sync, ..Batch::default() };
+    let Batch { now, anchor, sights, expected, latched, holders, open, closed, resumed, sync } = part;
+    let empty = || Batch { now, anchor, sync, ..Batch::default() };
     let mut steps = vec![Batch { sights, expected, latched, holders, ..empty() }];
     for closed in closed {
         // What rests later must not be passed by.

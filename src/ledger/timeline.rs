@@ -1,26 +1,63 @@
-//! The account's time axis: time since boot plus an offset that is frozen for each boot.
+//! The account's time axis: time since boot plus an offset that is fixed once per boot.
 //!
-//! So a step of the wall clock neither doubles nor loses GPU time; it is recorded beside the account. A
-//! new boot takes the wall clock anew, but account time never falls before what is stored: a clock that
-//! was ahead, or one without a battery, makes the axis run ahead of UTC until it is caught up with a boot.
+//! So a step of the wall clock neither doubles nor loses GPU time; it is recorded beside the account. The
+//! offset of a boot is taken from the wall clock when the kernel says that its clock is synchronised, or two
+//! minutes after the boot. Until then the axis is provisional: it goes on from the last commit, and spans
+//! are stored on it, but no window closes. An [`Anchor`] then moves everything of this boot to its real time.
+//!
+//! Account time never falls before what is stored: a clock that is behind is held there, and one that is not
+//! synchronised moves the account at most a day past it. The difference to the wall clock is shown.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-use super::column::{loaded, stored};
+use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
-use crate::model::{Nanoseconds, Stamp, Utc};
+use crate::model::{ActivitySource, Method, Microjoules, Nanoseconds, SlotState, Span, Stamp, Utc};
+
+/// The table of boots whose offset is not fixed yet, for ledgers that were made without it.
+const TABLE: &str = include_str!("provisional_boot.sql");
+
+/// After so long a time since boot the wall clock is taken although it is not synchronised.
+const WAIT_FOR_SYNC: Nanoseconds = Nanoseconds::from_seconds(120);
+
+/// The longest time by which a clock that is not synchronised moves the account past the last commit.
+const MOST_UNSYNCHRONISED: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
 /// Translates time since boot into account time, within one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Account time - time since boot, in nanoseconds.
     pub offset: i64,
+    /// While the offset is provisional: account time of the last commit of earlier boots; 0 in a new ledger.
+    pub provisional_since: Option<Utc>,
+}
+
+/// Fixes the offset of a boot: what stands after `since` on the provisional axis moves by `shift`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The end of what was committed in earlier boots.
+    pub since: Utc,
+    /// From provisional to real account time, in nanoseconds.
+    pub shift: i64,
+    /// Account time of the boot.
+    pub booted: Utc,
+    /// The real offset.
+    pub offset: i64,
+}
+
+/// When the kernel started, and when an agent first opened the ledger under it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Boot {
+    /// Account time of the boot; 0 while that is not known.
+    pub booted: Utc,
+    /// Account time at which the ledger was first opened in this boot: what ends before is of an earlier one.
+    pub first_seen: Utc,
 }
 
 impl Timeline {
-    /// A time that begins as the wall clock says.
+    /// An axis that follows the wall clock of this moment.
     pub const fn starting(now: Stamp) -> Self {
-        Self { offset: now.utc.0.wrapping_sub(now.boottime.0).cast_signed() }
+        Self { offset: wall(now), provisional_since: None }
     }
 
     /// Account time of a moment of this boot.
@@ -32,39 +69,202 @@ impl Timeline {
     pub const fn lead(self, now: Stamp) -> i64 {
         now.utc.0.wrapping_sub(self.at(now.boottime).0) as i64
     }
+
+    /// The anchor of a provisional axis, once the wall clock may be taken.
+    pub fn anchor(self, now: Stamp, synchronised: bool) -> Option<Anchor> {
+        let since = self.provisional_since?;
+        if !synchronised && now.boottime < WAIT_FOR_SYNC {
+            return None;
+        }
+        // A nanosecond less than the provisional offset: this boot goes on where the last commit ended.
+        let least = self.offset.saturating_sub(1);
+        let offset = if since == Utc(0) {
+            wall(now)
+        } else if synchronised {
+            wall(now).max(least)
+        } else {
+            wall(now).clamp(least, least.saturating_add_unsigned(MOST_UNSYNCHRONISED.0))
+        };
+        let fixed = Self { offset, provisional_since: None };
+        Some(Anchor { since, shift: offset - self.offset, booted: fixed.at(Nanoseconds(0)), offset })
+    }
+
+    /// The axis after its offset was fixed.
+    pub const fn fixed_by(anchor: &Anchor) -> Self {
+        Self { offset: anchor.offset, provisional_since: None }
+    }
+}
+
+const fn wall(now: Stamp) -> i64 {
+    now.utc.0.wrapping_sub(now.boottime.0).cast_signed()
+}
+
+impl Anchor {
+    /// The real time of a moment on the provisional axis.
+    pub fn moved(&self, at: Utc) -> Utc {
+        if at > self.since { Utc(at.0.saturating_add_signed(self.shift)) } else { at }
+    }
+
+    /// A span on the real axis. One that reaches back before this boot fills the time in which no agent looked;
+    /// its part from the last commit to the boot becomes unavailable and comes first.
+    pub fn moved_span(&self, span: Span) -> (Option<Span>, Span) {
+        let to = self.moved(span.to);
+        if span.from > self.since {
+            let from = self.moved(span.from);
+            return (None, Span { from, to, ..span });
+        }
+        let boundary = self.booted.min(to);
+        if span.to <= self.since || boundary <= span.from {
+            return (None, Span { to, ..span });
+        }
+        let off = unknown_span(span.from, boundary, SlotState::Unavailable);
+        (Some(off), Span { from: boundary, to, ..span })
+    }
+}
+
+/// A span of which nothing is known but its state.
+pub(super) fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
+    Span {
+        from,
+        to,
+        state,
+        source: ActivitySource::None,
+        method: Method::Observed,
+        holdings: [].into(),
+        covered_by: std::collections::BTreeMap::new(),
+        busy: 0,
+        present: std::collections::BTreeMap::new(),
+        blind: false,
+        energy: None,
+        idle_energy: Microjoules(0),
+    }
+}
+
+pub(super) fn create(connection: &Connection) -> Result<(), Cause> {
+    Ok(connection.execute_batch(TABLE)?)
 }
 
 /// The axis for this boot: the one that is stored, or a new one, which is stored. Without a boot id nobody
 /// knows whether it is still the same boot, so it counts as a new one.
-pub(super) fn resume(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Timeline, Cause> {
-    let known = connection
-        .query_row("SELECT offset_ns FROM boot WHERE boot_id = ?1 AND boot_id <> ''", [boot_id], |row| {
-            row.get(0)
-        })
-        .optional()?;
-    let offset = match known {
-        Some(offset) => offset,
-        None => stored(now.utc.0)? - stored(now.boottime.0)?,
+pub(super) fn resume(
+    connection: &mut Connection,
+    boot_id: &str,
+    (now, synchronised): (Stamp, bool),
+) -> Result<(Timeline, Boot), Cause> {
+    if let Some(known) = known_boot(connection, boot_id, now)? {
+        return Ok(known);
+    }
+    let provisional = provisional(connection, boot_id, now)?;
+    let Some(anchor) = provisional.anchor(now, synchronised) else {
+        let first_seen = provisional.provisional_since.unwrap_or_default();
+        return Ok((provisional, Boot { booted: Utc(0), first_seen }));
     };
-    let here = Timeline { offset }.at(now.boottime);
-    let behind = largest(connection)?.since(here);
-    let timeline = Timeline { offset: offset + stored(behind.0)? };
-    if known.is_none() {
-        // The driver's counter begins anew with a boot, and may be above the old one before it is first
-        // read; the difference would be joules that nobody used. Before the boot is stored, so that a kill
-        // between the two forgets it again.
-        connection.execute("UPDATE gpu SET energy_counter_uj = NULL", [])?;
-        connection.execute(
-            "INSERT OR REPLACE INTO boot (boot_id, offset_ns, first_seen_ns) VALUES (?1, ?2, ?3)",
-            params![boot_id, timeline.offset, stored(timeline.at(now.boottime).0)?],
-        )?;
-    } else if known != Some(timeline.offset) {
+    let transaction = connection.transaction()?;
+    let boot = fix(&transaction, boot_id, &anchor)?;
+    transaction.commit()?;
+    Ok((Timeline::fixed_by(&anchor), boot))
+}
+
+/// The axis of a boot whose offset is fixed.
+fn known_boot(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Option<(Timeline, Boot)>, Cause> {
+    let known = connection
+        .query_row(
+            "SELECT offset_ns, first_seen_ns FROM boot WHERE boot_id = ?1 AND boot_id <> ''",
+            [boot_id],
+            |row| Ok((row.get(0)?, Utc(loaded(row, 1)?))),
+        )
+        .optional()?;
+    let Some((offset, first_seen)) = known else { return Ok(None) };
+    let stored_axis = Timeline { offset, provisional_since: None };
+    let behind = largest(connection)?.since(stored_axis.at(now.boottime));
+    let timeline = Timeline { offset: offset + stored(behind.0)?, ..stored_axis };
+    if behind.0 > 0 {
         connection.execute(
             "UPDATE boot SET offset_ns = ?2 WHERE boot_id = ?1",
             params![boot_id, timeline.offset],
         )?;
     }
-    Ok(timeline)
+    Ok(Some((timeline, Boot { booted: timeline.at(Nanoseconds(0)), first_seen })))
+}
+
+/// The provisional axis of this boot: the one that is stored, or a new one that goes on from the last commit.
+fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result<Timeline, Cause> {
+    let known = connection
+        .query_row(
+            "SELECT offset_ns, since_ns FROM provisional_boot WHERE boot_id = ?1 AND boot_id <> ''",
+            [boot_id],
+            |row| Ok(Timeline { offset: row.get(0)?, provisional_since: Some(Utc(loaded(row, 1)?)) }),
+        )
+        .optional()?;
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let is_new: bool = connection.query_row(
+        "SELECT NOT EXISTS (SELECT 1 FROM boot) AND NOT EXISTS (SELECT 1 FROM provisional_boot)",
+        [],
+        |row| row.get(0),
+    )?;
+    let last = largest(connection)?;
+    let since = if is_new { Utc(0) } else { last };
+    // This moment comes just after everything that was committed, so that spans tell their boot by their beginning.
+    let offset = stored(last.0)?.saturating_add((!is_new).into()) - stored(now.boottime.0)?;
+    let transaction = connection.transaction()?;
+    // The driver's counter begins anew with a boot, and may be above the old one before it is first read; the
+    // difference would be joules that nobody used.
+    transaction.execute("UPDATE gpu SET energy_counter_uj = NULL", [])?;
+    // What an earlier boot left on a provisional axis stays there: that boot can no longer be dated.
+    transaction.execute("DELETE FROM provisional_boot", [])?;
+    transaction.execute(
+        "INSERT INTO provisional_boot (boot_id, offset_ns, since_ns) VALUES (?1, ?2, ?3)",
+        params![boot_id, offset, stored(since.0)?],
+    )?;
+    transaction.commit()?;
+    Ok(Timeline { offset, provisional_since: Some(since) })
+}
+
+/// Fixes the offset of this boot and moves what is stored on its provisional axis; once only.
+pub(super) fn fix(transaction: &Transaction<'_>, boot_id: &str, anchor: &Anchor) -> Result<Boot, Cause> {
+    let was_provisional =
+        transaction.execute("DELETE FROM provisional_boot WHERE boot_id = ?1", [boot_id])? > 0;
+    if was_provisional {
+        let bounds = params![anchor.shift, stored(anchor.since.0)?];
+        for statement in [
+            "UPDATE ledger SET last_commit_ns = last_commit_ns + ?1 WHERE last_commit_ns > ?2",
+            "UPDATE ledger SET created_ns = created_ns + ?1 WHERE created_ns > ?2",
+            "UPDATE gpu SET settled_until_ns = settled_until_ns + ?1 WHERE settled_until_ns > ?2",
+            "UPDATE gpu SET first_seen_ns = first_seen_ns + ?1 WHERE first_seen_ns > ?2",
+            "UPDATE expected SET since_ns = since_ns + ?1 WHERE since_ns > ?2",
+            "UPDATE holder SET first_seen_ns = first_seen_ns + ?1 WHERE first_seen_ns > ?2",
+        ] {
+            transaction.execute(statement, bounds)?;
+        }
+        move_raw_spans(transaction, anchor)?;
+    }
+    let first_seen = if anchor.since == Utc(0) {
+        transaction.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?
+    } else {
+        anchor.moved(Utc(anchor.since.0.saturating_add(1)))
+    };
+    transaction.execute(
+        "INSERT OR REPLACE INTO boot (boot_id, offset_ns, first_seen_ns) VALUES (?1, ?2, ?3)",
+        params![boot_id, anchor.offset, stored(first_seen.0)?],
+    )?;
+    Ok(Boot { booted: anchor.booted, first_seen })
+}
+
+fn move_raw_spans(transaction: &Transaction<'_>, anchor: &Anchor) -> Result<(), Cause> {
+    let raw: Vec<(i64, i64, Span)> = transaction
+        .prepare("SELECT rowid, gpu, span FROM raw WHERE to_ns > ?1")?
+        .query_map([stored(anchor.since.0)?], |row| Ok((row.get(0)?, row.get(1)?, loaded_json(row, 2)?)))?
+        .collect::<Result<_, _>>()?;
+    for (rowid, gpu, span) in raw {
+        transaction.execute("DELETE FROM raw WHERE rowid = ?1", [rowid])?;
+        let (off, span) = anchor.moved_span(span);
+        for span in off.iter().chain([&span]) {
+            super::write::raw(transaction, gpu, span, false)?;
+        }
+    }
+    Ok(())
 }
 
 /// The lead of the wall clock when a step was last recorded in this boot; 0 where none was, since a boot

@@ -11,7 +11,7 @@ use super::idle::{Company, IdlePower};
 use super::integrate::{Present, Who, activity, add, present, share};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
-use crate::ledger::RecoveredGpu;
+use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
     ActivitySource, Carry, Frame, GpuId, HolderId, Holding, Method, Microjoules, Nanoseconds, Presence,
     Settlement, SlotState, Span, Utc,
@@ -39,6 +39,8 @@ pub(super) struct Account {
     who: Who,
     /// When this agent began to look.
     watched: Utc,
+    /// Account time of the boot, until the first frame after it: over a boot nothing is bridged.
+    rebooted: Option<Utc>,
     /// Who holds, as of the last frame; before the first one, as of the agent's last life.
     holdings: Arc<[Holding]>,
     covered_by: BTreeMap<HolderId, HolderId>,
@@ -105,6 +107,7 @@ impl Account {
             last: None,
             who: Who::default(),
             watched: at,
+            rebooted: None,
             holdings: Arc::default(),
             covered_by: BTreeMap::new(),
             made_of: None,
@@ -114,10 +117,12 @@ impl Account {
         }
     }
 
-    /// An account that goes on after a gap of the agent.
-    pub(super) fn recover(known: RecoveredGpu, watched: Utc) -> Self {
+    /// An account that goes on after a gap of the agent, which it begins to watch at `watched`.
+    pub(super) fn recover(known: RecoveredGpu, watched: Utc, boot: Boot) -> Self {
         let cursor = known.spans.last().map_or(known.settled_until, |span| span.to);
         let open = known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
+        let rebooted = (cursor <= boot.first_seen).then_some(boot.booted);
+        let holdings = if rebooted.is_some() { Arc::default() } else { known.holdings };
         Self {
             cursor,
             settled: known.settled_until,
@@ -125,9 +130,35 @@ impl Account {
             carry: known.carry,
             weights: known.weights,
             energy: known.energy_counter.map(|counter| Energy { counter, at: cursor }),
-            holdings: known.holdings,
+            holdings,
             watched,
+            rebooted,
             ..Self::begin(cursor)
+        }
+    }
+
+    /// Forgets who held before the agent began to watch: nothing is bridged.
+    pub(super) fn bridge_nothing(&mut self) {
+        self.holdings = Arc::default();
+    }
+
+    /// Moves what happened in this boot from the provisional axis to the real one.
+    pub(super) fn move_by(&mut self, anchor: &Anchor) {
+        self.rebooted = self.rebooted.map(|_| anchor.booted);
+        for at in [&mut self.cursor, &mut self.settled, &mut self.watched] {
+            *at = anchor.moved(*at);
+        }
+        if let Some(energy) = &mut self.energy {
+            energy.at = anchor.moved(energy.at);
+        }
+        if let Some(deserted) = self.last.as_mut().and_then(|last| last.deserted.as_mut()) {
+            *deserted = anchor.moved(*deserted);
+        }
+        for open in std::mem::take(&mut self.open) {
+            let (off, span) = anchor.moved_span(open.span.clone());
+            // The ledger moves what it was given by the same rule.
+            self.open.extend(off.map(|off| OpenSpan { sent: open.sent, ..OpenSpan::of(off) }));
+            self.open.push_back(OpenSpan { span, ..open });
         }
     }
 
@@ -186,6 +217,10 @@ impl Account {
         let before_it = last.as_ref().and_then(|last| last.deserted);
         let drawn = self.energy((at, frame), before_it, policy);
         let deserted = frame.deserted.then(|| before_it.unwrap_or(at));
+        if self.rebooted.is_some() {
+            // Before the first frame of a boot neither holdings nor activity are known.
+            self.watched = at;
+        }
         let busy = if last.is_some() && !self.failed {
             self.add(at, frame, &present, drawn, policy)
         } else {
@@ -296,7 +331,16 @@ impl Account {
     fn fill(&mut self, to: Utc, both: &Arc<[Holding]>, drawn: Drawn) {
         let whole = to.since(self.cursor);
         let mut drawn = drawn;
-        if self.cursor < self.watched {
+        if let Some(booted) = self.rebooted {
+            let none = Arc::default();
+            if self.cursor < booted {
+                self.push(to.min(booted), &none, (SlotState::Unavailable, Method::Observed), None);
+            }
+            if self.cursor < to.min(self.watched) {
+                self.push(to.min(self.watched), &none, (SlotState::Unobserved, Method::Observed), None);
+            }
+            self.rebooted = (self.cursor < self.watched).then_some(booted);
+        } else if self.cursor < self.watched {
             let end = to.min(self.watched);
             let first = share_of(&mut drawn, end.since(self.cursor), whole);
             let state = (SlotState::Unobserved, Method::Bridged);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::AccountValue;
-use crate::ledger::{Acknowledged, Counter, CounterKey, Recovered, SlotTotal, Tariff};
+use crate::ledger::{Acknowledged, Anchor, Counter, CounterKey, Recovered, SlotTotal, Tariff};
 use crate::model::snapshot::AccountState;
 use crate::model::{Holder, HolderId, Nanoseconds, Utc};
 use crate::tenants::tenant;
@@ -46,6 +46,13 @@ impl Accounts {
         for (uuid, gpu) in &recovered.gpus {
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot };
             self.slots.insert(Arc::clone(uuid), total);
+        }
+    }
+
+    /// Moves what happened in this boot from the provisional axis to the real one.
+    pub(super) fn move_by(&mut self, anchor: &Anchor) {
+        for known in self.counters.values_mut() {
+            known.changed = anchor.moved(known.changed);
         }
     }
 

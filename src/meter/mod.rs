@@ -25,13 +25,14 @@ pub use judge::NoticeCount;
 pub use numbers::{Counters, Services};
 pub use sources::source_told_from;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Identities, Selector, Standing};
 use crate::host::Pci;
-use crate::ledger::{Acknowledged, Batch, Closed, Open, Recovered, Sight, Timeline};
+use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Expected, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
@@ -124,6 +125,10 @@ pub struct Inputs {
     pub in_flight: BTreeMap<Arc<str>, InFlight>,
     /// From the ledger thread.
     pub acknowledged: Vec<Acknowledged>,
+    /// The ledger, where it could only be opened after the agent had started.
+    pub opened_late: Option<Box<Recovered>>,
+    /// Whether the kernel says that the wall clock is synchronised.
+    pub synchronised: bool,
     /// The GPUs that the PCI bus shows, where it can be seen.
     pub pci: Option<Arc<Pci>>,
     /// What the other threads count.
@@ -183,6 +188,8 @@ impl Labels {
 pub struct Meter {
     policy: Arc<Policy>,
     timeline: Timeline,
+    /// Account time at which this process began to watch; an earlier frame counts from then on.
+    begun: Utc,
     started: Stamp,
     ledger: Option<Utc>,
     gpus: BTreeMap<Arc<str>, Gpu>,
@@ -213,6 +220,7 @@ impl Meter {
         let begun = timeline.at(started.boottime);
         let mut meter = Self {
             timeline,
+            begun,
             started,
             ledger: recovered.as_ref().map(|recovered| recovered.created),
             gpus: BTreeMap::new(),
@@ -237,19 +245,91 @@ impl Meter {
         meter
     }
 
+    /// Whether there is a ledger that the account goes into.
+    pub const fn has_ledger(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// The account's time axis.
+    pub const fn timeline(&self) -> Timeline {
+        self.timeline
+    }
+
+    /// Goes on from a ledger that was opened after the start: the account begins now, and the time since its last
+    /// commit is not bridged.
+    fn open_late(&mut self, recovered: Recovered, now: Stamp, batch: &mut Batch) {
+        self.timeline = recovered.timeline;
+        self.ledger = Some(recovered.created);
+        batch.now = self.timeline.at(now.boottime);
+        self.begun = batch.now;
+        self.introduced.clear();
+        self.recover(recovered, batch.now);
+        for (uuid, gpu) in &mut self.gpus {
+            gpu.account.bridge_nothing();
+            gpu.account.fail(gpu.bench.has_failed());
+            if gpu.place.is_missing() {
+                gpu.account.lose();
+            }
+            if !gpu.place.was_seen() {
+                continue;
+            }
+            let model =
+                gpu.frame.as_ref().map_or_else(|| "".into(), |frame| Arc::clone(&frame.identity.model));
+            batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
+            gpu.place.since = batch.now;
+            batch.expected.push(Expected {
+                gpu: Arc::clone(uuid),
+                bus: gpu.place.bus().into(),
+                whereabouts: gpu.place.whereabouts,
+                since: batch.now,
+            });
+        }
+        self.shown = None;
+    }
+
+    /// Fixes the account's time in this boot, once the wall clock may be taken.
+    fn fix_time(&mut self, now: Stamp, synchronised: bool) -> Option<Anchor> {
+        let anchor = self.timeline.anchor(now, synchronised)?;
+        self.timeline = Timeline::fixed_by(&anchor);
+        self.ledger = self.ledger.map(|created| anchor.moved(created));
+        self.begun = anchor.moved(self.begun);
+        self.accounts.move_by(&anchor);
+        for gpu in self.gpus.values_mut() {
+            gpu.account.move_by(&anchor);
+            gpu.place.since = anchor.moved(gpu.place.since);
+        }
+        self.shown = None;
+        tracing::info!(
+            synchronised,
+            ahead_seconds = self.timeline.lead(now) / 1_000_000_000,
+            "the account's time in this boot is fixed by the wall clock"
+        );
+        Some(anchor)
+    }
+
     fn recover(&mut self, recovered: Recovered, begun: Utc) {
         self.accounts.recover(&recovered, begun);
         self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
+        for gpu in self.gpus.values_mut() {
+            gpu.account = Account::begin(begun);
+        }
         for (uuid, known) in recovered.gpus {
             let counter = known.energy_counter;
-            let mut gpu =
-                Gpu::new(known.gpu.clone(), Account::recover(known, begun), (begun, self.policy.level));
+            let id = known.gpu.clone();
+            let account = Account::recover(known, begun, recovered.boot);
+            let gpu = match self.gpus.entry(uuid) {
+                Entry::Vacant(vacant) => vacant.insert(Gpu::new(id, account, (begun, self.policy.level))),
+                Entry::Occupied(occupied) => {
+                    let gpu = occupied.into_mut();
+                    gpu.account = account;
+                    gpu
+                }
+            };
             gpu.bench.stood_at(counter);
-            self.gpus.insert(uuid, gpu);
         }
         self.recover_latches(recovered.latched);
         for expected in recovered.inventory {
-            if let Some(gpu) = self.gpus.get_mut(&expected.gpu) {
+            if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.place.was_seen()) {
                 match expected.whereabouts {
                     Whereabouts::Present => {}
                     Whereabouts::Lost | Whereabouts::Gone => gpu.bench.was_gone(),
@@ -287,8 +367,12 @@ impl Meter {
 
     /// One pulse.
     pub fn tick(&mut self, now: Stamp, inputs: Inputs) -> Pulse {
-        let at = self.timeline.at(now.boottime);
-        let mut batch = Batch { now: at, ..Batch::default() };
+        let anchor = self.fix_time(now, inputs.synchronised);
+        let mut batch = Batch { now: self.timeline.at(now.boottime), anchor, ..Batch::default() };
+        if let Some(recovered) = inputs.opened_late {
+            self.open_late(*recovered, now, &mut batch);
+        }
+        let at = batch.now;
         for acknowledged in &inputs.acknowledged {
             self.accounts.acknowledge(acknowledged, at);
             if !acknowledged.counters.is_empty() {
@@ -318,7 +402,7 @@ impl Meter {
             News::Frame(frame) => {
                 let frame: Arc<Frame> = Arc::from(frame);
                 self.counters.observe(&frame.calls, &frame.rejected);
-                let at = self.timeline.at(frame.begun.boottime);
+                let at = self.timeline.at(frame.begun.boottime).max(self.begun);
                 let uuid = &frame.gpu.uuid;
                 if self.gpus.get(uuid).is_some_and(|gpu| gpu.place.whereabouts.rests()) {
                     // Its lane outlasted the operator's patience, and nobody finds it another time.
@@ -349,7 +433,9 @@ impl Meter {
                 continue;
             }
             gpu.account.identify(identities, &gpu.id);
-            gpu.close(at, &self.policy, &self.counters, batch);
+            if self.timeline.provisional_since.is_none() {
+                gpu.close(at, &self.policy, &self.counters, batch);
+            }
             let (spans, energy_counter) = gpu.account.unsent();
             if !spans.is_empty() || energy_counter.is_some() {
                 batch.open.push(Open { gpu: Arc::clone(uuid), spans, energy_counter });

@@ -66,6 +66,11 @@ impl Place {
         self.seen && matches!(self.whereabouts, Whereabouts::Present)
     }
 
+    /// Whether the driver has counted it in this life of the agent.
+    pub(super) const fn was_seen(&self) -> bool {
+        self.seen
+    }
+
     /// Whether there is any hope of readings.
     pub(super) const fn is_missing(&self) -> bool {
         self.lost || self.uncounted

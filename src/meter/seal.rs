@@ -117,8 +117,11 @@ impl Meter {
                 whole(interval),
             );
         }
-        let lead = self.timeline.lead(now);
-        own.add("gpumeter_clock_step_seconds", Vec::new(), lead);
+        let fixed = self.timeline.provisional_since.is_none();
+        own.add("gpumeter_clock_anchored", Vec::new(), fixed.into());
+        if fixed {
+            own.add("gpumeter_clock_step_seconds", Vec::new(), self.timeline.lead(now));
+        }
         own.add(
             "gpumeter_ledger_imbalance_seconds",
             Vec::new(),

@@ -21,7 +21,7 @@ mod run;
 mod seats;
 mod turnaway;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -33,12 +33,30 @@ pub use pages::{Pages, Served, Wanted};
 pub use requests::Requests;
 pub use run::run;
 
+/// Why the agent keeps no account; nothing while it does.
+#[derive(Debug, Default)]
+pub struct NoAccount(Mutex<Option<String>>);
+
+impl NoAccount {
+    /// From now on that is the reason; none says that there is an account.
+    pub fn set(&self, reason: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// The reason, in one line.
+    pub fn reason(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// What the server shows, and how patient it is.
 pub struct Site {
     /// The pages of the latest snapshot.
     pub pages: Pages,
     /// Whether the pulse is alive.
     pub heartbeat: Arc<Heartbeat>,
+    /// Why there is no account, where there is none.
+    pub no_account: Arc<NoAccount>,
     /// Where the thread that reads the ledger takes its questions.
     pub bills: mpsc::Sender<BillRequest>,
     /// Counts what was answered.

@@ -71,7 +71,7 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
             None => metrics(request.headers(), &site.pages),
         },
         Place::Healthy => healthy(&site.heartbeat),
-        Place::Ready => ready(&site.pages),
+        Place::Ready => ready(site),
         Place::Landing => landing(),
         Place::Snapshot => json(path, site.pages.snapshot()),
         Place::Health => json(path, site.pages.health()),
@@ -129,8 +129,15 @@ fn healthy(heartbeat: &Heartbeat) -> Answer {
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 
-fn ready(pages: &Pages) -> Answer {
-    if pages.are_there() { text(StatusCode::OK, "ready") } else { too_early("/-/ready") }
+/// Without an account the agent is ready all the same: a full disk must not restart the only witness.
+fn ready(site: &Site) -> Answer {
+    if !site.pages.are_there() {
+        return too_early("/-/ready");
+    }
+    match site.no_account.reason() {
+        None => text(StatusCode::OK, "ready"),
+        Some(reason) => text(StatusCode::OK, &format!("ready\nno account: {reason}")),
+    }
 }
 
 async fn bill<B>(request: &Request<B>, site: &Site) -> Answer {

@@ -189,10 +189,35 @@ fn a_state_directory_that_cannot_be_written_is_named() {
         &["demo", "--state-dir", "/proc/gpumeter", "--listen", "127.0.0.1:0"],
         &["/proc/gpumeter", "--state-dir"],
     );
+}
+
+#[test]
+fn without_its_ledger_the_agent_serves_loudly_and_begins_the_account_when_it_can_be_opened() {
+    // Another agent simulates the driver; its ledger is its own.
+    let demo = Demo::start(&["--speed", "30"]);
     let directory = tempfile::tempdir().unwrap();
-    let file = path(&directory, "config.yaml");
-    fs::write(&file, "ledger:\n  path: /proc/gpumeter/ledger.db\nweb:\n  listen: 127.0.0.1:0\n").unwrap();
-    refused(&["run", "--config", &file], &["/proc/gpumeter/ledger.db"]);
+    let ledger = directory.path().join("mount/ledger.db");
+    let config = path(&directory, "config.yaml");
+    fs::write(&config, format!("ledger:\n  path: {}\nweb:\n  control: off\n", ledger.display())).unwrap();
+    let library = demo.driver("libnvidia-ml.so.1");
+    let mut command = program();
+    command.args(["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library"]).arg(library);
+    let agent = Agent::start(command);
+    let page = agent.wait_for("GPUs", |page| page.value("gpu_up", &["gpu=\"0\""]) == Some("1"));
+    assert_eq!(page.value("gpumeter_ledger_open", &[]), Some("0"));
+    assert!(!page.has("gpumeter_ledger_durable", &[]) && !page.has("gpu_slot_seconds_total", &[]));
+    let (status, body) = agent.get("/-/ready");
+    assert_eq!(status, 200);
+    assert!(body.contains("no account: ") && body.contains("mount/ledger.db"), "{body}");
+    let (status, body) = agent.get("/api/v1/bill");
+    assert_eq!(status, 503, "{body}");
+    assert!(!ledger.parent().unwrap().exists(), "a directory other than the default one is never made");
+    fs::create_dir(ledger.parent().unwrap()).unwrap();
+    agent.wait_for_log("the ledger is open now");
+    let page = agent.wait_for("an account", |page| page.has("gpu_slot_seconds_total", &["gpu=\"7\""]));
+    assert_eq!(page.value("gpumeter_ledger_open", &[]), Some("1"));
+    assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
+    assert_eq!(agent.get("/-/ready"), (200, "ready\n".to_owned()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use gpumeter::model::{GpuId, Nanoseconds, Stamp, Utc, Whereabouts};
 
 fn opening() -> Opening {
     let now = Stamp { boottime: Nanoseconds(1_000), utc: Utc(1_800_000_000_000_000_000) };
-    Opening { boot_id: "boot".into(), now, book: None }
+    Opening { boot_id: "boot".into(), now, ..Opening::default() }
 }
 
 fn sight(index: u32, uuid: &str) -> Sight {

@@ -59,7 +59,12 @@ impl World {
 
 pub(crate) fn opening(seconds: u64, book: Option<Book>) -> Opening {
     let boottime = Nanoseconds::from_seconds(1000 + seconds);
-    Opening { boot_id: "first".into(), now: Stamp { boottime, utc: after(seconds) }, book }
+    Opening {
+        boot_id: "first".into(),
+        now: Stamp { boottime, utc: after(seconds) },
+        book,
+        ..Opening::default()
+    }
 }
 
 pub(crate) fn book(prices: &[(u64, i128)]) -> Book {

@@ -49,6 +49,10 @@ pub(crate) struct World {
     /// Which loading of the driver's module it is.
     pub(crate) module: Option<u64>,
     metered: bool,
+    /// How many times the node has booted.
+    boots: u32,
+    /// Whether the kernel says that the wall clock is synchronised.
+    pub(crate) synchronised: bool,
 }
 
 impl World {
@@ -69,7 +73,8 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         // On the grid of windows, so that expectations are whole.
         let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
-        let (ledger, meter) = open(&directory, &standing, presence, now);
+        let clock = (now, true);
+        let (ledger, meter) = open(&directory, policy(&standing, presence), 0, clock);
         let mut world = Self {
             directory,
             standing,
@@ -88,6 +93,8 @@ impl World {
             pci: None,
             module: None,
             metered: true,
+            boots: 0,
+            synchronised: true,
         };
         if let Some(user) = users.first() {
             world.know(7, user);
@@ -273,9 +280,59 @@ impl World {
         self.queue = Queue::default();
         self.acknowledged.clear();
         self.generation = 1;
-        let (ledger, meter) = open(&self.directory, &self.standing, self.presence, self.now);
+        let clock = (self.now, self.synchronised);
+        let policy = policy(&self.standing, self.presence);
+        let (ledger, meter) = open(&self.directory, policy, self.boots, clock);
         self.ledger = Some(ledger);
         self.meter = meter;
+    }
+
+    /// The node is off for so many seconds, boots, and the agent starts 20 s later by a wall clock that is wrong by so
+    /// many seconds and that nothing has synchronised.
+    pub(crate) fn reboot(&mut self, off: u64, wrong: i64) {
+        self.advance(off * SECOND);
+        self.boots += 1;
+        self.now.boottime = Nanoseconds(0);
+        self.synchronised = false;
+        self.step(wrong);
+        self.restart(20);
+    }
+
+    /// The wall clock is set.
+    pub(crate) fn step(&mut self, seconds: i64) {
+        self.now.utc.0 = self.now.utc.0.saturating_add_signed(seconds * 1_000_000_000);
+    }
+
+    /// Deletes the ledger: the next start makes a new one.
+    pub(crate) fn without_ledger(&mut self) {
+        self.ledger = None;
+        self.directory = tempfile::tempdir().unwrap();
+        self.counters.clear();
+        self.slots.clear();
+    }
+
+    /// How far the wall clock is ahead of the account, in seconds, where that is shown.
+    pub(crate) fn clock_lead(&self) -> Option<i64> {
+        Some(self.own("gpumeter_clock_step_seconds", &[])? / 1_000_000_000)
+    }
+
+    /// Whether the account's time in this boot is fixed.
+    pub(crate) fn is_anchored(&self) -> bool {
+        self.own("gpumeter_clock_anchored", &[]) == Some(1)
+    }
+
+    /// From when to when the account of our GPU runs, by the file, in seconds since 1970.
+    pub(crate) fn account_span(&self) -> (u64, u64) {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        let sql = "SELECT first_seen_ns / 1000000000, settled_until_ns / 1000000000 FROM gpu";
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+        let (first, end) = connection.query_row(sql, [], row).unwrap();
+        (first.unsigned_abs(), end.unsigned_abs())
+    }
+
+    /// This moment by the wall clock, in seconds since 1970.
+    pub(crate) fn wall_seconds(&self) -> u64 {
+        self.now.utc.0 / SECOND
     }
 
     /// Time goes by without a pulse.
@@ -306,6 +363,7 @@ impl World {
             identities: Arc::clone(&self.identities),
             pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),
+            synchronised: self.synchronised,
             ..Inputs::default()
         };
         let pulse = self.meter.tick(self.now, inputs);
@@ -398,11 +456,17 @@ pub(crate) fn id() -> GpuId {
     GpuId { index: 0, uuid: UUID.into() }
 }
 
-fn open(directory: &TempDir, standing: &[Standing], presence: bool, now: Stamp) -> (Ledger, Meter) {
-    let opening = Opening { boot_id: "boot".into(), now, book: None };
+fn open(
+    directory: &TempDir,
+    policy: Policy,
+    boots: u32,
+    (now, synchronised): (Stamp, bool),
+) -> (Ledger, Meter) {
+    let boot_id = format!("boot {boots}");
+    let opening = Opening { boot_id, now, unsynchronised: !synchronised, ..Opening::default() };
     let (ledger, recovered): (Ledger, Recovered) =
         Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-    (ledger, Meter::new(Arc::new(policy(standing, presence)), now, Some(recovered)))
+    (ledger, Meter::new(Arc::new(policy), now, Some(recovered)))
 }
 
 fn policy(standing: &[Standing], presence: bool) -> Policy {

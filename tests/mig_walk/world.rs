@@ -71,7 +71,7 @@ impl World {
             lanes.push(lane);
         }
         found.push(News::Counted);
-        let opening = Opening { boot_id: "boot".into(), now: clock.now(), book: None };
+        let opening = Opening { boot_id: "boot".into(), now: clock.now(), ..Opening::default() };
         let (ledger, recovered) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
         let meter = Meter::new(Arc::new(policy()), clock.now(), Some(recovered));
         Self {
