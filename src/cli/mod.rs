@@ -115,7 +115,7 @@ struct Demo {
     /// Begin anew: empty the demo's directory first.
     #[arg(long)]
     fresh: bool,
-    /// Where the demo lives, instead of $XDG_STATE_HOME/gpumeter/demo.
+    /// Where the demo lives, instead of $XDG_STATE_HOME/gpumeter/demo: a new or empty directory, or a demo's.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// A configuration file instead of the scenario's.

@@ -55,7 +55,8 @@ pub(super) struct Replay {
     /// How many times faster than it was recorded.
     #[arg(long, default_value_t = 1.0, value_name = "N")]
     speed: f64,
-    /// Where the replay lives, instead of $XDG_STATE_HOME/gpumeter/replay; it begins anew each time.
+    /// Where the replay lives, instead of $XDG_STATE_HOME/gpumeter/replay: a new or empty directory, or one of a
+    /// demo or replay. It begins anew each time.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// A configuration file.

@@ -142,6 +142,27 @@ fn a_demo_does_not_empty_a_ledger_that_another_agent_writes() {
 }
 
 #[test]
+fn a_directory_with_files_that_no_demo_made_is_refused_and_left_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().to_str().unwrap();
+    for name in ["host", "driver"] {
+        fs::create_dir(directory.path().join(name)).unwrap();
+    }
+    let files = ["host/notes.txt", "driver/scenario", "ledger.db"].map(|name| directory.path().join(name));
+    for file in &files {
+        fs::write(file, "mine").unwrap();
+    }
+    let listen = ["--state-dir", state, "--listen", "127.0.0.1:0"];
+    for command in [&["demo"][..], &["demo", "--fresh"], &["demo", "--scenario", "local"]] {
+        refused(&[command, &listen].concat(), &[state, "not empty", ".gpumeter-demo", "--state-dir"]);
+    }
+    for file in &files {
+        assert_eq!(fs::read_to_string(file).unwrap(), "mine", "{}", file.display());
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3, "nothing was added");
+}
+
+#[test]
 fn a_scenario_that_the_driver_refuses_ends_the_demo_with_its_name_and_what_is_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let state = path(&directory, "state");
@@ -173,13 +194,11 @@ fn a_bill_of_a_ledger_that_is_owned_is_refused() {
 #[test]
 fn a_file_that_is_no_ledger_is_refused_and_left_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("ledger.db"), "dear diary").unwrap();
-    let state = directory.path().to_str().unwrap();
-    refused(
-        &["demo", "--state-dir", state, "--listen", "127.0.0.1:0"],
-        &["ledger.db", "not a gpumeter ledger"],
-    );
-    assert_eq!(fs::read_to_string(directory.path().join("ledger.db")).unwrap(), "dear diary");
+    let [ledger, config] = ["ledger.db", "config.yaml"].map(|name| path(&directory, name));
+    fs::write(&ledger, "dear diary").unwrap();
+    fs::write(&config, format!("ledger:\n  path: {ledger}\nweb:\n  listen: 127.0.0.1:0\n")).unwrap();
+    refused(&["run", "--config", &config], &["ledger.db", "not a gpumeter ledger"]);
+    assert_eq!(fs::read_to_string(ledger).unwrap(), "dear diary");
 }
 
 #[test]

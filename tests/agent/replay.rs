@@ -37,7 +37,7 @@ fn steady(page: &Scrape) -> Vec<(String, String)> {
 
 fn replay(recording: &Path, directory: &Path) -> Agent {
     let mut command = program();
-    command.args(["replay", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory);
+    command.args(["replay", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory.join("state"));
     let config = directory.join("config.yaml");
     std::fs::write(&config, "sampling:\n  level: full\n").unwrap();
     command.arg("--config").arg(config).arg(recording);
@@ -63,6 +63,17 @@ fn a_replay_shows_what_the_driver_showed() {
     let original = demo.agent.wait_for("the XID", |page| page.has("gpu_xid_errors_total", &["xid=\"31\""]));
     let original = steady(&original);
     drop(demo.agent);
+
+    let foreign = tempfile::tempdir().unwrap();
+    let notes = foreign.path().join("host/notes.txt");
+    std::fs::create_dir(foreign.path().join("host")).unwrap();
+    std::fs::write(&notes, "mine").unwrap();
+    let [state, path] = [foreign.path(), &recording].map(|path| path.to_str().unwrap());
+    let answer = output(&["replay", "--listen", "127.0.0.1:0", "--state-dir", state, path]);
+    let told = String::from_utf8_lossy(&answer.stderr);
+    assert_eq!(answer.status.code(), Some(2), "{told}");
+    assert!(told.contains("not empty"), "{told}");
+    assert_eq!(std::fs::read_to_string(notes).unwrap(), "mine");
 
     let directory = tempfile::tempdir().unwrap();
     let agent = replay(&recording, directory.path());

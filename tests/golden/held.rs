@@ -44,13 +44,16 @@ pub(crate) fn page(node: &Node<'_>) -> String {
 
 fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::create_dir(directory.path().join("driver")).unwrap();
+    let demo = directory.path().join("demo");
+    std::fs::create_dir_all(demo.join("driver")).unwrap();
+    // A demo uses a directory that is not empty only where it finds this file.
+    std::fs::write(demo.join(".gpumeter-demo"), "").unwrap();
     let faults = node.scenario.with_extension("faults");
     if faults.exists() {
-        std::fs::copy(faults, directory.path().join("driver/faults")).unwrap();
+        std::fs::copy(faults, demo.join("driver/faults")).unwrap();
     }
     let state = PageState::held_at(Nanoseconds(0), BEGIN, Nanoseconds(BOOT));
-    let clock = Page::create(&directory.path().join("driver/clock"), state).unwrap();
+    let clock = Page::create(&demo.join("driver/clock"), state).unwrap();
     let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
     let agent = start(node, directory.path());
     let mut page = settled(&agent, 0, patience)?;
@@ -71,7 +74,7 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
     );
     std::fs::write(&config, text).unwrap();
     let mut command = crate::running::program();
-    command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory);
+    command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory.join("demo"));
     command.arg("--scenario").arg(node.scenario).arg("--config").arg(config);
     Agent::start(command)
 }

@@ -1,14 +1,38 @@
-//! One demo per directory: an advisory lock on `demo.lock`, with the owner's pid as its text.
+//! Which directory a demo may use: an empty one, or one with the marker file of an earlier demo. One demo
+//! uses it at a time: it holds an advisory lock on `demo.lock`, with its pid as the text.
 //!
-//! Taken before anything in the directory is changed, and kept for the life of the process; the ledger's
-//! own lock comes too late for that. The file stays behind: removing it would let two demos lock two files
-//! of one name.
+//! Both are checked before anything in the directory is changed, and the lock is kept for the life of the
+//! process; the ledger's own lock comes too late for that. The lock file stays behind: removing it would let
+//! two demos lock two files of one name.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::DemoError;
+
+/// The file that marks a directory as a demo's own, which a demo may overwrite and empty.
+pub(super) const MARKER: &str = ".gpumeter-demo";
+
+const MARKER_TEXT: &str =
+    "gpumeter demo or replay uses this directory: it overwrites and removes files in it.\n";
+
+/// Marks an empty directory as a demo's own; refuses one that has other files and no marker.
+pub(super) fn claim(directory: &Path) -> Result<(), DemoError> {
+    let marker = directory.join(MARKER);
+    match fs::symlink_metadata(&marker) {
+        Ok(file) if file.is_file() => return Ok(()),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(DemoError::File { path: marker, source: error });
+        }
+        _ => {}
+    }
+    let wrap = |source| DemoError::File { path: directory.into(), source };
+    if fs::read_dir(directory).map_err(wrap)?.next().is_some() {
+        return Err(DemoError::Foreign { directory: directory.into() });
+    }
+    super::write(&marker, MARKER_TEXT.as_bytes())
+}
 
 /// Held as long as this value lives.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 //!
 //! The directory holds the simulated driver library with its channel (`driver/`), the node's Linux as far
 //! as the agent reads it (`host/`), and the ledger. It is kept, so that the account goes on; the driver's
-//! time is that of the clock page in it, which agent and library share. One demo owns it at a time.
+//! time is that of the clock page in it, which agent and library share. One demo owns it at a time. A
+//! directory with other files in it is refused.
 
 mod local;
 mod lock;
@@ -87,6 +88,15 @@ pub enum DemoError {
     /// No directory to live in.
     #[error("neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir")]
     Homeless,
+    /// The directory holds files that no demo made.
+    #[error(
+        "{directory}: not empty, and not a directory of a demo (it has no file {marker}); choose an empty or new directory with --state-dir",
+        marker = lock::MARKER
+    )]
+    Foreign {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// Another demo lives in the directory.
     #[error(
         "{directory}: another demo lives there, process {pid}; stop that one, or choose another directory with --state-dir"
@@ -156,6 +166,7 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let speed = time::speed(options.speed)?;
     let (source, config) = configure(options, &directory, &scenario)?;
     make(&directory)?;
+    lock::claim(&directory)?;
     let _lock = Lock::take(&directory)?;
     if options.fresh {
         empty(&directory, &config.ledger.path)?;
@@ -217,8 +228,8 @@ fn directory(options: &Options) -> Result<PathBuf, DemoError> {
         .ok_or(DemoError::Homeless)
 }
 
-/// Removes what a demo makes and nothing else: the directory may be anything that was given. Lock files
-/// stay, and a ledger that another agent writes is not touched.
+/// Removes what a demo makes from its own directory. Lock files stay, and a ledger that another agent
+/// writes is not touched.
 fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
     crate::ledger::unowned(ledger).map_err(StartError::Ledger)?;
     for name in ["driver", "host"] {
