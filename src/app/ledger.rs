@@ -1,5 +1,7 @@
 //! The ledger thread: takes what waits, commits it, acknowledges, and watches the wall clock.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -107,7 +109,7 @@ fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Erro
     let path = &in_force.config.ledger.path;
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
         // Opening says what is wrong with the directory, with the path of the ledger.
-        let _ = std::fs::create_dir_all(directory);
+        let _ = DirBuilder::new().recursive(true).mode(0o750).create(directory);
     }
     let opening = Opening {
         boot_id: shared.host.boot_id().unwrap_or_default(),
@@ -364,6 +366,18 @@ mod tests {
             .collect();
         assert_eq!(charged, shown);
         assert_eq!(charged.last(), Some(&(11 * MINUTE, 4_000_000_000)));
+    }
+
+    #[test]
+    fn a_directory_that_the_agent_makes_for_the_ledger_is_closed_to_other_users() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let made = directory.path().join("gpumeter");
+        let text = format!("ledger: {{path: {}}}", made.join("ledger.db").display());
+        let in_force = InForce::new(crate::config::Config::parse(&text, "test").unwrap());
+        let opened = open(&in_force, &Host::at(directory.path()), &Clock::System).unwrap();
+        assert!(opened.is_some());
+        assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o007, 0);
     }
 
     #[test]

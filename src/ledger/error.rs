@@ -32,6 +32,17 @@ pub enum Cause {
         /// The owner, as the lock file tells.
         pid: Option<u32>,
     },
+    /// The lock file belongs to a user who could hold the lock for ever.
+    #[error(
+        "its lock {} belongs to user {owner}, who is neither root nor this agent's user; remove it",
+        path.display()
+    )]
+    LockOwner {
+        /// The lock file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
     /// The file is something else.
     #[error("it is not a gpumeter ledger; name another path or move the file away (it was not touched)")]
     Foreign,

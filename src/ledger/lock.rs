@@ -5,9 +5,14 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+use super::access;
 use super::error::{Cause, Error};
 
 /// Held as long as this value lives.
@@ -19,13 +24,21 @@ pub(super) struct Lock {
 impl Lock {
     /// Becomes the owner, or tells who is.
     pub(super) fn take(ledger: &Path) -> Result<Self, Cause> {
+        let path = beside(ledger);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(beside(ledger))
+            .mode(access::MODE)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
             .map_err(Cause::Unwritable)?;
+        let owner = file.metadata().map_err(Cause::Unwritable)?.uid();
+        if owner != 0 && owner != geteuid().as_raw() {
+            return Err(Cause::LockOwner { path, owner });
+        }
+        access::close_to_others(&path);
         // [`owner`] holds the lock for a moment; a real owner holds it for good.
         for _ in 0..5 {
             match file.try_lock() {

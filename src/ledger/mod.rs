@@ -8,6 +8,7 @@
 //! It knows no driver, no HTTP and no clock (times come in), starts no thread, and splits nothing but
 //! money: how a window is settled is the business of `attribution`.
 
+mod access;
 mod batch;
 mod bill;
 mod billing;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::access;
 use super::error::Cause;
 use crate::model::Utc;
 
@@ -21,8 +22,8 @@ const SCHEMA: &str = include_str!("schema.sql");
 
 /// A connection that may write, on a file that is ours or new.
 pub(super) fn writer(path: &Path) -> Result<Connection, Cause> {
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    access::create(path).map_err(Cause::Unwritable)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_secs(5))?;
     connection.set_prepared_statement_cache_capacity(64);
@@ -30,6 +31,7 @@ pub(super) fn writer(path: &Path) -> Result<Connection, Cause> {
         return Err(Cause::Unwritable(std::io::ErrorKind::PermissionDenied.into()));
     }
     inspect(&connection)?;
+    access::close_ledger_to_others(path);
     // After the inspection: switching the journal writes to the file.
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 16777216;")?;

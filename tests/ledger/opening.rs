@@ -97,6 +97,48 @@ fn a_place_that_cannot_be_written_is_named() {
     assert!(matches!(refusal(world.directory.path()).cause, Cause::Unwritable(_)));
 }
 
+/// Permission bits of the ledger's files; all of them exist while it is open.
+fn modes(world: &World) -> [u32; 4] {
+    ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock"].map(|name| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(world.directory.path().join(name)).unwrap().permissions().mode() & 0o777
+    })
+}
+
+#[test]
+fn no_other_user_can_read_the_ledger_or_open_its_lock() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let (ledger, _) = world.open(0, None);
+    assert!(modes(&world).iter().all(|mode| mode & 0o007 == 0));
+    // As an agent that was killed, and that knew nothing of this, has left them.
+    let killed = world.killed();
+    drop(ledger);
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db.lock"] {
+        let file = killed.directory.path().join(name);
+        std::fs::OpenOptions::new().append(true).create(true).open(&file).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let (_ledger, _) = killed.open(1, None);
+    assert!(modes(&killed).iter().all(|mode| mode & 0o007 == 0));
+}
+
+#[test]
+fn a_lock_of_another_user_is_refused() {
+    // Only root can give a file away.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = World::new();
+    let lock = world.directory.path().join("ledger.db.lock");
+    std::fs::write(&lock, "").unwrap();
+    std::os::unix::fs::chown(&lock, Some(12_345), None).unwrap();
+    let error = refusal(&world.path());
+    assert!(matches!(error.cause, Cause::LockOwner { owner: 12_345, .. }), "{error}");
+    assert!(error.to_string().contains("ledger.db.lock"), "{error}");
+    assert!(!world.path().exists());
+}
+
 #[test]
 fn a_missing_ledger_is_not_created_by_reading() {
     let world = World::new();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{LOOK_AGAIN, Search, count, lock, tell_if_all_are_known};
 use crate::app::Shared;
-use crate::app::node_lock::{self, Unlocked};
+use crate::app::node_lock::{self, LockError};
 use crate::clock::Stop;
 use crate::nvml::{CallSlot, Library, OpenError, count as count_gpus};
 
@@ -118,20 +118,16 @@ fn own_node(shared: &Shared) -> Result<(), Problem> {
     if lock(shared).node.is_some() {
         return Ok(());
     }
-    match node_lock::take(&node_lock::PLACES) {
-        Ok(node) => lock(shared).node = Some(node),
-        Err(Unlocked::Held(pid)) => {
-            let text = format!(
-                "another gpumeter (pid {pid}) reads this node's GPUs; stop it, or stop this one: two would \
-                 bill the same time twice"
-            );
-            return Err(Problem { reason: "locked", text });
+    match node_lock::take(Path::new(node_lock::PATH)) {
+        Ok(node) => {
+            lock(shared).node = Some(node);
+            Ok(())
         }
-        Err(Unlocked::Nowhere(problems)) => {
-            tracing::warn!(problems, "a second agent on this node would not be noticed");
+        Err(error) => {
+            let reason = if matches!(error, LockError::Held(_)) { "locked" } else { "no_lock" };
+            Err(Problem { reason, text: error.to_string() })
         }
     }
-    Ok(())
 }
 
 /// Waits until it is time to look again; false when the session ends.
