@@ -7,10 +7,12 @@ use std::sync::{Arc, OnceLock};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::NvmlLib;
+use rustix::process::geteuid;
 use thiserror::Error;
 
 use super::door::{CallSlot, InFlight};
 use super::recording::Recorder;
+use super::trust::{self, Distrust};
 use crate::clock::Clock;
 
 /// What the loader is asked for first: it knows `LD_LIBRARY_PATH` and its own cache.
@@ -72,6 +74,18 @@ pub enum OpenError {
         /// What was opened.
         path: PathBuf,
     },
+    /// The agent runs as root, and another user could replace the library.
+    #[error(
+        "driver library {path}: not loaded as root, because {at} {why}; give the library and the directories above it to root, writable by root alone, or give another path with --nvml-library"
+    )]
+    Untrusted {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The file, link or directory that another user controls.
+        at: PathBuf,
+        /// Whose it is, or who can write it.
+        why: String,
+    },
     /// It is there and refuses.
     #[error("driver library {path}: nvmlInit: {reason}")]
     Refused {
@@ -122,6 +136,7 @@ impl Library {
     }
 
     fn at(path: &Path) -> Result<Arc<Self>, OpenError> {
+        check_trust(path)?;
         let nvml = Nvml::builder().lib_path(path.as_os_str()).init().map_err(|error| refused(path, error))?;
         // SAFETY: the symbol is only looked up; its address is not read.
         let marker = unsafe { nvml.lib().__library.get::<*const u32>(SIMULATED) }.is_ok();
@@ -167,6 +182,34 @@ impl Drop for Library {
         if self.table().nvmlShutdown.is_ok() {
             // SAFETY: dropped here alone, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.nvml) };
+        }
+    }
+}
+
+/// Refuses to load as root what another user could replace. In a user namespace that only warns: the host's root may
+/// own the library there under a number that the namespace does not know.
+fn check_trust(path: &Path) -> Result<(), OpenError> {
+    const OWNERS: &[u32] = &[0];
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let checked = match path.to_str().filter(|name| !name.contains('/')) {
+        Some(name) => trust::check_name(name, std::env::var_os("LD_LIBRARY_PATH"), OWNERS),
+        None => trust::check_path(path, OWNERS),
+    };
+    let path = PathBuf::from(path);
+    match checked {
+        Ok(()) => Ok(()),
+        Err(Distrust::Unreadable(error)) => Err(OpenError::Missing { path, reason: error.to_string() }),
+        Err(Distrust::Replaceable { at, why }) => {
+            let error = OpenError::Untrusted { path, at, why };
+            if trust::is_hosts_root(std::fs::read_to_string("/proc/self/uid_map").ok().as_deref()) {
+                return Err(error);
+            }
+            tracing::warn!(
+                "{error}; loaded all the same, since user 0 of this namespace is not the host's root"
+            );
+            Ok(())
         }
     }
 }

@@ -32,6 +32,7 @@ mod quirks;
 mod readings;
 mod recording;
 mod samples;
+mod trust;
 
 pub use door::{CallSlot, InFlight};
 pub use events::{Event, Events, Told, Waited};

@@ -30,6 +30,25 @@ fn section(page: &str, heading: &str, family: &str) -> bool {
 }
 
 #[test]
+fn root_does_not_load_a_library_that_another_user_could_replace() {
+    use std::os::unix::fs::PermissionsExt;
+    // Another user's library endangers nobody but that user.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let directory = demo.driver("");
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let Diagnosis { page, status } = doctor(&demo);
+    assert_eq!(status, Some(1), "{page}");
+    let name = directory.display().to_string();
+    for words in ["driver: driver library", "not loaded as root", name.trim_end_matches('/'), "every user"] {
+        assert!(page.contains(words), "{words:?} in {page}");
+    }
+}
+
+#[test]
 fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));

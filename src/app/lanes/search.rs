@@ -96,6 +96,7 @@ fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Li
         let reason = match error {
             OpenError::Missing { .. } | OpenError::Nowhere { .. } => "missing",
             OpenError::NotNvml { .. } => "not_nvml",
+            OpenError::Untrusted { .. } => "untrusted",
             OpenError::Refused { .. } => "refused",
             OpenError::Mismatch { .. } => MISMATCH,
         };
