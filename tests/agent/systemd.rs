@@ -106,3 +106,22 @@ fn the_watchdog_is_fed_for_as_long_as_the_pulse_beats() {
     manager.socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     while manager.hear().trim() != "WATCHDOG=1" {}
 }
+
+/// The settings of the packaged unit, without its comments.
+fn unit() -> Vec<(&'static str, &'static str)> {
+    const UNIT: &str = include_str!("../../packaging/gpumeter.service");
+    UNIT.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect()
+}
+
+#[test]
+fn the_unit_hides_no_device_and_cannot_set_the_clock() {
+    let unit = unit();
+    let value = |key| unit.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    // Each implies a list of allowed devices; PrivateDevices hides them outright.
+    for key in ["ProtectClock", "PrivateDevices", "DevicePolicy", "DeviceAllow"] {
+        assert_eq!(value(key), None, "{key}");
+    }
+    assert_eq!(value("SystemCallFilter"), Some("~clock_settime clock_settime64 settimeofday"));
+    assert_eq!(value("CapabilityBoundingSet"), Some("~CAP_SYS_TIME"));
+    assert!(value("After").unwrap().split(' ').any(|unit| unit == "time-sync.target"));
+}
