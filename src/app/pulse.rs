@@ -9,7 +9,7 @@ use super::lanes::{self, Search, next_multiple};
 use super::policy::InForce;
 use super::systemd::Watchdog;
 use super::{Shared, StartError, Thread, io, ledger};
-use crate::catalogue::Level;
+use crate::catalogue::{AgentFamily, Level};
 use crate::clock::system_now;
 use crate::export::{Otlp, Sealed};
 use crate::host::own;
@@ -165,14 +165,14 @@ fn inputs(news: Vec<News>, outlets: &Outlets, shared: &Shared) -> Inputs {
 fn hearing(services: &mut Services, shared: &Shared) {
     let (kernel_log, overrun, refused) = shared.heard.losses();
     if let Some(ok) = kernel_log {
-        services.add("gpumeter_collector_success", vec![("collector", "kernel_log".into())], ok.into());
+        services.add(AgentFamily::CollectorSuccess, vec![("collector", "kernel_log".into())], ok.into());
     }
     for (collector, reason, count) in
         [("kernel_log", "overrun", overrun), ("events", "too_many_kinds", refused)]
     {
         if count > 0 {
             let labels = vec![("collector", collector.into()), ("reason", reason.into())];
-            services.add("gpumeter_collector_errors_total", labels, i64::try_from(count).unwrap_or(i64::MAX));
+            services.add(AgentFamily::CollectorErrors, labels, i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 }
@@ -181,21 +181,21 @@ fn hearing(services: &mut Services, shared: &Shared) {
 fn ledger_numbers(services: &mut Services, outlets: &Outlets) {
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     if let Some(status) = &outlets.status {
-        services.add("gpumeter_ledger_open", Vec::new(), status.durable().is_some().into());
+        services.add(AgentFamily::LedgerOpen, Vec::new(), status.durable().is_some().into());
         if let Some(durable) = status.durable() {
-            services.add("gpumeter_ledger_durable", Vec::new(), durable.into());
+            services.add(AgentFamily::LedgerDurable, Vec::new(), durable.into());
         }
-        services.add("gpumeter_ledger_errors_total", Vec::new(), whole(status.errors()));
-        services.add("gpumeter_ledger_unobserved_seconds_total", Vec::new(), whole(status.unobserved()));
+        services.add(AgentFamily::LedgerErrors, Vec::new(), whole(status.errors()));
+        services.add(AgentFamily::LedgerUnobserved, Vec::new(), whole(status.unobserved()));
         if let Some(at) = status.last_commit() {
-            services.add("gpumeter_ledger_last_commit_timestamp_seconds", Vec::new(), whole(at));
+            services.add(AgentFamily::LedgerLastCommitTimestamp, Vec::new(), whole(at));
         }
     }
     if let Some(queue) = &outlets.queue {
         let pressure = queue.pressure();
-        services.add("gpumeter_ledger_queue_windows", Vec::new(), whole(pressure.windows as u64));
+        services.add(AgentFamily::LedgerQueueWindows, Vec::new(), whole(pressure.windows as u64));
         let coarse = pressure.merged + pressure.forced;
-        services.add("gpumeter_ledger_coarse_windows_total", Vec::new(), whole(coarse));
+        services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(coarse));
     }
 }
 
@@ -203,46 +203,46 @@ fn ledger_numbers(services: &mut Services, outlets: &Outlets) {
 fn services(outlets: &Outlets, shared: &Shared) -> Services {
     let mut services = Services::default();
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    services.add("gpumeter_build_info", vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
-    services.add("gpumeter_simulated", Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
-    services.add("gpumeter_quiesced", Vec::new(), shared.orders.are_to_let_go().into());
-    services.add("gpumeter_config_reload_success", Vec::new(), shared.reloads.succeeded().into());
+    services.add(AgentFamily::BuildInfo, vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
+    services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
+    services.add(AgentFamily::Quiesced, Vec::new(), shared.orders.are_to_let_go().into());
+    services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
     if let Some(ok) = lanes::driver_ok(shared) {
-        services.add("gpumeter_collector_success", vec![("collector", "driver".into())], ok.into());
+        services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());
     }
     for ((collector, reason), count) in lanes::errors(shared) {
         let labels = vec![("collector", collector), ("reason", reason.into())];
-        services.add("gpumeter_collector_errors_total", labels, whole(count));
+        services.add(AgentFamily::CollectorErrors, labels, whole(count));
     }
     hearing(&mut services, shared);
     if let (_, Some(at)) = shared.identities.get() {
         let age = shared.clock.now().boottime.0.saturating_sub(at.0);
-        services.add("gpumeter_resolver_success", vec![("resolver", "host".into())], 1);
-        services.add("gpumeter_resolver_age_seconds", vec![("resolver", "host".into())], whole(age));
+        services.add(AgentFamily::ResolverSuccess, vec![("resolver", "host".into())], 1);
+        services.add(AgentFamily::ResolverAge, vec![("resolver", "host".into())], whole(age));
     }
     ledger_numbers(&mut services, outlets);
     for (code, count) in outlets.io.requests.by_code() {
-        services.add("gpumeter_http_requests_total", vec![("code", code.to_string().into())], whole(count));
+        services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outlets.push {
         let tally = &push.to.tally;
         for (family, count) in [
-            ("gpumeter_otlp_points_sent_total", tally.sent()),
-            ("gpumeter_otlp_points_rejected_total", tally.rejected()),
-            ("gpumeter_otlp_points_dropped_total", tally.dropped()),
+            (AgentFamily::OtlpPointsSent, tally.sent()),
+            (AgentFamily::OtlpPointsRejected, tally.rejected()),
+            (AgentFamily::OtlpPointsDropped, tally.dropped()),
         ] {
             services.add(family, vec![("destination", Arc::clone(&push.to.name))], whole(count));
         }
     }
     if let Some(Ok(own)) = outlets.usage.as_ref().map(own::Usage::read) {
-        services.add("process_cpu_seconds_total", Vec::new(), whole(own.cpu.0));
-        services.add("process_resident_memory_bytes", Vec::new(), whole(own.resident.0));
-        services.add("process_virtual_memory_bytes", Vec::new(), whole(own.addressed.0));
-        services.add("process_open_fds", Vec::new(), whole(own.open_files));
+        services.add(AgentFamily::ProcessCpu, Vec::new(), whole(own.cpu.0));
+        services.add(AgentFamily::ProcessResidentMemory, Vec::new(), whole(own.resident.0));
+        services.add(AgentFamily::ProcessVirtualMemory, Vec::new(), whole(own.addressed.0));
+        services.add(AgentFamily::ProcessOpenFds, Vec::new(), whole(own.open_files));
     }
     if let Some(most) = own::most_files() {
-        services.add("process_max_fds", Vec::new(), whole(most));
+        services.add(AgentFamily::ProcessMaxFds, Vec::new(), whole(most));
     }
-    services.add("process_start_time_seconds", Vec::new(), whole(outlets.io.started.0));
+    services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(outlets.io.started.0));
     services
 }

@@ -4,51 +4,70 @@ use super::{Family, Kind, Level, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
-pub(super) const ROWS: &[Family] = &[
-    agent("gpumeter_build_info", Kind::Gauge, Unit::None, "Always 1; version of the agent.", &["version"]),
-    agent(
+/// Declares each row together with the variant of [`AgentFamily`] that stands for it, in the order of the page.
+macro_rules! agent_families {
+    ($($family:ident = $row:expr,)*) => {
+        /// A family of the agent's own series. Series are added by it and not by name, so that a family that has
+        /// no row does not compile.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum AgentFamily {
+            $(#[doc = concat!("The row `", stringify!($family), "`.")] $family,)*
+        }
+
+        impl AgentFamily {
+            /// All of them, in the order of the page.
+            pub const ALL: &[Self] = &[$(Self::$family),*];
+        }
+
+        pub(super) const ROWS: &[Family] = &[$($row),*];
+    };
+}
+
+agent_families! {
+    BuildInfo = agent("gpumeter_build_info", Kind::Gauge, Unit::None, "Always 1; version of the agent.", &["version"]),
+    Simulated = agent(
         "gpumeter_simulated",
         Kind::Gauge,
         Unit::None,
         "1 when the driver library is simulated and every number is made up, else 0.",
         &[],
     ),
-    agent(
+    Quiesced = agent(
         "gpumeter_quiesced",
         Kind::Gauge,
         Unit::None,
         "1 while the agent has let go of the driver on request (gpumeter quiesce), else 0.",
         &[],
     ),
-    agent(
+    ConfigReloadSuccess = agent(
         "gpumeter_config_reload_success",
         Kind::Gauge,
         Unit::None,
         "1 when the agent runs by its configuration file as it was last read, 0 when that file has a mistake and the former configuration runs on.",
         &[],
     ),
-    agent(
+    LastSampleTimestamp = agent(
         "gpumeter_last_sample_timestamp_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "When the GPU's last frame ended, in seconds since 1970.",
         &["gpu", "uuid"],
     ),
-    agent(
+    SamplingInterval = agent(
         "gpumeter_sampling_interval_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "How often the tier is read: as configured, or less often where that would take too much of the driver's time.",
         &["tier"],
     ),
-    agent(
+    CollectorSuccess = agent(
         "gpumeter_collector_success",
         Kind::Gauge,
         Unit::None,
         "1 when the driver can be used, the GPU's lane brings frames, or the kernel's log can be read, else 0.",
         &["collector"],
     ),
-    Family {
+    CollectorDuration = Family {
         level: Level::Standard,
         ..agent(
             "gpumeter_collector_duration_seconds",
@@ -58,35 +77,35 @@ pub(super) const ROWS: &[Family] = &[
             &["collector"],
         )
     },
-    agent(
+    CollectorErrors = agent(
         "gpumeter_collector_errors_total",
         Kind::Counter,
         Unit::None,
         "Times that the collector brought nothing or lost something, by reason: a tick of a lane (late: its frame came too late to be shown), records of the kernel's log that were overwritten (overrun), kinds of events that the driver would not register (too_many_kinds), XIDs of a place at which no GPU was known for ten minutes (unknown_gpu).",
         &["collector", "reason"],
     ),
-    agent(
+    AccountUnsettledWindows = agent(
         "gpumeter_account_unsettled_windows_total",
         Kind::Counter,
         Unit::None,
         "Windows that could not be settled, since their spans did not fit together, and were booked as unmeasured; anything but 0 is a defect.",
         &[],
     ),
-    agent(
+    DriverCallDuration = agent(
         "gpumeter_driver_call_duration_seconds",
         Kind::Histogram,
         Unit::Seconds,
         "Time inside the driver per call; its count is the calls, its sum the time inside the driver.",
         &[],
     ),
-    agent(
+    DriverCallInFlight = agent(
         "gpumeter_driver_call_in_flight_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "For how long a driver call has not returned; only there while one is late.",
         &["gpu", "uuid", "call"],
     ),
-    Family {
+    SourceInfo = Family {
         level: Level::Standard,
         ..agent(
             "gpumeter_source_info",
@@ -96,63 +115,63 @@ pub(super) const ROWS: &[Family] = &[
             &["gpu", "uuid", "metric", "source"],
         )
     },
-    agent(
+    SamplesRejected = agent(
         "gpumeter_samples_rejected_total",
         Kind::Counter,
         Unit::None,
         "Driver answers that cannot be true and were dropped: out of range, a counter that went back or jumped, a GPU that is busy with nobody there.",
         &["reason"],
     ),
-    agent(
+    SeriesDropped = agent(
         "gpumeter_series_dropped_total",
         Kind::Counter,
         Unit::None,
         "Series left off because of limits.series, counted once per tick and series; while it grows, the page lacks something.",
         &["family"],
     ),
-    agent(
+    ResolverSuccess = agent(
         "gpumeter_resolver_success",
         Kind::Gauge,
         Unit::None,
         "1 when the resolver's last round succeeded, else 0.",
         &["resolver"],
     ),
-    agent(
+    ResolverAge = agent(
         "gpumeter_resolver_age_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "Age of what the resolver last published.",
         &["resolver"],
     ),
-    agent(
+    OtlpPointsSent = agent(
         "gpumeter_otlp_points_sent_total",
         Kind::Counter,
         Unit::None,
         "OTLP data points that the destination accepted.",
         &["destination"],
     ),
-    agent(
+    OtlpPointsRejected = agent(
         "gpumeter_otlp_points_rejected_total",
         Kind::Counter,
         Unit::None,
         "OTLP data points that the destination refused.",
         &["destination"],
     ),
-    agent(
+    OtlpPointsDropped = agent(
         "gpumeter_otlp_points_dropped_total",
         Kind::Counter,
         Unit::None,
         "OTLP data points that could not be delivered.",
         &["destination"],
     ),
-    agent(
+    ClockStep = agent(
         "gpumeter_clock_step_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "How far steps have put the wall clock ahead of the account's time, which no step moves; negative: behind.",
         &[],
     ),
-    agent(
+    ClockAnchored = agent(
         "gpumeter_clock_anchored",
         Kind::Gauge,
         Unit::None,
@@ -160,7 +179,7 @@ pub(super) const ROWS: &[Family] = &[
          fixed when the kernel says that the clock is synchronised, or two minutes after the boot.",
         &[],
     ),
-    agent(
+    LedgerOpen = agent(
         "gpumeter_ledger_open",
         Kind::Gauge,
         Unit::None,
@@ -168,94 +187,106 @@ pub(super) const ROWS: &[Family] = &[
          ledger.enabled is false.",
         &[],
     ),
-    agent(
+    LedgerDurable = agent(
         "gpumeter_ledger_durable",
         Kind::Gauge,
         Unit::None,
         "1 when the ledger lies on a file system that survives a restart of the node, else 0.",
         &[],
     ),
-    agent(
+    LedgerImbalance = agent(
         "gpumeter_ledger_imbalance_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "Slot time less what the ledger's parts add up to, exact to the nanosecond; anything but 0 is a defect.",
         &[],
     ),
-    agent("gpumeter_ledger_bytes", Kind::Gauge, Unit::Bytes, "Size of the ledger on disk.", &[]),
-    agent(
+    LedgerBytes = agent("gpumeter_ledger_bytes", Kind::Gauge, Unit::Bytes, "Size of the ledger on disk.", &[]),
+    LedgerLastCommitTimestamp = agent(
         "gpumeter_ledger_last_commit_timestamp_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "When the ledger last committed, in seconds since 1970.",
         &[],
     ),
-    agent(
+    LedgerErrors = agent(
         "gpumeter_ledger_errors_total",
         Kind::Counter,
         Unit::None,
         "Commits that failed. What the disk prevents is kept and tried again; of what is refused, the guilty GPU's part is dropped and the log names it.",
         &[],
     ),
-    agent(
+    LedgerUnobserved = agent(
         "gpumeter_ledger_unobserved_seconds_total",
         Kind::Counter,
         Unit::Seconds,
         "GPU time settled as __unobserved__ because its window never reached the ledger; anything but 0 is a defect.",
         &[],
     ),
-    agent(
+    LedgerQueueWindows = agent(
         "gpumeter_ledger_queue_windows",
         Kind::Gauge,
         Unit::None,
         "Settled windows that wait for the ledger's disk; above a few per GPU the disk is slow or stuck.",
         &[],
     ),
-    agent(
+    LedgerCoarseWindows = agent(
         "gpumeter_ledger_coarse_windows_total",
         Kind::Counter,
         Unit::None,
         "Windows added to their neighbour across a minute because the disk was stuck; their minutes are shares of a longer span.",
         &[],
     ),
-    agent(
+    HttpRequests = agent(
         "gpumeter_http_requests_total",
         Kind::Counter,
         Unit::None,
         "Requests answered, by status.",
         &["code"],
     ),
-    agent(
+    ProcessCpu = agent(
         "process_cpu_seconds_total",
         Kind::Counter,
         Unit::Seconds,
         "User and system CPU time of the agent.",
         &[],
     ),
-    agent("process_resident_memory_bytes", Kind::Gauge, Unit::Bytes, "Resident memory of the agent.", &[]),
-    agent(
+    ProcessResidentMemory = agent("process_resident_memory_bytes", Kind::Gauge, Unit::Bytes, "Resident memory of the agent.", &[]),
+    ProcessVirtualMemory = agent(
         "process_virtual_memory_bytes",
         Kind::Gauge,
         Unit::Bytes,
         "Memory that the agent addresses, resident or not.",
         &[],
     ),
-    agent("process_open_fds", Kind::Gauge, Unit::None, "Open file descriptors of the agent.", &[]),
-    agent(
+    ProcessOpenFds = agent("process_open_fds", Kind::Gauge, Unit::None, "Open file descriptors of the agent.", &[]),
+    ProcessMaxFds = agent(
         "process_max_fds",
         Kind::Gauge,
         Unit::None,
         "The most file descriptors that the agent may have open; absent where there is no limit.",
         &[],
     ),
-    agent(
+    ProcessStartTime = agent(
         "process_start_time_seconds",
         Kind::Gauge,
         Unit::Seconds,
         "When the agent started, in seconds since 1970.",
         &[],
     ),
-];
+}
+
+impl AgentFamily {
+    /// Its row.
+    pub const fn row(self) -> &'static Family {
+        &ROWS[self as usize]
+    }
+
+    /// Its full metric name.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+}
 
 const fn agent(
     name: &'static str,

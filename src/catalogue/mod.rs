@@ -30,6 +30,7 @@ mod values;
 pub mod xid;
 mod xids;
 
+pub use agent::AgentFamily;
 pub use aliases::{ALIASES, Alias, Instrument, Profile};
 pub use bounds::Bound;
 pub use counters::{COUNTING, Counter, counters};

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::decimal;
 use super::walk::{Sample, Sink, Value, walk};
-use crate::catalogue::{Family, Level};
+use crate::catalogue::{AgentFamily, Family, Level};
 use crate::model::Utc;
 use crate::model::snapshot::{AgentNumber, Histogram, Snapshot};
 
@@ -37,7 +37,8 @@ pub(super) fn moment(at: Utc) -> Option<String> {
 
 /// Whether the numbers are made up, as the agent says of itself.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
-    let position = snapshot.roster.agent.iter().position(|entry| entry.family == "gpumeter_simulated");
+    let position =
+        snapshot.roster.agent.iter().position(|entry| entry.family == AgentFamily::Simulated.name());
     let number = position.and_then(|position| snapshot.agent.get(position));
     matches!(number, Some(AgentNumber::Integer(1)))
 }

@@ -1,26 +1,32 @@
 //! The agent's own numbers: counters and a histogram that the pulse keeps, and what other threads report.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
-use crate::catalogue::{Kind, families};
+use crate::catalogue::{AgentFamily, Kind};
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
 use crate::model::{CallTime, Nanoseconds, Rejection};
+
+/// A series: its family, and its labels in the family's order.
+pub(super) type Series = (AgentFamily, Vec<(&'static str, Arc<str>)>);
 
 /// Numbers of other threads, each a series of an agent family of the catalogue.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     /// Series and value, an integer of the family's unit.
-    pub series: Vec<(AgentEntry, i64)>,
+    pub(super) series: Vec<(Series, i64)>,
 }
 
 impl Services {
-    /// Adds a series.
-    pub fn add(&mut self, family: &'static str, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
-        self.series.push((AgentEntry { family, labels }, value));
+    /// Adds a series of a family of the catalogue. A name that has no row there is no family:
+    ///
+    /// ```compile_fail,E0308
+    /// gpumeter::meter::Services::default().add("gpumeter_no_such_family", Vec::new(), 1);
+    /// ```
+    pub fn add(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
+        self.series.push(((family, labels), value));
     }
 }
 
@@ -56,8 +62,8 @@ impl Counters {
     #[expect(clippy::expect_used, reason = "the names are constants; a test makes these counters")]
     fn unregistered() -> Self {
         let call =
-            HistogramOpts::new("gpumeter_driver_call_duration_seconds", "-").buckets(CALL_BOUNDS.into());
-        let rejected = IntCounterVec::new(Opts::new("gpumeter_samples_rejected_total", "-"), &["reason"])
+            HistogramOpts::new(AgentFamily::DriverCallDuration.name(), "-").buckets(CALL_BOUNDS.into());
+        let rejected = IntCounterVec::new(Opts::new(AgentFamily::SamplesRejected.name(), "-"), &["reason"])
             .expect("a valid name");
         for reason in Rejection::ALL {
             // A series is born at 0, so that its first increase is seen.
@@ -67,7 +73,7 @@ impl Counters {
             registry: Registry::new(),
             calls: Histogram::with_opts(call).expect("a valid name"),
             rejected,
-            unsettled: IntCounter::new("gpumeter_account_unsettled_windows_total", "-")
+            unsettled: IntCounter::new(AgentFamily::AccountUnsettledWindows.name(), "-")
                 .expect("a valid name"),
         }
     }
@@ -88,15 +94,18 @@ impl Counters {
     }
 
     /// All of them as series of the catalogue.
-    pub(super) fn gather(&self) -> Vec<(AgentEntry, AgentNumber)> {
+    pub(super) fn gather(&self) -> Vec<(Series, AgentNumber)> {
         self.registry.gather().iter().flat_map(series).collect()
     }
 }
 
-/// The catalogue's static name of a family that the registry gathered.
-fn series(family: &MetricFamily) -> Vec<(AgentEntry, AgentNumber)> {
-    let Some(row) = crate::catalogue::family(family.name()) else { return Vec::new() };
-    family
+/// The series of a family that the registry gathered under the name of its row.
+fn series(gathered: &MetricFamily) -> Vec<(Series, AgentNumber)> {
+    let Some(family) = AgentFamily::ALL.iter().find(|family| family.name() == gathered.name()) else {
+        return Vec::new();
+    };
+    let row = family.row();
+    gathered
         .get_metric()
         .iter()
         .map(|metric| {
@@ -115,7 +124,7 @@ fn series(family: &MetricFamily) -> Vec<(AgentEntry, AgentNumber)> {
                 #[expect(clippy::cast_possible_truncation, reason = "a count of events fits 53 bits")]
                 AgentNumber::Integer(metric.get_counter().get_value() as i64)
             };
-            (AgentEntry { family: row.name, labels }, number)
+            ((*family, labels), number)
         })
         .collect()
 }
@@ -133,7 +142,7 @@ fn buckets(histogram: &prometheus::proto::Histogram) -> Buckets {
 /// come than the last time.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    given: Vec<AgentEntry>,
+    given: Vec<Series>,
     /// Which of the given stands at each place.
     places: Vec<usize>,
     sorted: Arc<[AgentEntry]>,
@@ -142,9 +151,9 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn sort(
         &mut self,
-        series: Vec<(AgentEntry, AgentNumber)>,
+        series: Vec<(Series, AgentNumber)>,
     ) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
-        let (given, numbers): (Vec<AgentEntry>, Vec<AgentNumber>) = series.into_iter().unzip();
+        let (given, numbers): (Vec<Series>, Vec<AgentNumber>) = series.into_iter().unzip();
         if given != self.given {
             self.find(given);
         }
@@ -152,13 +161,12 @@ impl Order {
         (Arc::clone(&self.sorted), numbers.collect())
     }
 
-    fn find(&mut self, given: Vec<AgentEntry>) {
-        let rows: HashMap<&str, usize> =
-            families().enumerate().map(|(place, family)| (family.name, place)).collect();
+    fn find(&mut self, given: Vec<Series>) {
         let mut sorted: Vec<_> = given.iter().enumerate().collect();
-        sorted.sort_by_key(|(_, entry)| (rows.get(entry.family), &entry.labels));
+        sorted.sort_by_key(|(_, series)| *series);
         self.places = sorted.iter().map(|(place, _)| *place).collect();
-        self.sorted = sorted.into_iter().map(|(_, entry)| entry.clone()).collect();
+        let entry = |(family, labels): &Series| AgentEntry { family: family.name(), labels: labels.clone() };
+        self.sorted = sorted.into_iter().map(|(_, series)| entry(series)).collect();
         self.given = given;
     }
 }
@@ -168,30 +176,41 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::catalogue::{Rows, families};
 
     #[test]
     fn every_own_counter_is_a_family_of_the_catalogue() {
         let counters = Counters::default();
-        let names: BTreeSet<_> = counters.gather().into_iter().map(|(entry, _)| entry.family).collect();
+        let names: BTreeSet<_> = counters.gather().into_iter().map(|((family, _), _)| family).collect();
         assert_eq!(names.len(), 3, "{names:?}");
     }
 
     #[test]
     fn every_reason_of_rejection_is_counted_from_zero_on() {
         let counters = Counters::default();
-        let rejected = |(entry, number): &(AgentEntry, AgentNumber)| {
-            entry.family == "gpumeter_samples_rejected_total" && matches!(number, AgentNumber::Integer(0))
+        let rejected = |((family, _), number): &(Series, AgentNumber)| {
+            *family == AgentFamily::SamplesRejected && matches!(number, AgentNumber::Integer(0))
         };
         assert_eq!(counters.gather().iter().filter(|one| rejected(one)).count(), Rejection::ALL.len());
     }
 
     #[test]
+    fn every_agent_family_stands_at_the_place_of_its_row() {
+        let rows = families().filter(|family| matches!(family.rows, Rows::Agent)).map(|family| family.name);
+        assert!(AgentFamily::ALL.iter().map(|family| family.name()).eq(rows));
+    }
+
+    #[test]
     fn series_stand_in_the_catalogues_order_with_their_own_numbers() {
-        let entry = |family, gpu: &str| AgentEntry { family, labels: vec![("gpu", gpu.into())] };
-        let (one, other) = ("gpumeter_build_info", "gpumeter_last_sample_timestamp_seconds");
+        let key = |family, gpu: &str| (family, vec![("gpu", gpu.into())]);
+        let entry = |family: AgentFamily, gpu: &str| AgentEntry {
+            family: family.name(),
+            labels: vec![("gpu", gpu.into())],
+        };
+        let (one, other) = (AgentFamily::BuildInfo, AgentFamily::LastSampleTimestamp);
         let series = |numbers: [i64; 3]| {
-            let entries = [entry(other, "1"), entry(other, "0"), entry(one, "0")];
-            entries.into_iter().zip(numbers.map(AgentNumber::Integer)).collect()
+            let keys = [key(other, "1"), key(other, "0"), key(one, "0")];
+            keys.into_iter().zip(numbers.map(AgentNumber::Integer)).collect()
         };
         let whole = |numbers: Vec<AgentNumber>| {
             let number = |number| if let AgentNumber::Integer(number) = number { number } else { -1 };
@@ -204,7 +223,7 @@ mod tests {
         let (second, numbers) = order.sort(series([10, 20, 30]));
         assert!(Arc::ptr_eq(&first, &second));
         assert_eq!(whole(numbers), [30, 20, 10]);
-        let (third, numbers) = order.sort(vec![(entry(other, "7"), AgentNumber::Integer(5))]);
+        let (third, numbers) = order.sort(vec![(key(other, "7"), AgentNumber::Integer(5))]);
         assert_eq!((&*third, whole(numbers)), (&[entry(other, "7")][..], vec![5]));
     }
 }

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::numbers::Series;
 use super::sources::sources;
 use super::{Gpu, Meter, Services};
-use crate::catalogue::Level;
+use crate::catalogue::{AgentFamily, Level};
 use crate::holders::Identities;
 use crate::model::frame::Tier;
-use crate::model::snapshot::{AgentEntry, AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
+use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
 use crate::model::{Absence, Frame, GpuIdentity, Nanoseconds, Stamp, Whereabouts};
 use crate::nvml::InFlight;
 
@@ -104,44 +105,40 @@ impl Meter {
         gpus: &[&Gpu],
         states: &[GpuState],
         services: &Services,
-    ) -> Vec<(AgentEntry, AgentNumber)> {
+    ) -> Vec<(Series, AgentNumber)> {
         let mut own = services.clone();
         for tier in Tier::ALL {
             // The longest in force on any GPU.
             let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
             let stretch = frames.map(|frame| frame.stretch.of(tier)).max().unwrap_or(1);
             let interval = self.policy.intervals[tier as usize].0 * u64::from(stretch);
-            own.add(
-                "gpumeter_sampling_interval_seconds",
-                vec![("tier", tier.name().into())],
-                whole(interval),
-            );
+            own.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
         }
         let fixed = self.timeline.provisional_since.is_none();
-        own.add("gpumeter_clock_anchored", Vec::new(), fixed.into());
+        own.add(AgentFamily::ClockAnchored, Vec::new(), fixed.into());
         if fixed {
-            own.add("gpumeter_clock_step_seconds", Vec::new(), self.timeline.lead(now));
+            own.add(AgentFamily::ClockStep, Vec::new(), self.timeline.lead(now));
         }
         own.add(
-            "gpumeter_ledger_imbalance_seconds",
+            AgentFamily::LedgerImbalance,
             Vec::new(),
             i64::try_from(self.accounts.imbalance).unwrap_or(i64::MAX),
         );
         if let Some(bytes) = self.accounts.bytes {
-            own.add("gpumeter_ledger_bytes", Vec::new(), whole(bytes));
+            own.add(AgentFamily::LedgerBytes, Vec::new(), whole(bytes));
         }
         for (family, count) in self.budget.dropped() {
-            own.add("gpumeter_series_dropped_total", vec![("family", family.into())], whole(count));
+            own.add(AgentFamily::SeriesDropped, vec![("family", family.into())], whole(count));
         }
         for (collector, count) in self.unplaced.given_up() {
             let labels = vec![("collector", collector.into()), ("reason", "unknown_gpu".into())];
-            own.add("gpumeter_collector_errors_total", labels, whole(count));
+            own.add(AgentFamily::CollectorErrors, labels, whole(count));
         }
         for (gpu, state) in gpus.iter().zip(states) {
             gpu_numbers(&mut own, gpu, state, self.policy.level);
         }
         let mut series = self.counters.gather();
-        series.extend(own.series.into_iter().map(|(entry, value)| (entry, AgentNumber::Integer(value))));
+        series.extend(own.series.into_iter().map(|(series, value)| (series, AgentNumber::Integer(value))));
         series
     }
 }
@@ -163,19 +160,19 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
         labels
     };
     let collector = || vec![("collector", Arc::clone(&gpu.labels.collector))];
-    own.add("gpumeter_collector_success", collector(), i64::from(state.is_up()));
+    own.add(AgentFamily::CollectorSuccess, collector(), i64::from(state.is_up()));
     if let Some(frame) = &gpu.frame {
         let took = frame.ended.since(frame.begun);
-        own.add("gpumeter_collector_duration_seconds", collector(), whole(took.0));
-        own.add("gpumeter_last_sample_timestamp_seconds", labels(), whole(frame.ended.utc.0));
+        own.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
+        own.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
     }
     if let Some((call, lasting)) = state.in_flight {
-        own.add("gpumeter_driver_call_in_flight_seconds", with("call", call), whole(lasting.0));
+        own.add(AgentFamily::DriverCallInFlight, with("call", call), whole(lasting.0));
     }
     for (metric, source) in sources(gpu, level) {
         let (index, uuid) = (Arc::clone(&gpu.labels.index), Arc::clone(&gpu.id.uuid));
         let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];
-        own.add("gpumeter_source_info", labels, 1);
+        own.add(AgentFamily::SourceInfo, labels, 1);
     }
 }
 
