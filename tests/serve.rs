@@ -272,6 +272,17 @@ fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
 }
 
 #[test]
+fn a_bill_is_given_up_when_its_client_has_gone() {
+    let mut agent = Agent::start(Limits { bill: Duration::from_secs(60), ..Limits::default() });
+    let mut client = agent.connect();
+    client.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    assert!(!request.reply.is_closed());
+    drop(client);
+    eventually(|| request.reply.is_closed());
+}
+
+#[test]
 fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
     let agent = Agent::start(Limits { head: Duration::from_millis(300), ..Limits::default() });
     let mut idle = agent.connect();

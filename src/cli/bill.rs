@@ -22,7 +22,7 @@ pub(super) struct Bill {
     /// A ledger that nobody owns, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
-    /// First minute, e.g. 2026-01-01T00:00:00Z; by default the beginning of the ledger.
+    /// First minute, e.g. 2026-01-01T00:00:00Z; by default the beginning of the month of the last minute, in UTC.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// End of the last minute; by default what is closed.
@@ -38,7 +38,8 @@ impl Bill {
         let statement = match &self.ledger {
             Some(path) => {
                 unowned(path, "bill")?;
-                app::statement(path, self.from.as_deref(), self.to.as_deref()).map_err(Failure::wrong)?
+                app::statement(path, self.from.as_deref(), self.to.as_deref(), || false)
+                    .map_err(Failure::wrong)?
             }
             None => self.ask()?,
         };

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
 
 use super::bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
@@ -25,15 +26,13 @@ const LEFT_BEHIND: Nanoseconds = Nanoseconds::from_seconds(3600);
 pub(super) fn bill(connection: &Connection, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Cause> {
     let gpus = gpus(connection)?;
     let closed_until = closed_until(&gpus);
-    let from = match from {
-        Some(from) => on_grid("from", from)?,
-        None => gpus.iter().map(|gpu| gpu.first_seen.floor(MINUTE)).min().unwrap_or(closed_until),
-    };
     let to = to.map(|to| on_grid("to", to)).transpose()?;
+    let end = to.map_or(closed_until, |to| to.min(closed_until));
+    let from = from.map_or(Ok(month_start(end)), |from| on_grid("from", from))?;
     if let Some(to) = to.filter(|to| *to < from) {
         return Err(Cause::Backwards { from, to });
     }
-    let end = to.map_or(closed_until, |to| to.min(closed_until)).max(from);
+    let end = end.max(from);
     let mut bill = Bill {
         from,
         to: end,
@@ -60,18 +59,27 @@ fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
     if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
 }
 
+/// The beginning of the calendar month, in UTC, that contains the last minute before `end`.
+fn month_start(end: Utc) -> Utc {
+    let last = i128::from(end.0.saturating_sub(1));
+    let start = jiff::Timestamp::from_nanosecond(last)
+        .and_then(|last| last.to_zoned(TimeZone::UTC).first_of_month())
+        .and_then(|first| first.start_of_day());
+    // Every time that 64 bits hold has a month.
+    start.ok().and_then(|start| u64::try_from(start.timestamp().as_nanosecond()).ok()).map_or(end, Utc)
+}
+
 struct Known {
     key: i64,
     id: GpuId,
     model: String,
-    first_seen: Utc,
     settled_until: Utc,
 }
 
 fn gpus(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
     connection
         .prepare(
-            "SELECT id, gpu_index, uuid, model, first_seen_ns, settled_until_ns FROM gpu
+            "SELECT id, gpu_index, uuid, model, settled_until_ns FROM gpu
              ORDER BY gpu_index, uuid",
         )?
         .query_map([], |row| {
@@ -79,8 +87,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
                 key: row.get(0)?,
                 id: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
                 model: row.get(3)?,
-                first_seen: Utc(loaded(row, 4)?),
-                settled_until: Utc(loaded(row, 5)?),
+                settled_until: Utc(loaded(row, 4)?),
             })
         })?
         .collect()

@@ -32,8 +32,23 @@ impl Reader {
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
     }
 
-    /// The bill of whole minutes from `from` (none: the beginning) to `to` (none: the end), as far as
-    /// they are closed; see [`Bill`].
+    /// Interrupts a query soon after `is_unwanted` has become true; it is asked every few thousand steps of SQLite's
+    /// virtual machine, which is about every millisecond.
+    ///
+    /// # Errors
+    /// The connection takes no handler.
+    pub fn interrupt_when(
+        &mut self,
+        is_unwanted: impl FnMut() -> bool + Send + 'static,
+    ) -> Result<(), Error> {
+        const STEPS: i32 = 10_000;
+        self.connection
+            .progress_handler(STEPS, Some(is_unwanted))
+            .map_err(|error| Cause::from(error).at(&self.path, "prepare to make a bill"))
+    }
+
+    /// The bill of whole minutes from `from` (none: the beginning of the month, in UTC, of the last minute) to `to`
+    /// (none: the end), as far as they are closed; see [`Bill`].
     ///
     /// # Errors
     /// Times off the grid or in the wrong order, two currencies, the disk.

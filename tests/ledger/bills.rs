@@ -1,11 +1,14 @@
 //! Prices and bills.
 
 use gpumeter::ledger::{Batch, Cause, Reader};
-use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Use};
+use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Use, Utc};
 
 use crate::world::*;
 
 const EURO: i128 = 1_000_000_000;
+/// 2025-11-01T00:00:00Z and 2025-12-01T00:00:00Z.
+const NOVEMBER: Utc = Utc(1_761_955_200_000_000_000);
+const DECEMBER: Utc = Utc(1_764_547_200_000_000_000);
 
 #[test]
 fn a_bill_sums_holders_and_remainders_to_the_gpu() {
@@ -22,7 +25,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
         ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
     }
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!((bill.from, bill.to), (START, after(3600)));
+    assert_eq!((bill.from, bill.to), (NOVEMBER, after(3600)));
     assert_eq!(bill.currency.as_deref(), Some("EUR"));
     assert_eq!(bill.gpus[0].money, Some(Money(3 * EURO)));
     let lines: Vec<_> = bill.lines.iter().map(|line| (line.holder.as_str(), line.money)).collect();
@@ -197,6 +200,40 @@ fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
     let empty = reader.bill(Some(after(6000)), None).unwrap();
     assert_eq!((empty.from, empty.to), (after(6000), after(6000)));
     assert!(empty.lines.is_empty() && empty.gpus.is_empty());
+}
+
+#[test]
+fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
+    let world = World::new();
+    // A minute before December.
+    let last = (DECEMBER.0 - START.0) / SECOND - 60;
+    let (mut ledger, _) = world.open(last, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, last..last + 60, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, None).unwrap();
+    assert_eq!((bill.from, bill.to), (NOVEMBER, DECEMBER));
+    settle(&mut ledger, 0, last + 60..last + 180, "user:a");
+    let current = reader.bill(None, None).unwrap();
+    assert_eq!((current.from, current.to), (DECEMBER, after(last + 180)));
+    assert_eq!(current.reconciliation.slot, Nanoseconds::from_seconds(120));
+    let former = reader.bill(None, Some(DECEMBER)).unwrap();
+    assert_eq!((former.from, former.to), (NOVEMBER, DECEMBER));
+    let all = reader.bill(Some(Utc(0)), None).unwrap();
+    assert_eq!(all.reconciliation.slot, Nanoseconds::from_seconds(last + 180));
+}
+
+#[test]
+fn a_bill_is_interrupted_when_it_is_not_wanted_any_more() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let closed = vec![whole(0, (after(0), after(60_000)), "user:a", 0)];
+    ledger.commit(&Batch { now: after(60_000), closed, ..Batch::default() }).unwrap();
+    let mut reader = Reader::open(&world.path()).unwrap();
+    reader.interrupt_when(|| true).unwrap();
+    let error = reader.bill(None, None).unwrap_err();
+    assert!(error.to_string().contains("interrupted"), "{error}");
 }
 
 #[test]
