@@ -14,7 +14,7 @@ use super::systemd::{tell, tell_of_reload};
 use super::{Shared, StartError, Thread};
 use crate::config::Source;
 
-/// How often the file is looked at.
+/// How often the file is looked at; one that changes is read once two looks in a row find it the same.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// How the last reload went, and where to ask for one.
@@ -65,7 +65,7 @@ fn watch(mut source: Option<Source>, Rings(rings): &Rings, shared: &Shared) {
         let asked = rings.recv_timeout(LOOK).is_ok();
         // Several signals ask for one reload.
         rings.try_iter().for_each(drop);
-        let changed = source.as_ref().is_some_and(Source::has_changed);
+        let changed = source.as_mut().is_some_and(Source::has_changed);
         if !(asked || changed) || shared.stop.is_called() {
             continue;
         }

@@ -18,6 +18,8 @@ pub struct Source {
     /// What it said when the agent started.
     first: Config,
     seen: Option<Mark>,
+    /// How it stood at the last look.
+    looked: Option<Mark>,
 }
 
 /// What tells one state of a file from another. Links are followed, so a link that points elsewhere, as
@@ -51,7 +53,7 @@ impl Source {
         // Before reading: a change in between is found later, not missed.
         let seen = Mark::of(path);
         let config = Config::read(path)?;
-        Ok((Self { path: path.into(), first: config.clone(), seen }, config))
+        Ok((Self { path: path.into(), first: config.clone(), seen, looked: seen }, config))
     }
 
     /// The file as the operator named it.
@@ -59,9 +61,12 @@ impl Source {
         &self.path
     }
 
-    /// Whether the file is not as it was when it was last read, well or ill.
-    pub fn has_changed(&self) -> bool {
-        Mark::of(&self.path) != self.seen
+    /// Whether the file is not as it was when it was last read, well or ill, and has not changed since the last look:
+    /// one that has may still be being written.
+    pub fn has_changed(&mut self) -> bool {
+        let now = Mark::of(&self.path);
+        let stays = std::mem::replace(&mut self.looked, now) == now;
+        stays && now != self.seen
     }
 
     /// Reads the file anew. What needs a restart stays as it runs, and the keys for which the file says
@@ -101,14 +106,35 @@ mod tests {
         assert!(!source.has_changed());
         std::os::unix::fs::symlink(&two, &new).unwrap();
         std::fs::rename(&new, &link).unwrap();
-        assert!(source.has_changed());
+        assert!(!source.has_changed() && source.has_changed());
         let (changed, waiting) = source.read_again(&config).unwrap();
         assert_eq!((changed.limits.processes, waiting), (2, vec![]));
         assert!(!source.has_changed());
         std::fs::remove_file(&two).unwrap();
-        assert!(source.has_changed());
+        assert!(!source.has_changed() && source.has_changed());
         assert!(source.read_again(&changed).is_err());
         assert!(!source.has_changed(), "a file that is missing is told once");
+    }
+
+    #[test]
+    fn a_file_has_changed_once_two_looks_in_a_row_find_it_the_same() {
+        use std::io::Write;
+
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.yaml");
+        std::fs::write(&path, "limits: {processes: 1}").unwrap();
+        let (mut source, config) = Source::open(&path).unwrap();
+        // Written piece by piece; the first piece alone would be a valid file without standing holdings.
+        let mut file = std::fs::File::create(&path).unwrap();
+        for piece in ["limits: {processes: 2}\n", "attribution:\n  standing:\n", "    - user: alice\n"] {
+            file.write_all(piece.as_bytes()).unwrap();
+            assert!(!source.has_changed(), "{piece}");
+        }
+        file.write_all(b"      gpu: 0\n").unwrap();
+        assert!(!source.has_changed() && source.has_changed());
+        let (changed, _) = source.read_again(&config).unwrap();
+        assert_eq!((changed.limits.processes, changed.attribution.standing.len()), (2, 1));
+        assert!(!source.has_changed());
     }
 
     #[test]
