@@ -33,6 +33,10 @@ impl Agent {
     }
 
     fn with_page(limits: Limits, page: Bytes) -> Self {
+        Self::with_pages(limits, move || page.clone())
+    }
+
+    fn with_pages(limits: Limits, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
         let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].local_addr().unwrap();
         let sealed = Arc::new(AtomicBool::new(true));
@@ -93,14 +97,14 @@ impl Drop for Agent {
     }
 }
 
-fn pages(sealed: &Arc<AtomicBool>, page: Bytes) -> Pages {
+fn pages(sealed: &Arc<AtomicBool>, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Pages {
     let [first, second, third] = [(); 3].map(|()| Arc::clone(sealed));
     Pages::new(
         move |wanted| {
             let accept = wanted.accept.unwrap_or_default();
             assert!(!accept.contains("panic"), "the page panics, as the test wants");
             let content_type = if accept.contains("openmetrics") { OPEN_METRICS } else { TEXT };
-            let served = Served { content_type, gzip: wanted.gzip, body: page.clone() };
+            let served = Served { content_type, gzip: wanted.gzip, body: page() };
             first.load(Ordering::Relaxed).then_some(served)
         },
         move || second.load(Ordering::Relaxed).then(|| Bytes::from_static(b"{}")),
@@ -336,6 +340,67 @@ fn a_peer_that_does_not_read_its_page_is_cut_off() {
     let begun = rest(&mut stalled).len();
     assert!(begun < page.len(), "the rest never comes");
     assert!(agent.stop() < Duration::from_millis(400));
+}
+
+#[test]
+fn a_peer_that_reads_its_page_too_slowly_is_cut_off() {
+    let limits = Limits { answer: Duration::from_millis(500), ..Limits::default() };
+    let page = Bytes::from(vec![b'#'; 64 << 20]);
+    let agent = Agent::with_page(limits, page.clone());
+    let mut slow = agent.connect();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    // It never stalls: some of the page is read every few milliseconds.
+    let (mut buffer, mut read) = (vec![0; 128 << 10], 0);
+    while let Ok(count @ 1..) = slow.read(&mut buffer) {
+        read += count;
+        sleep(Duration::from_millis(5));
+    }
+    assert!(read < page.len(), "it had seconds for the whole page");
+}
+
+#[test]
+fn a_scraper_takes_the_seat_of_a_peer_that_does_not_read_its_page() {
+    let limits = Limits { connections: 2, queue: Duration::from_secs(10), ..Limits::default() };
+    let agent = Agent::with_page(limits, Bytes::from(vec![b'#'; 64 << 20]));
+    let mut slow = [agent.connect(), agent.connect()];
+    for peer in &mut slow {
+        peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        // Its answer has begun.
+        peer.read_exact(&mut [0]).unwrap();
+    }
+    let begun = Instant::now();
+    assert_eq!(status(&agent.get("/-/ready")), 200);
+    assert!(begun.elapsed() < Limits::default().stall, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn of_pages_that_are_read_slowly_few_are_kept_in_memory() {
+    /// A page of its own for every answer, counted while it is there.
+    struct Kept(Vec<u8>, Arc<AtomicU64>);
+    impl AsRef<[u8]> for Kept {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            self.1.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let kept = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&kept);
+    let fresh = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Bytes::from_owner(Kept(vec![b'#'; 8 << 20], Arc::clone(&counter)))
+    };
+    let limits = Limits { connections: 32, stall: Duration::from_secs(60), ..Limits::default() };
+    let agent = Agent::with_pages(limits, fresh);
+    let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
+    for peer in &mut slow {
+        peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        peer.read_exact(&mut [0]).unwrap();
+    }
+    eventually(|| kept.load(Ordering::Relaxed) <= 4);
 }
 
 #[test]

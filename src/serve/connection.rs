@@ -32,7 +32,7 @@ pub(super) async fn converse(
     site: Arc<Site>,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let io = TokioIo::new(Patience::new(stream, Arc::clone(&seat.turn), &site.limits));
+    let io = TokioIo::new(Patience::new(stream, &seat, &site.limits));
     let service = service_fn(|request| reply(request, ends, &seat, &site));
     let mut builder = Builder::new();
     // The deadlines are those of `Patience`.

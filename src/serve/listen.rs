@@ -13,6 +13,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 /// Scrapers that may wait to be accepted; the kernel takes less where its own limit is lower.
 const BACKLOG: i32 = 1024;
 
+/// Bytes of answers that the kernel keeps for a connection; it counts twice as many, for its own records.
+const SEND_BUFFER: usize = 128 * 1024;
+
 /// An address on which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("listen {address}: {}", advice(.reason))]
@@ -64,8 +67,10 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
     }
     // A restart must not wait for the last agent's connections to time out.
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // What is accepted inherits it: one call for all connections.
+    // What is accepted inherits these: one call for all connections. The kernel would let a send buffer grow to
+    // megabytes, and whoever reads slowly decides for how long it is kept.
     sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -113,6 +118,15 @@ mod tests {
         listener.set_nonblocking(false).unwrap();
         let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(listener.accept().unwrap().0.nodelay().unwrap());
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_of_an_answer_is_bounded() {
+        let listener = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap().remove(0);
+        listener.set_nonblocking(false).unwrap();
+        let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        assert_eq!(sockopt::socket_send_buffer_size(&accepted).unwrap(), 2 * SEND_BUFFER);
     }
 
     #[test]

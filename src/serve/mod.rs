@@ -74,6 +74,8 @@ pub struct Limits {
     pub idle: Duration,
     /// Without the peer taking a single byte of its answer.
     pub stall: Duration,
+    /// For the whole of an answer, from the first byte of it that the peer's and our buffers do not hold.
+    pub answer: Duration,
     /// For a bill.
     pub bill: Duration,
     /// For answers under way when the agent stops.
@@ -104,6 +106,7 @@ impl Default for Limits {
             head: Duration::from_secs(5),
             idle: Duration::from_secs(90),
             stall: Duration::from_secs(10),
+            answer: Duration::from_secs(30),
             bill: Duration::from_secs(5),
             drain: Duration::from_millis(500),
             queue: Duration::from_millis(500),

@@ -2,14 +2,14 @@
 //!
 //! A head must be complete within a deadline that runs from the moment at which some of it is missing, however
 //! steadily bytes drip in; the next request must begin before a longer one; and a peer must take some of its answer
-//! now and then. hyper has one deadline for both heads and the time between them, and sets a timer for every
+//! now and then, and the whole of it within a deadline that runs from the first byte that did not fit into the socket's
+//! buffer. hyper has one deadline for both heads and the time between them, and sets a timer for every
 //! request: here is one timer per connection, set when there is something to wait for. A request that comes whole
 //! sets none, and a timer that is only put off costs no system call.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::Limits;
-use super::seats::Turn;
+use super::seats::Seat;
 
 type Deadline = Option<Pin<Box<Sleep>>>;
 
@@ -26,6 +26,9 @@ type Deadline = Option<Pin<Box<Sleep>>>;
 /// takes longer may have to give way to others. A crowd of silent peers holds up the first scrape among them by as
 /// much for each time that it fills all seats.
 const HONEST: Duration = Duration::from_millis(50);
+
+/// Whoever has not read its answer within this may have to give way to others.
+const HONEST_READING: Duration = Duration::from_secs(1);
 
 /// What a read waits for, each with a deadline of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,32 +42,44 @@ enum Awaited {
 }
 
 /// A stream with deadlines.
-pub(super) struct Patience {
+pub(super) struct Patience<'a> {
     stream: TcpStream,
-    turn: Arc<Turn>,
+    seat: &'a Seat,
     limits: Limits,
     /// What `read_due` was set for; none: for something that has come.
     awaited: Option<Awaited>,
     read_due: Deadline,
-    write_due: Deadline,
+    /// For the next bytes of an answer.
+    stall_due: Deadline,
+    /// For an honest peer to have read its answer, then for any peer; none while all that was written fits into the
+    /// socket's buffer.
+    answer_due: Deadline,
     /// Whether the peer waits for us: of a request no byte was answered yet.
     asked: bool,
 }
 
-impl Patience {
+impl<'a> Patience<'a> {
     /// The stream of a connection that owes its first head.
-    pub(super) fn new(stream: TcpStream, turn: Arc<Turn>, limits: &Limits) -> Self {
-        let limits = *limits;
-        Self { stream, turn, limits, awaited: None, read_due: None, write_due: None, asked: true }
+    pub(super) fn new(stream: TcpStream, seat: &'a Seat, limits: &Limits) -> Self {
+        Self {
+            stream,
+            seat,
+            limits: *limits,
+            awaited: None,
+            read_due: None,
+            stall_due: None,
+            answer_due: None,
+            asked: true,
+        }
     }
 
     /// Whether the head that is owed should have come by now.
     fn is_head_late(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.turn.is_slow() {
+        if !self.seat.turn.is_slow() {
             if !self.is_late(Awaited::Head, HONEST, context) {
                 return false;
             }
-            self.turn.be_slow();
+            self.seat.turn.be_slow();
         }
         let rest = self.limits.head.saturating_sub(HONEST);
         self.is_late(Awaited::SlowHead, rest, context)
@@ -82,18 +97,34 @@ impl Patience {
         self.read_due.as_mut().is_some_and(|due| has_passed(due, context))
     }
 
-    /// What a write came to, or that the peer has taken nothing for too long.
+    /// What a write came to, or that the peer has taken nothing, or not the whole answer, for too long.
     fn wrote<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.write_due = None;
+            self.stall_due = None;
             // The next request is awaited from the last byte of this answer on.
             self.awaited = None;
             self.asked = false;
             return outcome;
         }
         let stall = self.limits.stall;
-        let due = self.write_due.get_or_insert_with(|| Box::pin(sleep(stall)));
-        if has_passed(due, context) { late() } else { Poll::Pending }
+        let due = self.stall_due.get_or_insert_with(|| Box::pin(sleep(stall)));
+        let is_late = has_passed(due, context) || self.is_answer_late(context);
+        if is_late { late() } else { Poll::Pending }
+    }
+
+    /// Whether the whole answer should have been read by now.
+    fn is_answer_late(&mut self, context: &mut Context<'_>) -> bool {
+        let honest = HONEST_READING.min(self.limits.answer);
+        let due = self.answer_due.get_or_insert_with(|| Box::pin(sleep(honest)));
+        if !has_passed(due, context) {
+            return false;
+        }
+        if self.seat.turn.is_slow() {
+            return true;
+        }
+        self.seat.read_slowly();
+        due.as_mut().reset(sleep(self.limits.answer.saturating_sub(honest)).deadline());
+        has_passed(due, context)
     }
 }
 
@@ -105,7 +136,7 @@ fn late<T>() -> Poll<io::Result<T>> {
     Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
 }
 
-impl AsyncRead for Patience {
+impl AsyncRead for Patience<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -113,7 +144,7 @@ impl AsyncRead for Patience {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if self.turn.owes_head() {
+        if self.seat.turn.owes_head() {
             // Once it had to be waited for, asked even when bytes have come: they may drip for ever.
             let waits = outcome.is_pending() || self.awaited.is_some();
             return if waits && self.is_head_late(context) { late() } else { outcome };
@@ -125,7 +156,7 @@ impl AsyncRead for Patience {
         }
         // The first bytes after a request: the next head has begun.
         if buffer.filled().len() > before {
-            self.turn.begin_head();
+            self.seat.turn.begin_head();
             self.awaited = None;
             self.asked = true;
         }
@@ -133,7 +164,7 @@ impl AsyncRead for Patience {
     }
 }
 
-impl AsyncWrite for Patience {
+impl AsyncWrite for Patience<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -156,7 +187,11 @@ impl AsyncWrite for Patience {
         self.stream.is_write_vectored()
     }
 
+    /// hyper flushes once all that it has of an answer is written, and a page is one piece.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.answer_due.take().is_some() {
+            self.seat.turn.end_answer();
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

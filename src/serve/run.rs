@@ -81,7 +81,7 @@ impl Hall {
         guests: &mut JoinSet<()>,
         shutdown: &watch::Receiver<bool>,
     ) {
-        let Some(seat) = self.seats.take(self.site.limits.queue).await else {
+        let Some(seat) = self.seats.take(peer.ip(), self.site.limits.queue).await else {
             self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
             return self.turnaway.turn_away(stream, guests);
         };
