@@ -147,14 +147,50 @@ impl Node {
         fs::remove_dir_all(self.root.path().join(format!("proc/{pid}"))).unwrap();
     }
 
-    fn refresh(&mut self, seen: &[u32], second: u64) -> Arc<Identities> {
-        let seen: BTreeSet<u32> = seen.iter().copied().collect();
-        self.directory.refresh(&seen, Stamp { boottime: Nanoseconds::from_seconds(second), utc: Utc(0) })
+    fn refresh(&mut self, seen: &[u32], second: u64) -> Round {
+        let pids: BTreeSet<u32> = seen.iter().copied().collect();
+        let at = Nanoseconds::from_seconds(second);
+        let identities = self.directory.refresh(&pids, Stamp { boottime: at, utc: Utc(0) });
+        Round { identities, at }
     }
 }
 
-fn whose(identities: &Identities, pid: u32) -> Option<&str> {
-    identities.get(pid).map(|identified| identified.holder.id.as_str())
+/// What a round found out, and when.
+struct Round {
+    identities: Arc<Identities>,
+    at: Nanoseconds,
+}
+
+/// Whose a pid is that is read at the time of the round.
+fn whose(round: &Round, pid: u32) -> Option<&str> {
+    read(round, pid, round.at)
+}
+
+fn whose_at(round: &Round, pid: u32, second: u64) -> Option<&str> {
+    read(round, pid, Nanoseconds::from_seconds(second))
+}
+
+fn read(round: &Round, pid: u32, at: Nanoseconds) -> Option<&str> {
+    round.identities.get(pid, at).map(|identified| identified.holder.id.as_str())
+}
+
+#[test]
+fn a_name_serves_what_is_read_between_start_and_end_and_nothing_that_nobody_has_confirmed() {
+    let mut node = Node::new(None);
+    // Ten ticks are a tenth of a second.
+    node.start(7, 1_000, 1000, "/");
+    let first = node.refresh(&[7], 20);
+    assert_eq!(
+        [9, 10, 20].map(|second| whose_at(&first, 7, second)),
+        [None, Some("user:alice"), Some("user:alice")]
+    );
+    // The pid is used again while nobody looks: what is read of it is nobody's yet.
+    node.start(7, 3_000, 1001, "/");
+    assert_eq!([25, 35].map(|second| whose_at(&first, 7, second)), [None, None]);
+    let second = node.refresh(&[7], 40);
+    assert_eq!([20, 29].map(|second_| whose_at(&second, 7, second_)), [Some("user:alice"); 2], "read late");
+    assert_eq!([30, 40].map(|second_| whose_at(&second, 7, second_)), [Some("user:bob"); 2]);
+    assert_eq!(whose_at(&second, 7, 41), None);
 }
 
 #[test]
@@ -166,7 +202,7 @@ fn a_reused_pid_is_another_process() {
     node.start(7, 200, 1001, "/");
     let identities = node.refresh(&[7], 2);
     assert_eq!(whose(&identities, 7), Some("user:bob"));
-    assert_eq!(identities.get(7).unwrap().start_time, 200);
+    assert_eq!(identities.identities.get(7, identities.at).unwrap().start_time, 200);
 }
 
 #[test]
@@ -251,20 +287,21 @@ fn a_process_that_ended_is_found_for_a_minute() {
     node.start(7, 100, 1000, "/");
     node.refresh(&[7], 10);
     node.end(7);
-    assert_eq!(whose(&node.refresh(&[], 70), 7), Some("user:alice"));
-    assert_eq!(whose(&node.refresh(&[], 71), 7), None);
+    assert_eq!(whose_at(&node.refresh(&[], 70), 7, 10), Some("user:alice"));
+    assert_eq!(whose_at(&node.refresh(&[], 71), 7, 10), None);
 }
 
 #[test]
 fn a_process_that_ended_is_found_for_as_long_as_the_driver_lists_it() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
-    node.refresh(&[7], 0);
+    node.refresh(&[7], 1);
     node.end(7);
     for second in (30..=600).step_by(30) {
         assert_eq!(whose(&node.refresh(&[7], second), 7), Some("user:alice"), "{second}");
     }
-    assert_eq!(whose(&node.refresh(&[], 661), 7), None);
+    assert_eq!(whose_at(&node.refresh(&[], 660), 7, 600), Some("user:alice"));
+    assert_eq!(whose_at(&node.refresh(&[], 661), 7, 600), None);
 }
 
 #[test]
@@ -278,14 +315,15 @@ fn a_pid_that_was_never_there_is_nobody_until_it_is() {
 }
 
 #[test]
-fn nothing_new_is_published_while_nothing_changes() {
+fn the_processes_stay_the_same_while_none_comes_or_goes() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
     let first = node.refresh(&[7], 1);
-    assert!(Arc::ptr_eq(&first, &node.refresh(&[7], 2)));
-    assert!(Arc::ptr_eq(&first, &node.refresh(&[7, 8], 3)));
+    let same = |later: Round| later.identities.are_those_of(&first.identities);
+    assert!(same(node.refresh(&[7], 2)));
+    assert!(same(node.refresh(&[7, 8], 3)));
     node.start(8, 100, 1000, "/");
-    assert!(!Arc::ptr_eq(&first, &node.refresh(&[7, 8], 4)));
+    assert!(!same(node.refresh(&[7, 8], 4)));
     assert_eq!(whose(&first, 8), None, "what was published stays as it was");
 }
 
@@ -303,8 +341,8 @@ fn the_oldest_process_of_a_unit_speaks_for_it() {
     let mut node = Node::new(None);
     node.start(7, 200, 1001, "/system.slice/a.service");
     node.start(8, 100, 1000, "/system.slice/a.service");
-    let identities = node.refresh(&[7, 8], 1);
-    let [one, other] = [7, 8].map(|pid| identities.get(pid).unwrap());
+    let identities = node.refresh(&[7, 8], 2);
+    let [one, other] = [7, 8].map(|pid| identities.identities.get(pid, identities.at).unwrap());
     assert!(Arc::ptr_eq(&one.holder, &other.holder));
     assert_eq!(one.holder.facts.user.as_deref(), Some("alice"));
 }

@@ -66,6 +66,7 @@ fn frame(index: u32, seconds: u64) -> Frame {
         instances: Arc::default(),
         sampled: None,
         processes: Ok(pids.clone().map(process).collect()),
+        list_read: None,
         listed: Some(stamp(seconds)),
         deserted: false,
         samples: Ok(pids.map(sample).collect()),

@@ -1,21 +1,28 @@
 //! Keeps [`Identities`] true while processes come and go.
 //!
-//! In: the pids that are on GPUs now, and the time. Out: the next identities, the same `Arc` while nothing
-//! has changed. A process is identified once, at first sight: what it is called or where it is moved later
+//! In: the pids that are on GPUs now, and the time. Out: the next identities: which processes, and until when each is
+//! known to have had its pid. A process is identified once, at first sight: what it is called or where it is moved later
 //! does not rewrite whose time it was. Pids are used again: so a process is held, and the kernel tells of its end, or
-//! its start time is read every round. It knows no GPU, keeps no clock and starts no thread.
+//! its start time is read every round. What is read of a pid after that, and before the next round, is nobody's until that
+//! round has looked. It knows no GPU, keeps no clock and starts no thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::identify::identify;
 use super::identities::{Identified, Identities};
-use crate::host::{Gone, Held, Host, Process};
+use crate::host::{Gone, Held, Host, Process, since_boot};
 use crate::model::{Holder, HolderId, Nanoseconds, Stamp};
 
 /// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
 /// later still.
 const KEPT: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// The keys of all processes that had that pid.
+fn all_of(pid: u32) -> RangeInclusive<(u32, u64)> {
+    (pid, 0)..=(pid, u64::MAX)
+}
 
 /// The identities of the processes on this host's GPUs.
 #[derive(Debug)]
@@ -23,15 +30,20 @@ pub struct Directory {
     host: Host,
     agent: Option<u32>,
     held: Held,
-    known: BTreeMap<u32, Known>,
+    /// By pid and start, in clock ticks.
+    known: BTreeMap<(u32, u64), Known>,
     unknown: BTreeMap<u32, Gone>,
-    published: Arc<Identities>,
+    published: Identities,
 }
 
 #[derive(Debug)]
 struct Known {
     identified: Identified,
     seen: Stamp,
+    /// The last moment at which nobody else had its pid.
+    until: Nanoseconds,
+    /// Whether another process was seen to have its pid.
+    replaced: bool,
 }
 
 impl Directory {
@@ -39,7 +51,7 @@ impl Directory {
     /// may hold by a descriptor each, those above that number are read every round.
     pub fn new(host: Host, agent: Option<u32>, descriptors: usize) -> Self {
         let held = host.held(descriptors);
-        let published = Arc::default();
+        let published = Identities::default();
         Self { host, agent, held, known: BTreeMap::new(), unknown: BTreeMap::new(), published }
     }
 
@@ -63,32 +75,46 @@ impl Directory {
         let before = self.known.len();
         self.known.retain(|_, known| now.since(known.seen) <= KEPT);
         if changed || self.known.len() != before {
-            self.held.keep(|pid| self.known.contains_key(&pid));
-            let processes = self.known.iter().map(|(pid, known)| (*pid, known.identified.clone()));
-            self.published = Arc::new(processes.collect());
+            self.held.keep(|pid| self.known.range(all_of(pid)).next().is_some());
+            let processes = self.known.iter().map(|((pid, start), known)| {
+                let identified = known.identified.clone();
+                (*pid, since_boot(*start), identified)
+            });
+            self.published = Identities::new(processes);
         }
-        Arc::clone(&self.published)
+        Arc::new(self.published.until(self.known.values().map(|known| known.until).collect()))
     }
 
     /// Whether the pid is known and no other process has it. One that has ended while the driver still lists
     /// it, or that cannot be read for a moment, is who it was.
     fn is_still(&mut self, pid: u32, now: Stamp) -> bool {
-        let Some(known) = self.known.get_mut(&pid) else { return false };
-        let still = self.held.holds(pid) || {
-            self.held.hold(pid);
-            match self.host.start_time(pid) {
-                Ok(start_time) => start_time == known.identified.start_time,
-                Err(_) => {
-                    // Whoever is held by now need not be who it was.
-                    self.held.release(pid);
-                    true
-                }
-            }
-        };
-        if still {
-            known.seen = now;
+        let known = self.known.range_mut(all_of(pid)).next_back();
+        let Some((_, known)) = known.filter(|(_, known)| !known.replaced) else { return false };
+        if self.held.holds(pid) {
+            (known.seen, known.until) = (now, now.boottime);
+            return true;
         }
-        still
+        self.held.hold(pid);
+        match self.host.start_time(pid) {
+            Ok(start_time) if start_time == known.identified.start_time => {
+                (known.seen, known.until) = (now, now.boottime);
+                return true;
+            }
+            Ok(start_time) => {
+                // Until the other one started the pid was nobody else's.
+                let started = since_boot(start_time);
+                known.until = known.until.max(Nanoseconds(started.0.saturating_sub(1)));
+                known.replaced = true;
+                return false;
+            }
+            Err(Gone::Ended { .. }) => known.until = now.boottime,
+            // It may be another one.
+            Err(_) => {}
+        }
+        known.seen = now;
+        // Whoever is held by now need not be who it was.
+        self.held.release(pid);
+        true
     }
 
     /// Identifies processes not met before; whether that changed who is known. Where a pid is another
@@ -96,7 +122,6 @@ impl Directory {
     fn meet(&mut self, strangers: &[u32], now: Stamp) -> bool {
         self.unknown.clear();
         let mut met = Vec::new();
-        let mut forgotten = false;
         for pid in strangers {
             // First held, then read: one that took the pid in between is found out in the next round.
             self.held.hold(*pid);
@@ -104,7 +129,6 @@ impl Directory {
                 Ok(process) => met.push(process),
                 Err(gone) => {
                     self.held.release(*pid);
-                    forgotten |= self.known.remove(pid).is_some();
                     self.unknown.insert(*pid, gone);
                 }
             }
@@ -113,9 +137,10 @@ impl Directory {
         met.sort_by_key(|process| (process.start_time, process.pid));
         for process in &met {
             let identified = self.identified(process);
-            self.known.insert(process.pid, Known { identified, seen: now });
+            let known = Known { identified, seen: now, until: now.boottime, replaced: false };
+            self.known.insert((process.pid, process.start_time), known);
         }
-        forgotten || !met.is_empty()
+        !met.is_empty()
     }
 
     fn identified(&self, process: &Process) -> Identified {

@@ -1,11 +1,12 @@
 //! Who is behind each pid, as last published.
 //!
-//! Immutable: one round's knowledge, shared by whoever looks. It does not know how it was found out.
+//! Immutable: one round's knowledge, shared by whoever looks. A pid is looked up with the boot time at which it was read,
+//! since it may be used again. It does not know how it was found out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::{Holder, HolderId};
+use crate::model::{Holder, HolderId, Nanoseconds};
 
 /// A process that was identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,55 +22,99 @@ pub struct Identified {
 /// Pids and whose they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
-    /// By pid, each with the place of its holder among the holders.
-    processes: Vec<(u32, usize, Identified)>,
+    named: Arc<Named>,
+    /// Parallel to the processes: the last boot time at which each is known to have had its pid. It moves in every
+    /// round, and the processes hardly ever do.
+    until: Vec<Nanoseconds>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Named {
+    /// By pid, then start.
+    processes: Vec<Known>,
     /// Whose they are, by id: of the lowest pid where they differ.
     holders: Vec<Arc<Holder>>,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    pid: u32,
+    /// Boot time of its start.
+    from: Nanoseconds,
+    /// The place of its holder among the holders.
+    place: usize,
+    identified: Identified,
+}
+
 impl Identities {
-    /// Whose pid it is, or was until a moment ago; nothing for one that was never found.
-    pub fn get(&self, pid: u32) -> Option<&Identified> {
-        self.find(pid).map(|(_, _, identified)| identified)
+    /// Processes by pid and start, each with the boot time of its start.
+    pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, Identified)>) -> Self {
+        let mut known: Vec<Known> =
+            processes.map(|(pid, from, identified)| Known { pid, from, place: 0, identified }).collect();
+        let mut holders: BTreeMap<HolderId, Arc<Holder>> = BTreeMap::new();
+        for Known { identified, .. } in &known {
+            let id = &identified.holder.id;
+            holders.entry(id.clone()).or_insert_with(|| Arc::clone(&identified.holder));
+        }
+        let holders: Vec<Arc<Holder>> = holders.into_values().collect();
+        for process in &mut known {
+            let id = &process.identified.holder.id;
+            process.place = holders.binary_search_by(|holder| holder.id.cmp(id)).unwrap_or_default();
+        }
+        let until = vec![Nanoseconds(u64::MAX); known.len()];
+        Self { named: Arc::new(Named { processes: known, holders }), until }
     }
 
-    /// The place among [`Identities::holders`] of whose pid it is: what is added up by holder compares no names.
-    pub fn place(&self, pid: u32) -> Option<usize> {
-        self.find(pid).map(|(_, place, _)| *place)
+    /// The same processes, each known until another time.
+    pub fn until(&self, until: Vec<Nanoseconds>) -> Self {
+        Self { named: Arc::clone(&self.named), until }
+    }
+
+    /// Whether these are the same processes as others, which may be known until another time.
+    pub fn are_those_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.named, &other.named)
+    }
+
+    /// Whose pid it was when it was read; nothing where that process is not known, or not known to have lived so long.
+    pub fn get(&self, pid: u32, read: Nanoseconds) -> Option<&Identified> {
+        self.process(self.find(pid, read)?)
+    }
+
+    /// The place among [`Identities::holders`] of whose pid it was: what is added up by holder compares no names.
+    pub fn place(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
+        self.named.processes.get(self.find(pid, read)?).map(|known| known.place)
+    }
+
+    /// The number of the process that had the pid when it was read.
+    pub fn find(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
+        let processes = &self.named.processes;
+        let number =
+            processes.partition_point(|known| (known.pid, known.from) <= (pid, read)).checked_sub(1)?;
+        let is_it = processes.get(number)?.pid == pid && read <= *self.until.get(number)?;
+        is_it.then_some(number)
+    }
+
+    /// The process of that number.
+    pub fn process(&self, number: usize) -> Option<&Identified> {
+        self.named.processes.get(number).map(|known| &known.identified)
     }
 
     /// A holder with its facts, if any of its processes is known.
     pub fn holder(&self, id: &HolderId) -> Option<&Arc<Holder>> {
-        let place = self.holders.binary_search_by(|holder| holder.id.cmp(id)).ok()?;
-        self.holders.get(place)
+        let place = self.named.holders.binary_search_by(|holder| holder.id.cmp(id)).ok()?;
+        self.named.holders.get(place)
     }
 
     /// Everybody of whom a process is known, by id.
     pub fn holders(&self) -> impl ExactSizeIterator<Item = &Arc<Holder>> {
-        self.holders.iter()
-    }
-
-    fn find(&self, pid: u32) -> Option<&(u32, usize, Identified)> {
-        let at = self.processes.binary_search_by_key(&pid, |(pid, ..)| *pid).ok()?;
-        self.processes.get(at)
+        self.named.holders.iter()
     }
 }
 
+/// Processes that have their pids for all time.
 impl FromIterator<(u32, Identified)> for Identities {
     fn from_iter<I: IntoIterator<Item = (u32, Identified)>>(processes: I) -> Self {
         let processes: BTreeMap<u32, Identified> = processes.into_iter().collect();
-        let mut holders: BTreeMap<&HolderId, Arc<Holder>> = BTreeMap::new();
-        for identified in processes.values() {
-            holders.entry(&identified.holder.id).or_insert_with(|| Arc::clone(&identified.holder));
-        }
-        let places: BTreeMap<&HolderId, usize> = holders.keys().copied().zip(0..).collect();
-        let place = |identified: &Identified| places.get(&identified.holder.id).copied().unwrap_or_default();
-        let places: Vec<usize> = processes.values().map(place).collect();
-        let holders = holders.into_values().collect();
-        let placed = processes.into_iter().zip(places);
-        Self {
-            processes: placed.map(|((pid, identified), place)| (pid, place, identified)).collect(),
-            holders,
-        }
+        Self::new(processes.into_iter().map(|(pid, identified)| (pid, Nanoseconds(0), identified)))
     }
 }

@@ -28,7 +28,15 @@ pub use kernel_log::KernelLog;
 pub use pci::Pci;
 pub use process::{Gone, Process};
 
+use crate::model::Nanoseconds;
 use passwd::Passwd;
+
+/// The time since boot of so many clock ticks, in which `/proc` counts it.
+pub fn since_boot(ticks: u64) -> Nanoseconds {
+    let per_second = u128::from(rustix::param::clock_ticks_per_second().max(1));
+    let nanoseconds = u128::from(ticks) * u128::from(Nanoseconds::SECOND.0) / per_second;
+    Nanoseconds(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+}
 
 /// A Linux system, seen through the files under its root.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::idle::{Company, IdlePower};
-use super::integrate::{Present, Who, activity, add, present, share};
+use super::integrate::{Present, Unnamed, Who, activity, add, present, share};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
-    ActivitySource, Carry, Frame, GpuId, HolderId, Holding, Method, Microjoules, Nanoseconds, Presence,
-    Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Frame, GpuId, HolderId, Holding, Method, Microjoules, Nanoseconds, Settlement,
+    SlotState, Span, Utc,
 };
 
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
@@ -68,7 +68,7 @@ struct OpenSpan {
     span: Span,
     /// The holders that are present, with their facts.
     who: Who,
-    unnamed: BTreeMap<u32, Presence>,
+    unnamed: Unnamed,
     /// By what a name that comes late holds: the policy of the span's time. None where nobody can hold the whole, as
     /// on a MIG GPU.
     policy: Option<Arc<Policy>>,
@@ -445,7 +445,7 @@ fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: Who::default(), unnamed: BTreeMap::new(), policy: None, sent: false }
+        Self { span, who: Who::default(), unnamed: Unnamed::default(), policy: None, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.

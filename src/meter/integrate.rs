@@ -61,27 +61,31 @@ pub(super) struct Present {
     pub(super) who: Who,
     /// Parallel to it.
     holders: Vec<Presence>,
-    pub(super) unnamed: BTreeMap<u32, Presence>,
+    pub(super) unnamed: Unnamed,
 }
+
+/// Pids that nobody has named yet, each with the boot time at which it was read.
+pub(super) type Unnamed = BTreeMap<(u32, Nanoseconds), Presence>;
 
 /// The processes of a frame by holder, added to those that are known already.
 pub(super) fn present(known: Option<&Present>, frame: &Frame, identities: &Identities) -> Present {
     let mut here = vec![None; identities.holders().len()];
     let mut unnamed = known.map(|known| known.unnamed.clone()).unwrap_or_default();
-    let mut meet = |pid: u32, process: &Presence| {
-        let to = match identities.place(pid).and_then(|place| here.get_mut(place)) {
+    let mut meet = |pid: u32, read: Nanoseconds, process: &Presence| {
+        let to = match identities.place(pid, read).and_then(|place| here.get_mut(place)) {
             Some(holder) => holder.get_or_insert_default(),
-            None => unnamed.entry(pid).or_default(),
+            None => unnamed.entry((pid, read)).or_default(),
         };
         add(to, process);
     };
     for process in frame.processes.iter().flat_map(|list| list.iter()) {
         let memory = process.memory.map(|bytes| bytes.0);
-        meet(process.pid, &Presence { weight: None, memory });
+        meet(process.pid, frame.list_read_at(), &Presence { weight: None, memory });
     }
     for sample in frame.samples.iter().flatten() {
         let busiest = u64::from(sample.sm.max(sample.encoder).max(sample.decoder));
-        meet(sample.pid, &Presence { weight: Some(busiest.saturating_mul(sample.window)), memory: None });
+        let presence = Presence { weight: Some(busiest.saturating_mul(sample.window)), memory: None };
+        meet(sample.pid, frame.ended.boottime, &presence);
     }
     let here = identities.holders().zip(here).filter_map(|(holder, presence)| Some((holder, presence?)));
     match known {
@@ -91,21 +95,14 @@ pub(super) fn present(known: Option<&Present>, frame: &Frame, identities: &Ident
 }
 
 impl Present {
-    fn of<'a>(
-        here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>,
-        unnamed: BTreeMap<u32, Presence>,
-    ) -> Self {
+    fn of<'a>(here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>, unnamed: Unnamed) -> Self {
         let (who, holders): (Vec<_>, _) =
             here.map(|(holder, presence)| (Arc::clone(holder), presence)).unzip();
         Self { who: who.into(), holders, unnamed }
     }
 
     /// These and others.
-    fn with<'a>(
-        &'a self,
-        here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>,
-        unnamed: BTreeMap<u32, Presence>,
-    ) -> Self {
+    fn with<'a>(&'a self, here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>, unnamed: Unnamed) -> Self {
         let known = self.who.iter().zip(self.holders.iter().cloned());
         let mut all: BTreeMap<&HolderId, (&Arc<Holder>, Presence)> =
             known.map(|(holder, presence)| (&holder.id, (holder, presence))).collect();

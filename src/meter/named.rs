@@ -52,8 +52,8 @@ impl<K: PartialEq, E> Section<K, E> {
 /// A row of processes.
 #[derive(Clone, Copy, PartialEq)]
 enum Row {
-    /// One of its own, with its GPU instance.
-    Process(u32, Option<u32>),
+    /// One of its own, with its GPU instance and the number under which it is identified.
+    Process(u32, Option<u32>, Option<usize>),
     /// That of all that have none.
     Other,
 }
@@ -61,7 +61,9 @@ enum Row {
 impl Named {
     /// Who processes are from now on; where that has changed nothing that was made stands.
     pub(super) fn know(&mut self, identities: &Arc<Identities>) {
-        if !Arc::ptr_eq(&self.identities, identities) {
+        if self.identities.are_those_of(identities) {
+            self.identities = Arc::clone(identities);
+        } else {
             *self = Self { identities: Arc::clone(identities), ..Self::default() };
         }
     }
@@ -82,7 +84,11 @@ impl Named {
         for (place, (gpu, processes)) in gpus.iter().zip(&mut lists).enumerate() {
             let (Some(frame), Some(most)) = (gpu.frame.as_deref(), most) else { continue };
             let rest = cut(processes, most);
-            rows.extend(processes.iter().map(|one| (place, Row::Process(one.pid, one.gpu_instance))));
+            let read = frame.list_read_at();
+            rows.extend(processes.iter().map(|one| {
+                let known = self.identities.find(one.pid, read);
+                (place, Row::Process(one.pid, one.gpu_instance, known))
+            }));
             let busy = Busy::of(frame);
             values.extend(processes.iter().map(|process| busy.one(process)));
             if !rest.is_empty() {
@@ -138,9 +144,13 @@ impl Named {
         let identities = &self.identities;
         let mut here = vec![false; identities.holders().len()];
         let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
-        for process in frames.flat_map(|frame| frame.processes.iter().flat_map(|list| list.iter())) {
-            if let Some(here) = identities.place(process.pid).and_then(|place| here.get_mut(place)) {
-                *here = true;
+        for frame in frames {
+            let read = frame.list_read_at();
+            for process in frame.processes.iter().flat_map(|list| list.iter()) {
+                let place = identities.place(process.pid, read);
+                if let Some(here) = place.and_then(|place| here.get_mut(place)) {
+                    *here = true;
+                }
             }
         }
         let key = (here, Arc::clone(holdings));
@@ -180,7 +190,7 @@ fn cut<'a>(processes: &mut Vec<&'a GpuProcess>, most: usize) -> Vec<&'a GpuProce
 }
 
 fn process_entry(gpu: usize, row: Row, identities: &Identities) -> ProcessEntry {
-    let Row::Process(pid, gpu_instance) = row else {
+    let Row::Process(pid, gpu_instance, known) = row else {
         return ProcessEntry {
             gpu,
             gpu_instance: Arc::default(),
@@ -190,7 +200,7 @@ fn process_entry(gpu: usize, row: Row, identities: &Identities) -> ProcessEntry 
             tenant: Arc::default(),
         };
     };
-    let identified = identities.get(pid);
+    let identified = known.and_then(|known| identities.process(known));
     ProcessEntry {
         gpu,
         gpu_instance: gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),

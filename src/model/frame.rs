@@ -56,6 +56,8 @@ pub struct Frame {
     pub processes: Result<Arc<[GpuProcess]>, Absence>,
     /// When that list was taken: not every tick asks for it. None before the first one.
     pub listed: Option<Stamp>,
+    /// Boot time at which it had been taken: it names nobody who started later.
+    pub list_read: Option<Nanoseconds>,
     /// Whether it is known of this tick that nobody is there: the list that names nobody is of now, or memory has not
     /// moved since it was taken.
     pub deserted: bool,
@@ -67,6 +69,13 @@ pub struct Frame {
     pub rejected: Vec<(Rejection, u64)>,
     /// How long each driver call of this tick took.
     pub calls: Vec<CallTime>,
+}
+
+impl Frame {
+    /// Boot time at which the list of processes was read.
+    pub fn list_read_at(&self) -> Nanoseconds {
+        self.list_read.unwrap_or(self.ended.boottime)
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +95,7 @@ impl Frame {
             sampled: None,
             processes: Ok(Arc::default()),
             listed: None,
+            list_read: None,
             deserted: false,
             samples: Ok(Vec::new()),
             stretch: Stretch::default(),

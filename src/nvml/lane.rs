@@ -383,6 +383,7 @@ impl Lane {
             sampled: self.activity.sampled(),
             processes,
             listed,
+            list_read: self.lists.read(),
             deserted: present.deserted,
             samples: present.samples,
             stretch,

@@ -14,7 +14,7 @@ use super::attention::{Attention, Known, Look, Occasion, Signs};
 use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask, more_room};
 use super::footprint::Footprint;
 use super::quirks::ListForm;
-use crate::model::{Absence, Bytes, GpuProcess, Rejection, Stamp};
+use crate::model::{Absence, Bytes, GpuProcess, Nanoseconds, Rejection, Stamp};
 
 /// More processes than any GPU runs: a driver that asks for more answers garbage.
 pub(super) const MOST: usize = 65_536;
@@ -57,6 +57,8 @@ pub(super) struct Lists {
     attention: Attention,
     merged: Result<Arc<[GpuProcess]>, Absence>,
     listed: Option<Stamp>,
+    /// Boot time after the calls.
+    read: Option<Nanoseconds>,
     /// When it was last known that the compute list is as it was: taken, or memory did not move.
     confirmed: Option<Stamp>,
 }
@@ -76,6 +78,7 @@ impl Lists {
             attention: Attention::new(presence),
             merged: Err(Absence::NotYet),
             listed: None,
+            read: None,
             confirmed: None,
         }
     }
@@ -110,6 +113,11 @@ impl Lists {
         (self.merged.clone(), self.listed)
     }
 
+    /// Boot time at which the last list had been taken.
+    pub(super) fn read(&self) -> Option<Nanoseconds> {
+        self.read
+    }
+
     /// Whether it is known of that moment that the list names nobody.
     pub(super) fn is_deserted(&self, at: Stamp) -> bool {
         self.confirmed == Some(at) && self.merged.as_ref().is_ok_and(|list| list.is_empty())
@@ -141,6 +149,7 @@ impl Lists {
             self.mps = self.list(door, device, Kind::Mps);
         }
         if compute || graphics {
+            self.read = Some(door.clock().now().boottime);
             self.merged = merge([&self.compute, &self.graphics, &self.mps]).map(Into::into);
         }
         self.attention.looked(Look { compute, graphics });

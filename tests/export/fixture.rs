@@ -221,6 +221,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         sampled: None,
         processes: Ok(Arc::from([])),
         listed: Some(stamp(AT.0 - 100_000_000)),
+        list_read: None,
         deserted: false,
         samples: Ok(Vec::new()),
         stretch: Stretch::default(),

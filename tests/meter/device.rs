@@ -83,6 +83,7 @@ impl Device {
             samples: Ok(Vec::new()),
             sampled: None,
             listed: None,
+            list_read: None,
             deserted: true,
             stretch: Stretch::default(),
             rejected: Vec::new(),

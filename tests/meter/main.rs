@@ -104,6 +104,23 @@ fn a_process_named_late_is_named_while_its_window_is_open() {
 }
 
 #[test]
+fn what_is_read_of_a_pid_after_its_last_confirmation_is_nobodys_until_that_is_made() {
+    let mut world = World::new(&[]);
+    world.know(7, "carol");
+    world.known_until_now();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("user:carol")), "{rows:?}");
+    world.known_until_now();
+    world.run(40, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    // The windows that were open when the round came.
+    let carol = rows[&holder("user:carol")].used.total();
+    assert!((5 * SECOND..=30 * SECOND).contains(&carol), "{rows:?}");
+    world.balanced();
+}
+
+#[test]
 fn a_process_that_nobody_knows_is_unattributed() {
     let mut world = World::new(&["alice"]);
     world.forget_everybody();

@@ -140,6 +140,7 @@ impl Making {
             deserted: self.processes.is_empty() && !self.list_fails && !self.old_list,
             processes: if self.list_fails { Err(Absence::Failed) } else { Ok(self.processes.into()) },
             listed: Some(now),
+            list_read: None,
             samples: Ok(self.samples),
             stretch: self.stretch,
             rejected: Vec::new(),

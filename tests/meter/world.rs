@@ -131,6 +131,11 @@ impl World {
         self.identities = Arc::new([(pid, identified)].into_iter().collect());
     }
 
+    /// That far nobody else is known to have had the pids that are known.
+    pub(crate) fn known_until_now(&mut self) {
+        self.identities = Arc::new(self.identities.until(vec![self.now.boottime; 1]));
+    }
+
     pub(crate) fn forget_everybody(&mut self) {
         self.identities = Arc::default();
     }

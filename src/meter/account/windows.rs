@@ -21,18 +21,21 @@ impl Account {
     /// changes nothing of it.
     pub(in crate::meter) fn identify(&mut self, identities: &Identities, gpu: &GpuId) {
         for open in &mut self.open {
-            let named: Vec<(u32, Arc<Holder>)> = open
+            let named: Vec<((u32, Nanoseconds), Arc<Holder>)> = open
                 .unnamed
                 .keys()
-                .filter_map(|pid| Some((*pid, Arc::clone(&identities.get(*pid)?.holder))))
+                .filter_map(|(pid, read)| {
+                    let identified = identities.get(*pid, *read)?;
+                    Some(((*pid, *read), Arc::clone(&identified.holder)))
+                })
                 .collect();
             if named.is_empty() {
                 continue;
             }
             let who = open.who.iter().map(|holder| (holder.id.clone(), Arc::clone(holder)));
             let mut who: BTreeMap<HolderId, Arc<Holder>> = who.collect();
-            for (pid, holder) in named {
-                if let Some(presence) = open.unnamed.remove(&pid) {
+            for (reading, holder) in named {
+                if let Some(presence) = open.unnamed.remove(&reading) {
                     add(open.span.present.entry(holder.id.clone()).or_default(), &presence);
                     who.entry(holder.id.clone()).or_insert(holder);
                 }
