@@ -51,7 +51,7 @@ fn a_hostile_name_is_only_a_name() {
     let process = host.process(500).unwrap();
     assert_eq!((process.name.as_str(), process.start_time), ("x) R 1 (y", 7000));
     let process = host.process(501).unwrap();
-    assert_eq!((process.name.as_str(), process.uid), ("a\nUid:\t0", 1000));
+    assert_eq!((process.name.as_str(), process.uid), ("a\u{fffd}Uid:\u{fffd}0", 1000));
     assert_eq!(host.process(502).unwrap().name, "\u{fffd}\u{fffd}\u{fffd}");
 }
 

@@ -6,7 +6,8 @@
 /// What is taken from the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The kernel's name of the process, at most 15 bytes; bytes that are no UTF-8 are replaced.
+    /// The kernel's name of the process, at most 15 bytes. Bytes that are not UTF-8 and control characters are replaced,
+    /// because the name is printed in labels, in logs and on terminals.
     pub(super) name: String,
     /// Ticks between boot and the start of the process.
     pub(super) start_time: u64,
@@ -28,7 +29,14 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Stat> {
     if field(23).is_none() && !rest.ends_with(|last: char| last.is_ascii_whitespace()) {
         return None;
     }
-    Some(Stat { name: String::from_utf8_lossy(name).into_owned(), start_time })
+    let name = String::from_utf8_lossy(name).replace(is_unprintable, "\u{fffd}");
+    Some(Stat { name, start_time })
+}
+
+/// Whether a character would control a terminal, break a line or reverse the text around it.
+fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
 
 #[cfg(test)]
@@ -47,9 +55,25 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_and_newlines_does_not_shift_the_fields() {
-        for name in ["a", "", "(sd-pam)", "x) R 1 (y", "two words", "line\nbreak", ")))"] {
+        for name in ["a", "", "(sd-pam)", "x) R 1 (y", "two words", ")))"] {
             let stat = parse(&line(name.as_bytes(), 164_661));
             assert_eq!(stat, Some(Stat { name: name.into(), start_time: 164_661 }));
+        }
+        let stat = parse(&line(b"x\n1 (y) R 1", 164_661));
+        assert_eq!(stat.map(|stat| stat.start_time), Some(164_661));
+    }
+
+    #[test]
+    fn control_characters_in_a_name_are_replaced() {
+        for (name, printed) in [
+            ("\x1b[31mred", "\u{fffd}[31mred"),
+            ("\r\n# HELP x", "\u{fffd}\u{fffd}# HELP x"),
+            ("\t\x7f", "\u{fffd}\u{fffd}"),
+            ("\u{9b}31m", "\u{fffd}31m"),
+            ("\u{202e}drow", "\u{fffd}drow"),
+        ] {
+            let stat = parse(&line(name.as_bytes(), 7));
+            assert_eq!(stat.map(|stat| stat.name), Some(printed.into()), "{name:?}");
         }
     }
 
@@ -76,7 +100,7 @@ mod tests {
         }
 
         #[test]
-        fn any_name_comes_back(name in "\\PC{0,15}", start_time: u64) {
+        fn any_printable_name_comes_back(name in "[\\PC--\\p{Cf}]{0,15}", start_time: u64) {
             let stat = parse(&line(name.as_bytes(), start_time));
             prop_assert_eq!(stat, Some(Stat { name, start_time }));
         }
