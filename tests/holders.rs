@@ -48,6 +48,46 @@ fn a_user_cannot_make_his_process_part_of_the_system() {
 }
 
 #[test]
+fn inside_a_unit_a_process_name_does_not_make_it_part_of_the_system() {
+    let mut node = Node::new(None);
+    for (pid, name, unit) in [
+        (7, "Xorg", "trainer.service"),
+        (8, "nvidia-persiste", "trainer.service"),
+        (9, "nvidia-cuda-mps", "run-r1.scope"),
+        (10, "python3", "gdm.service"),
+    ] {
+        node.start_named(pid, name, (100, 0), &format!("/system.slice/{unit}"));
+        let identities = node.refresh(&[pid], 1);
+        assert_eq!(whose(&identities, pid), Some(&*format!("unit:{unit}")), "{name}");
+    }
+}
+
+#[test]
+fn a_display_managers_x_server_and_compositor_are_part_of_the_system() {
+    let mut node = Node::new(None);
+    for (pid, unit) in (7..).zip(["lightdm", "gdm", "gdm3", "sddm", "xdm"]) {
+        let cgroup = format!("/system.slice/{unit}.service");
+        node.start_named(pid, "Xorg", (100, 0), &cgroup);
+        node.start_named(pid + 100, "gnome-shell", (100, 120), &cgroup);
+        // Where logind is missing a user's processes stay in the display manager's unit.
+        node.start_named(pid + 200, "Xorg", (100, 1000), &cgroup);
+        let identities = node.refresh(&[pid, pid + 100, pid + 200], 1);
+        assert_eq!(whose(&identities, pid), Some("__system__"), "{unit}");
+        assert_eq!(whose(&identities, pid + 100), Some("__system__"), "{unit}");
+        assert_eq!(whose(&identities, pid + 200), Some(&*format!("unit:{unit}.service")));
+    }
+}
+
+#[test]
+fn the_units_of_the_gpu_system_are_part_of_it_whatever_their_processes_are_called() {
+    let mut node = Node::new(None);
+    for (pid, unit) in (7..).zip(["nvidia-imex", "nvidia-powerd", "nvidia-dcgm", "nvidia-fabricmanager"]) {
+        node.start(pid, 100, 0, &format!("/system.slice/{unit}.service"));
+        assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("__system__"), "{unit}");
+    }
+}
+
+#[test]
 fn of_a_hybrid_system_any_hierarchy_may_tell() {
     assert_holders(
         "hybrid",
@@ -135,11 +175,16 @@ impl Node {
     }
 
     fn start(&self, pid: u32, start_time: u64, uid: u32, cgroup: &str) {
+        self.start_named(pid, "train", (start_time, uid), cgroup);
+    }
+
+    fn start_named(&self, pid: u32, name: &str, (start_time, uid): (u64, u32), cgroup: &str) {
         let place = self.root.path().join(format!("proc/{pid}"));
         fs::create_dir_all(&place).unwrap();
         let zeros = "0 ".repeat(18);
-        fs::write(place.join("stat"), format!("{pid} (train) S {zeros}{start_time} 0 0\n")).unwrap();
-        fs::write(place.join("status"), format!("Name:\ttrain\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")).unwrap();
+        fs::write(place.join("stat"), format!("{pid} ({name}) S {zeros}{start_time} 0 0\n")).unwrap();
+        fs::write(place.join("status"), format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"))
+            .unwrap();
         fs::write(place.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
     }
 

@@ -1,23 +1,34 @@
 //! The processes of the GPU system itself, which no tenant pays for.
 //!
-//! In: a process and its place. Out: whether it is one. A name proves nothing, since every process names
-//! itself: it counts only for system accounts, and never inside a workload, where root is anybody. It does
-//! not know the agent, which is told by its pid.
+//! In: a process and its place. Out: whether it is one. A process chooses its own name, so inside a unit only the unit
+//! counts. A name counts in a session of a system account, outside of all units, and for the X server and the compositor
+//! of a display manager; never inside a workload, where root may be anybody. It does not know the agent, which is
+//! recognised by its pid.
 
 use super::place::{Ground, Place};
 use crate::host::Process;
 
-/// Persistence daemon, fabric manager, DCGM, MPS control (and the servers that it starts below itself).
+/// Persistence daemon, fabric manager, IMEX, power daemon, DCGM, MPS control (and the servers that it starts below itself).
 const UNITS: &[&str] = &[
     "nvidia-cuda-mps-control.service",
     "nvidia-dcgm.service",
     "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
     "nvidia-mps.service",
     "nvidia-persistenced.service",
+    "nvidia-powerd.service",
 ];
 
-/// The same by process, and the display server.
-const NAMES: &[&str] = &["Xorg", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"];
+/// Units whose X server and compositor belong to the system; their other processes may be a user's session.
+const DISPLAY_MANAGERS: &[&str] =
+    &["gdm.service", "gdm3.service", "lightdm.service", "sddm.service", "xdm.service"];
+
+/// Daemons that also run without a unit.
+const DAEMONS: &[&str] = &["nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"];
+
+/// X servers and compositors that display managers start.
+const DISPLAY_SERVERS: &[&str] =
+    &["X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "weston"];
 
 /// The kernel keeps no more bytes of a name: `nvidia-persistenced` is `nvidia-persiste` in `/proc`.
 const NAME_BYTES: usize = 15;
@@ -27,11 +38,14 @@ const FIRST_PERSON: u32 = 1000;
 
 /// Whether the process belongs to the GPU system.
 pub(super) fn is_system(process: &Process, place: &Place) -> bool {
-    match &place.ground {
-        Ground::Workload => false,
-        Ground::Unit { name, .. } if UNITS.contains(&name.as_str()) => true,
-        _ => is_trusted(process, place) && NAMES.iter().any(|name| is_named(process, name)),
-    }
+    let names: &[&[&str]] = match &place.ground {
+        Ground::Workload => return false,
+        Ground::Unit { name, .. } if UNITS.contains(&name.as_str()) => return true,
+        Ground::Unit { name, .. } if DISPLAY_MANAGERS.contains(&name.as_str()) => &[DISPLAY_SERVERS],
+        Ground::Unit { .. } => return false,
+        Ground::Open | Ground::Session => &[DAEMONS, DISPLAY_SERVERS],
+    };
+    is_trusted(process, place) && names.concat().iter().any(|name| is_named(process, name))
 }
 
 /// An MPS server runs under its client's uid, but in the session of root where root started its control.
