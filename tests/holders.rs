@@ -44,7 +44,6 @@ fn units_sessions_and_the_gpu_system_are_told_apart() {
 #[test]
 fn a_user_cannot_make_his_process_part_of_the_system() {
     assert_holders("v2", &[(2101, "user:alice"), (2102, "user:alice")]);
-    assert_holders("nested", &[(401, "user:root")]);
 }
 
 #[test]
@@ -96,9 +95,36 @@ fn of_a_hybrid_system_any_hierarchy_may_tell() {
 }
 
 #[test]
-fn containers_jobs_and_machines_are_their_users_and_never_a_unit() {
-    assert_holders("hybrid", &[(303, "user:root"), (304, "user:alice")]);
-    assert_holders("nested", &[(400, "user:alice"), (403, "user:bob"), (405, "user:64055")]);
+fn containers_jobs_and_machines_are_unattributed_and_never_a_user_or_a_unit() {
+    assert_holders("hybrid", &[(303, "__unattributed__/container"), (304, "__unattributed__/job")]);
+    assert_holders(
+        "nested",
+        &[
+            (400, "__unattributed__/pod"),
+            (401, "__unattributed__/container"),
+            (403, "__unattributed__/job"),
+            (405, "__unattributed__/vm"),
+        ],
+    );
+    let host = tree("nested");
+    let holder = identify(&host, &host.process(400).unwrap());
+    assert_eq!((holder.kind, &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
+}
+
+#[test]
+fn a_cgroup_that_a_user_names_himself_makes_his_process_no_container() {
+    let mut node = Node::new(None);
+    let own = "/user.slice/user-1000.slice/user@1000.service";
+    for (pid, uid, name) in [
+        (7, 1000, "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
+        (8, 1000, "kubepods.slice/x"),
+        (9, 1000, "slurmstepd.scope/job_1/step_0"),
+        // The number of another user, as it may stand in an image's passwd.
+        (10, 1001, "libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
+    ] {
+        node.start(pid, 100, uid, &format!("{own}/{name}"));
+        assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"), "{name}");
+    }
 }
 
 #[test]

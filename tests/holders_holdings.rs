@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpumeter::holders::{GpuSelector, Selector, Standing, holdings};
-use gpumeter::model::{Fraction, GpuId, Holder, HolderId, Holding, HoldingSource};
+use gpumeter::model::{Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, UnattributedReason};
 use proptest::prelude::*;
 
 const QUARTER: Fraction = Fraction { numerator: 1, denominator: 4 };
@@ -106,10 +106,10 @@ fn presence_holds_equal_shares_where_it_was_chosen() {
     );
     assert!(held.iter().all(|one| one.source == HoldingSource::Presence) && covered_by.is_empty());
     assert_eq!(holdings(&gpu(), &[], false, &present), (vec![], BTreeMap::new()));
-    assert_eq!(
-        holdings(&gpu(), &[], true, [&Holder::remainder(HolderId::new(HolderId::SYSTEM))]),
-        (vec![], BTreeMap::new())
-    );
+    let remainders = UnattributedReason::ALL.map(HolderId::unattributed);
+    for id in remainders.into_iter().chain([HolderId::new(HolderId::SYSTEM)]) {
+        assert_eq!(holdings(&gpu(), &[], true, [&Holder::remainder(id)]), (vec![], BTreeMap::new()));
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod families;
 mod place;
 mod variant;
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -69,29 +70,37 @@ const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// Examines the node; nothing is changed and no ledger is opened.
 pub fn diagnose(config: &Config) -> Diagnosis {
-    let mut diagnosis = Diagnosis::default();
-    driver(config, &mut diagnosis);
-    diagnosis.findings.push(place::processes(&Host::at("/")));
-    diagnosis.findings.push(place::kernel_log(&Host::at("/")));
+    let (mut diagnosis, host) = (Diagnosis::default(), Host::at("/"));
+    let pids = driver(config, &mut diagnosis);
+    diagnosis.findings.push(place::processes(&host));
+    diagnosis.findings.push(place::owners(&host, &pids));
+    diagnosis.findings.push(place::kernel_log(&host));
     diagnosis.findings.push(place::ledger(config));
     diagnosis.variant = variant::of(&diagnosis.findings);
     diagnosis
 }
 
-fn driver(config: &Config, diagnosis: &mut Diagnosis) {
+/// Examines the driver and its GPUs; the processes on them.
+fn driver(config: &Config, diagnosis: &mut Diagnosis) -> BTreeSet<u32> {
     let (sender, news) = channel();
     let progress = Progress::default();
+    let mut pids = BTreeSet::new();
     let (path, theirs, wanted) = (config.nvml.library.clone(), progress.clone(), Wanted::by(config));
     let thread =
         Thread::start("doctor", move || examination::examine(path.as_deref(), wanted, &theirs, &sender));
     match thread {
-        Ok(_) => listen(&news, &progress, diagnosis),
+        Ok(_) => listen(&news, &progress, (diagnosis, &mut pids)),
         Err(error) => diagnosis.findings.push(Finding::new("driver", false, error.to_string())),
     }
+    pids
 }
 
 /// Takes in what is found until all is found, or until one call has not returned for too long.
-fn listen(news: &Receiver<News>, progress: &Progress, diagnosis: &mut Diagnosis) {
+fn listen(
+    news: &Receiver<News>,
+    progress: &Progress,
+    (diagnosis, pids): (&mut Diagnosis, &mut BTreeSet<u32>),
+) {
     const LOOK: Duration = Duration::from_millis(100);
     let mut step = progress.step();
     let mut since = system_now();
@@ -99,6 +108,7 @@ fn listen(news: &Receiver<News>, progress: &Progress, diagnosis: &mut Diagnosis)
         match news.recv_timeout(LOOK) {
             Ok(News::Finding(finding)) => diagnosis.findings.push(finding),
             Ok(News::Gpu(gpu)) => diagnosis.gpus.push(gpu),
+            Ok(News::Processes(on_gpu)) => pids.extend(on_gpu),
             Err(RecvTimeoutError::Disconnected) => return panicked(&progress.step(), diagnosis),
             Err(RecvTimeoutError::Timeout) => {}
         }

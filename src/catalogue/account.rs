@@ -129,6 +129,16 @@ pub(super) const ROWS: &[Family] = &[
         rows: Rows::Account(&[AccountPoint { labels: &[], value: AccountValue::UsedCost }]),
     },
     Family {
+        name: "gpu_unattributed_seconds_total",
+        kind: Kind::Counter,
+        unit: Unit::Seconds,
+        help: "GPU time kept busy by processes whose owner is not known, by reason, in closed windows. The sum over all reasons is gpu_tenant_used_seconds_total of the tenant __unattributed__.",
+        labels: &["gpu", "uuid", "reason"],
+        level: Level::Standard,
+        tier: Tier::Fast,
+        rows: Rows::Unattributed,
+    },
+    Family {
         name: "gpu_holding_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,

@@ -178,6 +178,8 @@ pub enum Rows {
     Account(&'static [AccountPoint]),
     /// One value per GPU, from closed and committed windows.
     Slot,
+    /// One value per GPU and reason why the owner of a process is not known, from closed and committed windows.
+    Unattributed,
     /// Who holds what at the moment.
     Holding(HoldingValue),
     /// The agent's own state and counters.
@@ -189,7 +191,7 @@ impl Rows {
     pub const fn origin(&self) -> Origin {
         match self {
             Self::Device(_) | Self::State(_) | Self::Instance(_) => Origin::Driver,
-            Self::Account(_) | Self::Slot => Origin::Ledger,
+            Self::Account(_) | Self::Slot | Self::Unattributed => Origin::Ledger,
             Self::Integral(_)
             | Self::Flow(_)
             | Self::InstanceIntegral(_)

@@ -154,6 +154,11 @@ pub(super) const SETS: &[Set] = &[
     Set { label: "reason", family: "gpu_absence_info", values: &["lost", "gone", "guest", "replaced"] },
     Set {
         label: "reason",
+        family: "gpu_unattributed_seconds_total",
+        values: &["container", "pod", "job", "vm", "unknown"],
+    },
+    Set {
+        label: "reason",
         family: "gpumeter_collector_errors_total",
         values: &[
             "not_supported",
@@ -219,7 +224,7 @@ mod tests {
     use crate::catalogue::family;
     use crate::catalogue::xid::{self, Action};
     use crate::model::frame::{Rejection, Tier};
-    use crate::model::{Absence, ActivitySource, HealthState, Via, Whereabouts};
+    use crate::model::{Absence, ActivitySource, HealthState, UnattributedReason, Via, Whereabouts};
 
     fn is_of(name: &str, value: &str) -> bool {
         LABELS.iter().any(|label| label.name == name && label.values.contains(&value))
@@ -242,6 +247,10 @@ mod tests {
         assert_eq!(
             values("gpumeter_samples_rejected_total", "reason"),
             Rejection::ALL.map(Rejection::reason)
+        );
+        assert_eq!(
+            values("gpu_unattributed_seconds_total", "reason"),
+            UnattributedReason::ALL.map(UnattributedReason::name)
         );
         let absent = Whereabouts::ALL
             .iter()

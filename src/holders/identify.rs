@@ -1,7 +1,9 @@
 //! The precedence of identities: the GPU system, the unit, the user.
 //!
-//! In: a process and the host for names. Out: its holder; the outer identities stay in the facts. A kind
-//! that comes later is one arm more, before the unit. It does not know which GPU the process is on.
+//! In: a process and the host for names. Out: its holder; the outer identities stay in the facts. A process in a
+//! container, pod, job or virtual machine is unattributed with that reason, since its uid may be the image's and its
+//! unit the runtime's. A kind that comes later is one arm more, before the unit. It does not know which GPU the process
+//! is on.
 
 use super::place::{Ground, Place};
 use super::system::is_system;
@@ -15,9 +17,17 @@ pub fn identify(host: &Host, process: &Process) -> Holder {
     if is_system(process, &place) {
         return Holder::remainder(HolderId::new(HolderId::SYSTEM));
     }
-    let user = user(host, process.uid, place.owner);
+    if let Ground::Workload(reason) = place.ground {
+        return Holder::remainder(HolderId::unattributed(reason));
+    }
+    let uid = match (&place.ground, place.owner) {
+        // A uid inside a rootless container may be anybody's number outside.
+        (Ground::Rootless, Some(owner)) => owner,
+        _ => process.uid,
+    };
+    let user = user(host, uid, place.owner);
     match &place.ground {
         Ground::Unit { name, .. } => Holder::unit(name, Some(&user.name), Some(user.uid)),
-        Ground::Open | Ground::Session | Ground::Workload => Holder::user(&user.name, Some(user.uid)),
+        _ => Holder::user(&user.name, Some(user.uid)),
     }
 }

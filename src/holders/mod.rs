@@ -4,7 +4,7 @@
 //! Out: pid to [`Holder`](crate::model::Holder) ([`Directory`], [`Identities`]), and a GPU's holdings with
 //! whom each covers ([`holdings`]). Identity goes by kind: the GPU system's own processes, then the unit,
 //! then the user; kinds to come (Slurm job, pod, container, VM) stand before the unit, and what belongs to
-//! them is no unit already today. It knows no tenant, no money, no clock, and starts no thread.
+//! them is unattributed until then. It knows no tenant, no money, no clock, and starts no thread.
 
 mod decode;
 mod directory;

@@ -1,13 +1,14 @@
 //! Where in the system a process runs, told from its cgroup paths.
 //!
-//! In: the paths of all its hierarchies. Out: [`Place`]: below a unit, in a user's session, in a workload of
-//! a kind that is not told apart yet, or nowhere in particular. Where hierarchies differ the more careful
+//! In: the paths of all its hierarchies. Out: [`Place`]: below a unit, in a user's session, in a workload that no
+//! resolver names yet, or nowhere in particular. Where hierarchies differ the more careful
 //! answer counts, and their order never does. It does not know who runs there.
 
 use super::decode::decode;
 use super::unit::{is_slice, unit};
 use super::user::owner;
-use super::workload::is_workload;
+use super::workload::workload;
+use crate::model::UnattributedReason;
 
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,11 @@ pub(super) enum Ground {
     Unit { depth: usize, name: String },
     /// A session, or the user's own service manager, whose units he names as he likes.
     Session,
+    /// A rootless container, or whatever else of the kind a user made below his own service manager. The cgroups there
+    /// are named by him, so they show that the process is his and prove nothing else.
+    Rootless,
     /// A container, a pod, a job, a virtual machine, or something unknown.
-    Workload,
+    Workload(UnattributedReason),
 }
 
 impl Place {
@@ -56,17 +60,31 @@ fn place(path: &str) -> Place {
 }
 
 fn ground(parts: &[&str], upper: &[&str]) -> Ground {
-    if is_workload(parts) {
-        Ground::Workload
+    if let Some(reason) = workload(parts) {
+        let has_owner = upper.iter().any(|part| owner(part).is_some());
+        if has_owner { Ground::Rootless } else { Ground::Workload(reason) }
     } else if upper.iter().any(|part| is_users(part)) {
         Ground::Session
     } else if let Some(name) = unit(upper) {
         Ground::Unit { depth: parts.len(), name: name.to_owned() }
-    } else if upper.iter().all(|part| is_slice(part)) {
+    } else if is_without_systemd(parts)
+        || upper.last().is_none_or(|last| is_slice(last) || is_unit_like(last))
+    {
         Ground::Open
     } else {
-        Ground::Workload
+        Ground::Workload(UnattributedReason::Unknown)
     }
+}
+
+/// Whether a part is in the place of a unit although its name cannot be printed.
+fn is_unit_like(part: &str) -> bool {
+    part.ends_with(".service") || part.ends_with(".scope")
+}
+
+/// Whether the path is one of OpenRC's services or of elogind's sessions, which have no slices.
+fn is_without_systemd(parts: &[&str]) -> bool {
+    let first = parts.first().copied().unwrap_or_default();
+    first == "elogind" || first.starts_with("openrc") || first.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether a part is where logind keeps users.
@@ -118,36 +136,59 @@ mod tests {
             unit_at("/system.slice/docker-registry.service").as_deref(),
             Some("docker-registry.service")
         );
-        assert_eq!(at("/system.slice/docker.service/docker/x").ground, Ground::Workload);
-        assert_eq!(at("/system.slice/containerd.service/default/x").ground, Ground::Workload);
+        let container = Ground::Workload(UnattributedReason::Container);
+        assert_eq!(at("/system.slice/docker.service/docker/x").ground, container);
+        assert_eq!(at("/system.slice/containerd.service/default/x").ground, container);
     }
 
     #[test]
     fn no_container_pod_job_or_machine_passes_for_a_unit() {
+        use UnattributedReason::{Container, Job, Pod, Unknown, Vm};
         let pod = "pod3cae2e45_052c_4b11_80d3_4d7b2d2d3464";
-        for path in [
-            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-POD.slice/cri-containerd-CID.scope",
-            "/system.slice/docker-CID.scope/kubelet.slice/kubepods-besteffort-POD.slice/cri-containerd-CID.scope",
-            "/system.slice/containerd.service/kubepods-besteffort-POD.slice:cri-containerd:CID",
-            "/kubepods.slice/kubepods-POD.slice/crio-CID.scope",
-            "/kubepods.slice/kubepods-POD.slice/crio-CID.scope/container",
-            "/kubepods/burstable/pod5a89bcaa-3509-4b11-80d3-4d7b2d2d3464/CID",
-            "/kubepods/podb6cd0000000000000000000000000000/CID",
-            "/system.slice/docker-CID.scope",
-            "/docker/CID",
-            "/machine.slice/libpod-CID.scope/container",
-            "/system.slice/web.service/libpod-payload-CID",
-            "/system.slice/web.service/CID",
-            "/system.slice/slurmstepd.scope/job_211/step_extern/user/task_0",
-            "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
-            "/system.slice/node1_slurmstepd.scope/job_211/step_0/user/task_0",
-            "/slurm_node1/uid_262563/job_55786247/step_0",
-            "/slurm/uid_1000/job_7/step_batch/task_0",
-            "/machine.slice/machine-qemu\\x2d2\\x2dinstance\\x2d00000001.scope/libvirt",
-            "/lxc.payload.c1/system.slice/trainer.service",
-            "/something/unknown/x.service",
+        for (path, reason) in [
+            (
+                "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-POD.slice/cri-containerd-CID.scope",
+                Pod,
+            ),
+            (
+                "/system.slice/docker-CID.scope/kubelet.slice/kubepods-besteffort-POD.slice/cri-containerd-CID.scope",
+                Pod,
+            ),
+            ("/system.slice/containerd.service/kubepods-besteffort-POD.slice:cri-containerd:CID", Pod),
+            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope", Pod),
+            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope/container", Pod),
+            ("/kubepods/burstable/pod5a89bcaa-3509-4b11-80d3-4d7b2d2d3464/CID", Pod),
+            ("/kubepods/podb6cd0000000000000000000000000000/CID", Pod),
+            ("/system.slice/k3s.service/x", Pod),
+            ("/system.slice/docker-CID.scope", Container),
+            ("/docker/CID", Container),
+            ("/docker/x", Container),
+            ("/lxc/101/ns/init.scope", Container),
+            ("/machine.slice/libpod-CID.scope/container", Container),
+            ("/machine.slice/machine-nspawn.scope/payload", Container),
+            ("/system.slice/web.service/libpod-payload-CID", Container),
+            ("/system.slice/web.service/CID", Container),
+            ("/lxc.payload.c1/system.slice/trainer.service", Container),
+            ("/system.slice/slurmstepd.scope/job_211/step_extern/user/task_0", Job),
+            ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0", Job),
+            ("/system.slice/slurmstepd.scope/job_211/step_0/user/task_0/docker-CID.scope", Job),
+            ("/system.slice/node1_slurmstepd.scope/job_211/step_0/user/task_0", Job),
+            ("/slurm_node1/uid_262563/job_55786247/step_0", Job),
+            ("/slurm/uid_1000/job_7/step_batch/task_0", Job),
+            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope/slurmstepd.scope/job_1/step_0", Job),
+            ("/machine.slice/machine-qemu\\x2d2\\x2dinstance\\x2d00000001.scope/libvirt", Vm),
+            ("/machine/vm7.libvirt-qemu/emulator", Vm),
+            ("/qemu.slice/100.scope", Vm),
+            ("/something/unknown/x.service", Unknown),
         ] {
-            assert_eq!(at(&path.replace("POD", pod)).ground, Ground::Workload, "{path}");
+            assert_eq!(at(&path.replace("POD", pod)).ground, Ground::Workload(reason), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_of_openrc_and_elogind_are_no_workload() {
+        for path in ["/openrc.sshd", "/openrc/sshd", "/elogind/1", "/1"] {
+            assert_eq!(at(path).ground, Ground::Open, "{path}");
         }
     }
 
@@ -168,7 +209,7 @@ mod tests {
     #[test]
     fn a_rootless_container_has_an_owner() {
         let path = "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-CID.scope/container";
-        assert_eq!(at(path), Place { ground: Ground::Workload, owner: Some(1000) });
+        assert_eq!(at(path), Place { ground: Ground::Rootless, owner: Some(1000) });
     }
 
     #[test]
@@ -185,7 +226,7 @@ mod tests {
         let Ground::Unit { name, .. } = Place::of(&paths).ground else { unreachable!() };
         assert_eq!(name, "trainer.service");
         let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
-        assert_eq!(Place::of(&container).ground, Ground::Workload);
+        assert_eq!(Place::of(&container).ground, Ground::Workload(UnattributedReason::Container));
     }
 
     proptest! {

@@ -39,7 +39,7 @@ const FIRST_PERSON: u32 = 1000;
 /// Whether the process belongs to the GPU system.
 pub(super) fn is_system(process: &Process, place: &Place) -> bool {
     let names: &[&[&str]] = match &place.ground {
-        Ground::Workload => return false,
+        Ground::Rootless | Ground::Workload(_) => return false,
         Ground::Unit { name, .. } if UNITS.contains(&name.as_str()) => return true,
         Ground::Unit { name, .. } if DISPLAY_MANAGERS.contains(&name.as_str()) => &[DISPLAY_SERVERS],
         Ground::Unit { .. } => return false,

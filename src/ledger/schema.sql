@@ -57,7 +57,8 @@ CREATE TABLE gpu (
 -- Holders: who held or used a GPU, with the facts that tenant rules read.
 CREATE TABLE holder (
     id            INTEGER PRIMARY KEY,
-    name          TEXT NOT NULL UNIQUE, -- workload id, or a remainder such as __unallocated__
+    name          TEXT NOT NULL UNIQUE, -- workload id, or a remainder such as __unallocated__; the tenant
+                                        -- __unattributed__ has a remainder per reason, __unattributed__/pod ...
     kind          TEXT NOT NULL,        -- unit, user, remainder, ...
     facts         TEXT NOT NULL,        -- JSON, as last observed
     first_seen_ns INTEGER NOT NULL

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::catalogue::AccountValue;
 use crate::ledger::{Acknowledged, Anchor, Counter, CounterKey, Recovered, SlotTotal, Tariff};
 use crate::model::snapshot::AccountState;
-use crate::model::{Holder, HolderId, Nanoseconds, Utc};
+use crate::model::{Holder, HolderId, Nanoseconds, UnattributedReason, Utc};
 use crate::tenants::tenant;
 
 /// Counters by GPU and holder as last acknowledged.
@@ -112,6 +112,20 @@ impl Accounts {
             .filter(|(_, (_, latest))| now < latest.plus(LINGER))
             .map(|((tenant, uuid), (state, _))| TenantAccount { tenant, uuid, state })
             .collect()
+    }
+
+    /// What [`HolderId::UNATTRIBUTED`] used on a GPU, by reason. It is shown for as long as anything of it is known, so
+    /// the reasons sum to what [`Accounts::by_tenant`] shows of that tenant for as long as it shows it.
+    pub(super) fn unattributed(
+        &self,
+        uuid: &Arc<str>,
+        (now, birth_delay): (Utc, Nanoseconds),
+    ) -> [Option<u64>; UnattributedReason::ALL.len()] {
+        UnattributedReason::ALL.map(|reason| {
+            let known = self.counters.get(&(Arc::clone(uuid), HolderId::unattributed(reason)))?;
+            let old = now >= known.counter.born.plus(birth_delay);
+            Some(if old { known.counter.used.total() } else { 0 })
+        })
     }
 
     /// When that changes though nothing is learned: a series is old enough to be shown whole, or has lingered.

@@ -101,6 +101,7 @@ impl Told<'_> {
             | Rows::Xid(_)
             | Rows::Account(_)
             | Rows::Slot
+            | Rows::Unattributed
             | Rows::Holding(_)
             | Rows::Agent => Ok(()),
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::Gpu;
 use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, Point, Rows, XidValue, families};
 use crate::model::snapshot::GpuState;
-use crate::model::{Absence, Reading};
+use crate::model::{Absence, Reading, UnattributedReason};
 
 /// A tenant's account on a GPU, by UUID.
 type AccountKey = (Arc<str>, Arc<str>);
@@ -202,6 +202,7 @@ fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]
             OwnSeries { instance: points.len(), ..none }
         }
         Rows::Identity(_) | Rows::Slot => OwnSeries { fixed: 1, ..none },
+        Rows::Unattributed => OwnSeries { fixed: UnattributedReason::ALL.len(), ..none },
         Rows::Xid(XidValue::ActionErrors) => OwnSeries { action: 1, ..none },
         Rows::Xid(_) => OwnSeries { code: 1, ..none },
         Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => none,

@@ -59,7 +59,7 @@ impl Meter {
         if *self.roster != roster {
             self.roster = Arc::new(roster);
         }
-        let accounts = Arc::clone(&shown.states);
+        let (accounts, unattributed) = (Arc::clone(&shown.states), Arc::clone(&shown.unattributed));
         (self.budget, self.named, self.order, self.shown) = (budget, named, order, Some(shown));
         self.sequence += 1;
         Arc::new(Snapshot {
@@ -71,6 +71,7 @@ impl Meter {
             gpus: states,
             processes,
             accounts,
+            unattributed,
             holdings,
             agent,
         })

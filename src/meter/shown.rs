@@ -13,7 +13,7 @@ use super::budget::Purse;
 use super::{Gpu, Meter};
 use crate::ledger::Tariff;
 use crate::model::snapshot::{AccountEntry, AccountState};
-use crate::model::{Stamp, Utc};
+use crate::model::{Stamp, UnattributedReason, Utc};
 
 /// What is shown, and what it was made for.
 pub(super) struct Shown {
@@ -26,6 +26,8 @@ pub(super) struct Shown {
     left_off: usize,
     pub(super) entries: Arc<[AccountEntry]>,
     pub(super) states: Arc<[AccountState]>,
+    /// By GPU and reason.
+    pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
 }
 
 impl Meter {
@@ -71,7 +73,9 @@ impl Meter {
                 Some((AccountEntry { tenant: account.tenant, gpu }, account.state))
             })
             .unzip();
+        let unattributed = gpus.iter().map(|gpu| self.accounts.unattributed(&gpu.id.uuid, (at, delay)));
         Shown {
+            unattributed: unattributed.collect(),
             until: self.accounts.change_after(at, delay),
             gpus: gpus.iter().map(|gpu| Arc::clone(&gpu.id.uuid)).collect(),
             tariff,

@@ -33,6 +33,17 @@ impl HolderId {
         &self.0
     }
 
+    /// The remainder that takes the use of processes whose owner is not known for that reason; its tenant is always
+    /// [`HolderId::UNATTRIBUTED`].
+    pub fn unattributed(reason: UnattributedReason) -> Self {
+        Self::new(reason.id())
+    }
+
+    /// The reason of a remainder that [`HolderId::unattributed`] names.
+    pub fn unattributed_reason(&self) -> Option<UnattributedReason> {
+        UnattributedReason::ALL.into_iter().find(|reason| reason.id() == self.as_str())
+    }
+
     /// Whether it is one of the reserved remainders.
     pub fn is_remainder(&self) -> bool {
         self.0.starts_with("__")
@@ -42,6 +53,48 @@ impl HolderId {
 impl std::fmt::Display for HolderId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Why the owner of a process is not known, in ascending order of precedence where several apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnattributedReason {
+    /// The process could not be identified, or nothing says which process was busy.
+    Unknown,
+    /// It belongs to a virtual machine, and no resolver names virtual machines.
+    Vm,
+    /// It runs in a container, and no resolver names containers.
+    Container,
+    /// It runs in a Kubernetes pod, and no resolver names pods.
+    Pod,
+    /// It belongs to a batch job, and no resolver names jobs.
+    Job,
+}
+
+impl UnattributedReason {
+    /// All reasons, in the order of the page.
+    pub const ALL: [Self; 5] = [Self::Container, Self::Pod, Self::Job, Self::Vm, Self::Unknown];
+
+    /// The value of the `reason` label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Vm => "vm",
+            Self::Container => "container",
+            Self::Pod => "pod",
+            Self::Job => "job",
+        }
+    }
+
+    /// The text of the remainder's id. Ledgers written before there were reasons have only the first.
+    const fn id(self) -> &'static str {
+        match self {
+            Self::Unknown => HolderId::UNATTRIBUTED,
+            Self::Vm => "__unattributed__/vm",
+            Self::Container => "__unattributed__/container",
+            Self::Pod => "__unattributed__/pod",
+            Self::Job => "__unattributed__/job",
+        }
     }
 }
 

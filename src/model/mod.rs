@@ -24,7 +24,7 @@ pub use gpu::{
     Via, Whereabouts, XidCount, XidSource,
 };
 pub use health::{HealthState, Latch, Reason, Remedy, Verdict};
-pub use holder::{Facts, Holder, HolderId, HolderKind};
+pub use holder::{Facts, Holder, HolderId, HolderKind, UnattributedReason};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
 pub use reading::{Absence, Reading};

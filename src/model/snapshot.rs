@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::frame::Tier;
 use super::{
     Absence, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds, Reading,
-    Stamp, Utc, Verdict,
+    Stamp, UnattributedReason, Utc, Verdict,
 };
 
 /// Everything known at the end of one tick.
@@ -32,6 +32,9 @@ pub struct Snapshot {
     pub processes: Vec<ProcessState>,
     /// Parallel to [`Roster::accounts`].
     pub accounts: Arc<[AccountState]>,
+    /// Parallel to [`Roster::gpus`]: time used by processes whose owner is not known, in closed and committed windows,
+    /// in nanoseconds by [`UnattributedReason::ALL`]; absent where there was none.
+    pub unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
     /// Parallel to [`Roster::holdings`]: the share in billionths.
     pub holdings: Vec<HoldingState>,
     /// Parallel to [`Roster::agent`].

@@ -1,12 +1,12 @@
 //! Who pays: from the facts of a holder to a tenant.
 //!
 //! In: a holder. Out: the tenant's name. There are no rules yet: a unit is its own tenant, so is a user, and
-//! a remainder is the reserved tenant of its name. Versioned rules will stand before this default and read
+//! a remainder is the reserved tenant of its name, whatever its reason. Versioned rules will stand before this default and read
 //! the same facts. It does not know where facts come from, nor what anything costs.
 
 use std::sync::Arc;
 
-use crate::model::{Holder, HolderKind};
+use crate::model::{Holder, HolderId, HolderKind};
 
 /// The tenant of a holder.
 ///
@@ -16,6 +16,9 @@ pub fn tenant(holder: &Holder) -> Arc<str> {
     let name = match holder.kind {
         HolderKind::Unit => holder.facts.unit.as_ref(),
         HolderKind::User => holder.facts.user.as_ref(),
+        HolderKind::Remainder if holder.id.unattributed_reason().is_some() => {
+            return HolderId::UNATTRIBUTED.into();
+        }
         HolderKind::Remainder => None,
     };
     match name {
@@ -29,13 +32,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::HolderId;
+    use crate::model::UnattributedReason;
 
     #[test]
     fn without_rules_a_unit_and_a_user_are_their_own_tenants() {
         assert_eq!(&*tenant(&Holder::unit("train.service", Some("alice"), Some(1000))), "train.service");
         assert_eq!(&*tenant(&Holder::user("alice", Some(1000))), "alice");
         assert_eq!(&*tenant(&Holder::remainder(HolderId::new(HolderId::SYSTEM))), "__system__");
+    }
+
+    #[test]
+    fn the_unattributed_are_one_tenant_for_whatever_reason() {
+        for reason in UnattributedReason::ALL {
+            let holder = Holder::remainder(HolderId::unattributed(reason));
+            assert_eq!(&*tenant(&holder), "__unattributed__", "{reason:?}");
+        }
     }
 
     #[test]

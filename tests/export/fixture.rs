@@ -161,6 +161,9 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
                 }),
             })
             .collect(),
+        unattributed: (1..=roster.gpus.len() as u64)
+            .map(|gpu| [1, 0, 3, 0, 5].map(|part| (part > 0).then_some(scale.unsigned_abs() * gpu * part)))
+            .collect(),
         holdings: vec![
             HoldingState { fraction: Fraction { numerator: 1, denominator: 3 } };
             roster.holdings.len()

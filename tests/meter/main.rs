@@ -11,7 +11,8 @@ mod making;
 mod presence;
 mod world;
 
-use gpumeter::model::{HealthState, HolderId, Nanoseconds, Remedy};
+use gpumeter::catalogue::AccountValue;
+use gpumeter::model::{HealthState, Holder, HolderId, Nanoseconds, Remedy, UnattributedReason};
 use world::{Row, World};
 
 const SECOND: u64 = 1_000_000_000;
@@ -128,6 +129,41 @@ fn a_process_that_nobody_knows_is_unattributed() {
     let rows = world.settled();
     assert_eq!(rows[&holder("__unattributed__")].used.total(), world.settled_seconds() * SECOND / 2);
     assert_eq!(rows[&holder("user:alice")].parts.within, 0);
+    world.balanced();
+}
+
+#[test]
+fn time_of_processes_without_an_owner_is_published_by_reason_and_sums_to_the_tenants() {
+    let container = Holder::remainder(HolderId::unattributed(UnattributedReason::Container));
+    let pod = Holder::remainder(HolderId::unattributed(UnattributedReason::Pod));
+    let mut world = World::new(&["alice"]);
+    let check = |world: &World| -> Vec<(&'static str, u64)> {
+        let by_reason = world.unattributed();
+        let used = world.value("__unattributed__", AccountValue::Used).unwrap_or(0);
+        assert_eq!(i128::from(by_reason.values().sum::<u64>()), used);
+        by_reason.into_iter().collect()
+    };
+    // As in a ledger from before there were reasons.
+    world.forget_everybody();
+    world.run(60, |frame| frame.process(7, 100).busy(50));
+    world.know_holders(&[(7, container), (8, pod)]);
+    let mut last = check(&world);
+    for second in 0..400 {
+        if second == 200 {
+            world.restart(5);
+        }
+        world.run(1, |frame| frame.process(7, 60).process(8, 30).process(9, 10).busy(50));
+        let now = check(&world);
+        let back = last.iter().any(|(reason, value)| !now.iter().any(|(of, is)| of == reason && is >= value));
+        assert!(!back, "from {last:?} to {now:?}");
+        last = now;
+    }
+    assert_eq!(last.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), ["container", "pod", "unknown"]);
+    assert!(last.iter().all(|(_, value)| *value > 10 * SECOND), "{last:?}");
+    assert!(
+        !world.settled().keys().any(|holder| world.settled()[holder].parts.held() > 0
+            && holder.as_str().starts_with("__unattributed__"))
+    );
     world.balanced();
 }
 

@@ -11,7 +11,7 @@ use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, Nanoseconds, Parts, PciAddress, Remedy,
-    Stamp, Use, Utc, XidCount, XidSource,
+    Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 
@@ -123,12 +123,24 @@ impl World {
     }
 
     pub(crate) fn know(&mut self, pid: u32, user: &str) {
-        let identified = Identified {
-            holder: Arc::new(Holder::user(user, Some(1))),
+        self.know_holders(&[(pid, Holder::user(user, Some(1)))]);
+    }
+
+    /// From now on these processes are theirs, and all others are not identified.
+    pub(crate) fn know_holders(&mut self, holders: &[(u32, Holder)]) {
+        let identified = |holder: &Holder| Identified {
+            holder: Arc::new(holder.clone()),
             name: "python3".into(),
             start_time: 1,
         };
-        self.identities = Arc::new([(pid, identified)].into_iter().collect());
+        self.identities = Arc::new(holders.iter().map(|(pid, holder)| (*pid, identified(holder))).collect());
+    }
+
+    /// What the page shows as used by processes without an owner, by reason, in nanoseconds.
+    pub(crate) fn unattributed(&self) -> BTreeMap<&'static str, u64> {
+        let values = self.snapshot.as_ref().unwrap().unattributed[0];
+        let named = UnattributedReason::ALL.map(UnattributedReason::name).into_iter().zip(values);
+        named.filter_map(|(reason, value)| Some((reason, value?))).collect()
     }
 
     /// That far nobody else is known to have had the pids that are known.

@@ -17,6 +17,8 @@ use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find}
 pub(super) enum News {
     Finding(Finding),
     Gpu(GpuDiagnosis),
+    /// Processes on a GPU of a real driver; those of a simulated one are not this host's.
+    Processes(Vec<u32>),
 }
 
 /// Where the examination is.
@@ -149,6 +151,10 @@ impl Examination<'_> {
                 return self.tell("gpu", false, format!("{name}: answers nothing: {}", absence.reason()));
             }
         };
+        if !self.library.is_simulated() {
+            let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
+            drop(self.news.send(News::Processes(pids.collect())));
+        }
         let families = families::of(&frame, self.wanted);
         let faults: Vec<String> = families
             .iter()

@@ -1,5 +1,6 @@
 //! What the agent needs of the machine it runs on: the host's processes, and a place for its ledger.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,8 +9,10 @@ use rustix::fs::{Access, access};
 
 use super::Finding;
 use crate::config::Config;
-use crate::host::{FIRST_PID_NAMESPACE, Host};
+use crate::holders::identify;
+use crate::host::{FIRST_PID_NAMESPACE, Gone, Host};
 use crate::ledger::Cause;
+use crate::model::UnattributedReason;
 
 /// Whether processes that the driver names by pid can be told apart.
 pub(super) fn processes(host: &Host) -> Finding {
@@ -35,6 +38,35 @@ pub(super) fn processes(host: &Host) -> Finding {
             Finding::new("processes", false, format!("this is not the pid namespace of /proc; {REMEDY}"))
         }
     }
+}
+
+/// Whether the processes on GPUs have owners whom the account can name, and why those that have none have none.
+pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>) -> Finding {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for pid in pids {
+        let reason = match host.process(*pid) {
+            Ok(process) => identify(host, &process).id.unattributed_reason(),
+            // It ended meanwhile, or is hidden from here, which is a finding of its own.
+            Err(Gone::Ended { .. }) => None,
+            Err(_) => Some(UnattributedReason::Unknown),
+        };
+        if let Some(reason) = reason {
+            *reasons.entry(reason.name()).or_default() += 1;
+        }
+    }
+    let unattributed: usize = reasons.values().sum();
+    if unattributed == 0 {
+        let why = format!("none of {} processes on GPUs is __unattributed__", pids.len());
+        return Finding::new("owners", true, why);
+    }
+    let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    let why = format!(
+        "{unattributed} of {} processes on GPUs are __unattributed__, by reason: {}; only systemd units and Unix users \
+         are named, and what else they use is counted in gpu_unattributed_seconds_total",
+        pids.len(),
+        reasons.join(", ")
+    );
+    Finding::new("owners", false, why)
 }
 
 /// Whether the kernel's log can be read, where some XIDs stand alone.
@@ -99,7 +131,21 @@ pub(super) fn ledger(config: &Config) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    #[test]
+    fn processes_without_an_owner_are_counted_by_reason() {
+        let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
+        let nested = owners(&Host::at(tree.join("nested")), &(400..=405).collect());
+        assert!(!nested.works);
+        let counts =
+            "4 of 6 processes on GPUs are __unattributed__, by reason: container 1, job 1, pod 1, vm 1;";
+        assert!(nested.why.starts_with(counts), "{}", nested.why);
+        let named = owners(&Host::at(tree.join("v2")), &BTreeSet::from([2001, 2100, 9999]));
+        assert!(named.works, "{}", named.why);
+    }
 
     #[test]
     fn namespaces_are_counted_from_the_status_file() {

@@ -10,7 +10,7 @@ use crate::catalogue::{
     Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
-use crate::model::{Fraction, HealthState, Reading, Unit};
+use crate::model::{Fraction, HealthState, Reading, UnattributedReason, Unit};
 
 /// Label names and values that the catalogue writes.
 type Pairs = &'static [(&'static str, &'static str)];
@@ -39,6 +39,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             Rows::Process(points) => self.process(points),
             Rows::Account(points) => self.account(points),
             Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
+            Rows::Unattributed => self.unattributed(),
             Rows::Holding(HoldingValue::Ratio) => self.holding(),
             Rows::Holding(HoldingValue::WorkloadInfo) => self.workload(),
             Rows::Holding(HoldingValue::CostPerHour) => self.cost(),
@@ -288,6 +289,16 @@ impl<'a, S: Sink> Walk<'a, S> {
                 let own = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
                 let count = fill(&mut labels, own, price.into_iter().flatten());
                 self.visit(&labels[..count], value);
+            }
+        }
+    }
+
+    /// Every reason is visited; those that never applied have no value.
+    fn unattributed(&mut self) {
+        for (position, gpu) in self.snapshot.roster.gpus.iter().enumerate() {
+            let values = self.snapshot.unattributed.get(position).copied().unwrap_or_default();
+            for (reason, value) in UnattributedReason::ALL.iter().zip(values) {
+                self.visit(&[&gpu.index, &gpu.id.uuid, reason.name()], value.map(i128::from));
             }
         }
     }
