@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpumeter::holders::{Directory, Identities, identify};
-use gpumeter::host::Host;
+use gpumeter::host::{Gone, Host, Users};
 use gpumeter::model::{HolderKind, Nanoseconds, Stamp, Utc};
 use gpumeter::tenants::tenant;
 
@@ -18,7 +19,7 @@ fn tree(name: &str) -> Host {
 fn assert_holders(name: &str, expected: &[(u32, &str)]) {
     let host = tree(name);
     for (pid, id) in expected {
-        let holder = identify(&host, &host.process(*pid).unwrap());
+        let holder = identify(&host, &host.process(*pid).unwrap()).unwrap();
         assert_eq!(holder.id.as_str(), *id, "{name}/{pid}");
     }
 }
@@ -107,7 +108,7 @@ fn containers_jobs_and_machines_are_unattributed_and_never_a_user_or_a_unit() {
         ],
     );
     let host = tree("nested");
-    let holder = identify(&host, &host.process(400).unwrap());
+    let holder = identify(&host, &host.process(400).unwrap()).unwrap();
     assert_eq!((holder.kind, &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
 }
 
@@ -140,7 +141,7 @@ fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
 #[test]
 fn a_unit_knows_the_user_it_runs_as() {
     let host = tree("v2");
-    let facts = identify(&host, &host.process(2001).unwrap()).facts;
+    let facts = identify(&host, &host.process(2001).unwrap()).unwrap().facts;
     assert_eq!((facts.unit.as_deref(), facts.user.as_deref()), (Some("trainer.service"), Some("alice")));
     assert_eq!(facts.uid, Some(1000));
 }
@@ -166,7 +167,7 @@ fn nobody_takes_the_name_of_a_remainder() {
     for (pid, id, payer) in
         [(507, "unit:_system__.service", "_system__.service"), (508, "user:__system__", "user:__system__")]
     {
-        let holder = identify(&host, &host.process(pid).unwrap());
+        let holder = identify(&host, &host.process(pid).unwrap()).unwrap();
         assert_eq!((holder.id.as_str(), &*tenant(&holder)), (id, payer));
         assert_ne!(holder.kind, HolderKind::Remainder);
         assert!(!holder.id.is_remainder());
@@ -383,6 +384,52 @@ fn a_pid_that_was_never_there_is_nobody_until_it_is() {
     node.start(7, 100, 1000, "/");
     assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("user:alice"));
     assert!(node.directory.unknown().is_empty());
+}
+
+#[test]
+fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
+    let mut node = Node::new(None);
+    let host = Host::with_users(node.root.path(), Users::of_service());
+    let users = Arc::clone(host.users());
+    node.directory = Directory::new(host, None, 0);
+    node.start(7, 100, 1000, "/");
+    node.start(8, 100, 2000, "/");
+    node.start(9, 100, 3000, "/system.slice/docker.service/x");
+    let identities = node.refresh(&[7, 8, 9], 1);
+    assert_eq!(
+        [7, 8, 9].map(|pid| whose(&identities, pid)),
+        [None, None, Some("__unattributed__/container")]
+    );
+    assert!(matches!(node.directory.unknown()[&7], Gone::Unnamed { pid: 7, .. }));
+    let asked: BTreeSet<u32> = std::iter::from_fn(|| users.next(Duration::ZERO)).collect();
+    assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
+    // The lookup of the first one hangs.
+    users.store(2000, Some(None));
+    let identities = node.refresh(&[7, 8], 2);
+    assert_eq!([7, 8].map(|pid| whose(&identities, pid)), [None, Some("user:2000")]);
+    users.store(1000, Some(Some("ldap-alice".into())));
+    assert_eq!(whose(&node.refresh(&[7, 8], 3), 7), Some("user:ldap-alice"));
+}
+
+#[test]
+fn where_the_name_service_fails_the_ledgers_name_serves_and_never_a_number() {
+    let mut node = Node::new(None);
+    let host = Host::with_users(node.root.path(), Users::of_service());
+    let users = Arc::clone(host.users());
+    users.remember([(1000, "alice".into())]);
+    node.directory = Directory::new(host, None, 0);
+    node.start(7, 100, 1000, "/");
+    node.start(8, 100, 2000, "/");
+    node.start(9, 100, 2000, "/system.slice/a.service");
+    node.refresh(&[7, 8, 9], 1);
+    for uid in [1000, 2000] {
+        users.store(uid, None);
+    }
+    let identities = node.refresh(&[7, 8, 9], 2);
+    assert_eq!(
+        [7, 8, 9].map(|pid| whose(&identities, pid)),
+        [Some("user:alice"), None, Some("unit:a.service")]
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use gpumeter::host::{Gone, Host, Process, own};
+use gpumeter::host::{Gone, Host, Process, Unresolved, own};
 use proptest::prelude::*;
 
 fn tree(name: &str) -> Host {
@@ -76,11 +76,15 @@ fn a_directory_without_its_files_is_of_no_process() {
 #[test]
 fn users_have_the_first_name_of_their_number() {
     let host = tree("hostile");
-    assert_eq!(host.user_name(1000).as_deref(), Some("alice"));
-    assert_eq!(host.user_name(5).as_deref(), Some("\u{fffd}\u{fffd}"));
-    assert_eq!(host.user_name(10), None, "a line without all its digits would be another user");
-    assert_eq!(host.user_name(77), None);
-    assert_eq!(tree("none").user_name(0), None);
+    assert_eq!(host.users().name(1000).unwrap().as_deref(), Some("alice"));
+    assert_eq!(host.users().name(5).unwrap().as_deref(), Some("\u{fffd}\u{fffd}"));
+    assert_eq!(host.users().name(10).unwrap(), None, "a line without all its digits would be another user");
+    assert_eq!(host.users().name(77).unwrap(), None);
+    assert_eq!(
+        tree("none").users().name(0),
+        Err(Unresolved::Failed { uid: 0 }),
+        "nobody says that there is none"
+    );
 }
 
 #[test]
@@ -89,13 +93,13 @@ fn a_new_user_is_known_once_the_file_has_changed() {
     let passwd = root.path().join("etc/passwd");
     fs::create_dir(root.path().join("etc")).unwrap();
     let host = Host::at(root.path());
-    assert_eq!(host.user_name(1000), None);
+    assert!(host.users().name(1000).is_err());
     fs::write(&passwd, "alice:x:1000:1000::/:\n").unwrap();
-    assert_eq!(host.user_name(1000).as_deref(), Some("alice"));
+    assert_eq!(host.users().name(1000).unwrap().as_deref(), Some("alice"));
     fs::write(&passwd, "alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n").unwrap();
-    assert_eq!(host.user_name(1001).as_deref(), Some("bob"));
+    assert_eq!(host.users().name(1001).unwrap().as_deref(), Some("bob"));
     fs::remove_file(&passwd).unwrap();
-    assert_eq!(host.user_name(1001).as_deref(), Some("bob"), "while it is replaced, names stay");
+    assert_eq!(host.users().name(1001).unwrap().as_deref(), Some("bob"), "while it is replaced, names stay");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -108,8 +108,7 @@ impl Running {
 fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
     let path = &in_force.config.ledger.path;
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
-        // Opening says what is wrong with the directory, with the path of the ledger.
-        let _ = DirBuilder::new().recursive(true).mode(0o750).create(directory);
+        make_directory(directory);
     }
     let opening = Opening {
         boot_id: shared.host.boot_id().unwrap_or_default(),
@@ -117,7 +116,14 @@ fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Erro
         unsynchronised: !shared.clock_is_synchronised(),
         book: in_force.book().cloned(),
     };
-    Ledger::open(path, &opening)
+    let (ledger, recovered) = Ledger::open(path, &opening)?;
+    shared.host.users().remember(recovered.users.iter().cloned());
+    Ok((ledger, recovered))
+}
+
+/// Makes a directory that is closed to other users. Opening the ledger says what is wrong with it.
+fn make_directory(directory: &Path) {
+    let _ = DirBuilder::new().recursive(true).mode(0o750).create(directory);
 }
 
 /// Opens the ledger and starts its thread, unless there is to be none. One that cannot be opened now is tried again
@@ -373,10 +379,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let made = directory.path().join("gpumeter");
-        let text = format!("ledger: {{path: {}}}", made.join("ledger.db").display());
-        let in_force = InForce::new(crate::config::Config::parse(&text, "test").unwrap());
-        let opened = open(&in_force, &Host::at(directory.path()), &Clock::System).unwrap();
-        assert!(opened.is_some());
+        make_directory(&made);
         assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o007, 0);
     }
 

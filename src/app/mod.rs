@@ -21,6 +21,7 @@ mod record;
 mod reload;
 mod systemd;
 mod thread;
+mod users;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop};
 use crate::config::{Config, Source};
-use crate::host::{Host, clock_is_synchronised as host_clock_is_synchronised};
+use crate::host::{Host, Users, clock_is_synchronised as host_clock_is_synchronised};
 use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
 use crate::model::{Nanoseconds, Utc};
@@ -216,13 +217,14 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     }
     let (news, inbox) = mpsc::channel();
     let (reloads, rings) = reload::Reloads::new();
+    let host = Host::with_users(&launch.root, Users::of_host(&launch.root));
     let shared = Arc::new(Shared {
         clock: launch.clock.clone(),
         stop: Stop::default(),
         news,
         lanes: Mutex::default(),
         heard: heard::Heard::default(),
-        identities: host::Published::of(&Host::at(&launch.root)),
+        identities: host::Published::of(&host),
         pages: Arc::default(),
         timeline: Mutex::default(),
         no_account: Arc::default(),
@@ -230,7 +232,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         orders: lanes::Orders::default(),
         replaced: AtomicBool::new(false),
         fallen: Fallen::default(),
-        host: Host::at(&launch.root),
+        host,
         reloads,
         in_force: Mutex::new(Arc::new(InForce::new(launch.config.clone()))),
     });
@@ -262,9 +264,10 @@ fn start(
     shared: &Arc<Shared>,
 ) -> Result<Threads, StartError> {
     let Launch { config, source, clock, root, .. } = launch;
-    let host = Host::at(&root);
+    let host = shared.host.clone();
     let in_force = shared.in_force();
     let (ledger, recovered) = ledger::start(shared)?;
+    users::start(shared)?;
     let started = clock.now();
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
@@ -272,7 +275,7 @@ fn start(
     let io = io::start(listeners, &config, &host, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     host::start(host, agent, shared)?;
-    kernel_log::start(Host::at(&root), shared)?;
+    kernel_log::start(shared.host.clone(), shared)?;
     let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);
     shared.publish_timeline(meter.timeline());
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&in_force, ledger.as_ref(), &io), shared)?;

@@ -199,6 +199,19 @@ fn ledger_numbers(services: &mut Services, outlets: &Outlets) {
     }
 }
 
+/// How those who find out who processes are fare.
+fn resolvers(services: &mut Services, shared: &Shared) {
+    let age =
+        |now: Nanoseconds, at: Nanoseconds| i64::try_from(now.0.saturating_sub(at.0)).unwrap_or(i64::MAX);
+    let host = shared.identities.get().1.map(|at| ("host", true, age(shared.clock.now().boottime, at)));
+    let users = shared.host.users().last_lookup();
+    let users = users.map(|(succeeded, at)| ("users", succeeded, age(system_now().boottime, at)));
+    for (resolver, succeeded, age) in host.into_iter().chain(users) {
+        services.add(AgentFamily::ResolverSuccess, vec![("resolver", resolver.into())], succeeded.into());
+        services.add(AgentFamily::ResolverAge, vec![("resolver", resolver.into())], age);
+    }
+}
+
 /// What the other threads count, as series of the catalogue.
 fn services(outlets: &Outlets, shared: &Shared) -> Services {
     let mut services = Services::default();
@@ -215,11 +228,7 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
         services.add(AgentFamily::CollectorErrors, labels, whole(count));
     }
     hearing(&mut services, shared);
-    if let (_, Some(at)) = shared.identities.get() {
-        let age = shared.clock.now().boottime.0.saturating_sub(at.0);
-        services.add(AgentFamily::ResolverSuccess, vec![("resolver", "host".into())], 1);
-        services.add(AgentFamily::ResolverAge, vec![("resolver", "host".into())], whole(age));
-    }
+    resolvers(&mut services, shared);
     ledger_numbers(&mut services, outlets);
     for (code, count) in outlets.io.requests.by_code() {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));

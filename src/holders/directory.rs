@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::identify::identify;
 use super::identities::{Identified, Identities};
-use crate::host::{Gone, Held, Host, Process, since_boot};
+use crate::host::{Gone, Held, Host, Process, Unresolved, since_boot};
 use crate::model::{Holder, HolderId, Nanoseconds, Stamp};
 
 /// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
@@ -135,25 +135,36 @@ impl Directory {
         }
         // The oldest first: it speaks for its holder.
         met.sort_by_key(|process| (process.start_time, process.pid));
+        let mut named = false;
         for process in &met {
-            let identified = self.identified(process);
-            let known = Known { identified, seen: now, until: now.boottime, replaced: false };
-            self.known.insert((process.pid, process.start_time), known);
+            let pid = process.pid;
+            match self.identified(process) {
+                Ok(identified) => {
+                    let known = Known { identified, seen: now, until: now.boottime, replaced: false };
+                    self.known.insert((pid, process.start_time), known);
+                    named = true;
+                }
+                // It is read again in the next round, when the name may be known.
+                Err(cause) => {
+                    self.held.release(pid);
+                    self.unknown.insert(pid, Gone::Unnamed { pid, cause });
+                }
+            }
         }
-        !met.is_empty()
+        named
     }
 
-    fn identified(&self, process: &Process) -> Identified {
+    fn identified(&self, process: &Process) -> Result<Identified, Unresolved> {
         let holder = if self.agent == Some(process.pid) {
             Holder::remainder(HolderId::new(HolderId::SYSTEM))
         } else {
-            identify(&self.host, process)
+            identify(&self.host, process)?
         };
-        Identified {
+        Ok(Identified {
             holder: self.shared(holder),
             name: process.name.as_str().into(),
             start_time: process.start_time,
-        }
+        })
     }
 
     /// One holder has one set of facts, those of its process met first: a unit whose processes run under

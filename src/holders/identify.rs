@@ -8,17 +8,20 @@
 use super::place::{Ground, Place};
 use super::system::is_system;
 use super::user::user;
-use crate::host::{Host, Process};
+use crate::host::{Host, Process, Unresolved};
 use crate::model::{Holder, HolderId};
 
 /// Whose process it is.
-pub fn identify(host: &Host, process: &Process) -> Holder {
+///
+/// # Errors
+/// The name of its user is not known. A unit is named without its user where the lookup failed.
+pub fn identify(host: &Host, process: &Process) -> Result<Holder, Unresolved> {
     let place = Place::of(&process.cgroups);
     if is_system(process, &place) {
-        return Holder::remainder(HolderId::new(HolderId::SYSTEM));
+        return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)));
     }
     if let Ground::Workload(reason) = place.ground {
-        return Holder::remainder(HolderId::unattributed(reason));
+        return Ok(Holder::remainder(HolderId::unattributed(reason)));
     }
     let uid = match (&place.ground, place.owner) {
         // A uid inside a rootless container may be anybody's number outside.
@@ -26,8 +29,11 @@ pub fn identify(host: &Host, process: &Process) -> Holder {
         _ => process.uid,
     };
     let user = user(host, uid, place.owner);
-    match &place.ground {
-        Ground::Unit { name, .. } => Holder::unit(name, Some(&user.name), Some(user.uid)),
-        _ => Holder::user(&user.name, Some(user.uid)),
+    match (&place.ground, user) {
+        (Ground::Unit { name, .. }, Ok(user)) => Ok(Holder::unit(name, Some(&user.name), Some(user.uid))),
+        (Ground::Unit { name, .. }, Err(Unresolved::Failed { .. })) => {
+            Ok(Holder::unit(name, None, Some(uid)))
+        }
+        (_, user) => user.map(|user| Holder::user(&user.name, Some(user.uid))),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::host::Host;
+use crate::host::{Host, Unresolved};
 
 /// A user; the name is the number where none is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,14 +15,14 @@ pub(super) struct User {
 }
 
 /// The process's own user; but a number without a name in somebody's session is one of the subordinate
-/// uids of his rootless containers, and so is he.
-pub(super) fn user(host: &Host, uid: u32, owner: Option<u32>) -> User {
-    if let Some(name) = host.user_name(uid) {
-        return User { uid, name };
+/// uids of his rootless containers, and so is he. A number stands for the name only where there is no such user.
+pub(super) fn user(host: &Host, uid: u32, owner: Option<u32>) -> Result<User, Unresolved> {
+    if let Some(name) = host.users().name(uid)? {
+        return Ok(User { uid, name });
     }
     let uid = owner.unwrap_or(uid);
-    let name = host.user_name(uid).unwrap_or_else(|| uid.to_string().into());
-    User { uid, name }
+    let name = host.users().name(uid)?.unwrap_or_else(|| uid.to_string().into());
+    Ok(User { uid, name })
 }
 
 /// The user whose slice or manager a part of a cgroup path is: `user-1000.slice`, `user@1000.service`.

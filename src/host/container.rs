@@ -23,6 +23,14 @@ pub(super) fn is_one(root: &Path) -> bool {
         || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."))
 }
 
+/// Whether the agent runs in a container and sees processes of the system around it, as with the host's pids. In a pid
+/// namespace of its own, whose first process has the agent's root, it sees nobody from outside.
+pub(super) fn sees_outer_processes(root: &Path) -> bool {
+    let is_shared =
+        has_first_pids(root) || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."));
+    is_one(root) && is_shared
+}
+
 /// Whether pids under that root are those of the kernel's first namespace; false where nobody says so.
 pub(super) fn has_first_pids(root: &Path) -> bool {
     namespace(root).is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
@@ -52,6 +60,20 @@ mod tests {
         fs::create_dir_all(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/.containerenv"), "").unwrap();
         assert!(is_one(root.path()));
+    }
+
+    #[test]
+    fn a_container_with_a_pid_namespace_of_its_own_sees_nobody_from_outside() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(!sees_outer_processes(root.path()), "no container");
+        fs::write(root.path().join(".dockerenv"), "").unwrap();
+        let names = root.path().join("proc/self/ns");
+        fs::create_dir_all(&names).unwrap();
+        std::os::unix::fs::symlink("pid:[4026532008]", names.join("pid")).unwrap();
+        assert!(!sees_outer_processes(root.path()));
+        fs::remove_file(names.join("pid")).unwrap();
+        std::os::unix::fs::symlink(FIRST_PID_NAMESPACE, names.join("pid")).unwrap();
+        assert!(sees_outer_processes(root.path()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What Linux says of a pid, of a uid, of itself, and in its log.
 //!
 //! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
-//! Out: [`Process`] (start time, name, uid, cgroups), user names, boot id, host name, [`KernelLog`], the GPUs on the PCI
+//! Out: [`Process`] (start time, name, uid, cgroups), user names ([`Users`]), boot id, host name, [`KernelLog`], the GPUs on the PCI
 //! bus ([`Pci`]); [`own`] alone always means the running agent. Everything read is somebody else's text: reads are
 //! bounded, parsers are total. It knows no driver, no holder and no clock, and keeps nothing but the user names.
 
@@ -14,12 +14,14 @@ mod kernel_log;
 pub mod own;
 mod passwd;
 pub mod pci;
+mod printable;
 mod process;
 mod stat;
 mod status;
+mod users;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use clock_sync::clock_is_synchronised;
 pub use container::FIRST_PID_NAMESPACE;
@@ -27,9 +29,9 @@ pub use held::Held;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
 pub use process::{Gone, Process};
+pub use users::{Unresolved, Users, look_up};
 
 use crate::model::Nanoseconds;
-use passwd::Passwd;
 
 /// The time since boot of so many clock ticks, in which `/proc` counts it.
 pub fn since_boot(ticks: u64) -> Nanoseconds {
@@ -39,18 +41,28 @@ pub fn since_boot(ticks: u64) -> Nanoseconds {
 }
 
 /// A Linux system, seen through the files under its root.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
-    passwd: Mutex<Passwd>,
+    users: Arc<Users>,
 }
 
 impl Host {
-    /// The system whose `/` is `root`.
+    /// The system whose `/` is `root`, with the users of its passwd file.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
-        let passwd = Mutex::new(Passwd::at(root.join("etc/passwd")));
-        Self { root, passwd }
+        let users = Users::of_file(&root.join("etc/passwd"));
+        Self::with_users(root, users)
+    }
+
+    /// The system whose `/` is `root`, with those users.
+    pub fn with_users(root: impl Into<PathBuf>, users: Users) -> Self {
+        Self { root: root.into(), users: Arc::new(users) }
+    }
+
+    /// Its users.
+    pub const fn users(&self) -> &Arc<Users> {
+        &self.users
     }
 
     /// What is said of a process now; every part of the answer is of one and the same process.
@@ -67,12 +79,6 @@ impl Host {
     /// Holds processes, at most so many of them; none where pids are not those that the agent's own calls take.
     pub fn held(&self, most: usize) -> Held {
         Held::within(&self.root, most)
-    }
-
-    /// The name of a user in `etc/passwd`. Directory services are not asked: that would need a library call
-    /// that can wait for a network.
-    pub fn user_name(&self, uid: u32) -> Option<Arc<str>> {
-        self.passwd.lock().unwrap_or_else(PoisonError::into_inner).name(uid)
     }
 
     /// Which boot this is, as the kernel's random UUID.

@@ -1,7 +1,7 @@
 //! The users of `etc/passwd`, read again when the file has changed.
 //!
 //! In: the file. Out: the name of a uid, the first line of it as for getpwuid(3). It does not know users of
-//! directory services; their holders are named by number.
+//! directory services.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::bounded;
+use super::printable::printable;
 
 /// The most that is read; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
@@ -36,10 +37,16 @@ impl Passwd {
         Self { path, version: None, names: HashMap::new() }
     }
 
-    /// The name of a user.
-    pub(super) fn name(&mut self, uid: u32) -> Option<Arc<str>> {
+    /// The name of a user, none where there is no such user; nothing where the file was never read.
+    pub(super) fn name(&mut self, uid: u32) -> Option<Option<Arc<str>>> {
         self.refresh();
-        self.names.get(&uid).cloned()
+        self.version.map(|_| self.names.get(&uid).cloned())
+    }
+
+    /// Whether a uid has that name; nothing where the file was never read.
+    pub(super) fn has_user(&mut self, name: &str) -> Option<bool> {
+        self.refresh();
+        self.version.map(|_| self.names.values().any(|known| **known == *name))
     }
 
     /// A file that is missing for a moment, as while it is replaced, leaves the names as they were.
@@ -80,7 +87,7 @@ fn user(line: &[u8]) -> Option<(u32, Arc<str>)> {
     // A file caught while it is written may end within the digits.
     fields.next()?;
     let usable = !name.is_empty() && !name.starts_with(['#', '+', '-']);
-    usable.then(|| (uid, name.into()))
+    usable.then(|| (uid, printable(name).into()))
 }
 
 #[cfg(test)]

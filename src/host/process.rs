@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use super::users::Unresolved;
 use super::{bounded, cgroup, stat, status};
 
 /// What Linux says of a process.
@@ -43,6 +44,14 @@ pub enum Gone {
         file: &'static str,
         /// What the kernel said.
         cause: io::Error,
+    },
+    /// It was read, and whose it is cannot be said without the name of a user.
+    #[error("process {pid}: {cause}")]
+    Unnamed {
+        /// The pid asked for.
+        pid: u32,
+        /// Why there is no name.
+        cause: Unresolved,
     },
     /// What it says of itself cannot be understood.
     #[error("/proc/{pid}/{file} is not what proc(5) describes; is proc mounted there?")]

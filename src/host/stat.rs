@@ -3,6 +3,8 @@
 //! In: the bytes. Out: [`Stat`], or nothing if they are not a whole line of it. It does not know which
 //! process the line is of.
 
+use super::printable::printable;
+
 /// What is taken from the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
@@ -29,14 +31,8 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Stat> {
     if field(23).is_none() && !rest.ends_with(|last: char| last.is_ascii_whitespace()) {
         return None;
     }
-    let name = String::from_utf8_lossy(name).replace(is_unprintable, "\u{fffd}");
+    let name = printable(&String::from_utf8_lossy(name));
     Some(Stat { name, start_time })
-}
-
-/// Whether a character would control a terminal, break a line or reverse the text around it.
-fn is_unprintable(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
 
 #[cfg(test)]

@@ -83,6 +83,7 @@ impl Ledger {
             inventory,
             latched: latch::load(&connection, &opening.boot_id)?,
             holders: reader::holders(&connection)?,
+            users: reader::user_names(&connection)?,
             counters: state.counters.clone(),
             imbalance: state.imbalance,
         };

@@ -3,6 +3,7 @@
 //! Each question is answered within one read transaction, so a bill never sees half a batch.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::Connection;
 
@@ -75,6 +76,19 @@ impl Reader {
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
         holders(&self.connection).map_err(|cause| cause.at(&self.path, "list its holders"))
     }
+}
+
+/// The last name of each uid among the facts of holders, the latest first. A name that is the uid's number was none.
+pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, Arc<str>)>> {
+    connection
+        .prepare(
+            "SELECT facts ->> 'uid' AS uid, facts ->> 'user' AS user, max(id) AS latest
+             FROM holder
+             WHERE uid IS NOT NULL AND user IS NOT NULL AND user <> CAST(uid AS TEXT)
+             GROUP BY uid ORDER BY latest DESC LIMIT 4096",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?.into())))?
+        .collect()
 }
 
 /// All holders with their facts, by id.

@@ -34,6 +34,9 @@ pub struct Recovered {
     pub latched: Vec<Latched>,
     /// All holders with their facts, by which counters of holders that are gone still have a tenant.
     pub holders: Vec<Holder>,
+    /// The last name of each uid that processes ran under, as far as there is one; of the latest only, where they are
+    /// many.
+    pub users: Vec<(u32, Arc<str>)>,
     /// All counters.
     pub counters: BTreeMap<CounterKey, Counter>,
     /// GPU time settled - the sum of all held counters; must be 0.

@@ -1,7 +1,7 @@
 //! What may be opened, and what is refused without a scratch.
 
 use gpumeter::ledger::{Batch, Cause, Ledger, Reader, Timeline, unowned};
-use gpumeter::model::{Nanoseconds, Stamp};
+use gpumeter::model::{Holder, Nanoseconds, Stamp};
 
 use crate::world::*;
 
@@ -20,6 +20,24 @@ fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
     let (_, again) = world.open(60, None);
     assert_eq!(again.created, START);
+}
+
+#[test]
+fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let holders = vec![
+        Holder::user("alice", Some(1000)),
+        Holder::unit("train.service", Some("bob"), Some(1001)),
+        Holder::user("2000", Some(2000)),
+        Holder::user("alicia", Some(1000)),
+        Holder::user("granted", None),
+    ];
+    ledger.commit(&Batch { holders, ..Batch::default() }).unwrap();
+    drop(ledger);
+    let (_, recovered) = world.open(60, None);
+    let users: Vec<(u32, &str)> = recovered.users.iter().map(|(uid, name)| (*uid, &**name)).collect();
+    assert_eq!(users, [(1000, "alicia"), (1001, "bob")]);
 }
 
 #[test]

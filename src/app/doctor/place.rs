@@ -45,7 +45,10 @@ pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>) -> Finding {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for pid in pids {
         let reason = match host.process(*pid) {
-            Ok(process) => identify(host, &process).id.unattributed_reason(),
+            Ok(process) => {
+                let holder = identify(host, &process).map(|holder| holder.id);
+                holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason())
+            }
             // It ended meanwhile, or is hidden from here, which is a finding of its own.
             Err(Gone::Ended { .. }) => None,
             Err(_) => Some(UnattributedReason::Unknown),

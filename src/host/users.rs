@@ -1,0 +1,394 @@
+//! Names of users, from a passwd file or from the system's name service (NSS).
+//!
+//! In: a uid. Out: its name, that there is no such user, or that neither is known. The name service may wait for a
+//! network, so [`Users::name`] never asks it: it queues the uid for a thread that takes it with [`Users::next`], asks
+//! with [`look_up`] and stores the result with [`Users::store`]. The cache is bounded. It starts no thread itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::unistd::{Uid, User};
+
+use super::passwd::Passwd;
+use super::printable::printable;
+use super::{bounded, container};
+use crate::clock::system_now;
+use crate::model::Nanoseconds;
+
+/// A result is used for so long before it is looked up again.
+const FRESH: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// A lookup that takes longer counts as failed. A window stays open for 10 s after its end, so its processes are still
+/// named in time.
+const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(3);
+
+/// After a failure the next lookup of the same uid waits for so long.
+const RETRY: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// The most uids in the cache.
+const MOST: usize = 4096;
+
+/// Why the name of a user is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// It is being looked up.
+    #[error("the name of user {uid} is being looked up")]
+    Pending {
+        /// The user.
+        uid: u32,
+    },
+    /// The lookup failed or takes too long, and no earlier name is known.
+    #[error("the name of user {uid} cannot be looked up; check the name service (getent passwd {uid})")]
+    Failed {
+        /// The user.
+        uid: u32,
+    },
+}
+
+/// A name, or none where there is no such user.
+type Answer = Option<Arc<str>>;
+
+/// The users of a host.
+#[derive(Debug)]
+pub struct Users {
+    source: Source,
+    /// Names that the ledger has for uids, used where the source fails.
+    stored: Mutex<BTreeMap<u32, Arc<str>>>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// The passwd file of a fixture, a demo, or the host of a container.
+    File(Mutex<Passwd>),
+    /// The name service of this system.
+    Service(Service),
+    /// A container to which its host's passwd file is not mounted.
+    Nowhere,
+}
+
+#[derive(Debug, Default)]
+struct Service {
+    cache: Mutex<Cache>,
+    asked: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    known: BTreeMap<u32, Known>,
+    queue: VecDeque<u32>,
+    /// Whether the last lookup succeeded, and when it ended.
+    last: Option<(bool, Nanoseconds)>,
+}
+
+/// What is known of a uid.
+#[derive(Debug)]
+struct Known {
+    lookup: Lookup,
+    /// The last successful result.
+    answer: Option<Answer>,
+    used: Nanoseconds,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lookup {
+    Asked { since: Nanoseconds },
+    Answered { at: Nanoseconds },
+    Failed { at: Nanoseconds },
+}
+
+impl Users {
+    /// The users of a passwd file.
+    pub fn of_file(path: &Path) -> Self {
+        Self::of(Source::File(Mutex::new(Passwd::at(path.to_owned()))))
+    }
+
+    /// The users of this system's name service, which a thread has to ask.
+    pub fn of_service() -> Self {
+        Self::of(Source::Service(Service::default()))
+    }
+
+    /// The users of the host whose processes are seen under the root: its file where the root is not this system's;
+    /// the name service; in a container that sees its host's processes the host's file, since the image's users are
+    /// others.
+    pub fn of_host(root: &Path) -> Self {
+        if root != Path::new("/") {
+            return Self::of_file(&root.join("etc/passwd"));
+        }
+        if !container::sees_outer_processes(root) {
+            return Self::of_service();
+        }
+        host_file(root).map_or_else(|| Self::of(Source::Nowhere), |path| Self::of_file(Path::new(path)))
+    }
+
+    const fn of(source: Source) -> Self {
+        Self { source, stored: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Whether there is a source of names at all.
+    pub const fn has_source(&self) -> bool {
+        !matches!(self.source, Source::Nowhere)
+    }
+
+    /// Remembers names of the ledger, for when the source fails.
+    pub fn remember(&self, names: impl IntoIterator<Item = (u32, Arc<str>)>) {
+        lock(&self.stored).extend(names);
+    }
+
+    /// The name of a user, none where there is no such user. It never waits.
+    ///
+    /// # Errors
+    /// The name is not known yet, or cannot be had.
+    pub fn name(&self, uid: u32) -> Result<Option<Arc<str>>, Unresolved> {
+        self.name_at(uid, system_now().boottime)
+    }
+
+    fn name_at(&self, uid: u32, now: Nanoseconds) -> Result<Answer, Unresolved> {
+        let answer = match &self.source {
+            Source::File(file) => lock(file).name(uid).ok_or(Unresolved::Failed { uid }),
+            Source::Service(service) => service.name(uid, now),
+            Source::Nowhere => Err(Unresolved::Failed { uid }),
+        };
+        match answer {
+            Err(Unresolved::Failed { .. }) => {
+                lock(&self.stored).get(&uid).cloned().map(Some).ok_or(Unresolved::Failed { uid })
+            }
+            answer => answer,
+        }
+    }
+
+    /// Whether there is a user of that name. It may wait for a network.
+    ///
+    /// # Errors
+    /// The source cannot be read, or the name service failed.
+    pub fn has_user(&self, name: &str) -> io::Result<bool> {
+        match &self.source {
+            Source::File(file) => lock(file).has_user(name).ok_or_else(|| io::ErrorKind::NotFound.into()),
+            Source::Service(_) => Ok(User::from_name(name)?.is_some()),
+            Source::Nowhere => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Whether a thread has to look names up.
+    pub const fn needs_thread(&self) -> bool {
+        matches!(self.source, Source::Service(_))
+    }
+
+    /// The next uid to look up, if one comes within that time.
+    pub fn next(&self, longest: Duration) -> Option<u32> {
+        let Source::Service(service) = &self.source else { return None };
+        let cache = lock(&service.cache);
+        let waited = service.asked.wait_timeout_while(cache, longest, |cache| cache.queue.is_empty());
+        waited.unwrap_or_else(PoisonError::into_inner).0.queue.pop_front()
+    }
+
+    /// Stores the result of a lookup; `None` is a failure. Whether it is the first failure since the last success.
+    pub fn store(&self, uid: u32, answer: Option<Option<Arc<str>>>) -> bool {
+        self.store_at(uid, answer, system_now().boottime)
+    }
+
+    fn store_at(&self, uid: u32, answer: Option<Answer>, now: Nanoseconds) -> bool {
+        let Source::Service(service) = &self.source else { return false };
+        let mut cache = lock(&service.cache);
+        let failed_before = cache.last.is_some_and(|(succeeded, _)| !succeeded);
+        cache.last = Some((answer.is_some(), now));
+        if let Some(known) = cache.known.get_mut(&uid) {
+            known.lookup =
+                if answer.is_some() { Lookup::Answered { at: now } } else { Lookup::Failed { at: now } };
+            known.answer = answer.clone().or(known.answer.take());
+        }
+        answer.is_none() && !failed_before
+    }
+
+    /// Whether the last lookup succeeded, and when it ended; none before the first.
+    pub fn last_lookup(&self) -> Option<(bool, Nanoseconds)> {
+        let Source::Service(service) = &self.source else { return None };
+        lock(&service.cache).last
+    }
+}
+
+impl Service {
+    fn name(&self, uid: u32, now: Nanoseconds) -> Result<Answer, Unresolved> {
+        let mut cache = lock(&self.cache);
+        let is_new = !cache.known.contains_key(&uid);
+        if is_new && !cache.make_room() {
+            return Err(Unresolved::Pending { uid });
+        }
+        let known = cache.known.entry(uid).or_insert(Known {
+            lookup: Lookup::Failed { at: now },
+            answer: None,
+            used: now,
+        });
+        known.used = now;
+        match known.lookup {
+            Lookup::Answered { at } if elapsed(at, now) < FRESH => {}
+            Lookup::Failed { at } if elapsed(at, now) < RETRY && !is_new => {}
+            Lookup::Asked { since } if elapsed(since, now) < PATIENCE => {
+                return Err(Unresolved::Pending { uid });
+            }
+            Lookup::Asked { .. } => {}
+            Lookup::Answered { .. } | Lookup::Failed { .. } => {
+                known.lookup = Lookup::Asked { since: now };
+                cache.queue.push_back(uid);
+                self.asked.notify_one();
+                return Err(Unresolved::Pending { uid });
+            }
+        }
+        known.answer.clone().ok_or(Unresolved::Failed { uid })
+    }
+}
+
+impl Cache {
+    /// Forgets the uid that was not used for longest where the cache is full; whether there is room for one more. A uid
+    /// that is being looked up is kept.
+    fn make_room(&mut self) -> bool {
+        if self.known.len() < MOST {
+            return true;
+        }
+        let settled = self.known.iter().filter(|(_, known)| !matches!(known.lookup, Lookup::Asked { .. }));
+        let Some(oldest) = settled.min_by_key(|(_, known)| known.used).map(|(uid, _)| *uid) else {
+            return false;
+        };
+        self.known.remove(&oldest);
+        true
+    }
+}
+
+/// Asks the name service for the name of a user. It may wait for a network.
+///
+/// # Errors
+/// The name service failed, so that it is not known whether there is such a user.
+pub fn look_up(uid: u32) -> io::Result<Option<Arc<str>>> {
+    // glibc returns an error for a service that did not answer, and no user without an error for a uid that none has.
+    let user = User::from_uid(Uid::from_raw(uid))?;
+    Ok(user.map(|user| printable(&user.name).into()))
+}
+
+/// The passwd file of the host around a container: of a mount of the host's root, of the root of process 1 where that is
+/// the host's, or the container's own path if something is mounted there.
+fn host_file(root: &Path) -> Option<&'static str> {
+    const MOUNTED: [&str; 2] = ["/host/etc/passwd", "/proc/1/root/etc/passwd"];
+    let is_own_mount = || {
+        let mounts = bounded::read(&root.join("proc/self/mountinfo"), bounded::PROC).unwrap_or_default();
+        String::from_utf8_lossy(&mounts)
+            .lines()
+            .any(|line| matches!(line.split(' ').nth(4), Some("/etc/passwd" | "/etc")))
+    };
+    let mounted = MOUNTED.into_iter().find(|path| std::fs::File::open(path).is_ok());
+    mounted.or_else(|| is_own_mount().then_some("/etc/passwd"))
+}
+
+/// Another thread may have stored a time a moment later than the one that is compared with it.
+const fn elapsed(since: Nanoseconds, now: Nanoseconds) -> Nanoseconds {
+    Nanoseconds(now.0.saturating_sub(since.0))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    const PENDING: Result<Answer, Unresolved> = Err(Unresolved::Pending { uid: 1000 });
+    const FAILED: Result<Answer, Unresolved> = Err(Unresolved::Failed { uid: 1000 });
+
+    fn at(second: u64) -> Nanoseconds {
+        Nanoseconds::from_seconds(second)
+    }
+
+    fn named(name: &str) -> Answer {
+        Some(name.into())
+    }
+
+    fn next(users: &Users) -> Option<u32> {
+        users.next(Duration::ZERO)
+    }
+
+    #[test]
+    fn a_name_is_looked_up_once_and_again_after_a_minute() {
+        let users = Users::of_service();
+        assert_eq!(users.name_at(1000, at(0)), PENDING);
+        assert_eq!(users.name_at(1000, at(1)), PENDING);
+        assert_eq!((next(&users), next(&users)), (Some(1000), None), "it is asked for once");
+        users.store_at(1000, Some(named("alice")), at(1));
+        assert_eq!(users.name_at(1000, at(60)), Ok(named("alice")));
+        assert_eq!(next(&users), None);
+        assert_eq!(users.name_at(1000, at(61)), PENDING, "the uid may be another user's by now");
+        assert_eq!(next(&users), Some(1000));
+        users.store_at(1000, Some(named("bob")), at(61));
+        assert_eq!(users.name_at(1000, at(61)), Ok(named("bob")));
+    }
+
+    #[test]
+    fn only_no_such_user_is_no_name() {
+        let users = Users::of_service();
+        let _asked = users.name_at(1000, at(0));
+        users.store_at(1000, None, at(0));
+        assert_eq!(users.name_at(1000, at(0)), FAILED);
+        assert_eq!(users.name_at(1000, at(10)), PENDING, "it is tried again");
+        users.store_at(1000, Some(None), at(10));
+        assert_eq!(users.name_at(1000, at(10)), Ok(None));
+    }
+
+    #[test]
+    fn where_a_lookup_fails_or_hangs_the_last_name_serves_and_then_the_ledgers() {
+        let users = Users::of_service();
+        users.remember([(1000, "ledger".into())]);
+        assert_eq!(users.name_at(1000, at(0)), PENDING);
+        assert_eq!(users.name_at(1000, at(3)), Ok(named("ledger")), "it hangs");
+        users.store_at(1000, None, at(4));
+        assert_eq!(users.name_at(1000, at(4)), Ok(named("ledger")));
+        let _asked = users.name_at(1000, at(14));
+        users.store_at(1000, Some(named("alice")), at(14));
+        assert_eq!(users.name_at(1000, at(80)), PENDING);
+        users.store_at(1000, None, at(80));
+        assert_eq!(users.name_at(1000, at(80)), Ok(named("alice")));
+    }
+
+    #[test]
+    fn a_uid_whose_lookup_hangs_keeps_no_other_from_its_cached_name() {
+        let users = Users::of_service();
+        let _asked = users.name_at(1, at(0));
+        users.store_at(1, Some(named("daemon")), at(0));
+        assert_eq!(users.name_at(1000, at(1)), PENDING);
+        assert_eq!(users.name_at(1, at(50)), Ok(named("daemon")));
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_forgets_who_was_not_used_for_longest() {
+        let users = Users::of_service();
+        for (uid, second) in (0..MOST as u32).zip(0..) {
+            let _asked = users.name_at(uid, at(second));
+            users.store_at(uid, Some(named("somebody")), at(second));
+        }
+        let last = at(MOST as u64);
+        assert_eq!(users.name_at(5000, last), Err(Unresolved::Pending { uid: 5000 }));
+        let Source::Service(service) = &users.source else { unreachable!() };
+        let cache = lock(&service.cache);
+        assert_eq!(cache.known.len(), MOST);
+        assert!(!cache.known.contains_key(&0) && cache.known.contains_key(&5000));
+    }
+
+    #[test]
+    fn the_name_service_of_this_system_knows_root_and_not_everybody() {
+        assert_eq!(look_up(0).unwrap(), named("root"));
+        assert_eq!(look_up(u32::MAX - 7).unwrap(), None);
+        let users = Users::of_service();
+        assert!(users.has_user("root").unwrap() && !users.has_user("no-such-user").unwrap());
+    }
+
+    #[test]
+    fn a_first_failure_is_told_from_the_next() {
+        let users = Users::of_service();
+        assert!(users.store_at(1, None, at(0)));
+        assert!(!users.store_at(2, None, at(1)));
+        assert_eq!(users.last_lookup(), Some((false, at(1))));
+        users.store_at(1, Some(None), at(2));
+        assert!(users.store_at(1, None, at(3)));
+    }
+}
