@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::expected::Expected;
 use super::latch::Latched;
-use super::state::{Counter, CounterKey};
+use super::state::{Counter, CounterKey, TenantKey};
 use super::timeline::Anchor;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
@@ -25,6 +25,8 @@ pub struct Batch {
     /// Holders that are new or whose facts changed; one that a row names and nobody introduced is stored
     /// without facts.
     pub holders: Vec<Holder>,
+    /// Holders of standing grants; of one that the ledger knows, what it knows stands.
+    pub grantees: Vec<Holder>,
     /// Raw spans that are not stored yet.
     pub open: Vec<Open>,
     /// Settled windows, in order of time for each GPU.
@@ -104,6 +106,10 @@ pub struct Acknowledged {
     pub slots: BTreeMap<Arc<str>, SlotTotal>,
     /// The counters that the batch changed, with their new values.
     pub counters: BTreeMap<CounterKey, Counter>,
+    /// The sum of a tenant's counters that are not in memory, where it changed.
+    pub at_rest: BTreeMap<TenantKey, Counter>,
+    /// Counters that leave memory; they are in the sums of their tenants, where these have others left.
+    pub resting: Vec<CounterKey>,
     /// Whether the commit survives a power loss.
     pub synced: bool,
     /// GPU time that the batch settled as `__unobserved__`, because the windows before its own never came.

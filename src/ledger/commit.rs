@@ -41,16 +41,16 @@ impl Ledger {
         let synced = batch.sync || due || !batch.closed.is_empty();
         self.sync_commits(synced)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut draft = Draft::new(&self.state);
+        let mut draft = Draft::new(&self.state, &transaction);
         store(&transaction, &mut draft, batch)?;
+        let changes = draft.changes;
         transaction.commit()?;
         if synced {
             self.synced_at = Some(batch.now);
             self.bytes = bytes(&self.path);
         }
-        let changes = draft.changes;
         let settled: BTreeSet<&Arc<str>> = batch.closed.iter().map(|closed| &closed.gpu).collect();
-        let acknowledged = Acknowledged {
+        let mut acknowledged = Acknowledged {
             slots: changes
                 .gpus
                 .iter()
@@ -58,12 +58,17 @@ impl Ledger {
                 .map(|(uuid, gpu)| (Arc::clone(uuid), total(gpu)))
                 .collect(),
             counters: changes.counters.clone(),
+            at_rest: changes.at_rest.clone(),
+            resting: Vec::new(),
             synced,
             unobserved: changes.unobserved,
             bytes: self.bytes,
             imbalance: changes.imbalance,
         };
-        self.state.apply(changes);
+        self.state.apply(changes, batch.now);
+        let (resting, at_rest) = self.state.rest(batch.now);
+        acknowledged.resting = resting;
+        acknowledged.at_rest.extend(at_rest);
         Ok(acknowledged)
     }
 
@@ -109,8 +114,14 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
         latch::store(transaction, latched, &draft.base.boot_id)?;
     }
     for holder in &batch.holders {
-        let id = write::holder(transaction, holder, batch.now)?;
-        draft.changes.holders.insert(holder.id.clone(), id);
+        let stored = write::holder(transaction, holder, batch.now)?;
+        draft.changes.holders.insert(holder.id.clone(), stored);
+    }
+    for holder in &batch.grantees {
+        if draft.holder(&holder.id)?.is_none() {
+            let stored = write::holder(transaction, holder, batch.now)?;
+            draft.changes.holders.insert(holder.id.clone(), stored);
+        }
     }
     let mut last: BTreeMap<&Arc<str>, &Closed> = BTreeMap::new();
     for closed in &batch.closed {
@@ -136,8 +147,10 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
     }
     for (key, counter) in &draft.changes.counters {
         let gpu = draft.changes.gpus.get(&key.0).ok_or_else(|| unknown(&key.0))?;
-        let holder = draft.holder(&key.1).ok_or_else(|| unknown(&key.0))?;
-        write::counter(transaction, (gpu.id, holder), counter)?;
+        let gpu = gpu.id;
+        let holder = draft.base.holders.get(&key.1).or_else(|| draft.changes.holders.get(&key.1));
+        let holder = holder.ok_or_else(|| unknown(&key.0))?.id;
+        write::counter(transaction, (gpu, holder), counter)?;
     }
     transaction
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
@@ -238,9 +251,9 @@ fn enter(
     let unavailable = window.rows.iter().any(|row| row.parts.unavailable > 0);
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
-        if draft.holder(holder).is_none() {
-            let id = write::holder(transaction, &write::nameless(holder), now)?;
-            draft.changes.holders.insert(holder.clone(), id);
+        if draft.holder(holder)?.is_none() {
+            let stored = write::holder(transaction, &write::nameless(holder), now)?;
+            draft.changes.holders.insert(holder.clone(), stored);
         }
     }
     for piece in pieces(window) {

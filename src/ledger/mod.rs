@@ -15,6 +15,7 @@ mod billing;
 mod book;
 mod column;
 mod commit;
+mod counters;
 mod cut;
 mod error;
 mod expected;
@@ -46,7 +47,7 @@ pub use queue::{Pressure, Queue};
 pub use reader::Reader;
 pub use recover::{Recovered, RecoveredGpu};
 pub use salvage::Salvage;
-pub use state::{Cost, Counter, CounterKey};
+pub use state::{Cost, Counter, CounterKey, TenantKey};
 pub use statement::{Statement, StatementGpu, StatementLine, StatementProof};
 pub use timeline::{Anchor, Boot, Timeline};
 

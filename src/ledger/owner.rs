@@ -10,7 +10,7 @@ use super::lock::Lock;
 use super::recover::{self, Recovered};
 use super::state::State;
 use super::timeline::{self, Anchor, Timeline};
-use super::{column, expected, latch, place, reader, schema};
+use super::{column, counters, expected, latch, place, reader, schema};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// A wall clock that moves by no more was slewed, or saw a leap second.
@@ -67,6 +67,7 @@ impl Ledger {
         expected::create(&connection)?;
         latch::create(&connection)?;
         timeline::create(&connection)?;
+        counters::add_tenants(&mut connection)?;
         let clock = (opening.now, !opening.unsynchronised);
         let (timeline, boot) = timeline::resume(&mut connection, &opening.boot_id, clock)?;
         book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
@@ -82,9 +83,9 @@ impl Ledger {
             gpus,
             inventory,
             latched: latch::load(&connection, &opening.boot_id)?,
-            holders: reader::holders(&connection)?,
             users: reader::user_names(&connection)?,
-            counters: state.counters.clone(),
+            counters: state.counters.iter().map(|(key, live)| (key.clone(), live.counter.clone())).collect(),
+            at_rest: state.at_rest.clone(),
             imbalance: state.imbalance,
         };
         let ledger = Self {

@@ -50,6 +50,7 @@ struct Waiting {
     expected: BTreeMap<Arc<str>, Expected>,
     latched: BTreeMap<Arc<str>, Latched>,
     holders: BTreeMap<HolderId, Holder>,
+    grantees: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, Line>,
     resumed: Vec<Resumed>,
     pressure: Pressure,
@@ -141,6 +142,9 @@ impl Waiting {
         for holder in batch.holders {
             self.holders.insert(holder.id.clone(), holder);
         }
+        for holder in batch.grantees {
+            self.grantees.insert(holder.id.clone(), holder);
+        }
         for closed in batch.closed {
             let line = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
             line.replace(closed.settlement.to);
@@ -197,6 +201,7 @@ impl Waiting {
             expected: std::mem::take(&mut self.expected).into_values().collect(),
             latched: std::mem::take(&mut self.latched).into_values().collect(),
             holders: std::mem::take(&mut self.holders).into_values().collect(),
+            grantees: std::mem::take(&mut self.grantees).into_values().collect(),
             resumed: std::mem::take(&mut self.resumed),
             sync: std::mem::take(&mut self.sync),
             ..Batch::default()

@@ -74,7 +74,7 @@ impl Reader {
     /// # Errors
     /// The disk; a kind that this agent does not know.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
-        holders(&self.connection).map_err(|cause| cause.at(&self.path, "list its holders"))
+        holders(&self.connection, "true").map_err(|cause| cause.at(&self.path, "list its holders"))
     }
 }
 
@@ -91,9 +91,10 @@ pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, 
         .collect()
 }
 
-/// All holders with their facts, by id.
-pub(super) fn holders(connection: &Connection) -> Result<Vec<Holder>, Cause> {
-    let mut statement = connection.prepare("SELECT name, kind, facts FROM holder ORDER BY name")?;
+/// The holders for which that condition holds, with their facts, by id.
+pub(super) fn holders(connection: &Connection, condition: &'static str) -> Result<Vec<Holder>, Cause> {
+    let sql = format!("SELECT name, kind, facts FROM holder WHERE {condition} ORDER BY name");
+    let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;
     let mut holders = Vec::new();
     while let Some(row) = rows.next()? {

@@ -1,18 +1,18 @@
 //! Reads back what a restart goes on from.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::book::{self, Tariff};
-use super::column::{loaded, loaded_json, loaded_money};
+use super::column::{loaded, loaded_json};
 use super::expected::Expected;
 use super::latch::Latched;
-use super::state::{Cost, Counter, CounterKey, Gpu, State};
+use super::state::{Counter, CounterKey, Gpu, State, TenantKey};
 use super::timeline::{Boot, Timeline, unknown_span};
+use super::{book, counters};
 use crate::model::{
-    Carry, GpuId, Holder, HolderId, Holding, Microjoules, Nanoseconds, Parts, SlotState, Span, Use, Utc,
+    Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, Parts, SlotState, Span, Use, Utc,
 };
 
 /// Where the account stands.
@@ -32,13 +32,13 @@ pub struct Recovered {
     pub inventory: Vec<Expected>,
     /// What is latched on them and was stored in this boot.
     pub latched: Vec<Latched>,
-    /// All holders with their facts, by which counters of holders that are gone still have a tenant.
-    pub holders: Vec<Holder>,
     /// The last name of each uid that processes ran under, as far as there is one; of the latest only, where they are
     /// many.
     pub users: Vec<(u32, Arc<str>)>,
-    /// All counters.
+    /// The counters that changed lately.
     pub counters: BTreeMap<CounterKey, Counter>,
+    /// For each tenant that has one of these, the sum of its other counters.
+    pub at_rest: BTreeMap<TenantKey, Counter>,
     /// GPU time settled - the sum of all held counters; must be 0.
     pub imbalance: i128,
 }
@@ -70,8 +70,9 @@ pub struct RecoveredGpu {
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap<Arc<str>, RecoveredGpu>)> {
     let mut state = State {
         created: connection.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
+        last_commit: connection
+            .query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
         prices: book::versions(connection)?,
-        holders: holders(connection)?,
         ..State::default()
     };
     let mut recovered = BTreeMap::new();
@@ -83,26 +84,14 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap
         state.gpus.insert(Arc::clone(&told.gpu.uuid), gpu);
         recovered.insert(Arc::clone(&told.gpu.uuid), told);
     }
-    let uuids: HashMap<i64, Arc<str>> =
-        state.gpus.iter().map(|(uuid, gpu)| (gpu.id, Arc::clone(uuid))).collect();
-    let names: HashMap<i64, HolderId> = state.holders.iter().map(|(name, id)| (*id, name.clone())).collect();
-    let key = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Option<CounterKey>> {
-        // Foreign keys guarantee both; a row that lost its GPU shows as an imbalance, not as a panic.
-        Ok(uuids.get(&row.get(0)?).cloned().zip(names.get(&row.get(1)?).cloned()))
-    };
-    state.counters = counters(connection, key)?;
-    costs(connection, key, &mut state.counters)?;
+    let uuids = state.gpus.iter().map(|(uuid, gpu)| (gpu.id, Arc::clone(uuid))).collect();
+    for (key, gpu, holder) in counters::recent(connection, &uuids)? {
+        let Some(counter) = counters::counter(connection, (gpu, &holder))? else { continue };
+        state.go_on(key, counter, holder, |tenant| counters::tenant_sum(connection, (gpu, tenant)))?;
+    }
     let slots: i128 = state.gpus.values().map(|gpu| i128::from(gpu.slot)).sum();
-    let held: i128 = state.counters.values().map(|counter| i128::from(counter.parts.held())).sum();
-    state.imbalance = slots - held;
+    state.imbalance = slots - counters::held(connection)?;
     Ok((state, recovered))
-}
-
-fn holders(connection: &Connection) -> rusqlite::Result<HashMap<HolderId, i64>> {
-    connection
-        .prepare("SELECT name, id FROM holder")?
-        .query_map([], |row| Ok((HolderId::new(row.get::<_, String>(0)?), row.get(1)?)))?
-        .collect()
 }
 
 fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
@@ -178,53 +167,4 @@ pub(super) fn parts_and_use(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::
         unavailable: cell(4)?,
     };
     Ok((parts, Use { within: cell(5)?, beyond: cell(6)?, outside: cell(7)?, unheld: cell(8)? }))
-}
-
-fn counters(
-    connection: &Connection,
-    key: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<Option<CounterKey>>,
-) -> rusqlite::Result<BTreeMap<CounterKey, Counter>> {
-    let mut statement = connection.prepare(
-        "SELECT gpu, holder, born_ns, within_ns, lent_ns, waste_ns, unmeasured_ns, unavailable_ns,
-                used_within_ns, used_beyond_ns, used_outside_ns, used_unheld_ns, energy_static_uj,
-                energy_dynamic_uj
-         FROM counter",
-    )?;
-    let mut rows = statement.query([])?;
-    let mut counters = BTreeMap::new();
-    while let Some(row) = rows.next()? {
-        let Some(key) = key(row)? else { continue };
-        let (parts, used) = parts_and_use(row, 3)?;
-        let counter = Counter {
-            born: Utc(loaded(row, 2)?),
-            parts,
-            used,
-            energy_static: Microjoules(loaded(row, 12)?),
-            energy_dynamic: Microjoules(loaded(row, 13)?),
-            costs: BTreeMap::new(),
-        };
-        counters.insert(key, counter);
-    }
-    Ok(counters)
-}
-
-fn costs(
-    connection: &Connection,
-    key: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<Option<CounterKey>>,
-    counters: &mut BTreeMap<CounterKey, Counter>,
-) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare(
-        "SELECT gpu, holder, currency, class, born_ns, held_units, held_nanos, used_units, used_nanos
-         FROM cost",
-    )?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let Some(counter) = key(row)?.and_then(|key| counters.get_mut(&key)) else { continue };
-        let tariff =
-            Tariff { currency: row.get::<_, String>(2)?.into(), class: row.get::<_, String>(3)?.into() };
-        let cost =
-            Cost { born: Utc(loaded(row, 4)?), held: loaded_money(row, 5)?, used: loaded_money(row, 7)? };
-        counter.costs.insert(tariff, cost);
-    }
-    Ok(())
 }

@@ -61,9 +61,17 @@ impl Ledger {
 
 /// The batch of each GPU alone.
 fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch { now, anchor, sights, expected, latched, holders, open, closed, resumed, sync } = batch;
+    let Batch { now, anchor, sights, expected, latched, holders, grantees, open, closed, resumed, sync } =
+        batch;
     let mut parts = BTreeMap::<Arc<str>, Batch>::new();
-    let empty = || Batch { now, anchor, sync, holders: holders.clone(), ..Batch::default() };
+    let empty = || Batch {
+        now,
+        anchor,
+        sync,
+        holders: holders.clone(),
+        grantees: grantees.clone(),
+        ..Batch::default()
+    };
     for sight in sights {
         parts.entry(Arc::clone(&sight.gpu.uuid)).or_insert_with(empty).sights.push(sight);
     }
@@ -87,9 +95,10 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
 
 /// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
 fn steps(part: Batch) -> Vec<Batch> {
-    let Batch { now, anchor, sights, expected, latched, holders, open, closed, resumed, sync } = part;
+    let Batch { now, anchor, sights, expected, latched, holders, grantees, open, closed, resumed, sync } =
+        part;
     let empty = || Batch { now, anchor, sync, ..Batch::default() };
-    let mut steps = vec![Batch { sights, expected, latched, holders, ..empty() }];
+    let mut steps = vec![Batch { sights, expected, latched, holders, grantees, ..empty() }];
     for closed in closed {
         // What rests later must not be passed by.
         let before = resumed.iter().filter(|resumed| resumed.at <= closed.settlement.from).cloned();

@@ -35,7 +35,7 @@ pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: 
         if is_zero(row) {
             continue;
         }
-        let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now);
+        let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now)?;
         counter.parts.add(&row.parts);
         counter.used.add(&row.used);
         counter.energy_static.0 = counter.energy_static.0.saturating_add(row.energy_static.0);
@@ -70,16 +70,17 @@ fn charge(
     let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
     let time = i128::from(piece.to.since(piece.from).0.max(1));
     let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
-    let mut cost_of = |holder: HolderId, add: &dyn Fn(&mut Cost)| {
-        let counter = draft.counter((Arc::clone(uuid), holder), now);
+    let mut cost_of = |holder: HolderId, add: &dyn Fn(&mut Cost)| -> Result<(), Cause> {
+        let counter = draft.counter((Arc::clone(uuid), holder), now)?;
         let cost = counter.costs.entry(rate.tariff.clone());
         add(cost.or_insert_with(|| Cost { born: now, ..Cost::default() }));
+        Ok(())
     };
     for ((holder, _), share) in held.into_iter().zip(held_shares).filter(|((_, time), _)| *time > 0) {
-        cost_of(holder, &|cost| cost.held += share);
+        cost_of(holder, &|cost| cost.held += share)?;
     }
     for ((holder, _), share) in users.into_iter().zip(used_shares).filter(|((_, time), _)| *time > 0) {
-        cost_of(holder, &|cost| cost.used += share);
+        cost_of(holder, &|cost| cost.used += share)?;
     }
     Ok(())
 }
@@ -99,7 +100,7 @@ pub(super) fn store(
     write::minute(transaction, draft.gpu(&closed.gpu).ok_or_else(unknown)?, piece, closed.coarse)?;
     let gpu = draft.gpu(&closed.gpu).ok_or_else(unknown)?.id;
     for row in &piece.rows {
-        let holder = draft.holder(&row.holder).ok_or_else(unknown)?;
+        let holder = draft.holder(&row.holder)?.ok_or_else(unknown)?.id;
         write::account(transaction, (piece.from.floor(MINUTE), gpu, holder), row)?;
     }
     Ok(())

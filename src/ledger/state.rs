@@ -3,18 +3,34 @@
 //! A draft copies what it touches; it is laid over the state when the transaction is committed and
 //! forgotten when it fails, so memory never runs ahead of the disk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use rusqlite::Connection;
+
 use super::book::{Tariff, Version};
+use super::counters;
+use super::error::Cause;
 use crate::model::{HolderId, Holding, Microjoules, Money, Nanoseconds, Parts, Use, Utc};
 
 /// UUID of the GPU, and the holder.
 pub type CounterKey = (Arc<str>, HolderId);
 
+/// UUID of the GPU, and the tenant.
+pub type TenantKey = (Arc<str>, Arc<str>);
+
+/// A counter that did not change for so long leaves memory: a minute after its series has ended.
+const REST_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
+
+/// How often counters are looked through for those that may leave memory.
+const REST_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
+
 /// The account of one holder on one GPU since the ledger was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
+    /// The tenant of the holder.
+    pub tenant: Arc<str>,
     /// Time of the batch in which it was first above zero.
     pub born: Utc,
     /// What was held.
@@ -61,15 +77,65 @@ pub(super) struct Gpu {
     pub(super) seen: Utc,
 }
 
-/// The whole of it.
+impl Counter {
+    /// Adds the amounts of another one.
+    pub fn add(&mut self, other: &Self) {
+        self.parts.add(&other.parts);
+        self.used.add(&other.used);
+        self.energy_static.0 = self.energy_static.0.saturating_add(other.energy_static.0);
+        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_add(other.energy_dynamic.0);
+        for (tariff, cost) in &other.costs {
+            let sum = self.costs.entry(tariff.clone()).or_default();
+            sum.held += cost.held;
+            sum.used += cost.used;
+        }
+    }
+
+    /// Takes away the amounts of one that is contained in it.
+    pub(super) fn remove(&mut self, part: &Self) {
+        self.parts.remove(&part.parts);
+        self.used.remove(&part.used);
+        self.energy_static.0 = self.energy_static.0.saturating_sub(part.energy_static.0);
+        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_sub(part.energy_dynamic.0);
+        for (tariff, cost) in &part.costs {
+            if let Some(sum) = self.costs.get_mut(tariff) {
+                sum.held = sum.held - cost.held;
+                sum.used = sum.used - cost.used;
+            }
+        }
+    }
+}
+
+/// A holder as the file knows it.
+#[derive(Clone, Debug)]
+pub(super) struct StoredHolder {
+    /// Key in the file.
+    pub(super) id: i64,
+    pub(super) tenant: Arc<str>,
+}
+
+/// A counter in memory, and when it last changed.
+#[derive(Debug)]
+pub(super) struct LiveCounter {
+    pub(super) counter: Counter,
+    pub(super) changed: Utc,
+}
+
+/// The whole of it. Of holders and counters only those that changed lately are here; all are in the file.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// The boot that it is open in.
     pub(super) boot_id: String,
     pub(super) created: Utc,
+    /// Account time of the last commit when the ledger was opened.
+    pub(super) last_commit: Utc,
     pub(super) gpus: BTreeMap<Arc<str>, Gpu>,
-    pub(super) holders: HashMap<HolderId, i64>,
-    pub(super) counters: BTreeMap<CounterKey, Counter>,
+    pub(super) holders: HashMap<HolderId, StoredHolder>,
+    pub(super) counters: BTreeMap<CounterKey, LiveCounter>,
+    /// For each tenant with a counter in memory, the sum of its counters that are not.
+    pub(super) at_rest: BTreeMap<TenantKey, Counter>,
+    /// When counters were last looked through for those that may leave memory.
+    pub(super) rested: Utc,
     /// In order of time.
     pub(super) prices: Vec<Version>,
     pub(super) imbalance: i128,
@@ -78,6 +144,8 @@ pub(super) struct State {
 /// What one transaction changes.
 pub(super) struct Draft<'a> {
     pub(super) base: &'a State,
+    /// Where what is not in memory is loaded from.
+    connection: &'a Connection,
     pub(super) changes: Changes,
 }
 
@@ -85,16 +153,17 @@ pub(super) struct Draft<'a> {
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) gpus: BTreeMap<Arc<str>, Gpu>,
-    pub(super) holders: HashMap<HolderId, i64>,
+    pub(super) holders: HashMap<HolderId, StoredHolder>,
     pub(super) counters: BTreeMap<CounterKey, Counter>,
+    pub(super) at_rest: BTreeMap<TenantKey, Counter>,
     pub(super) imbalance: i128,
     /// GPU time of holes that were settled as unobserved.
     pub(super) unobserved: Nanoseconds,
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(base: &'a State) -> Self {
-        Self { base, changes: Changes { imbalance: base.imbalance, ..Changes::default() } }
+    pub(super) fn new(base: &'a State, connection: &'a Connection) -> Self {
+        Self { base, connection, changes: Changes { imbalance: base.imbalance, ..Changes::default() } }
     }
 
     /// A GPU to change, `None` where it was never introduced.
@@ -106,26 +175,114 @@ impl<'a> Draft<'a> {
         self.changes.gpus.get_mut(uuid)
     }
 
-    /// The key of a holder, where it has one.
-    pub(super) fn holder(&self, id: &HolderId) -> Option<i64> {
-        self.changes.holders.get(id).or_else(|| self.base.holders.get(id)).copied()
+    /// A holder that the file knows.
+    pub(super) fn holder(&mut self, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
+        if let Some(known) = self.changes.holders.get(id).or_else(|| self.base.holders.get(id)) {
+            return Ok(Some(known.clone()));
+        }
+        let stored = counters::holder(self.connection, id)?;
+        if let Some(stored) = &stored {
+            self.changes.holders.insert(id.clone(), stored.clone());
+        }
+        Ok(stored)
     }
 
-    /// A counter to change; one that is new is born `now`.
-    pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> &mut Counter {
-        let base = self.base;
-        self.changes.counters.entry(key).or_insert_with_key(|key| {
-            base.counters.get(key).cloned().unwrap_or_else(|| Counter { born: now, ..Counter::default() })
-        })
+    /// A counter to change, of a GPU and a holder that the file knows; one that is new is born `now`.
+    pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> Result<&mut Counter, Cause> {
+        if !self.changes.counters.contains_key(&key) {
+            let counter = match self.base.counters.get(&key) {
+                Some(live) => live.counter.clone(),
+                None => self.load(&key, now)?,
+            };
+            self.changes.counters.insert(key.clone(), counter);
+        }
+        self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.0 })
+    }
+
+    /// Loads a counter, or makes one; what its tenant has at rest is less by that.
+    fn load(&mut self, key: &CounterKey, now: Utc) -> Result<Counter, Cause> {
+        let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.0) };
+        let gpu = self.gpu(&key.0).ok_or_else(unknown)?.id;
+        let holder = self.holder(&key.1)?.ok_or_else(unknown)?;
+        let stored = counters::counter(self.connection, (gpu, &holder))?;
+        if !key.1.is_remainder() {
+            let tenant = (Arc::clone(&key.0), Arc::clone(&holder.tenant));
+            let known = self.changes.at_rest.get(&tenant).or_else(|| self.base.at_rest.get(&tenant));
+            let mut rest = match known {
+                Some(known) => known.clone(),
+                None => counters::tenant_sum(self.connection, (gpu, &holder.tenant))?,
+            };
+            if let Some(stored) = &stored {
+                rest.remove(stored);
+            }
+            self.changes.at_rest.insert(tenant, rest);
+        }
+        Ok(stored.unwrap_or_else(|| Counter { tenant: holder.tenant, born: now, ..Counter::default() }))
     }
 }
 
 impl State {
+    /// Takes a stored counter into memory, when the ledger is opened.
+    pub(super) fn go_on<E>(
+        &mut self,
+        key: CounterKey,
+        counter: Counter,
+        holder: StoredHolder,
+        tenant_sum: impl FnOnce(&Arc<str>) -> Result<Counter, E>,
+    ) -> Result<(), E> {
+        if !key.1.is_remainder() {
+            match self.at_rest.entry((Arc::clone(&key.0), Arc::clone(&holder.tenant))) {
+                Entry::Occupied(mut known) => known.get_mut().remove(&counter),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(tenant_sum(&holder.tenant)?).remove(&counter);
+                }
+            }
+        }
+        self.holders.insert(key.1.clone(), holder);
+        // Its series lingers from now on, as the page's does.
+        self.counters.insert(key, LiveCounter { counter, changed: self.last_commit });
+        Ok(())
+    }
+
     /// Lays a committed draft over the state.
-    pub(super) fn apply(&mut self, changes: Changes) {
+    pub(super) fn apply(&mut self, changes: Changes, now: Utc) {
         self.gpus.extend(changes.gpus);
         self.holders.extend(changes.holders);
-        self.counters.extend(changes.counters);
+        let live = |counter| LiveCounter { counter, changed: now };
+        self.counters.extend(changes.counters.into_iter().map(|(key, counter)| (key, live(counter))));
+        self.at_rest.extend(changes.at_rest);
         self.imbalance = changes.imbalance;
+    }
+
+    /// Lets counters that did not change for long leave memory, with their holders; which, and what their tenants
+    /// have at rest now.
+    pub(super) fn rest(&mut self, now: Utc) -> (Vec<CounterKey>, BTreeMap<TenantKey, Counter>) {
+        if now < self.rested.plus(REST_EVERY) {
+            return Default::default();
+        }
+        self.rested = now;
+        let is_over = |(key, live): &(&CounterKey, &LiveCounter)| {
+            !key.1.is_remainder() && now >= live.changed.plus(REST_AFTER)
+        };
+        let resting: Vec<CounterKey> =
+            self.counters.iter().filter(is_over).map(|(key, _)| key.clone()).collect();
+        let mut grown = BTreeSet::new();
+        for key in &resting {
+            if let Some(LiveCounter { counter, .. }) = self.counters.remove(key) {
+                let tenant = (Arc::clone(&key.0), Arc::clone(&counter.tenant));
+                self.at_rest.entry(tenant.clone()).or_default().add(&counter);
+                grown.insert(tenant);
+            }
+        }
+        let live: BTreeSet<TenantKey> = self
+            .counters
+            .iter()
+            .map(|(key, live)| (Arc::clone(&key.0), Arc::clone(&live.counter.tenant)))
+            .collect();
+        self.at_rest.retain(|tenant, _| live.contains(tenant));
+        let holders: HashSet<&HolderId> = self.counters.keys().map(|(_, holder)| holder).collect();
+        self.holders.retain(|holder, _| holders.contains(holder));
+        let sums = self.at_rest.iter().filter(|(tenant, _)| grown.contains(*tenant));
+        (resting, sums.map(|(tenant, sum)| (tenant.clone(), sum.clone())).collect())
     }
 }

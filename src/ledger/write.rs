@@ -9,8 +9,9 @@ use super::batch::Sight;
 use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_money};
 use super::cut::Piece;
 use super::error::Cause;
-use super::state::{Counter, Gpu};
+use super::state::{Counter, Gpu, StoredHolder};
 use crate::model::{Facts, Holder, HolderId, HolderKind, Holding, Microjoules, Row, Settlement, Span, Utc};
+use crate::tenants::tenant;
 
 /// A GPU at first sight; its key.
 pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<i64> {
@@ -27,19 +28,20 @@ pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<
         })
 }
 
-/// A holder with its newest facts; its key.
-pub(super) fn holder(connection: &Connection, holder: &Holder, now: Utc) -> Result<i64, Cause> {
+/// A holder with its newest facts.
+pub(super) fn holder(connection: &Connection, holder: &Holder, now: Utc) -> Result<StoredHolder, Cause> {
+    let tenant = tenant(holder);
     let facts = serde_json::to_string(&holder.facts)?;
     let id = connection
         .prepare_cached(
-            "INSERT INTO holder (name, kind, facts, first_seen_ns) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, facts = excluded.facts
+            "INSERT INTO holder (name, kind, facts, first_seen_ns, tenant) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, facts = excluded.facts, tenant = excluded.tenant
              RETURNING id",
         )?
-        .query_row(params![holder.id.as_str(), holder.kind.name(), facts, stored(now.0)?], |row| {
+        .query_row(params![holder.id.as_str(), holder.kind.name(), facts, stored(now.0)?, tenant], |row| {
             row.get(0)
         })?;
-    Ok(id)
+    Ok(StoredHolder { id, tenant })
 }
 
 /// A holder that a row names and nobody introduced: a remainder, or one whose facts are missing.

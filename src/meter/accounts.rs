@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::AccountValue;
-use crate::ledger::{Acknowledged, Anchor, Counter, CounterKey, Recovered, SlotTotal, Tariff};
+use crate::ledger::{Acknowledged, Anchor, Counter, CounterKey, Recovered, SlotTotal, Tariff, TenantKey};
 use crate::model::snapshot::AccountState;
-use crate::model::{Holder, HolderId, Nanoseconds, UnattributedReason, Utc};
-use crate::tenants::tenant;
+use crate::model::{HolderId, Nanoseconds, UnattributedReason, Utc};
 
 /// Counters by GPU and holder as last acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     counters: BTreeMap<CounterKey, Known>,
+    /// For each tenant with one of these, the sum of its counters that the ledger keeps alone.
+    at_rest: BTreeMap<TenantKey, Counter>,
     /// The GPUs of which somebody has energy: no GPU draws nothing, so of the others it is not measured.
     metered: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
@@ -42,6 +43,7 @@ impl Accounts {
     /// Goes on from what the ledger holds.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
         self.learn(&recovered.counters, now);
+        self.at_rest.clone_from(&recovered.at_rest);
         self.imbalance = recovered.imbalance;
         for (uuid, gpu) in &recovered.gpus {
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot };
@@ -59,6 +61,18 @@ impl Accounts {
     /// Takes what a commit changed.
     pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Utc) {
         self.learn(&acknowledged.counters, now);
+        self.at_rest.extend(acknowledged.at_rest.iter().map(|(tenant, sum)| (tenant.clone(), sum.clone())));
+        if !acknowledged.resting.is_empty() {
+            for key in &acknowledged.resting {
+                self.counters.remove(key);
+            }
+            let live: BTreeSet<TenantKey> = self
+                .counters
+                .iter()
+                .map(|((uuid, _), known)| (Arc::clone(uuid), Arc::clone(&known.counter.tenant)))
+                .collect();
+            self.at_rest.retain(|tenant, _| live.contains(tenant));
+        }
         self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), *total)));
         self.imbalance = acknowledged.imbalance;
         self.bytes = Some(acknowledged.bytes);
@@ -79,7 +93,6 @@ impl Accounts {
     /// where it begins.
     pub(super) fn by_tenant(
         &self,
-        known: &BTreeMap<HolderId, Holder>,
         (now, birth_delay): (Utc, Nanoseconds),
         tariff: Option<&Tariff>,
     ) -> Vec<TenantAccount> {
@@ -89,12 +102,15 @@ impl Accounts {
             let priced =
                 tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
             let grown = old(counter.born);
-            let values = values(holder, counter, (tariff, self.metered.contains(uuid)));
-            // Only remainders are introduced by nobody.
-            let owner = known.get(holder).map_or_else(|| tenant(&Holder::remainder(holder.clone())), tenant);
-            // A sum stays whole while anybody in it is here, or it would go back.
-            let nothing = (AccountState { values: [None; 12] }, *changed);
-            let (sum, latest) = sums.entry((owner, Arc::clone(uuid))).or_insert(nothing);
+            let metered = self.metered.contains(uuid);
+            let values = values(holder.is_remainder(), counter, (tariff, metered));
+            let key = (Arc::clone(&counter.tenant), Arc::clone(uuid));
+            let (sum, latest) = sums.entry(key).or_insert_with(|| {
+                // A sum stays whole while anybody in it is here, or it would go back.
+                let rest = self.at_rest.get(&(Arc::clone(uuid), Arc::clone(&counter.tenant)));
+                let values = rest.map(|rest| self::values(false, rest, (tariff, metered)));
+                (AccountState { values: values.unwrap_or_default() }, *changed)
+            });
             *latest = (*latest).max(*changed);
             for ((sum, value), kind) in sum.values.iter_mut().zip(values).zip(AccountValue::ALL) {
                 let shown = match kind {
@@ -138,10 +154,10 @@ impl Accounts {
     }
 }
 
-/// A counter's values in the order of [`AccountValue`]. A remainder appears only where it has meaning: from
+/// A counter's values, of a remainder or of another holder, in the order of [`AccountValue`]. A remainder appears only where it has meaning: from
 /// its first value that is not 0.
 fn values(
-    holder: &HolderId,
+    is_remainder: bool,
     counter: &Counter,
     (tariff, metered): (Option<&Tariff>, bool),
 ) -> [Option<i128>; 12] {
@@ -162,7 +178,7 @@ fn values(
             AccountValue::HeldCost => cost?.held.0,
             AccountValue::UsedCost => cost?.used.0,
         };
-        (!holder.is_remainder() || (has_meaning(value) && amount != 0)).then_some(amount)
+        (!is_remainder || (has_meaning(value) && amount != 0)).then_some(amount)
     })
 }
 
@@ -191,12 +207,12 @@ mod tests {
         let mut accounts = Accounts::default();
         for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
             let parts = Parts { waste: born, ..Parts::default() };
-            let counter = Counter { born: at(born), parts, ..Counter::default() };
+            let counter = Counter { tenant: user.into(), born: at(born), parts, ..Counter::default() };
             let counters = BTreeMap::from([(("GPU-0".into(), HolderId::new(user)), counter)]);
             accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
         }
         let added_up = |now: Utc| -> Vec<_> {
-            let accounts = accounts.by_tenant(&BTreeMap::new(), (now, DELAY), None);
+            let accounts = accounts.by_tenant((now, DELAY), None);
             accounts.into_iter().map(|account| (account.tenant, account.state.values)).collect()
         };
         let (mut until, mut shown, mut changes) = (at(0), Vec::new(), Vec::new());

@@ -196,10 +196,10 @@ pub struct Meter {
     accounts: Accounts,
     /// Which loading of the driver's module was opened.
     module: Option<u64>,
-    /// Everybody who was ever met, with facts.
-    holders: BTreeMap<HolderId, Holder>,
-    /// Whom this process has introduced to the ledger.
+    /// Holders that the ledger has been told of, as far as they are here.
     introduced: BTreeSet<HolderId>,
+    /// The identities for which that holds; none where the grants or the ledger are others.
+    introduced_of: Option<Arc<Identities>>,
     unplaced: Unplaced,
     counters: Counters,
     budget: Budget,
@@ -226,8 +226,8 @@ impl Meter {
             gpus: BTreeMap::new(),
             accounts: Accounts::default(),
             module: None,
-            holders: BTreeMap::new(),
             introduced: BTreeSet::new(),
+            introduced_of: None,
             unplaced: Unplaced::default(),
             counters: Counters::default(),
             budget: Budget::default(),
@@ -262,7 +262,7 @@ impl Meter {
         self.ledger = Some(recovered.created);
         batch.now = self.timeline.at(now.boottime);
         self.begun = batch.now;
-        self.introduced.clear();
+        (self.introduced, self.introduced_of) = (BTreeSet::new(), None);
         self.recover(recovered, batch.now);
         for (uuid, gpu) in &mut self.gpus {
             gpu.account.bridge_nothing();
@@ -309,7 +309,6 @@ impl Meter {
 
     fn recover(&mut self, recovered: Recovered, begun: Utc) {
         self.accounts.recover(&recovered, begun);
-        self.holders.extend(recovered.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for gpu in self.gpus.values_mut() {
             gpu.account = Account::begin(begun);
         }
@@ -356,7 +355,7 @@ impl Meter {
                 gpu.series = OwnSeries::of(readings, policy.level);
             }
         }
-        self.shown = None;
+        (self.shown, self.introduced_of) = (None, None);
         self.policy = policy;
     }
 
@@ -427,7 +426,7 @@ impl Meter {
     }
 
     /// Step 3: windows that closed.
-    fn settle(&mut self, at: Utc, identities: &Identities, batch: &mut Batch) {
+    fn settle(&mut self, at: Utc, identities: &Arc<Identities>, batch: &mut Batch) {
         for (uuid, gpu) in &mut self.gpus {
             if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
@@ -444,20 +443,25 @@ impl Meter {
         self.introduce(identities, batch);
     }
 
-    /// Holders that the ledger has not met in this process, with their facts.
-    fn introduce(&mut self, identities: &Identities, batch: &mut Batch) {
-        let seen = identities.holders().filter(|holder| !self.introduced.contains(&holder.id));
-        let seen: Vec<Holder> = seen.map(|holder| (**holder).clone()).collect();
-        // A grant knows less of its holder than a process of his: it never replaces what is known.
-        let standing = self.policy.standing.iter().map(granted);
-        let unknown = standing.filter(|holder| !self.holders.contains_key(&holder.id));
-        for holder in seen.into_iter().chain(unknown.collect::<Vec<_>>()) {
-            if self.introduced.insert(holder.id.clone()) {
-                self.holders.insert(holder.id.clone(), holder.clone());
-                self.shown = None;
-                batch.holders.push(holder);
+    /// Tells the ledger of holders that have come, with their facts.
+    fn introduce(&mut self, identities: &Arc<Identities>, batch: &mut Batch) {
+        if self.introduced_of.as_ref().is_some_and(|known| Arc::ptr_eq(known, identities)) {
+            return;
+        }
+        let grantees: Vec<Holder> = self.policy.standing.iter().map(granted).collect();
+        let mut here = BTreeSet::new();
+        for holder in identities.holders() {
+            if here.insert(holder.id.clone()) && !self.introduced.contains(&holder.id) {
+                batch.holders.push((**holder).clone());
             }
         }
+        // A grant knows less of its holder than a process of that holder does.
+        for holder in grantees {
+            if here.insert(holder.id.clone()) && !self.introduced.contains(&holder.id) {
+                batch.grantees.push(holder);
+            }
+        }
+        (self.introduced, self.introduced_of) = (here, Some(Arc::clone(identities)));
     }
 }
 

@@ -60,7 +60,7 @@ impl Meter {
         let places: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
         let delay = self.policy.birth_delay;
-        let mut accounts = self.accounts.by_tenant(&self.holders, (at, delay), tariff.as_ref());
+        let mut accounts = self.accounts.by_tenant((at, delay), tariff.as_ref());
         // Of a GPU that is forgotten nothing is shown, and nothing is left off.
         accounts.retain(|account| places.contains_key(&*account.uuid));
         let key = |account: &TenantAccount| (Arc::clone(&account.tenant), Arc::clone(&account.uuid));
@@ -135,12 +135,12 @@ mod tests {
             let costs = [("EUR", 5), ("USD", 7)]
                 .map(|(currency, held)| (tariff(currency), Cost { held: Money(held), ..Cost::default() }));
             let parts = Parts { waste: 1, ..Parts::default() };
-            let counter = Counter { parts, costs: costs.into(), ..Counter::default() };
+            let tenant = "alice".into();
+            let counter = Counter { tenant, parts, costs: costs.into(), ..Counter::default() };
             let counters = BTreeMap::from([((uuid.into(), alice.id.clone()), counter)]);
             let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
             meter.accounts.acknowledge(&acknowledged, at(900).utc);
         }
-        meter.holders.insert(alice.id.clone(), alice);
         meter
     }
 

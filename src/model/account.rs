@@ -28,6 +28,15 @@ impl Parts {
         self.lent + self.waste
     }
 
+    /// Takes away parts that are contained in these.
+    pub const fn remove(&mut self, part: &Self) {
+        self.within -= part.within;
+        self.lent -= part.lent;
+        self.waste -= part.waste;
+        self.unmeasured -= part.unmeasured;
+        self.unavailable -= part.unavailable;
+    }
+
     /// Adds another span's parts.
     pub const fn add(&mut self, other: &Self) {
         self.within += other.within;
@@ -55,6 +64,14 @@ impl Use {
     /// What was used.
     pub const fn total(&self) -> u64 {
         self.within + self.beyond + self.outside + self.unheld
+    }
+
+    /// Takes away use that is contained in this.
+    pub const fn remove(&mut self, part: &Self) {
+        self.within -= part.within;
+        self.beyond -= part.beyond;
+        self.outside -= part.outside;
+        self.unheld -= part.unheld;
     }
 
     /// Adds another span's use.

@@ -30,8 +30,8 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(gpu.carry["gpu/held"][&holder("user:a")], 7);
     assert_eq!(gpu.weights[&holder("user:a")], 3);
     assert_eq!(recovered.imbalance, 0);
-    assert_eq!(recovered.holders, [gpumeter::model::Holder::user("a", Some(1000))]);
     let key = (uuid(0), holder("user:a"));
+    assert_eq!(recovered.counters[&key].tenant.as_ref(), "a");
     assert_eq!(recovered.counters[&key].parts.held(), 30 * SECOND);
     assert_eq!(recovered.counters[&key].born, after(16));
 
@@ -393,4 +393,71 @@ fn the_time_in_which_an_account_rested_is_in_no_row() {
         assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
         assert_eq!(told.imbalance, 0);
     }
+}
+
+#[test]
+fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use gpumeter::model::{Facts, Holder, HolderKind};
+
+    let world = World::new();
+    let (mut ledger, recovered) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let job = |name: &str| {
+        let facts = Facts { unit: Some("team.service".into()), ..Facts::default() };
+        Holder { id: holder(name), kind: HolderKind::Unit, facts }
+    };
+    let holders = vec![job("unit:first"), job("unit:second")];
+    ledger.commit(&Batch { now: after(0), holders, ..Batch::default() }).unwrap();
+    let tenant = (uuid(0), Arc::<str>::from("team.service"));
+    let (mut live, mut at_rest) = (recovered.counters, recovered.at_rest);
+    let mut sum = 0;
+    // The first one for a minute, the second one for 20, the first one again.
+    for from in (0..1500).step_by(15) {
+        let name = if (60..1260).contains(&from) { "unit:second" } else { "unit:first" };
+        let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
+        let told = ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        live.extend(told.counters);
+        at_rest.extend(told.at_rest);
+        for key in told.resting {
+            live.remove(&key);
+        }
+        let of_tenant = live.values().chain(at_rest.get(&tenant));
+        let held: u64 = of_tenant.map(|counter| counter.parts.held()).sum();
+        assert_eq!(held, (from + 15) * SECOND, "at second {from}");
+        assert!(held > sum);
+        sum = held;
+        match from {
+            60..660 | 1260.. => assert_eq!(live.len(), 2, "at second {from}"),
+            800..1260 => assert_eq!(live.len(), 1, "at second {from}"),
+            _ => {}
+        }
+    }
+    assert_eq!(live[&(uuid(0), holder("unit:first"))].parts.held(), 300 * SECOND);
+    // A restart loads what changed lately and sums the rest.
+    drop(ledger);
+    let (_, recovered) = world.open(3_000, None);
+    let held = |counters: &BTreeMap<_, gpumeter::ledger::Counter>| -> u64 {
+        counters.values().map(|counter| counter.parts.held()).sum()
+    };
+    assert_eq!(held(&recovered.counters) + recovered.at_rest[&tenant].parts.held(), sum);
+    assert_eq!(recovered.imbalance, 0);
+}
+
+#[test]
+fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
+    ledger.commit(&Batch { now: after(1), holders, ..Batch::default() }).unwrap();
+    settle(&mut ledger, 0, 0..30, "user:a");
+    drop(ledger);
+    let file = rusqlite::Connection::open(world.path()).unwrap();
+    file.execute_batch("DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant").unwrap();
+    drop(file);
+    let (_, recovered) = world.open(40, None);
+    assert_eq!(&*recovered.counters[&(uuid(0), holder("user:a"))].tenant, "a");
 }

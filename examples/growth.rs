@@ -1,0 +1,212 @@
+//! Runs meter and ledger in virtual time with a new holder every 17 seconds, and shows that neither memory nor the
+//! work of a tick grows with the number of holders ever met.
+//!
+//! `cargo run --release --example growth -- --days 30` meets 150,000 holders on one GPU. One line per day; exit status
+//! 1 where live heap, resident memory, or allocations per tick of the last day exceed those of the first by more than
+//! a tenth and a fixed allowance. Processor time is only shown: it depends on the machine.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a measuring program, not the agent"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpumeter::catalogue::{Level, device_points, first_point};
+use gpumeter::clock::processor_time;
+use gpumeter::holders::{Identified, Identities};
+use gpumeter::ledger::{Ledger, Opening, Queue};
+use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::model::{
+    Bytes, Frame, GpuId, GpuIdentity, GpuProcess, Holder, Nanoseconds, ProcessSample, Stamp, Stretch, Utc,
+};
+
+static LIVE: AtomicU64 = AtomicU64::new(0);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        LIVE.fetch_add(layout.size() as u64, Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        LIVE.fetch_add(size as u64, Ordering::Relaxed);
+        LIVE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400;
+const TICK: u64 = 15;
+const HOLDERS_PER_DAY: u64 = 5_000;
+const EPOCH: Utc = Utc(1_800_000_000 * SECOND);
+
+fn main() {
+    let days = days().unwrap_or_else(|| {
+        println!("usage: growth [--days N], N from 2 on");
+        std::process::exit(2)
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let opening = Opening { boot_id: "growth".into(), now: stamp(0), ..Opening::default() };
+    let (mut ledger, recovered) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
+    let mut meter = Meter::new(Arc::new(policy()), stamp(0), Some(recovered));
+    let (queue, mut acknowledged) = (Queue::default(), Vec::new());
+    let mut first = None;
+    println!("day  holders met  live heap KiB  resident KiB  allocations/tick  processor us/tick");
+    for day in 0..days {
+        let (allocations, processor) = (ALLOCATIONS.load(Ordering::Relaxed), processor_time());
+        for tick in 0..DAY / TICK {
+            let second = day * DAY + tick * TICK;
+            let holder = second * HOLDERS_PER_DAY / DAY;
+            let mut news = vec![News::Frame(Box::new(frame(second, holder)))];
+            if second == 0 {
+                news.insert(0, News::Found { gpu: gpu(), bus: "".into() });
+            }
+            let inputs = Inputs {
+                news,
+                identities: identities(holder),
+                acknowledged: std::mem::take(&mut acknowledged),
+                ..Inputs::default()
+            };
+            queue.offer(meter.tick(stamp(second), inputs).batch);
+            let batch = queue.take(Duration::ZERO).unwrap();
+            acknowledged.push(ledger.commit(&batch).unwrap());
+        }
+        let ticks = DAY / TICK;
+        let today = Day {
+            heap: LIVE.load(Ordering::Relaxed) / 1024,
+            resident: resident(),
+            allocations: (ALLOCATIONS.load(Ordering::Relaxed) - allocations) / ticks,
+        };
+        let met = (day + 1) * HOLDERS_PER_DAY;
+        let processor = processor_time().0.saturating_sub(processor.0) / ticks / 1_000;
+        println!(
+            "{:>3}  {met:>11}  {:>13}  {:>12}  {:>16}  {processor:>17}",
+            day + 1,
+            today.heap,
+            today.resident,
+            today.allocations
+        );
+        let first = first.get_or_insert(today);
+        if day + 1 == days && !today.is_as_small_as(first) {
+            println!("memory or work grew with the number of holders met");
+            std::process::exit(1);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Day {
+    heap: u64,
+    resident: u64,
+    allocations: u64,
+}
+
+impl Day {
+    fn is_as_small_as(&self, first: &Self) -> bool {
+        let flat = |now: u64, then: u64, allowance: u64| now <= then + then / 10 + allowance;
+        // SQLite's page cache fills up during the first days: 2 MiB per connection.
+        flat(self.heap, first.heap, 64)
+            && flat(self.resident, first.resident, 4096)
+            && flat(self.allocations, first.allocations, 4)
+    }
+}
+
+fn days() -> Option<u64> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Some(2),
+        ["--days", days] => days.parse().ok().filter(|days| *days >= 2),
+        _ => None,
+    }
+}
+
+/// Resident memory in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn gpu() -> GpuId {
+    GpuId { index: 0, uuid: "GPU-00000000-0000-0000-0000-000000000000".into() }
+}
+
+fn stamp(seconds: u64) -> Stamp {
+    Stamp {
+        boottime: Nanoseconds((1_000 + seconds) * SECOND),
+        utc: EPOCH.plus(Nanoseconds::from_seconds(seconds)),
+    }
+}
+
+fn policy() -> Policy {
+    Policy {
+        level: Level::Full,
+        intervals: [Nanoseconds::from_seconds(TICK); 3],
+        standing: Vec::new(),
+        presence: true,
+        birth_delay: Nanoseconds::from_seconds(60),
+        processes: 200,
+        series: 20_000,
+        prices: Vec::new(),
+    }
+}
+
+/// The holder of that number, and the one before it, have a process each.
+fn present(holder: u64) -> [u32; 2] {
+    [holder, holder.saturating_sub(1)].map(|number| u32::try_from(number % 30_000).unwrap() + 1)
+}
+
+fn identities(holder: u64) -> Arc<Identities> {
+    let identified =
+        present(holder).into_iter().zip([holder, holder.saturating_sub(1)]).map(|(pid, number)| {
+            let holder = Arc::new(Holder::unit(&format!("job-{number}.service"), Some("alice"), Some(1_000)));
+            (pid, Identified { holder, name: "python3".into(), start_time: number })
+        });
+    Arc::new(identified.collect())
+}
+
+fn frame(seconds: u64, holder: u64) -> Frame {
+    const ENERGY: usize = first_point("gpu_energy_joules_total");
+    let mut readings: Vec<_> = device_points().map(|_| Ok(500_000_000)).collect();
+    readings[ENERGY] = Ok(i64::try_from(seconds * 400_000_000).unwrap());
+    let process = |pid| GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) };
+    let sample = |pid| ProcessSample { pid, window: 1_000_000, sm: 40, memory: None, encoder: 0, decoder: 0 };
+    Frame {
+        gpu: gpu(),
+        identity: Arc::new(GpuIdentity { model: "growth".into(), ..GpuIdentity::default() }),
+        generation: 1,
+        begun: stamp(seconds),
+        ended: stamp(seconds),
+        tiers: [Some(stamp(seconds)); 3],
+        readings: readings.into(),
+        counters: Box::default(),
+        instances: Arc::default(),
+        sampled: None,
+        processes: Ok(present(holder).map(process).into()),
+        list_read: None,
+        listed: Some(stamp(seconds)),
+        deserted: false,
+        samples: Ok(present(holder).map(sample).into()),
+        stretch: Stretch::default(),
+        rejected: Vec::new(),
+        calls: Vec::new(),
+    }
+}

@@ -1,0 +1,160 @@
+//! Loads holders and their counters from the file: those that changed lately at the start, others when they return.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::book::Tariff;
+use super::column::{loaded, loaded_money, stored};
+use super::error::Cause;
+use super::reader;
+use super::recover::parts_and_use;
+use super::state::{Cost, Counter, CounterKey, StoredHolder};
+use crate::model::{HolderId, Microjoules, Nanoseconds, Utc};
+use crate::tenants::tenant;
+
+/// A counter that changed within so long before the last settled minute is loaded at the start.
+const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
+
+/// The columns of a counter from its birth on.
+const AMOUNTS: &str = "c.born_ns, c.within_ns, c.lent_ns, c.waste_ns, c.unmeasured_ns, c.unavailable_ns,
+    c.used_within_ns, c.used_beyond_ns, c.used_outside_ns, c.used_unheld_ns, c.energy_static_uj, c.energy_dynamic_uj";
+
+/// Adds the column `tenant` to ledgers that were made without it, and fills it where an earlier release left it out.
+pub(super) fn add_tenants(connection: &mut Connection) -> Result<(), Cause> {
+    let is_there: bool = connection.query_row(
+        "SELECT count(*) > 0 FROM pragma_table_info('holder') WHERE name = 'tenant'",
+        [],
+        |row| row.get(0),
+    )?;
+    let transaction = connection.transaction()?;
+    if !is_there {
+        transaction.execute_batch("ALTER TABLE holder ADD COLUMN tenant TEXT")?;
+    }
+    transaction.execute_batch("CREATE INDEX IF NOT EXISTS holder_tenant ON holder (tenant)")?;
+    for holder in reader::holders(&transaction, "tenant IS NULL")? {
+        transaction
+            .prepare_cached("UPDATE holder SET tenant = ?2 WHERE name = ?1")?
+            .execute(params![holder.id.as_str(), tenant(&holder)])?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// A holder of that id, where the file has one.
+pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
+    connection
+        .prepare_cached("SELECT id, coalesce(tenant, name) FROM holder WHERE name = ?1")?
+        .query_row([id.as_str()], |row| {
+            Ok(StoredHolder { id: row.get(0)?, tenant: row.get::<_, String>(1)?.into() })
+        })
+        .optional()
+}
+
+/// The counter of a GPU and a holder, where the file has one.
+pub(super) fn counter(
+    connection: &Connection,
+    (gpu, holder): (i64, &StoredHolder),
+) -> rusqlite::Result<Option<Counter>> {
+    let counter = connection
+        .prepare_cached(&format!("SELECT {AMOUNTS} FROM counter c WHERE c.gpu = ?1 AND c.holder = ?2"))?
+        .query_row(params![gpu, holder.id], |row| amounts(row, 0))
+        .optional()?;
+    let Some(mut counter) = counter else { return Ok(None) };
+    counter.tenant = Arc::clone(&holder.tenant);
+    let mut statement = connection.prepare_cached(
+        "SELECT currency, class, held_units, held_nanos, used_units, used_nanos, born_ns
+         FROM cost WHERE gpu = ?1 AND holder = ?2",
+    )?;
+    let mut rows = statement.query(params![gpu, holder.id])?;
+    while let Some(row) = rows.next()? {
+        let (tariff, mut cost) = cost(row)?;
+        cost.born = Utc(loaded(row, 6)?);
+        counter.costs.insert(tariff, cost);
+    }
+    Ok(Some(counter))
+}
+
+/// The sum of all counters of a tenant on a GPU.
+///
+/// `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the tenant's holders come first.
+pub(super) fn tenant_sum(
+    connection: &Connection,
+    (gpu, tenant): (i64, &Arc<str>),
+) -> rusqlite::Result<Counter> {
+    let mut sum = Counter { tenant: Arc::clone(tenant), ..Counter::default() };
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {AMOUNTS} FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2"
+    ))?;
+    let mut rows = statement.query(params![gpu, tenant])?;
+    while let Some(row) = rows.next()? {
+        sum.add(&amounts(row, 0)?);
+    }
+    let mut statement = connection.prepare_cached(
+        "SELECT currency, class, held_units, held_nanos, used_units, used_nanos
+         FROM holder h CROSS JOIN cost c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2",
+    )?;
+    let mut rows = statement.query(params![gpu, tenant])?;
+    while let Some(row) = rows.next()? {
+        let costs = BTreeMap::from([cost(row)?]);
+        sum.add(&Counter { costs, ..Counter::default() });
+    }
+    Ok(sum)
+}
+
+/// The counters that changed lately and those of remainders, with the GPU's key and the holder.
+pub(super) fn recent(
+    connection: &Connection,
+    uuids: &BTreeMap<i64, Arc<str>>,
+) -> rusqlite::Result<Vec<(CounterKey, i64, StoredHolder)>> {
+    let since: i64 =
+        connection.query_row("SELECT coalesce(max(minute_ns), 0) FROM minute", [], |row| row.get(0))?;
+    let since = stored(Utc(since.unsigned_abs()).0.saturating_sub(RECENT.0))?;
+    let mut statement = connection.prepare(
+        "SELECT c.gpu, h.name, h.id, coalesce(h.tenant, h.name)
+         FROM (SELECT DISTINCT gpu, holder FROM account WHERE minute_ns >= ?1
+               UNION
+               SELECT gpu, holder FROM counter JOIN holder ON id = holder WHERE kind = 'remainder') c
+         JOIN holder h ON h.id = c.holder",
+    )?;
+    let mut rows = statement.query([since])?;
+    let mut recent = Vec::new();
+    while let Some(row) = rows.next()? {
+        let gpu: i64 = row.get(0)?;
+        // Foreign keys guarantee it; a row that lost its GPU shows as an imbalance, not as a panic.
+        let Some(uuid) = uuids.get(&gpu) else { continue };
+        let holder = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into() };
+        recent.push(((Arc::clone(uuid), HolderId::new(row.get::<_, String>(1)?)), gpu, holder));
+    }
+    Ok(recent)
+}
+
+/// Held time of all counters, in nanoseconds.
+pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
+    // One sum per GPU: together they could exceed 64 bits.
+    let sums: Vec<i64> = connection
+        .prepare(
+            "SELECT sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) FROM counter GROUP BY gpu",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    Ok(sums.into_iter().map(i128::from).sum())
+}
+
+fn amounts(row: &Row<'_>, first: usize) -> rusqlite::Result<Counter> {
+    let (parts, used) = parts_and_use(row, first + 1)?;
+    Ok(Counter {
+        born: Utc(loaded(row, first)?),
+        parts,
+        used,
+        energy_static: Microjoules(loaded(row, first + 10)?),
+        energy_dynamic: Microjoules(loaded(row, first + 11)?),
+        ..Counter::default()
+    })
+}
+
+/// Currency, class, held and used money.
+fn cost(row: &Row<'_>) -> rusqlite::Result<(Tariff, Cost)> {
+    let tariff = Tariff { currency: row.get::<_, String>(0)?.into(), class: row.get::<_, String>(1)?.into() };
+    Ok((tariff, Cost { born: Utc(0), held: loaded_money(row, 2)?, used: loaded_money(row, 4)? }))
+}
