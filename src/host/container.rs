@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::bounded;
+
 /// The first pid namespace of a kernel: `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 pub const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -23,12 +25,26 @@ pub(super) fn is_one(root: &Path) -> bool {
         || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."))
 }
 
-/// Whether the agent runs in a container and sees processes of the system around it, as with the host's pids. In a pid
-/// namespace of its own, whose first process has the agent's root, it sees nobody from outside.
+/// Whether the agent sees processes of a system around its container, as with the host's pids: process 1 has another
+/// root. Where the kernel does not let the agent look at that root, the pids are the kernel's first and the agent's root
+/// is one that container runtimes make.
 pub(super) fn sees_outer_processes(root: &Path) -> bool {
-    let is_shared =
-        has_first_pids(root) || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."));
-    is_one(root) && is_shared
+    let roots = ["proc/1/root/.", "proc/self/root/."].map(|path| fs::metadata(root.join(path)));
+    match roots {
+        [Ok(one), Ok(own)] => (one.dev(), one.ino()) != (own.dev(), own.ino()),
+        _ => has_first_pids(root) && has_container_root(root),
+    }
+}
+
+/// Whether `/` is an overlay, or, where a runtime left its mark, on no block device. A virtual machine whose disk was made
+/// from an image has the mark and a block device.
+fn has_container_root(root: &Path) -> bool {
+    let mounts = bounded::read(&root.join("proc/self/mountinfo"), bounded::PROC).unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
+    let Some(mount) = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/")) else { return false };
+    let is_overlay = mount.split(" - ").nth(1).is_some_and(|rest| rest.starts_with("overlay "));
+    let on_device = mount.split(' ').nth(2).is_some_and(|device| !device.starts_with("0:"));
+    is_overlay || (!on_device && MARKS.iter().any(|mark| root.join(mark).exists()))
 }
 
 /// Whether pids under that root are those of the kernel's first namespace; false where nobody says so.
@@ -62,17 +78,47 @@ mod tests {
         assert!(is_one(root.path()));
     }
 
-    #[test]
-    fn a_container_with_a_pid_namespace_of_its_own_sees_nobody_from_outside() {
+    /// A tree with that pid namespace, and that device and type of its root.
+    fn tree(namespace: &str, device: &str, kind: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        assert!(!sees_outer_processes(root.path()), "no container");
-        fs::write(root.path().join(".dockerenv"), "").unwrap();
         let names = root.path().join("proc/self/ns");
         fs::create_dir_all(&names).unwrap();
-        std::os::unix::fs::symlink("pid:[4026532008]", names.join("pid")).unwrap();
-        assert!(!sees_outer_processes(root.path()));
-        fs::remove_file(names.join("pid")).unwrap();
-        std::os::unix::fs::symlink(FIRST_PID_NAMESPACE, names.join("pid")).unwrap();
+        std::os::unix::fs::symlink(namespace, names.join("pid")).unwrap();
+        let mount = format!(
+            "27 1 {device} / / rw,relatime shared:1 - {kind} x rw\n28 27 0:5 / /dev rw - tmpfs x rw\n"
+        );
+        fs::write(root.path().join("proc/self/mountinfo"), mount).unwrap();
+        root
+    }
+
+    #[test]
+    fn where_process_1_cannot_be_looked_at_the_root_tells_whether_processes_are_from_outside() {
+        const OWN: &str = "pid:[4026532008]";
+        for (namespace, device, kind, marked, outer) in [
+            (FIRST_PID_NAMESPACE, "0:50", "overlay", false, true),
+            (FIRST_PID_NAMESPACE, "0:50", "btrfs", true, true),
+            (FIRST_PID_NAMESPACE, "0:50", "btrfs", false, false),
+            // A virtual machine that was made of an image.
+            (FIRST_PID_NAMESPACE, "254:0", "ext4", true, false),
+            (OWN, "0:50", "overlay", true, false),
+        ] {
+            let root = tree(namespace, device, kind);
+            if marked {
+                fs::write(root.path().join(".dockerenv"), "").unwrap();
+            }
+            assert_eq!(sees_outer_processes(root.path()), outer, "{namespace} {device} {kind} {marked}");
+        }
+    }
+
+    #[test]
+    fn process_1_with_another_root_is_of_a_system_around() {
+        let root = tree("pid:[4026532008]", "254:0", "ext4");
+        fs::create_dir_all(root.path().join("proc/1")).unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("proc/self/root")).unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("proc/1/root")).unwrap();
+        assert!(!sees_outer_processes(root.path()), "a container that sees only itself, or a host");
+        fs::remove_file(root.path().join("proc/1/root")).unwrap();
+        fs::create_dir(root.path().join("proc/1/root")).unwrap();
         assert!(sees_outer_processes(root.path()));
     }
 
