@@ -15,6 +15,18 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
+fn a_standing_user_in_digits_is_a_uid() {
+    let read = |user: &str| {
+        let text = format!("attribution: {{standing: [{{gpu: all, user: {user}}}]}}");
+        Config::parse(&text, "test").map(|config| config.attribution.standing[0].holder.clone())
+    };
+    assert_eq!(read("1000").unwrap(), Grantee::Uid(1000));
+    assert_eq!(read("u1000").unwrap(), Grantee::User("u1000".into()));
+    let problem = read("99999999999").unwrap_err().to_string();
+    assert!(problem.contains("is not a uid; give a number below 2^32"), "{problem}");
+}
+
+#[test]
 fn the_printed_defaults_are_what_runs_without_a_file() {
     assert_eq!(Config::parse(&default_yaml(), "c.yaml"), Ok(Config::default()));
     assert_eq!(Config::parse("", "c.yaml"), Ok(Config::default()));

@@ -78,6 +78,25 @@ fn a_users_holding_covers_his_units_unless_they_hold_something_themselves() {
 }
 
 #[test]
+fn a_grant_to_a_uid_covers_its_user_and_his_units_under_whatever_name() {
+    for (name, covered) in [
+        ("alice", vec![("unit:train.service", "user:alice")]),
+        // As long as the name is not known the number holds.
+        ("1000", vec![("unit:train.service", "user:1000"), ("user:alice", "user:1000")]),
+    ] {
+        let granted = [standing(GpuSelector::All, QUARTER, Selector::Uid { uid: 1000, name: name.into() })];
+        let present = [
+            Holder::user("alice", Some(1000)),
+            Holder::user("bob", Some(1001)),
+            Holder::unit("train.service", Some("alice"), Some(1000)),
+        ];
+        let (held, covered_by) = holdings(&gpu(), &granted, false, &present);
+        assert_eq!(shares(&held), [(&*format!("user:{name}"), "1/4".into(), 0)]);
+        assert_eq!(text(&covered_by), covered);
+    }
+}
+
+#[test]
 fn one_who_is_covered_twice_is_covered_by_the_latest() {
     let train = Holder::unit("train.service", Some("alice"), None);
     let odd = Holder { id: HolderId::new("user:x"), ..train };

@@ -10,13 +10,14 @@ mod place;
 mod variant;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::Thread;
 use crate::clock::system_now;
 use crate::config::Config;
-use crate::host::Host;
+use crate::host::{Host, Users};
 use crate::model::Nanoseconds;
 use examination::{News, Progress, Step};
 use families::Wanted;
@@ -74,6 +75,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     let pids = driver(config, &mut diagnosis);
     diagnosis.findings.push(place::processes(&host));
     diagnosis.findings.push(place::owners(&host, &pids));
+    diagnosis.findings.extend(place::standing(config, &Users::of_host(Path::new("/"))));
     diagnosis.findings.push(place::kernel_log(&host));
     diagnosis.findings.push(place::ledger(config));
     diagnosis.variant = variant::of(&diagnosis.findings);

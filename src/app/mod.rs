@@ -7,6 +7,7 @@ mod bills;
 pub mod control;
 pub mod demo;
 mod doctor;
+mod grants;
 mod heard;
 mod host;
 mod io;
@@ -46,6 +47,7 @@ use thread::{Fallen, Thread};
 
 pub use bills::{BillProblem, statement};
 pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, board_sentences, diagnose};
+pub use grants::unresolved_grants;
 pub use log::{Lines, Log};
 pub use record::{RecordError, Recorded, Recording, record};
 
@@ -178,6 +180,14 @@ impl Shared {
         timeline.at(self.clock.now().boottime)
     }
 
+    /// Puts grants to uids under these names, whatever configuration is in force by now.
+    fn rename_grants(&self, names: &grants::Names) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(next) = in_force.renamed(names) {
+            *in_force = Arc::new(next);
+        }
+    }
+
     /// Waits until the clock shows `moment`, or another cadence is in force than the one waited by, and beats at
     /// least as often as `every`; false if `end` was called first.
     fn wait_until(
@@ -265,9 +275,10 @@ fn start(
 ) -> Result<Threads, StartError> {
     let Launch { config, source, clock, root, .. } = launch;
     let host = shared.host.clone();
-    let in_force = shared.in_force();
     let (ledger, recovered) = ledger::start(shared)?;
     users::start(shared)?;
+    shared.rename_grants(&grants::names(&config, host.users(), &shared.stop));
+    let in_force = shared.in_force();
     let started = clock.now();
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;

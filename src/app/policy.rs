@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::grants::Names;
 use super::lanes::Cadence;
 use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding};
 use crate::export::Press;
@@ -18,6 +19,7 @@ const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 const EXAMPLE: i128 = 2_500_000_000;
 
 /// Everything that follows from the configuration while the agent runs: what a reload swaps, whole.
+#[derive(Clone)]
 pub(super) struct InForce {
     pub(super) config: Config,
     pub(super) cadence: Cadence,
@@ -53,6 +55,21 @@ impl InForce {
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
         }
+    }
+
+    /// The same, with grants to these uids held under these names; whether that changes anything.
+    pub(super) fn renamed(&self, names: &Names) -> Option<Self> {
+        let mut policy = (*self.policy).clone();
+        let mut changed = false;
+        for standing in &mut policy.standing {
+            if let Selector::Uid { uid, name } = &mut standing.selector
+                && let Some(known) = names.get(uid).filter(|known| *known != name)
+            {
+                name.clone_from(known);
+                changed = true;
+            }
+        }
+        changed.then(|| Self { policy: Arc::new(policy), ..self.clone() })
     }
 
     /// What follows from a configuration that takes the place of this one, at that account time: prices that
@@ -117,6 +134,7 @@ fn standing(place: usize, standing: &ConfigStanding) -> Standing {
         fraction: standing.fraction,
         selector: match &standing.holder {
             Grantee::User(name) => Selector::User(name.clone()),
+            Grantee::Uid(uid) => Selector::Uid { uid: *uid, name: uid.to_string().into() },
             Grantee::Unit(name) => Selector::Unit(name.clone()),
         },
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use super::systemd::{tell, tell_of_reload};
-use super::{Shared, StartError, Thread};
+use super::{Shared, StartError, Thread, grants};
 use crate::config::Source;
 
 /// How often the file is looked at; one that changes is read once two looks in a row find it the same.
@@ -87,7 +87,10 @@ fn reload(source: &mut Source, shared: &Shared) -> String {
     shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
     match outcome {
         Ok((config, waiting)) => {
-            shared.put_in_force(running.succeeded_by(config, shared.account_time()));
+            let now = shared.account_time();
+            let names = grants::names(&config, shared.host.users(), &shared.stop);
+            let next = running.succeeded_by(config, now);
+            shared.put_in_force(next.renamed(&names).unwrap_or(next));
             if waiting.is_empty() {
                 return format!("configuration reloaded: {file}");
             }

@@ -23,6 +23,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, Lines, Log, demo};
 use crate::config::{self, Config, Problems, Source};
+use crate::host::Users;
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -248,8 +249,12 @@ fn misconfigured(problems: Problems) -> Failure {
 }
 
 fn check_config(file: &std::path::Path) -> Result<(), Failure> {
-    Config::read(file).map_err(misconfigured)?;
-    print(&format!("{}: ok\n", file.display()))
+    let config = Config::read(file).map_err(misconfigured)?;
+    let file = file.display();
+    let users = Users::of_host(std::path::Path::new("/"));
+    let warnings = app::unresolved_grants(&config, &users);
+    let warnings: String = warnings.iter().map(|warning| format!("{file}: warning: {warning}\n")).collect();
+    print(&format!("{warnings}{file}: ok\n"))
 }
 
 /// As in the configuration, and names of this host too.

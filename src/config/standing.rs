@@ -50,6 +50,8 @@ impl std::fmt::Display for GpuChoice {
 pub enum Grantee {
     /// A Unix user, by name.
     User(String),
+    /// A Unix user, by uid.
+    Uid(u32),
     /// A systemd service, `NAME.service`.
     Unit(String),
 }
@@ -60,7 +62,7 @@ pub(crate) struct Draft {
     id: Option<String>,
     gpu: Option<GpuChoice>,
     fraction: Option<Fraction>,
-    user: Option<String>,
+    user: Option<Grantee>,
     unit: Option<String>,
 }
 
@@ -98,11 +100,14 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         path: "user",
-        field: Field::Text { accepts: "a user name", set: |draft, text| put(&mut draft.user, token(text)) },
+        field: Field::Text {
+            accepts: "a user name or a uid",
+            set: |draft, text| put(&mut draft.user, user(text)),
+        },
         absent: Absent::Optional("alice"),
         change: Change::Reload,
         unit: "",
-        help: "The Unix user who holds it; either this or unit.",
+        help: "The Unix user who holds it, by name or uid; either this or unit.",
     },
     Key {
         path: "unit",
@@ -158,7 +163,7 @@ fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
 
 /// The entry, unless something that it needs is missing or malformed, which has been reported.
 fn finish(draft: Draft) -> Option<Standing> {
-    let holder = draft.user.map(Grantee::User).or(draft.unit.map(Grantee::Unit))?;
+    let holder = draft.user.or(draft.unit.map(Grantee::Unit))?;
     Some(Standing { id: draft.id, gpu: draft.gpu?, fraction: draft.fraction?, holder })
 }
 
@@ -243,6 +248,16 @@ fn gpu(text: &str) -> Result<GpuChoice, Complaint> {
     }
     let remedy = "give all, an index such as 0, or a UUID as nvidia-smi -L prints it";
     Err(Complaint::about(text, "is not a GPU", remedy))
+}
+
+/// A name, or digits, of which no name consists.
+fn user(text: &str) -> Result<Grantee, Complaint> {
+    let name = token(text)?;
+    if !name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(Grantee::User(name));
+    }
+    let uid = name.parse().map_err(|_| Complaint::about(text, "is not a uid", "give a number below 2^32"))?;
+    Ok(Grantee::Uid(uid))
 }
 
 fn unit(text: &str) -> Result<String, Complaint> {

@@ -5,6 +5,7 @@
 //! settles no conflict: it ranks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::model::{Fraction, GpuId, Holder, HolderId, Holding, HoldingSource};
 
@@ -37,6 +38,13 @@ pub enum GpuSelector {
 pub enum Selector {
     /// A Unix user, with his units.
     User(String),
+    /// The same by uid, with the name that is known for it, else the number.
+    Uid {
+        /// Whom it covers.
+        uid: u32,
+        /// Under which name he holds.
+        name: Arc<str>,
+    },
     /// A systemd unit.
     Unit(String),
 }
@@ -56,12 +64,14 @@ impl Selector {
     pub fn holder(&self) -> HolderId {
         match self {
             Self::User(name) => HolderId::new(format!("user:{name}")),
+            Self::Uid { name, .. } => HolderId::new(format!("user:{name}")),
             Self::Unit(name) => HolderId::new(format!("unit:{name}")),
         }
     }
 
     fn covers(&self, holder: &Holder) -> bool {
         match self {
+            Self::Uid { uid, .. } => holder.facts.uid == Some(*uid),
             Self::User(name) => holder.facts.user.as_deref() == Some(name),
             Self::Unit(name) => holder.facts.unit.as_deref() == Some(name),
         }

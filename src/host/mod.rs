@@ -29,7 +29,7 @@ pub use held::Held;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
 pub use process::{Gone, Process};
-pub use users::{Unresolved, Users, look_up};
+pub use users::{Unresolved, Users};
 
 use crate::model::Nanoseconds;
 

@@ -2,7 +2,7 @@
 //!
 //! In: a uid. Out: its name, that there is no such user, or that neither is known. The name service may wait for a
 //! network, so [`Users::name`] never asks it: it queues the uid for a thread that takes it with [`Users::next`], asks
-//! with [`look_up`] and stores the result with [`Users::store`]. The cache is bounded. It starts no thread itself.
+//! with [`Users::look_up`] and stores the result with [`Users::store`]. The cache is bounded. It starts no thread itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -165,9 +165,21 @@ impl Users {
     /// The source cannot be read, or the name service failed.
     pub fn has_user(&self, name: &str) -> io::Result<bool> {
         match &self.source {
-            Source::File(file) => lock(file).has_user(name).ok_or_else(|| io::ErrorKind::NotFound.into()),
+            Source::File(file) => lock(file).has_user(name).ok_or_else(no_file),
             Source::Service(_) => Ok(User::from_name(name)?.is_some()),
-            Source::Nowhere => Err(io::ErrorKind::NotFound.into()),
+            Source::Nowhere => Err(no_file()),
+        }
+    }
+
+    /// The name of a user as the source tells it now. It may wait for a network.
+    ///
+    /// # Errors
+    /// The source cannot be read, or the name service failed, so that it is not known whether there is such a user.
+    pub fn look_up(&self, uid: u32) -> io::Result<Option<Arc<str>>> {
+        match &self.source {
+            Source::File(file) => lock(file).name(uid).ok_or_else(no_file),
+            Source::Service(_) => look_up(uid),
+            Source::Nowhere => Err(no_file()),
         }
     }
 
@@ -256,11 +268,11 @@ impl Cache {
     }
 }
 
-/// Asks the name service for the name of a user. It may wait for a network.
-///
-/// # Errors
-/// The name service failed, so that it is not known whether there is such a user.
-pub fn look_up(uid: u32) -> io::Result<Option<Arc<str>>> {
+fn no_file() -> io::Error {
+    io::Error::other("the host's passwd file cannot be read; in a container mount it at /host/etc/passwd")
+}
+
+fn look_up(uid: u32) -> io::Result<Option<Arc<str>>> {
     // glibc returns an error for a service that did not answer, and no user without an error for a uid that none has.
     let user = User::from_uid(Uid::from_raw(uid))?;
     Ok(user.map(|user| printable(&user.name).into()))

@@ -469,6 +469,7 @@ impl Meter {
 fn granted(standing: &Standing) -> Holder {
     match &standing.selector {
         Selector::User(name) => Holder::user(name, None),
+        Selector::Uid { uid, name } => Holder::user(name, Some(*uid)),
         Selector::Unit(name) => Holder::unit(name, None, None),
     }
 }

@@ -8,9 +8,10 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::Finding;
+use crate::app::unresolved_grants;
 use crate::config::Config;
 use crate::holders::identify;
-use crate::host::{FIRST_PID_NAMESPACE, Gone, Host};
+use crate::host::{FIRST_PID_NAMESPACE, Gone, Host, Users};
 use crate::ledger::Cause;
 use crate::model::UnattributedReason;
 
@@ -70,6 +71,21 @@ pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>) -> Finding {
         reasons.join(", ")
     );
     Finding::new("owners", false, why)
+}
+
+/// Whether the users to whom the configuration grants holdings exist; nothing where it grants none.
+pub(super) fn standing(config: &Config, users: &Users) -> Option<Finding> {
+    let granted = config.attribution.standing.len();
+    if granted == 0 {
+        return None;
+    }
+    let problems = unresolved_grants(config, users);
+    let why = if problems.is_empty() {
+        format!("the users of all {granted} standing holdings resolve")
+    } else {
+        problems.join("; ")
+    };
+    Some(Finding::new("standing", problems.is_empty(), why))
 }
 
 /// Whether the kernel's log can be read, where some XIDs stand alone.
