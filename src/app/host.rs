@@ -88,13 +88,20 @@ const BUS: Nanoseconds = Nanoseconds::from_seconds(5);
 /// Lanes read at the same moment: after the first one the others have so long, and all are looked at in one round.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// The most processes that are held by a descriptor, and the descriptors that are left to everything else first.
-const MOST_HELD: u64 = 256;
+/// The most processes that are held by a descriptor.
+const MOST_HELD: u64 = 8_192;
+
+/// Descriptors whose numbers `select` takes; those of processes lie above them.
+const FOR_OTHERS: u64 = 1_024;
+
+/// Where there are not so many above those, processes share them, and so much is left to everything else first.
+const FEW_HELD: u64 = 256;
 const NOT_FOR_PROCESSES: u64 = 512;
 
 /// How many processes may be held where so many files may be open: those above it are read every round.
 fn held_within(files: u64) -> usize {
-    let held = (files.saturating_sub(NOT_FOR_PROCESSES) / 2).min(MOST_HELD);
+    let few = (files.saturating_sub(NOT_FOR_PROCESSES) / 2).min(FEW_HELD);
+    let held = files.saturating_sub(FOR_OTHERS).min(MOST_HELD).max(few);
     usize::try_from(held).unwrap_or(0)
 }
 
@@ -145,6 +152,7 @@ mod tests {
 
     #[test]
     fn where_descriptors_are_few_none_is_spent_on_processes() {
-        assert_eq!([64, 512, 700, 1_024, u64::MAX].map(held_within), [0, 0, 94, 256, 256]);
+        let files = [64, 512, 700, 1_024, 1_200, 2_000, u64::MAX];
+        assert_eq!(files.map(held_within), [0, 0, 94, 256, 256, 976, 8_192]);
     }
 }

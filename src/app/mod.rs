@@ -36,7 +36,7 @@ use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop};
 use crate::config::{Config, Source};
-use crate::host::{Host, Users, clock_is_synchronised as host_clock_is_synchronised};
+use crate::host::{Host, Users, clock_is_synchronised as host_clock_is_synchronised, own};
 use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
 use crate::model::{Nanoseconds, Utc};
@@ -219,6 +219,10 @@ struct Threads {
 
 /// Runs the agent until it is told to stop.
 pub fn run(launch: Launch) -> Result<(), StartError> {
+    // The limit as it is serves, too: fewer processes are held then.
+    if let Err(error) = own::raise_most_files() {
+        tracing::debug!(%error, "the limit on open files stays as it is");
+    }
     let listeners = serve::bind(&launch.config.web.listen)?;
     for listener in &listeners {
         if let Ok(address) = listener.local_addr() {

@@ -11,13 +11,16 @@ use std::path::Path;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::bounded;
 
 /// Ends that are told by one call; those of more are told by the next.
 const ENDS: usize = 64;
+
+/// The least number of a descriptor that `select` cannot take, and that code which calls it is not troubled by.
+const ABOVE_SELECT: i32 = 1_024;
 
 /// Processes that are held.
 #[derive(Debug, Default)]
@@ -94,6 +97,9 @@ impl Held {
 /// A descriptor of a process, of whose end `ends` will tell once.
 fn watched(ends: &OwnedFd, pid: Pid) -> rustix::io::Result<OwnedFd> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
+    // The driver's library may call `select`: the low numbers are left to it. Where the limit allows no higher number
+    // few processes are held, and they keep theirs.
+    let process = fcntl_dupfd_cloexec(&process, ABOVE_SELECT).unwrap_or(process);
     let told = epoll::EventData::new_u64(pid.as_raw_nonzero().get().unsigned_abs().into());
     epoll::add(ends, &process, told, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;
     Ok(process)
@@ -164,6 +170,16 @@ mod tests {
         assert!(held.holds(children[0].id()));
         children[0].kill().unwrap();
         children[0].wait().unwrap();
+    }
+
+    #[test]
+    fn descriptors_of_processes_leave_the_numbers_that_select_takes_to_others() {
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let mut held = Held::within(Path::new("/"), 1);
+        assert!(hold(&mut held, std::process::id()));
+        let number = held.processes.values().next().unwrap().as_raw_fd();
+        let allowed = most.is_none_or(|most| most > ABOVE_SELECT.unsigned_abs().into());
+        assert_eq!(number >= ABOVE_SELECT, allowed, "{number} of {most:?}");
     }
 
     #[test]

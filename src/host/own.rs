@@ -9,6 +9,8 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Resource, Rlimit};
+
 use crate::clock::processor_time;
 use crate::model::{Bytes, Nanoseconds};
 
@@ -99,7 +101,17 @@ pub fn mapped_files() -> io::Result<BTreeSet<PathBuf>> {
 
 /// The most files that it may have open; none where there is no limit.
 pub fn most_files() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+    rustix::process::getrlimit(Resource::Nofile).current
+}
+
+/// Lets the agent open as many files as it may ever have, which is more than it is given at first where programs that
+/// call `select` are considered. Children inherit it, so none is started afterwards.
+pub fn raise_most_files() -> io::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return Ok(());
+    }
+    Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 fn malformed(file: &str) -> io::Error {

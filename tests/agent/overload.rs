@@ -49,6 +49,55 @@ fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
     assert!(!page.has("gpu_process_memory_bytes", &["pid=\"other\""]));
 }
 
+/// The soft and the hard limit on open files of a process.
+fn most_files(pid: u32) -> [String; 2] {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace().map(str::to_owned);
+    [words.next().unwrap(), words.next().unwrap()]
+}
+
+#[test]
+fn more_processes_are_held_than_the_soft_limit_has_descriptors_and_children_keep_that_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let scenario = directory.path().join("local.json");
+    let mut list = String::new();
+    for index in 0..300 {
+        let comma = if index > 0 { "," } else { "" };
+        let phases = r#"[{"from":0,"to":600,"demand":0.0,"memory_bytes":1048576}]"#;
+        write!(list, r#"{comma}{{"pid":0,"name":"/usr/bin/job","gpu":{},"phases":{phases}}}"#, index % 8)
+            .unwrap();
+    }
+    let node = format!(
+        r#"{{"local":true,"cycle_seconds":600,"gpus":[{{"profile":"h100","count":8}}],"processes":[{list}]}}"#
+    );
+    std::fs::write(&scenario, node).unwrap();
+    let state = directory.path().join("state");
+    let command = Demo::command(&state, &["--scenario", scenario.to_str().unwrap()]);
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args(["-c", "ulimit -Sn 400 && exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    let agent = Agent::start(limited);
+    let [soft, hard] = most_files(agent.id());
+    assert_eq!(soft, hard);
+    // A descriptor of each process, above those that `select` takes.
+    let held = || {
+        let numbers = std::fs::read_dir(format!("/proc/{}/fd", agent.id())).unwrap();
+        let numbers = numbers.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
+        numbers.filter(|number| *number >= 1_024).count()
+    };
+    if hard.parse().is_ok_and(|hard: u32| hard < 2_000) {
+        return;
+    }
+    agent.wait_for("a descriptor of each process", |_| held() == 300);
+    let own = agent.id();
+    let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+    let child = children.split_whitespace().next().unwrap().parse().unwrap();
+    assert_eq!(most_files(child)[0], "400");
+}
+
 #[test]
 fn a_gpu_that_tells_an_xid_in_every_second_is_not_asked_for_everything_as_often() {
     const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";

@@ -28,6 +28,8 @@ SMOKE = os.environ.get("GPUMETER_FIGURES") == "smoke"
 # Seconds for which each is watched at rest, and scrapes of each kind.
 WATCHED, SCRAPES = (6, 60) if SMOKE else (90, 1_000)
 GPUS, PROCESSES = 8, 200
+# Processes that do nothing.
+IDLE = 400 if SMOKE else 3_200
 GZIP = "Accept-Encoding: gzip\r\n"
 
 
@@ -96,6 +98,11 @@ def figures(suite):
         found.append(figure)
         print(" | ".join((*figure[:4], figure.verdict)), flush=True)
 
+    if arguments().idle:
+        idle(suite, told)
+        for figure in found:
+            suite.expect(SMOKE or figure.ok, f"{figure.id}: {figure.what}: {figure.measured}, not {figure.target}")
+        return
     demo = Demo(suite, scenario=scenario(suite), config="sampling: {level: full}\nattribution: {presence: true}\n")
     ours = Watched("gpumeter", demo.port, demo.program.process.pid)
     wait_for("all processes", 60, lambda: len(processes(demo)) == PROCESSES, demo.program)
@@ -109,6 +116,7 @@ def figures(suite):
     for other in others:
         os.kill(other.pid, signal.SIGTERM)
     as_by_default(suite, told)
+    idle(suite, told)
     calls(suite, told)
     if write:
         write.write_text(page(found))
@@ -254,6 +262,34 @@ def as_by_default(suite, told):
     demo.program.stop()
 
 
+def idle(suite, told):
+    """P10: processes that are known and do nothing, in the default configuration; nobody asks for the page."""
+    few, many = (at_rest_with(suite, count) for count in (GPUS, IDLE))
+    each = (many - few) / (IDLE - GPUS)
+    told("P10", f"of a processor, {IDLE} processes that do nothing, less the driver's part", "<= 0.6 %", f"{many:.3%}",
+         many <= 0.006)
+    told("P10", f"each of them in a tick (with {GPUS} it is {few:.3%})", "<= 1.5 us", f"{each * 1e6:.2f} us", each <= 1.5e-6)
+
+
+def at_rest_with(suite, count):
+    """The share of a processor that the agent takes for itself with so many idle processes."""
+    phases = [{"from": 0, "to": 600, "demand": 0.0, "memory_bytes": 1 << 20}]
+    jobs = [{"pid": 0, "name": "/usr/bin/python3", "gpu": n % GPUS, "instance": None, "phases": phases} for n in range(count)]
+    demo = Demo(suite, scenario=scenario(suite, processes=jobs), config="node: {name: figures}\n",
+                state=suite.folder / f"idle-{count}")
+    ours = Watched("gpumeter", demo.port, demo.program.process.pid)
+    # Each has a pipe of the demo's and a descriptor by which the agent holds it.
+    opened = lambda: sum(value for _, value in families(demo.page()).get("process_open_fds", ()))
+    wait_for("all processes", 120, lambda: opened() >= 2 * count, demo.program)
+    time.sleep(2 if SMOKE else 20)
+    driver, before, began = of_driver(demo, ours), ours.processor(), time.monotonic()
+    time.sleep(WATCHED)
+    seconds = time.monotonic() - began
+    spent, driver = (ours.processor() - before) / seconds, drivers_part(driver, of_driver(demo, ours)) / seconds
+    demo.program.stop()
+    return spent - driver
+
+
 def calls(suite, told):
     """P9: calls of a fast tick, and the share of time inside a driver that is as slow as real ones."""
     phases = [{"from": 0, "to": 600, "demand": 0.5, "memory_bytes": 1 << 30}]
@@ -301,6 +337,7 @@ def page(found):
 def arguments():
     parser = argparse.ArgumentParser(prog=".ci/figures", description=__doc__)
     parser.add_argument("--write", metavar="FILE", type=Path, help="writes the table there, as a page")
+    parser.add_argument("--idle", action="store_true", help="measures only what processes cost that do nothing (P10)")
     return parser.parse_args()
 
 
