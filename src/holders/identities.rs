@@ -28,41 +28,39 @@ pub struct Identities {
     until: Vec<Nanoseconds>,
 }
 
+/// Processes by pid, then start, in parallel lists: what a search touches of thousands fits into the processor's caches.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Named {
-    /// By pid, then start.
-    processes: Vec<Known>,
+    pids: Vec<u32>,
+    /// Boot times of their starts.
+    from: Vec<Nanoseconds>,
+    /// The places of their holders among the holders.
+    places: Vec<usize>,
+    identified: Vec<Identified>,
     /// Whose they are, by id: of the lowest pid where they differ.
     holders: Vec<Arc<Holder>>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Known {
-    pid: u32,
-    /// Boot time of its start.
-    from: Nanoseconds,
-    /// The place of its holder among the holders.
-    place: usize,
-    identified: Identified,
 }
 
 impl Identities {
     /// Processes by pid and start, each with the boot time of its start.
     pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, Identified)>) -> Self {
-        let mut known: Vec<Known> =
-            processes.map(|(pid, from, identified)| Known { pid, from, place: 0, identified }).collect();
+        let mut named = Named::default();
         let mut holders: BTreeMap<HolderId, Arc<Holder>> = BTreeMap::new();
-        for Known { identified, .. } in &known {
+        for (pid, from, identified) in processes {
+            let holder = &identified.holder;
+            holders.entry(holder.id.clone()).or_insert_with(|| Arc::clone(holder));
+            named.pids.push(pid);
+            named.from.push(from);
+            named.identified.push(identified);
+        }
+        named.holders = holders.into_values().collect();
+        let place = |identified: &Identified| {
             let id = &identified.holder.id;
-            holders.entry(id.clone()).or_insert_with(|| Arc::clone(&identified.holder));
-        }
-        let holders: Vec<Arc<Holder>> = holders.into_values().collect();
-        for process in &mut known {
-            let id = &process.identified.holder.id;
-            process.place = holders.binary_search_by(|holder| holder.id.cmp(id)).unwrap_or_default();
-        }
-        let until = vec![Nanoseconds(u64::MAX); known.len()];
-        Self { named: Arc::new(Named { processes: known, holders }), until }
+            named.holders.binary_search_by(|holder| holder.id.cmp(id)).unwrap_or_default()
+        };
+        named.places = named.identified.iter().map(place).collect();
+        let until = vec![Nanoseconds(u64::MAX); named.pids.len()];
+        Self { named: Arc::new(named), until }
     }
 
     /// The same processes, each known until another time.
@@ -82,21 +80,22 @@ impl Identities {
 
     /// The place among [`Identities::holders`] of whose pid it was: what is added up by holder compares no names.
     pub fn place(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        self.named.processes.get(self.find(pid, read)?).map(|known| known.place)
+        self.named.places.get(self.find(pid, read)?).copied()
     }
 
     /// The number of the process that had the pid when it was read.
     pub fn find(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        let processes = &self.named.processes;
-        let number =
-            processes.partition_point(|known| (known.pid, known.from) <= (pid, read)).checked_sub(1)?;
-        let is_it = processes.get(number)?.pid == pid && read <= *self.until.get(number)?;
-        is_it.then_some(number)
+        let Named { pids, from, .. } = &*self.named;
+        let last = pids.partition_point(|known| *known <= pid).checked_sub(1)?;
+        // A pid that was used again is there more than once.
+        let those = (0..=last).rev().take_while(|number| pids.get(*number) == Some(&pid));
+        let number = those.into_iter().find(|number| from.get(*number).is_some_and(|from| *from <= read))?;
+        (read <= *self.until.get(number)?).then_some(number)
     }
 
     /// The process of that number.
     pub fn process(&self, number: usize) -> Option<&Identified> {
-        self.named.processes.get(number).map(|known| &known.identified)
+        self.named.identified.get(number)
     }
 
     /// A holder with its facts, if any of its processes is known.
