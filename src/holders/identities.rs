@@ -86,11 +86,15 @@ impl Identities {
     /// The number of the process that had the pid when it was read.
     pub fn find(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
         let Named { pids, from, .. } = &*self.named;
-        let last = pids.partition_point(|known| *known <= pid).checked_sub(1)?;
+        let mut number = pids.partition_point(|known| *known <= pid).checked_sub(1)?;
         // A pid that was used again is there more than once.
-        let those = (0..=last).rev().take_while(|number| pids.get(*number) == Some(&pid));
-        let number = those.into_iter().find(|number| from.get(*number).is_some_and(|from| *from <= read))?;
-        (read <= *self.until.get(number)?).then_some(number)
+        while *pids.get(number)? == pid {
+            if *from.get(number)? <= read {
+                return (read <= *self.until.get(number)?).then_some(number);
+            }
+            number = number.checked_sub(1)?;
+        }
+        None
     }
 
     /// The process of that number.

@@ -78,9 +78,10 @@ pub(super) fn present(known: Option<&Present>, frame: &Frame, identities: &Ident
         };
         add(to, process);
     };
+    let list_read = frame.list_read_at();
     for process in frame.processes.iter().flat_map(|list| list.iter()) {
         let memory = process.memory.map(|bytes| bytes.0);
-        meet(process.pid, frame.list_read_at(), &Presence { weight: None, memory });
+        meet(process.pid, list_read, &Presence { weight: None, memory });
     }
     for sample in frame.samples.iter().flatten() {
         let busiest = u64::from(sample.sm.max(sample.encoder).max(sample.decoder));
