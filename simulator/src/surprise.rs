@@ -42,6 +42,8 @@ pub(crate) enum Surprise {
     RemapPending,
     /// A row remapped, and no error was ever counted.
     RemapWithoutError,
+    /// The fields of power answer 3 MW; the call answers well.
+    PowerFieldGarbage,
 }
 
 /// What a board has behind it whose rows were remapped before the script begins.
@@ -56,12 +58,12 @@ pub(crate) struct Remapped {
 use Surprise::{
     AfterLoadWindow, ClockedDown, DriftingMargin, FabricTooFew, FirstLookPower, HiddenMemory, ManyReplays,
     MemoryBusyAtRest, NarrowLink, NoFabric, NoMargin, OneSample, PersistenceOff, PowerCapAtRest,
-    RemapPending, RemapWithoutError, WokenByReading, ZeroClock,
+    PowerFieldGarbage, RemapPending, RemapWithoutError, WokenByReading, ZeroClock,
 };
 
 const SECOND: u64 = 1_000_000_000;
 
-const NAMES: [(&str, Surprise); 18] = [
+const NAMES: [(&str, Surprise); 19] = [
     ("after_load_window", AfterLoadWindow),
     ("persistence_off", PersistenceOff),
     ("first_look_power", FirstLookPower),
@@ -80,6 +82,7 @@ const NAMES: [(&str, Surprise); 18] = [
     ("fabric_insufficient", FabricTooFew),
     ("remap_pending", RemapPending),
     ("remap_without_error", RemapWithoutError),
+    ("power_field_garbage", PowerFieldGarbage),
 ];
 
 impl Surprise {

@@ -35,7 +35,7 @@ pub(super) fn taken(
 
 /// So many more answers must speak for another value than against it before it is the counter's. Of random
 /// answers in a row, fewer than one in a million bring that about.
-const AGREEING: u8 = 10;
+pub(super) const AGREEING: u8 = 10;
 
 /// At the beginning nothing stands against the first two that go on from one another.
 const BEGINNING: u8 = 2;
@@ -128,6 +128,11 @@ impl Belief {
     /// Whether nothing is known of it yet.
     pub(super) const fn is_new(&self) -> bool {
         self.believed.is_none() && self.other.is_none()
+    }
+
+    /// Whether an answer to a question that was asked at that time goes on from the last believed one, if there is one.
+    pub(super) fn accepts(&self, value: i64, at: Nanoseconds) -> bool {
+        self.believed.is_none_or(|believed| believed.goes_on_to(Mark { value, at }, self.pace))
     }
 
     /// Takes an answer to a question that was asked at that time; why it is dropped if it is not believed.

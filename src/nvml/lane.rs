@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use super::activity::{Activity, put_all};
 use super::calls;
-use super::door::{CallSlot, Door};
+use super::door::{CallSlot, Door, Handle};
 use super::governor::{Governor, SHARE, Spent};
 use super::instances::{self, Instance};
 use super::inventory::Found;
 use super::library::Library;
 use super::lists::Lists;
-use super::plan::{Plan, TierPlan};
+use super::plan::{Ask, Plan, TierPlan};
 use super::probe::Wanted;
 use super::processes::Processes;
 use super::quirks::ListForm;
 use super::readings::Readings;
-use crate::catalogue::Level;
+use crate::catalogue::{Level, PointId, Source, device_points};
 use crate::clock::Clock;
 use crate::model::frame::Tier;
 use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Stamp, Stretch, Unframed};
@@ -49,6 +49,8 @@ pub struct Lane {
     /// GPM's metrics that were refused alone, and whether the plan was made without knowing that.
     refused: BTreeSet<u32>,
     outdated: bool,
+    /// Points whose field answered garbage for long while a call answered well.
+    garbled: BTreeSet<PointId>,
     activity: Activity,
     processes: Processes,
     lists: Lists,
@@ -79,6 +81,7 @@ impl Lane {
             governor: Governor::new(SHARE.into()),
             refused: BTreeSet::new(),
             outdated: false,
+            garbled: BTreeSet::new(),
             activity: Activity::new(),
             processes: Processes::new(),
             lists: Lists::new(false, ListForm::Third),
@@ -201,13 +204,14 @@ impl Lane {
     /// Drops the plan: the next tick makes a new one.
     pub fn forget_plan(&mut self) {
         self.refused.clear();
+        self.garbled.clear();
         if let Some(plan) = self.plan.take() {
             plan.free(&mut self.door);
         }
     }
 
     fn compile(&mut self) -> Result<Plan, Absence> {
-        let wanted = Wanted { level: self.level, refused: &self.refused };
+        let wanted = Wanted { level: self.level, refused: &self.refused, garbled: &self.garbled };
         let plan = Plan::compile(&mut self.door, &self.found, wanted)?;
         self.patience = FIRST_REVIEW;
         self.begin(&plan);
@@ -235,7 +239,7 @@ impl Lane {
         self.patience = Nanoseconds(self.patience.0.saturating_mul(2)).min(LAST_REVIEW);
         self.review = Some(self.door.clock().now().boottime + self.patience);
         let Some(old) = self.plan.take() else { return };
-        let wanted = Wanted { level: self.level, refused: &self.refused };
+        let wanted = Wanted { level: self.level, refused: &self.refused, garbled: &self.garbled };
         let (plan, spare) = match Plan::compile(&mut self.door, &self.found, wanted) {
             Ok(new) if new.is_like(&old) => {
                 if !new.provisional {
@@ -314,6 +318,11 @@ impl Lane {
         for ask in fields.iter() {
             let value = answered.and_then(|()| batch.value(ask.from));
             readings.put(door, ask, value);
+            if readings.is_garbled(ask.point) && has_better_call(door, device, (readings, ask)) {
+                self.garbled.insert(ask.point);
+                // Not `outdated`: a review keeps the present plan where a new one cannot be made.
+                self.review = Some(door.clock().now().boottime);
+            }
         }
         if !margins.is_empty() {
             let margin = calls::margin(door, device);
@@ -400,6 +409,19 @@ struct Round {
     turn: [bool; 3],
     /// Whether every tier is read out of turn.
     all: bool,
+}
+
+/// Whether a point whose field answers garbage has a call that answers well.
+fn has_better_call<T>(door: &mut Door, device: Handle, (readings, ask): (&Readings, &Ask<T>)) -> bool {
+    let sources = device_points().nth(ask.point).map(|(_, point)| point.sources).unwrap_or_default();
+    sources.iter().any(|source| {
+        let Source::Call { value, times } = *source else { return false };
+        let answer = calls::call(door, device, calls::function(value)).and_then(|values| values.get(value));
+        let of_call = Ask { point: ask.point, bound: ask.bound, from: value, times };
+        answer.is_ok_and(|answer| {
+            i64::try_from(answer).is_ok_and(|answer| readings.would_take(door, &of_call, answer))
+        })
+    })
 }
 
 fn since(door: &Door, before: Nanoseconds) -> Nanoseconds {

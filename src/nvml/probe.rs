@@ -90,6 +90,8 @@ pub(super) struct Wanted<'a> {
     pub(super) level: Level,
     /// GPM's metrics that the board refused when they were computed: support is told of GPM as a whole.
     pub(super) refused: &'a BTreeSet<u32>,
+    /// Points whose field answered garbage for long while a call answered well.
+    pub(super) garbled: &'a BTreeSet<PointId>,
 }
 
 /// Asks the board for everything that is wanted, once.
@@ -105,8 +107,10 @@ pub(super) fn choose(
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
-        let way = family.is_read_at(level).then(|| probe.choose(door, candidates.sources)).transpose();
-        let way = way.map(|way| way.map(|way| Chosen { point, family, way }));
+        let way = family
+            .is_read_at(level)
+            .then(|| probe.choose(door, (point, family), candidates.sources))
+            .transpose();
         via.push(way.ok().flatten().map(|chosen| chosen.way.via()));
         let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
         probed.push(counts.and_then(|counter| probe.stood(counter)));
@@ -254,6 +258,7 @@ const LINK_VERSION: u32 = 166;
 struct Probe<'a> {
     device: Handle,
     refused: &'a BTreeSet<u32>,
+    garbled: &'a BTreeSet<PointId>,
     facts: Facts,
     fields: Batch,
     answered: Result<(), Absence>,
@@ -271,7 +276,7 @@ impl<'a> Probe<'a> {
     fn new(
         door: &mut Door,
         device: Handle,
-        Wanted { level, refused }: Wanted<'a>,
+        Wanted { level, refused, garbled }: Wanted<'a>,
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
         let [count, generation] = said_of_links(door, device);
@@ -283,6 +288,7 @@ impl<'a> Probe<'a> {
         let probe = Self {
             device,
             refused,
+            garbled,
             facts,
             fields,
             answered,
@@ -297,9 +303,15 @@ impl<'a> Probe<'a> {
         door.take_gone().map_or(Ok(probe), Err)
     }
 
-    /// The first source that answers; else the first that may answer later; else why the first was refused.
-    fn choose(&mut self, door: &mut Door, sources: &[Source]) -> Result<Way, Absence> {
-        let (mut refused, mut failed) = (None, None);
+    /// The first source that answers what can be; else the first that answers or may answer later; else why the
+    /// first was refused.
+    fn choose(
+        &mut self,
+        door: &mut Door,
+        (point, family): (PointId, &'static Family),
+        sources: &[Source],
+    ) -> Result<Chosen, Absence> {
+        let (mut refused, mut failed, mut implausible) = (None, None, None);
         for source in sources {
             if matches!(source, Source::Since(_)) {
                 // Read beside the point's own way, it decides nothing.
@@ -309,21 +321,24 @@ impl<'a> Probe<'a> {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;
             };
-            match self.ask(door, way).and_then(|()| self.accept(*source, way)) {
+            let chosen = Chosen { point, family, way };
+            match self.ask(door, chosen).and_then(|()| self.accept(*source, way)) {
+                Ok(()) if !self.is_plausible(chosen) => implausible = implausible.or(Some(chosen)),
                 Ok(()) => {
-                    self.whole &= failed.is_none();
-                    return Ok(way);
+                    self.whole &= failed.is_none() && implausible.is_none();
+                    return Ok(chosen);
                 }
                 Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
-                Err(_) => failed = failed.or(Some(way)),
+                Err(_) => failed = failed.or(Some(chosen)),
             }
         }
         self.whole &= failed.is_none();
-        failed.ok_or(refused.unwrap_or(Absence::NotSupported))
+        implausible.or(failed).ok_or(refused.unwrap_or(Absence::NotSupported))
     }
 
-    fn ask(&mut self, door: &mut Door, way: Way) -> Result<(), Absence> {
+    fn ask(&mut self, door: &mut Door, Chosen { point, way, .. }: Chosen) -> Result<(), Absence> {
         match way {
+            Way::Field { .. } if self.garbled.contains(&point) => Err(Absence::NotSupported),
             Way::Field { field, .. } => self.field(field).map(|_| ()),
             Way::Margin { limit } => {
                 self.margin?;
@@ -373,6 +388,11 @@ impl<'a> Probe<'a> {
             _ => true,
         };
         if accepted { Ok(()) } else { Err(Absence::NotSupported) }
+    }
+
+    /// Whether what was answered by that way can be a reading; other ways than fields and calls are believed.
+    fn is_plausible(&self, chosen: Chosen) -> bool {
+        !matches!(chosen.way, Way::Field { .. } | Way::Call { .. }) || self.stood(chosen).is_some()
     }
 
     /// What was answered by that way, if it can be.

@@ -5,7 +5,7 @@
 //! one answer would be booked as a restart by everybody who reads it. A new plan goes on from what the last
 //! one believed, unless the GPU was lost in between: what restarts with the driver comes with a new lane.
 
-use super::belief::{Belief, taken};
+use super::belief::{AGREEING, Belief, taken};
 use super::door::Door;
 use super::plan::Ask;
 use crate::catalogue::{PointId, device_points};
@@ -16,7 +16,12 @@ use crate::model::{Absence, Nanoseconds, Reading};
 pub(super) struct Readings {
     values: Box<[Reading]>,
     counters: Vec<Option<Belief>>,
+    /// How many answers in a row were dropped, by point.
+    dropped: Vec<u8>,
 }
+
+/// So many answers in a row that were dropped are garbage for good: some more than a counter takes that begins anew.
+const GARBLED: u8 = AGREEING + 2;
 
 impl Readings {
     /// The readings that the next plan begins with, after these: what each point starts from, and what the
@@ -32,7 +37,7 @@ impl Readings {
             }
             Some(counter)
         });
-        Self { values: blank.into(), counters: counters.collect() }
+        Self { values: blank.into(), counters: counters.collect(), dropped: vec![0; blank.len()] }
     }
 
     /// Takes the answer to one question.
@@ -50,7 +55,24 @@ impl Readings {
     ) {
         let counter = self.counters.get_mut(ask.point).and_then(Option::as_mut);
         let reading = taken(door, answer, (times, ask.bound), counter);
+        if let Some(dropped) = self.dropped.get_mut(ask.point) {
+            *dropped = if reading == Err(Absence::Rejected) { dropped.saturating_add(1) } else { 0 };
+        }
         self.set(ask.point, reading);
+    }
+
+    /// Whether a point's answers have just turned out to be garbage; true once, at the last that was needed.
+    pub(super) fn is_garbled(&self, point: PointId) -> bool {
+        self.dropped.get(point) == Some(&GARBLED)
+    }
+
+    /// Whether the answer of another source would be believed.
+    pub(super) fn would_take<T>(&self, door: &Door, ask: &Ask<T>, value: i64) -> bool {
+        let counter = self.counters.get(ask.point).copied().flatten();
+        value
+            .checked_mul(ask.times)
+            .and_then(|value| ask.bound.hold(value))
+            .is_some_and(|value| counter.is_none_or(|counter| counter.accepts(value, door.asked())))
     }
 
     /// Takes a reading as it is.

@@ -65,7 +65,7 @@ fn lasting_garbage_sets_no_counter_back_and_the_truth_goes_on_at_once() {
     let mut frames = world.run(20);
     world.faults(GARBAGE);
     frames.extend(world.run(120));
-    let rejected = frames.last().unwrap().rejected.iter().map(|(reason, _)| *reason);
+    let rejected = frames.iter().flat_map(|frame| &frame.rejected).map(|(reason, _)| *reason);
     assert!(rejected.collect::<Vec<_>>().contains(&Rejection::CounterBack));
     world.faults("[]");
     frames.push(world.tick());

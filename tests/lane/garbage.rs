@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpumeter::catalogue::{Bound, InstanceValue, Kind, Rows, device_points};
+use gpumeter::catalogue::{Bound, InstanceValue, Kind, Rows, device_points, first_point};
 use gpumeter::model::{Absence, Frame, GpuIdentity, InstanceFrame, Rejection, Via};
 
 use crate::world::World;
@@ -97,6 +97,39 @@ fn of_a_driver_that_answers_garbage_alone_no_gauge_is_believed() {
         let believed: BTreeSet<_> = gauges.map(|((family, _), _)| family.name).collect();
         assert!(believed.is_subset(&BTreeSet::from(["gpu_throttle_active"])), "{board}: {believed:?}");
     }
+}
+
+fn reading(frame: &Frame, family: &str) -> Result<i64, Absence> {
+    frame.readings[first_point(family)]
+}
+
+#[test]
+fn a_power_field_that_answers_garbage_from_the_start_is_left_for_the_call() {
+    let mut world = world(1, r#"{"profile": "h100", "surprise": "power_field_garbage"}"#);
+    for frame in world.run(130) {
+        let power = reading(&frame, "gpu_power_watts");
+        assert!(power.is_ok_and(|power| power < 800_000), "{power:?}");
+    }
+    // No call answers it.
+    assert!(reading(&world.tick(), "gpu_power_instant_watts").is_err());
+}
+
+#[test]
+fn fields_that_begin_to_answer_garbage_are_left_for_calls_that_answer_well() {
+    let mut world = world(2, BOARDS[0]);
+    world.run(5);
+    world.faults(r#"[{"function": "nvmlDeviceGetFieldValues", "garbage": true}]"#);
+    let frames = world.run(200);
+    // Power in every tick, its limits every fifth. A counter's garbage may look plausible to a new plan once more.
+    for (family, most) in
+        [("gpu_power_watts", 13), ("gpu_energy_joules_total", 30), ("gpu_power_limit_watts", 75)]
+    {
+        let failed = frames.iter().enumerate().filter(|(_, frame)| reading(frame, family).is_err());
+        let failed: Vec<usize> = failed.map(|(second, _)| second).collect();
+        assert!(failed.len() <= most && failed.iter().all(|second| *second < 150), "{family}: {failed:?}");
+    }
+    let generations: BTreeSet<_> = frames.iter().map(|frame| frame.generation).collect();
+    assert!(generations.len() <= 4, "{generations:?}");
 }
 
 #[test]

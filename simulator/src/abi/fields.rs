@@ -13,6 +13,7 @@ use super::{Device, gpu_calls, health, pcie};
 use crate::board::family;
 use crate::board::{Board, Limits};
 use crate::channel::incidents::ErrorKind;
+use crate::surprise::Surprise;
 
 /// What the driver says a field took.
 const LATENCY: i64 = 10;
@@ -145,7 +146,9 @@ fn tlimit(at: &Device<'_>, which: c_uint) -> Result<Value, Refused> {
 
 /// Average and instant power of the GPU (scope 0), of its module (1), of its memory (2).
 fn power(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
-    scoped_power(at, field == 185, scope).map(Value::Unsigned)
+    let power = scoped_power(at, field == 185, scope)?;
+    let garbage = at.gpu.surprise == Some(Surprise::PowerFieldGarbage);
+    Ok(Value::Unsigned(if garbage { 3_000_000_000 } else { power }))
 }
 
 /// NVML's number of the recovery action asked for.
