@@ -9,6 +9,7 @@ use super::quiesce::Socket;
 use super::{Failure, print};
 use crate::app::control::{self, Ask, InventoryLine};
 use crate::clock::system_now;
+use crate::host::Host;
 use crate::ledger;
 
 /// Options of the command.
@@ -62,7 +63,8 @@ impl Inventory {
         let Some(path) = &self.ledger else {
             return self.socket.ask(&Ask::Forget { uuid: uuid.to_owned() }).map(drop);
         };
-        if ledger::forget(path, uuid, system_now().utc).map_err(Failure::wrong)? {
+        let boot_id = Host::at("/").boot_id().unwrap_or_default();
+        if ledger::forget(path, uuid, &boot_id, system_now().boottime).map_err(Failure::wrong)? {
             Ok(())
         } else {
             Err(Failure::found(format!("{uuid}: this node never had it")))

@@ -6,13 +6,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::lock::Lock;
 use super::schema;
-use crate::model::{GpuId, Utc, Whereabouts};
+use crate::model::{GpuId, Nanoseconds, Utc, Whereabouts};
 
 /// The table, for ledgers that were made without it.
 const TABLE: &str = include_str!("expected.sql");
@@ -98,15 +98,15 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
 }
 
 /// Marks a GPU as not expected any more, in a ledger that no agent owns; false where the ledger has no such
-/// GPU.
+/// GPU. The boot and the time since it say which moment of the account that is.
 ///
 /// # Errors
 /// Owned by a running agent, which is to be asked instead; not a ledger; the disk.
-pub fn forget(path: &Path, uuid: &str, now: Utc) -> Result<bool, Error> {
-    forgotten(path, uuid, now).map_err(|cause| cause.at(path, "forget a GPU"))
+pub fn forget(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Error> {
+    forgotten(path, uuid, (boot_id, boottime)).map_err(|cause| cause.at(path, "forget a GPU"))
 }
 
-fn forgotten(path: &Path, uuid: &str, now: Utc) -> Result<bool, Cause> {
+fn forgotten(path: &Path, uuid: &str, (boot_id, boottime): (&str, Nanoseconds)) -> Result<bool, Cause> {
     // A writer makes the file that it does not find.
     drop(schema::reader(path)?);
     let _lock = Lock::take(path)?;
@@ -118,7 +118,23 @@ fn forgotten(path: &Path, uuid: &str, now: Utc) -> Result<bool, Cause> {
         return Ok(false);
     };
     // An account that rests goes on resting since then.
-    let since = if expected.whereabouts.rests() { expected.since } else { now };
+    let since = if expected.whereabouts.rests() {
+        expected.since
+    } else {
+        account_time(&connection, boot_id, boottime)?
+    };
     store(&connection, &Expected { whereabouts: Whereabouts::Forgotten, since, ..expected })?;
     Ok(true)
+}
+
+/// Account time of a moment of that boot. In a boot whose offset is not stored the account stands at its last commit.
+fn account_time(connection: &Connection, boot_id: &str, boottime: Nanoseconds) -> Result<Utc, Cause> {
+    let last = connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| loaded(row, 0))?;
+    let offset = connection
+        .query_row("SELECT offset_ns FROM boot WHERE boot_id = ?1 AND boot_id <> ''", [boot_id], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    let now = offset.map_or(0, |offset| boottime.0.saturating_add_signed(offset));
+    Ok(Utc(now.max(last)))
 }

@@ -64,12 +64,31 @@ fn a_ledger_that_was_made_without_an_inventory_gets_one() {
 fn a_gpu_is_forgotten_only_where_nobody_owns_the_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
-    forget(&path, "GPU-1", Utc(50)).unwrap_err();
+    forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err();
     assert!(!path.exists(), "nothing is made by a question");
     let owner = ledger(&path);
-    assert!(forget(&path, "GPU-1", Utc(50)).unwrap_err().to_string().contains("own"));
+    assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err().to_string().contains("own"));
     drop(owner);
-    assert!(forget(&path, "GPU-1", Utc(50)).unwrap());
-    assert!(!forget(&path, "GPU-9", Utc(50)).unwrap(), "it was never here");
-    assert_eq!(listed(&path)[1], (1, Whereabouts::Forgotten, 50));
+    assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap());
+    assert!(!forget(&path, "GPU-9", "boot", Nanoseconds(50)).unwrap(), "it was never here");
+    assert_eq!(listed(&path)[1].1, Whereabouts::Forgotten);
+}
+
+#[test]
+fn a_gpu_is_forgotten_in_account_time_whatever_the_wall_clock_shows() {
+    let hour = Nanoseconds::from_seconds(3_600);
+    for boot in ["boot", "another boot"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        let (mut ledger, recovered) = Ledger::open(&path, &opening()).unwrap();
+        let begun = recovered.timeline.at(Nanoseconds(1_000));
+        let last = Utc(begun.0 + 40);
+        let sights = vec![Sight { at: begun, ..sight(0, "GPU-0") }];
+        ledger.commit(&Batch { now: last, sights, ..Batch::default() }).unwrap();
+        drop(ledger);
+        assert!(forget(&path, "GPU-0", boot, Nanoseconds(1_000 + hour.0)).unwrap());
+        // Of another boot nothing is known: the account still stands at its last commit.
+        let since = if boot == "boot" { begun.plus(hour) } else { last };
+        assert_eq!(listed(&path), [(0, Whereabouts::Forgotten, since.0)], "{boot}");
+    }
 }
