@@ -18,8 +18,12 @@ use crate::tenants::tenant;
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
 
 /// The columns of a counter from its birth on.
-const AMOUNTS: &str = "c.born_ns, c.within_ns, c.lent_ns, c.waste_ns, c.unmeasured_ns, c.unavailable_ns,
-    c.used_within_ns, c.used_beyond_ns, c.used_outside_ns, c.used_unheld_ns, c.energy_static_uj, c.energy_dynamic_uj";
+macro_rules! amounts {
+    () => {
+        "c.born_ns, c.within_ns, c.lent_ns, c.waste_ns, c.unmeasured_ns, c.unavailable_ns, c.used_within_ns,
+         c.used_beyond_ns, c.used_outside_ns, c.used_unheld_ns, c.energy_static_uj, c.energy_dynamic_uj"
+    };
+}
 
 /// Adds the column `tenant` to ledgers that were made without it, and fills it where an earlier release left it out.
 pub(super) fn add_tenants(connection: &mut Connection) -> Result<(), Cause> {
@@ -57,7 +61,7 @@ pub(super) fn counter(
     (gpu, holder): (i64, &StoredHolder),
 ) -> rusqlite::Result<Option<Counter>> {
     let counter = connection
-        .prepare_cached(&format!("SELECT {AMOUNTS} FROM counter c WHERE c.gpu = ?1 AND c.holder = ?2"))?
+        .prepare_cached(concat!("SELECT ", amounts!(), " FROM counter c WHERE c.gpu = ?1 AND c.holder = ?2"))?
         .query_row(params![gpu, holder.id], |row| amounts(row, 0))
         .optional()?;
     let Some(mut counter) = counter else { return Ok(None) };
@@ -75,20 +79,27 @@ pub(super) fn counter(
     Ok(Some(counter))
 }
 
-/// The sum of all counters of a tenant on a GPU.
+/// The sum of all counters of a tenant on a GPU; none where it has none.
 ///
 /// `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the tenant's holders come first.
 pub(super) fn tenant_sum(
     connection: &Connection,
     (gpu, tenant): (i64, &Arc<str>),
-) -> rusqlite::Result<Counter> {
+) -> rusqlite::Result<Option<Counter>> {
     let mut sum = Counter { tenant: Arc::clone(tenant), ..Counter::default() };
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT {AMOUNTS} FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2"
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT ",
+        amounts!(),
+        " FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2"
     ))?;
     let mut rows = statement.query(params![gpu, tenant])?;
+    let mut is_empty = true;
     while let Some(row) = rows.next()? {
+        is_empty = false;
         sum.add(&amounts(row, 0)?);
+    }
+    if is_empty {
+        return Ok(None);
     }
     let mut statement = connection.prepare_cached(
         "SELECT currency, class, held_units, held_nanos, used_units, used_nanos
@@ -99,7 +110,7 @@ pub(super) fn tenant_sum(
         let costs = BTreeMap::from([cost(row)?]);
         sum.add(&Counter { costs, ..Counter::default() });
     }
-    Ok(sum)
+    Ok(Some(sum))
 }
 
 /// The counters that changed lately and those of remainders, with the GPU's key and the holder.

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::access;
@@ -27,6 +28,8 @@ pub(super) fn writer(path: &Path) -> Result<Connection, Cause> {
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_secs(5))?;
     connection.set_prepared_statement_cache_capacity(64);
+    // Or SQLite plans a statement anew whenever another value is bound to it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     if connection.is_readonly("main")? {
         return Err(Cause::Unwritable(std::io::ErrorKind::PermissionDenied.into()));
     }

@@ -204,18 +204,23 @@ impl<'a> Draft<'a> {
         let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.0) };
         let gpu = self.gpu(&key.0).ok_or_else(unknown)?.id;
         let holder = self.holder(&key.1)?.ok_or_else(unknown)?;
-        let stored = counters::counter(self.connection, (gpu, &holder))?;
+        let tenant = (Arc::clone(&key.0), Arc::clone(&holder.tenant));
+        let at_rest = self.changes.at_rest.get(&tenant).or_else(|| self.base.at_rest.get(&tenant)).cloned();
+        let at_rest = match at_rest {
+            Some(known) => Some(known),
+            None => counters::tenant_sum(self.connection, (gpu, &holder.tenant))?,
+        };
+        // Where the tenant has no counter this holder has none.
+        let stored = match at_rest {
+            Some(_) => counters::counter(self.connection, (gpu, &holder))?,
+            None => None,
+        };
         if !key.1.is_remainder() {
-            let tenant = (Arc::clone(&key.0), Arc::clone(&holder.tenant));
-            let known = self.changes.at_rest.get(&tenant).or_else(|| self.base.at_rest.get(&tenant));
-            let mut rest = match known {
-                Some(known) => known.clone(),
-                None => counters::tenant_sum(self.connection, (gpu, &holder.tenant))?,
-            };
+            let mut at_rest = at_rest.unwrap_or_default();
             if let Some(stored) = &stored {
-                rest.remove(stored);
+                at_rest.remove(stored);
             }
-            self.changes.at_rest.insert(tenant, rest);
+            self.changes.at_rest.insert(tenant, at_rest);
         }
         Ok(stored.unwrap_or_else(|| Counter { tenant: holder.tenant, born: now, ..Counter::default() }))
     }
@@ -228,13 +233,13 @@ impl State {
         key: CounterKey,
         counter: Counter,
         holder: StoredHolder,
-        tenant_sum: impl FnOnce(&Arc<str>) -> Result<Counter, E>,
+        tenant_sum: impl FnOnce(&Arc<str>) -> Result<Option<Counter>, E>,
     ) -> Result<(), E> {
         if !key.1.is_remainder() {
             match self.at_rest.entry((Arc::clone(&key.0), Arc::clone(&holder.tenant))) {
                 Entry::Occupied(mut known) => known.get_mut().remove(&counter),
                 Entry::Vacant(vacant) => {
-                    vacant.insert(tenant_sum(&holder.tenant)?).remove(&counter);
+                    vacant.insert(tenant_sum(&holder.tenant)?.unwrap_or_default()).remove(&counter);
                 }
             }
         }

@@ -445,7 +445,7 @@ impl Meter {
 
     /// Tells the ledger of holders that have come, with their facts.
     fn introduce(&mut self, identities: &Arc<Identities>, batch: &mut Batch) {
-        if self.introduced_of.as_ref().is_some_and(|known| Arc::ptr_eq(known, identities)) {
+        if self.introduced_of.as_ref().is_some_and(|known| known.are_those_of(identities)) {
             return;
         }
         let grantees: Vec<Holder> = self.policy.standing.iter().map(granted).collect();
