@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::holders::{GpuSelector, Selector, Standing, holdings};
-use gpumeter::model::{Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, UnattributedReason};
+use gpumeter::holders::{GpuSelector, Selector, SessionGpu, Standing, holdings};
+use gpumeter::model::{Fraction, Holder, HolderId, Holding, HoldingSource, UnattributedReason};
 use proptest::prelude::*;
 
 const QUARTER: Fraction = Fraction { numerator: 1, denominator: 4 };
 
-fn gpu() -> GpuId {
-    GpuId { index: 3, uuid: "GPU-1d1c".into() }
+fn gpu() -> SessionGpu {
+    SessionGpu { index: Some(3), uuid: "GPU-1d1c".into() }
 }
 
 fn standing(gpu: GpuSelector, fraction: Fraction, selector: Selector) -> Standing {

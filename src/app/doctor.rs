@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::Thread;
 use crate::clock::system_now;
 use crate::config::Config;
+use crate::holders::SessionGpu;
 use crate::host::{Host, Users};
 use crate::model::Nanoseconds;
 use examination::{News, Progress, Step};
@@ -72,7 +73,8 @@ const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 /// Examines the node; nothing is changed and no ledger is opened.
 pub fn diagnose(config: &Config) -> Diagnosis {
     let (mut diagnosis, host) = (Diagnosis::default(), Host::at("/"));
-    let pids = driver(config, &mut diagnosis);
+    let Seen { pids, gpus } = driver(config, &mut diagnosis);
+    diagnosis.findings.extend(gpus.and_then(|gpus| place::grants(config, &gpus)));
     diagnosis.findings.push(place::processes(&host));
     diagnosis.findings.push(place::owners(&host, &pids));
     diagnosis.findings.extend(place::standing(config, &Users::of_host(Path::new("/"))));
@@ -82,27 +84,32 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     diagnosis
 }
 
-/// Examines the driver and its GPUs; the processes on them.
-fn driver(config: &Config, diagnosis: &mut Diagnosis) -> BTreeSet<u32> {
+/// What else the driver told, beside findings.
+#[derive(Default)]
+struct Seen {
+    /// The processes on its GPUs.
+    pids: BTreeSet<u32>,
+    /// All its GPUs, where each said who it is.
+    gpus: Option<Vec<SessionGpu>>,
+}
+
+/// Examines the driver and its GPUs.
+fn driver(config: &Config, diagnosis: &mut Diagnosis) -> Seen {
     let (sender, news) = channel();
     let progress = Progress::default();
-    let mut pids = BTreeSet::new();
+    let mut seen = Seen::default();
     let (path, theirs, wanted) = (config.nvml.library.clone(), progress.clone(), Wanted::by(config));
     let thread =
         Thread::start("doctor", move || examination::examine(path.as_deref(), wanted, &theirs, &sender));
     match thread {
-        Ok(_) => listen(&news, &progress, (diagnosis, &mut pids)),
+        Ok(_) => listen(&news, &progress, (diagnosis, &mut seen)),
         Err(error) => diagnosis.findings.push(Finding::new("driver", false, error.to_string())),
     }
-    pids
+    seen
 }
 
 /// Takes in what is found until all is found, or until one call has not returned for too long.
-fn listen(
-    news: &Receiver<News>,
-    progress: &Progress,
-    (diagnosis, pids): (&mut Diagnosis, &mut BTreeSet<u32>),
-) {
+fn listen(news: &Receiver<News>, progress: &Progress, (diagnosis, seen): (&mut Diagnosis, &mut Seen)) {
     const LOOK: Duration = Duration::from_millis(100);
     let mut step = progress.step();
     let mut since = system_now();
@@ -110,7 +117,8 @@ fn listen(
         match news.recv_timeout(LOOK) {
             Ok(News::Finding(finding)) => diagnosis.findings.push(finding),
             Ok(News::Gpu(gpu)) => diagnosis.gpus.push(gpu),
-            Ok(News::Processes(on_gpu)) => pids.extend(on_gpu),
+            Ok(News::Processes(on_gpu)) => seen.pids.extend(on_gpu),
+            Ok(News::Counted(gpus)) => seen.gpus = Some(gpus),
             Err(RecvTimeoutError::Disconnected) => return panicked(&progress.step(), diagnosis),
             Err(RecvTimeoutError::Timeout) => {}
         }

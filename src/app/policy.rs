@@ -110,16 +110,18 @@ fn policy(config: &Config) -> Policy {
         // A tier cannot be faster than the tick.
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow]
             .map(|interval| interval.max(config.sampling.interval)),
-        standing: (1..)
-            .zip(&config.attribution.standing)
-            .map(|(place, entry)| standing(place, entry))
-            .collect(),
+        standing: grants(config),
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
         prices: prices(config),
     }
+}
+
+/// The standing holdings.
+pub(super) fn grants(config: &Config) -> Vec<Standing> {
+    (1..).zip(&config.attribution.standing).map(|(place, entry)| standing(place, entry)).collect()
 }
 
 /// A grant without a name is called by its place in the list.

@@ -143,6 +143,14 @@ agent_families! {
         "Age of what the resolver last published.",
         &["resolver"],
     ),
+    StandingUnmatched = agent(
+        "gpumeter_standing_unmatched",
+        Kind::Gauge,
+        Unit::None,
+        "Standing holdings (attribution.standing) that match no GPU that the driver counts: they hold nothing. Absent \
+         without standing holdings, and until the driver has told of all its GPUs.",
+        &[],
+    ),
     OtlpPointsSent = agent(
         "gpumeter_otlp_points_sent_total",
         Kind::Counter,

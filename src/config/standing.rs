@@ -85,7 +85,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Required("all"),
         change: Change::Reload,
         unit: "",
-        help: "The GPUs on which it is.",
+        help: "The GPUs on which it is; an index is that of nvidia-smi at the moment.",
     },
     Key {
         path: "fraction",

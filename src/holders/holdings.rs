@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use super::presence;
-use super::standing::{Grants, Standing};
-use crate::model::{GpuId, Holder, HolderId, Holding};
+use super::standing::{Grants, SessionGpu, Standing};
+use crate::model::{Holder, HolderId, Holding};
 
 /// The holdings of a GPU, and by whose holding the holders present are covered.
 pub fn holdings<'a>(
-    gpu: &GpuId,
+    gpu: &SessionGpu,
     standing: &[Standing],
     presence: bool,
     present: impl IntoIterator<Item = &'a Holder>,

@@ -23,4 +23,4 @@ pub use directory::Directory;
 pub use holdings::holdings;
 pub use identify::identify;
 pub use identities::{Identified, Identities};
-pub use standing::{GpuSelector, Selector, Standing};
+pub use standing::{GpuSelector, Selector, SessionGpu, Standing, unmatched};

@@ -5,6 +5,7 @@
 //! settles no conflict: it ranks.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::model::{Fraction, GpuId, Holder, HolderId, Holding, HoldingSource};
@@ -22,15 +23,40 @@ pub struct Standing {
     pub selector: Selector,
 }
 
+/// A GPU as grants select it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionGpu {
+    /// The driver's index in the current driver session; none for a GPU that has no index in it.
+    pub index: Option<u32>,
+    /// The UUID as the driver prints it.
+    pub uuid: Arc<str>,
+}
+
+impl From<&GpuId> for SessionGpu {
+    fn from(gpu: &GpuId) -> Self {
+        Self { index: Some(gpu.index), uuid: Arc::clone(&gpu.uuid) }
+    }
+}
+
 /// Which GPUs a standing holding is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
     /// Every GPU of the node.
     All,
-    /// The GPU with this index.
+    /// The GPU that has this index in the current driver session.
     Index(u32),
     /// The GPU with this UUID.
     Uuid(String),
+}
+
+impl fmt::Display for GpuSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("every GPU"),
+            Self::Index(index) => write!(f, "GPU {index}"),
+            Self::Uuid(uuid) => f.write_str(uuid),
+        }
+    }
 }
 
 /// Who holds a standing holding: a name that covers everything that runs under it.
@@ -50,10 +76,10 @@ pub enum Selector {
 }
 
 impl GpuSelector {
-    fn selects(&self, gpu: &GpuId) -> bool {
+    fn selects(&self, gpu: &SessionGpu) -> bool {
         match self {
             Self::All => true,
-            Self::Index(index) => *index == gpu.index,
+            Self::Index(index) => gpu.index == Some(*index),
             Self::Uuid(uuid) => **uuid == *gpu.uuid,
         }
     }
@@ -78,6 +104,14 @@ impl Selector {
     }
 }
 
+/// The standing holdings that are on none of these GPUs.
+pub fn unmatched<'a>(
+    standing: &'a [Standing],
+    gpus: impl Iterator<Item = &'a SessionGpu> + Clone,
+) -> impl Iterator<Item = &'a Standing> {
+    standing.iter().filter(move |entry| !gpus.clone().any(|gpu| entry.gpu.selects(gpu)))
+}
+
 /// The standing holdings of one GPU.
 pub(super) struct Grants<'a> {
     /// In the order of the configuration; the position is the rank.
@@ -85,7 +119,7 @@ pub(super) struct Grants<'a> {
 }
 
 impl<'a> Grants<'a> {
-    pub(super) fn on(gpu: &GpuId, standing: &'a [Standing]) -> Self {
+    pub(super) fn on(gpu: &SessionGpu, standing: &'a [Standing]) -> Self {
         let entries = (0..).zip(standing).filter(|(_, entry)| entry.gpu.selects(gpu)).collect();
         Self { entries }
     }

@@ -10,11 +10,11 @@ use super::Policy;
 use super::idle::{Company, IdlePower};
 use super::integrate::{Present, Unnamed, Who, activity, add, present, share};
 use crate::catalogue::{PointId, first_point};
-use crate::holders::{Identities, holdings};
+use crate::holders::{Identities, SessionGpu, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
-    ActivitySource, Carry, Frame, GpuId, HolderId, Holding, Method, Microjoules, Nanoseconds, Settlement,
-    SlotState, Span, Utc,
+    ActivitySource, Carry, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, Nanoseconds,
+    Settlement, SlotState, Span, Utc,
 };
 
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
@@ -69,9 +69,9 @@ struct OpenSpan {
     /// The holders that are present, with their facts.
     who: Who,
     unnamed: Unnamed,
-    /// By what a name that comes late holds: the policy of the span's time. None where nobody can hold the whole, as
-    /// on a MIG GPU.
-    policy: Option<Arc<Policy>>,
+    /// By what a name that comes late holds: the GPU as grants selected it and the policy, both of the span's time.
+    /// None where nobody can hold the whole, as on a MIG GPU.
+    granted: Option<(SessionGpu, Arc<Policy>)>,
     sent: bool,
 }
 
@@ -186,6 +186,16 @@ impl Account {
         self.lost = false;
     }
 
+    /// Grants select the GPU otherwise from now on: until its next frame those hold who are granted it before and after.
+    pub(super) fn select(&mut self, gpu: &SessionGpu, policy: &Policy) {
+        let (granted, _) = holdings(gpu, &policy.standing, false, []);
+        let stays = |held: &&Holding| held.source != HoldingSource::Standing || granted.contains(held);
+        if !self.holdings.iter().all(|held| stays(&held)) {
+            self.holdings = self.holdings.iter().filter(stays).cloned().collect();
+            self.made_of = None;
+        }
+    }
+
     /// The driver was loaded anew: its energy counter began at 0.
     pub(super) fn forget_energy(&mut self) {
         self.energy = None;
@@ -204,7 +214,7 @@ impl Account {
     /// Adds the time up to a frame; how much of it was busy, in nanoseconds.
     pub(super) fn advance(
         &mut self,
-        (gpu, at): (&GpuId, Utc),
+        (gpu, at): (&SessionGpu, Utc),
         frame: &Frame,
         identities: &Identities,
         policy: &Arc<Policy>,
@@ -222,7 +232,7 @@ impl Account {
             self.watched = at;
         }
         let busy = if last.is_some() && !self.failed {
-            self.add(at, frame, &present, drawn, policy)
+            self.add((gpu, at), frame, &present, drawn, policy)
         } else {
             // What the first frame of a plan says of activity covers nothing: it only begins. What broken
             // hardware computes is charged to nobody.
@@ -254,7 +264,14 @@ impl Account {
         present
     }
 
-    fn add(&mut self, at: Utc, frame: &Frame, present: &Present, drawn: Drawn, policy: &Arc<Policy>) -> u64 {
+    fn add(
+        &mut self,
+        (gpu, at): (&SessionGpu, Utc),
+        frame: &Frame,
+        present: &Present,
+        drawn: Drawn,
+        policy: &Arc<Policy>,
+    ) -> u64 {
         if at <= self.cursor {
             return 0;
         }
@@ -280,13 +297,13 @@ impl Account {
         self.open.push_back(OpenSpan {
             who: Arc::clone(&present.who),
             unnamed: present.unnamed.clone(),
-            policy: (!self.mig).then(|| Arc::clone(policy)),
+            granted: (!self.mig).then(|| (gpu.clone(), Arc::clone(policy))),
             ..OpenSpan::of(span)
         });
         busy
     }
 
-    fn hold(&mut self, gpu: &GpuId, who: &Who, policy: &Policy) {
+    fn hold(&mut self, gpu: &SessionGpu, who: &Who, policy: &Policy) {
         if self.mig {
             // Its slots are instances; a share of the whole GPU is a share of nothing.
             (self.holdings, self.made_of) = (Arc::default(), None);
@@ -445,7 +462,7 @@ fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: Who::default(), unnamed: Unnamed::default(), policy: None, sent: false }
+        Self { span, who: Who::default(), unnamed: Unnamed::default(), granted: None, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.

@@ -7,6 +7,7 @@ mod account;
 mod accounts;
 mod answers;
 mod budget;
+mod grants;
 mod idle;
 mod integrate;
 mod judge;
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
-use crate::holders::{Identities, Selector, Standing};
+use crate::holders::{Identities, Selector, SessionGpu, Standing};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Expected, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
@@ -44,6 +45,7 @@ use crate::nvml::InFlight;
 use account::Account;
 use accounts::Accounts;
 use budget::{Budget, Costs, OwnSeries};
+use grants::GrantMatches;
 use integrate::GR_ENGINE;
 use judge::{Bench, Unplaced};
 use named::Named;
@@ -147,6 +149,8 @@ pub struct Pulse {
 /// A GPU as the meter follows it.
 struct Gpu {
     id: GpuId,
+    /// As grants select it: its index only while it has that index in the current driver session.
+    in_session: SessionGpu,
     labels: Labels,
     account: Account,
     xids: Xids,
@@ -201,6 +205,7 @@ pub struct Meter {
     /// The identities for which that holds; none where the grants or the ledger are others.
     introduced_of: Option<Arc<Identities>>,
     unplaced: Unplaced,
+    grants: GrantMatches,
     counters: Counters,
     budget: Budget,
     costs: Costs,
@@ -229,6 +234,7 @@ impl Meter {
             introduced: BTreeSet::new(),
             introduced_of: None,
             unplaced: Unplaced::default(),
+            grants: GrantMatches::default(),
             counters: Counters::default(),
             budget: Budget::default(),
             costs: Costs::at(policy.level),
@@ -382,6 +388,8 @@ impl Meter {
             self.hear(news, &inputs.identities, &mut batch);
         }
         self.locate(inputs.pci.as_deref(), &mut batch);
+        self.assign_indices();
+        self.match_grants();
         self.listen(now, inputs.xids, inputs.notices);
         self.settle(at, &inputs.identities, &mut batch);
         self.judge(now, &mut batch);
@@ -418,7 +426,7 @@ impl Meter {
                 for rejection in gpu.integrate(&frame, medium) {
                     self.counters.reject(rejection, 1);
                 }
-                let busy = gpu.account.advance((&gpu.id, at), &frame, identities, &self.policy);
+                let busy = gpu.account.advance((&gpu.in_session, at), &frame, identities, &self.policy);
                 gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);
             }
@@ -431,7 +439,7 @@ impl Meter {
             if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
             }
-            gpu.account.identify(identities, &gpu.id);
+            gpu.account.identify(identities);
             if self.timeline.provisional_since.is_none() {
                 gpu.close(at, &self.policy, &self.counters, batch);
             }
@@ -478,7 +486,7 @@ impl Gpu {
     /// Settles the windows that are over at that time, up to the moment from which the account rests; whether
     /// there were any.
     fn close(&mut self, now: Utc, policy: &Policy, counters: &Counters, batch: &mut Batch) -> bool {
-        let closed = self.account.settle((now, self.place.rests_since()), &self.id, policy);
+        let closed = self.account.settle((now, self.place.rests_since()), &self.in_session, policy);
         counters.unsettled.inc_by(closed.failed);
         let any = !closed.windows.is_empty();
         batch.closed.extend(closed.windows.into_iter().map(|settlement| Closed {
@@ -505,6 +513,7 @@ impl Gpu {
     fn new(id: GpuId, account: Account, (at, level): (Utc, Level)) -> Self {
         Self {
             labels: Labels::of(&id),
+            in_session: SessionGpu::from(&id),
             id,
             account,
             xids: Xids::default(),

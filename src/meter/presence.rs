@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Account, Counters, Gpu, Labels, Meter, Policy};
+use crate::holders::SessionGpu;
 use crate::host::Pci;
 use crate::host::pci::{address, lends};
 use crate::ledger::{Batch, Expected, Resumed, Sight};
@@ -54,6 +55,12 @@ impl Place {
         self.since = known.since;
         self.replaced = known.whereabouts == Whereabouts::Replaced;
         self.forgotten = known.whereabouts == Whereabouts::Forgotten;
+    }
+
+    /// Whether it may have its index in the current driver session: the driver counts it, or has not told of all.
+    const fn may_have_index(&self) -> bool {
+        let expected = matches!(self.whereabouts, Whereabouts::Present) && !self.forgotten;
+        self.counted || (expected && !self.uncounted && !self.replaced)
     }
 
     /// Its PCI address, "" where it is not known.
@@ -145,6 +152,7 @@ impl Meter {
     /// has told of all.
     pub(super) fn opened(&mut self, anew: bool, module: Option<u64>) {
         self.module = module;
+        self.grants.begin();
         for gpu in self.gpus.values_mut() {
             gpu.place.counted = false;
             gpu.begins = true;
@@ -166,7 +174,6 @@ impl Meter {
                 gpu.account.lose();
             }
         }
-        let id = GpuId { index: self.free_index(id), uuid: Arc::clone(&id.uuid) };
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
             gpu.begins = true;
             gpu.place.find(bus);
@@ -175,22 +182,24 @@ impl Meter {
             } else if !gpu.place.lost {
                 gpu.account.find(at);
             }
-            if gpu.id != id {
-                (gpu.id, gpu.labels) = (id.clone(), Labels::of(&id));
-                batch.sights.push(Sight { gpu: id, model: "".into(), at });
+            if gpu.id != *id {
+                (gpu.id, gpu.labels) = (id.clone(), Labels::of(id));
+                batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
             }
-            return;
+        } else {
+            batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
+            let mut gpu = Gpu::new(id.clone(), Account::begin(at), (at, self.policy.level));
+            gpu.place.find(Arc::clone(&bus));
+            let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Whereabouts::Present);
+            batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });
+            self.gpus.insert(Arc::clone(&id.uuid), gpu);
         }
-        batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
-        let mut gpu = Gpu::new(id.clone(), Account::begin(at), (at, self.policy.level));
-        gpu.place.find(Arc::clone(&bus));
-        let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Whereabouts::Present);
-        batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });
-        self.gpus.insert(id.uuid, gpu);
+        self.assign_indices();
     }
 
     /// The driver has told of all that it counts.
     pub(super) fn counted(&mut self) {
+        self.grants.all_told();
         for gpu in self.gpus.values_mut().filter(|gpu| !gpu.place.counted) {
             gpu.place.uncounted = true;
             gpu.account.lose();
@@ -241,20 +250,20 @@ impl Meter {
         }
     }
 
-    /// The index of a GPU: that under which it is known, else the driver's, unless another one has it, be it
-    /// gone; only who is forgotten leaves it free.
-    fn free_index(&self, id: &GpuId) -> u32 {
-        let known = self.gpus.get(&id.uuid);
-        let taken: BTreeSet<u32> = self
-            .gpus
-            .values()
-            .filter(|gpu| gpu.id.uuid != id.uuid && !gpu.place.forgotten)
-            .map(|gpu| gpu.id.index)
-            .collect();
-        let wanted = known.map_or(id.index, |gpu| gpu.id.index);
-        if !taken.contains(&wanted) {
-            return wanted;
+    /// Says which GPU has which index in the current driver session. One that the driver has not told of yet keeps its
+    /// last index until another has it or the driver has told of all.
+    pub(super) fn assign_indices(&mut self) {
+        let mut taken = BTreeSet::new();
+        for counted in [true, false] {
+            for gpu in self.gpus.values_mut().filter(|gpu| gpu.place.counted == counted) {
+                let index = gpu.id.index;
+                let has_index = gpu.place.may_have_index() && taken.insert(index);
+                let index = has_index.then_some(index);
+                if gpu.in_session.index != index {
+                    gpu.in_session = SessionGpu { index, uuid: Arc::clone(&gpu.id.uuid) };
+                    gpu.account.select(&gpu.in_session, &self.policy);
+                }
+            }
         }
-        (0..).find(|index| !taken.contains(index)).unwrap_or(wanted)
     }
 }

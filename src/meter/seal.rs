@@ -128,6 +128,9 @@ impl Meter {
         if let Some(bytes) = self.accounts.bytes {
             own.add(AgentFamily::LedgerBytes, Vec::new(), whole(bytes));
         }
+        if let Some(count) = self.unmatched_grants() {
+            own.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
+        }
         for (family, count) in self.budget.dropped() {
             own.add(AgentFamily::SeriesDropped, vec![("family", family.into())], whole(count));
         }
@@ -161,10 +164,16 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
         labels
     };
     let collector = || vec![("collector", Arc::clone(&gpu.labels.collector))];
-    own.add(AgentFamily::CollectorSuccess, collector(), i64::from(state.is_up()));
+    // Without a UUID the label can only be of the GPU that has the index now.
+    let has_index = gpu.in_session.index.is_some();
+    if has_index {
+        own.add(AgentFamily::CollectorSuccess, collector(), i64::from(state.is_up()));
+    }
     if let Some(frame) = &gpu.frame {
         let took = frame.ended.since(frame.begun);
-        own.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
+        if has_index {
+            own.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
+        }
         own.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
     }
     if let Some((call, lasting)) = state.in_flight {

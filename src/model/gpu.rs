@@ -7,7 +7,7 @@ use super::{Bytes, Nanoseconds, Stamp};
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuId {
-    /// The NVML index at first sight of the UUID in this boot; sticky.
+    /// The NVML index in the driver session in which the GPU was last counted.
     pub index: u32,
     /// The UUID as the driver prints it, `GPU-…`.
     pub uuid: Arc<str>,

@@ -11,9 +11,14 @@ struct Diagnosis {
 
 /// The doctor's page for a demo's node, with the demo's ledger.
 fn doctor(demo: &Demo) -> Diagnosis {
+    doctor_with(demo, "")
+}
+
+/// The same, with more configuration.
+fn doctor_with(demo: &Demo, more: &str) -> Diagnosis {
     let ledger = demo.directory.path().join("ledger.db");
     let config = demo.directory.path().join("doctor.yaml");
-    std::fs::write(&config, format!("ledger:\n  path: {}\n", ledger.display())).unwrap();
+    std::fs::write(&config, format!("ledger:\n  path: {}\n{more}", ledger.display())).unwrap();
     let mut command = program();
     command.arg("doctor").arg("--config").arg(config);
     let Output { status, stdout, .. } =
@@ -70,6 +75,20 @@ fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
     assert!(page.contains("  off, MIG mode is off:\n    gpu_mig_"), "{page}");
     // GPM values need a pair of samples, and the simulated H100 has them all.
     assert!(!page.contains("gpu_sm_active_ratio"), "{page}");
+}
+
+#[test]
+fn a_grant_on_an_index_that_the_driver_does_not_count_is_a_finding() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let grants = "attribution: {standing: [{id: old, gpu: 8, user: alice, fraction: 1}, \
+                  {id: new, gpu: 3, user: alice, fraction: 1}]}\n";
+    let Diagnosis { status, page } = doctor_with(&demo, grants);
+    assert_eq!(status, Some(1), "{page}");
+    let finding = page.lines().find(|line| line.starts_with("missing grants: ")).unwrap_or_default();
+    assert!(finding.contains("old (GPU 8);") && !finding.contains("new"), "{page}");
+    let Diagnosis { page, .. } = doctor_with(&demo, &grants.replace("gpu: 8", "gpu: 4"));
+    assert!(page.contains("ok      grants: all 2 standing holdings match a GPU"), "{page}");
 }
 
 #[test]

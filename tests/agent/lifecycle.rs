@@ -459,7 +459,10 @@ fn a_board_in_the_place_of_another_is_a_gpu_of_its_own() {
     bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
     let page = demo.agent.wait_for("the new board", |page| absent("replaced")(page) && up(page) == 8);
     assert_eq!(page.of("gpu_present", &[]).count(), 9);
-    assert_eq!(page.value("gpu_present", &["gpu=\"8\""]), Some("1"), "its index is its own");
+    // The label is the driver's index: the new board has that of the one in whose place it is.
+    assert_eq!(page.of("gpu_present", &["gpu=\"3\""]).count(), 2);
+    assert_eq!(page.value("gpumeter_collector_success", &["collector=\"gpu3\""]), Some("1"));
+    assert_eq!(page.value("gpumeter_standing_unmatched", &[]), Some("0"));
     assert_eq!(page.of("gpu_absence_info", &[]).count(), 1);
     let listed = succeeded(&tell(&demo, &["inventory"]));
     assert_eq!(listed.lines().filter(|line| line.contains(" replaced ")).count(), 1, "{listed}");

@@ -153,3 +153,20 @@ fn a_new_price_counts_from_the_next_minute_on_and_never_before() {
         "{money} for {hours}: the first {first} h were restated"
     );
 }
+
+#[test]
+fn a_grant_that_matches_no_gpu_is_told_by_the_log_and_counted_until_it_is_corrected() {
+    let grant =
+        |gpu: u32| format!("attribution: {{standing: [{{id: lab, gpu: {gpu}, user: alice, fraction: 1}}]}}");
+    let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
+    let demo = Configured::start(&grant(8), &[]);
+    demo.agent.wait_for("a grant that matches nothing", |page| unmatched(page).as_deref() == Some("1"));
+    let log = demo.agent.wait_for_log("a standing holding matches no GPU");
+    let told = log.lines().filter(|line| line.contains("a standing holding matches no GPU"));
+    assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("lab")), "{log}");
+    demo.write(&grant(7));
+    demo.agent.wait_for("its correction", |page| {
+        unmatched(page).as_deref() == Some("0")
+            && page.has("gpu_holding_ratio", &["gpu=\"7\"", "tenant=\"alice\""])
+    });
+}

@@ -59,7 +59,8 @@ fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones()
     busy(&mut world, 40);
     world.reopen(false, &[OTHER]);
     assert_eq!(world.presence(), Some((false, Some("replaced"))));
-    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(1)), "an index is sticky");
+    // The label is the driver's index in the current session, so the new board has the index of the old one.
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(0)));
     world.silence(60);
     assert_eq!(world.settled_seconds(), 40, "to the moment, though that is within a window");
     world.silence(600);
@@ -205,4 +206,96 @@ fn a_gpu_that_has_said_nothing_yet_has_its_share_of_the_series() {
         world.silence(2);
         assert_eq!(world.has_dropped(HELD), dropped, "{limit}");
     }
+}
+
+#[test]
+fn a_board_that_replaces_another_has_its_index_and_the_grants_to_that_index() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice")]);
+    world.run_gpus(&[(0, UUID)], 40);
+    assert_eq!(world.holders_of(UUID), ["alice"]);
+    world.reopen(false, &[OTHER]);
+    world.run_gpus(&[(0, OTHER)], 100);
+    assert_eq!((world.index(OTHER), world.presence()), (Some(0), Some((false, Some("replaced")))));
+    assert_eq!(world.holders_of(OTHER), ["alice"]);
+    assert!(world.holders_of(UUID).is_empty(), "a grant by index never applies to a board that was replaced");
+    assert_eq!(world.collectors(), ["gpu0"]);
+    assert!((75..=100).contains(&world.held_by("alice", OTHER)), "{}", world.held_by("alice", OTHER));
+    world.balanced();
+}
+
+#[test]
+fn grants_by_index_follow_the_driver_when_it_counts_in_another_order() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice"), (1, "bob")]);
+    world.reopen_with(&[(0, UUID), (1, OTHER)]);
+    world.run_gpus(&[(0, UUID), (1, OTHER)], 60);
+    assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec!["alice"], vec!["bob"]));
+    world.reopen_with(&[(1, UUID), (0, OTHER)]);
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(1), Some(0)));
+    assert!(world.holders_of(UUID).is_empty(), "until its first frame nobody is known to hold on both sides");
+    world.run_gpus(&[(1, UUID), (0, OTHER)], 60);
+    assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec!["bob"], vec!["alice"]));
+    assert_eq!(world.collectors(), ["gpu0", "gpu1"]);
+    world.silence(60);
+    // From its first frame under the grants on, to the last under that index.
+    assert_eq!(world.held_by("alice", UUID), 59);
+    world.balanced();
+}
+
+#[test]
+fn a_gpu_that_is_gone_keeps_its_label_and_neither_its_collector_nor_a_grant_by_index() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice")]);
+    world.reopen_with(&[(0, UUID), (1, OTHER)]);
+    world.run_gpus(&[(0, UUID), (1, OTHER)], 40);
+    world.reopen_with(&[(0, OTHER)]);
+    world.run_gpus(&[(0, OTHER)], 40);
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(0)));
+    assert_eq!(world.presence(), Some((false, Some("gone"))));
+    assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec![], vec!["alice"]));
+    assert_eq!(world.collectors(), ["gpu0"]);
+    world.silence(60);
+    assert!(world.holders_of(UUID).is_empty(), "though its windows were settled since");
+    assert_eq!(world.held_by("alice", UUID), 39, "from its first frame under the grants on");
+    // Another life of the agent knows it, and the driver has not answered yet.
+    world.restart_silent(10);
+    world.silence(60);
+    assert!(world.holders_of(UUID).is_empty());
+    assert_eq!(world.collectors(), ["gpu0"]);
+    world.balanced();
+}
+
+#[test]
+fn a_process_that_is_named_late_is_covered_by_the_grants_to_the_index_of_its_time() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice"), (1, "bob")]);
+    world.run_gpus(&[(0, UUID)], 20);
+    world.reopen_with(&[(1, UUID)]);
+    world.run_gpus(&[(1, UUID)], 1);
+    world.know(7, "carol");
+    world.run_gpus(&[(1, UUID)], 60);
+    assert_eq!(world.held_by("alice", UUID), 20);
+    world.balanced();
+}
+
+#[test]
+fn grants_that_match_no_gpu_are_counted_once_the_driver_has_told_of_all() {
+    let mut world = World::new(&["alice"]);
+    assert_eq!(world.unmatched_grants(), Some(0));
+    world.restart_silent(5);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), None, "the driver has not told which GPUs there are");
+    world.restart(5);
+    world.grant_by_index(&[(0, "alice"), (8, "bob"), (9, "carol")]);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), Some(2));
+    world.reopen_with(&[(8, UUID)]);
+    assert_eq!(world.unmatched_grants(), Some(2), "of 0 and 9");
+    world.grant_by_index(&[(8, "bob")]);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), Some(0));
+    world.reload(&[]);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), None, "there are no grants");
 }

@@ -243,6 +243,71 @@ impl World {
         self.pulse(vec![News::Counted]);
     }
 
+    /// From the next pulse on these users hold the whole of the GPU with that index.
+    pub(crate) fn grant_by_index(&mut self, grants: &[(u32, &str)]) {
+        let grant = |(index, user): &(u32, &str)| Standing {
+            id: format!("grant-{user}"),
+            gpu: GpuSelector::Index(*index),
+            fraction: Fraction { numerator: 1, denominator: 1 },
+            selector: Selector::User((*user).into()),
+        };
+        self.standing = grants.iter().map(grant).collect();
+        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+    }
+
+    /// The driver's library is opened another time, and counts these GPUs, each at a place of its own.
+    pub(crate) fn reopen_with(&mut self, gpus: &[(u32, &str)]) {
+        let found = gpus.iter().map(|(index, uuid)| News::Found {
+            gpu: GpuId { index: *index, uuid: (*uuid).into() },
+            bus: if *uuid == UUID { BUS.into() } else { "00000000:10:00.0".into() },
+        });
+        let opened = News::Opened { anew: false, module: self.module };
+        self.pulse([opened].into_iter().chain(found).chain([News::Counted]).collect());
+    }
+
+    /// Seconds in which each of these GPUs brings a frame.
+    pub(crate) fn run_gpus(&mut self, gpus: &[(u32, &str)], seconds: u64) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            let frame = |(index, uuid): &(u32, &str)| {
+                let gpu = GpuId { index: *index, uuid: (*uuid).into() };
+                News::Frame(Box::new(Frame { gpu, ..self.frame(|frame| frame.process(7, 100).busy(100)) }))
+            };
+            let frames = gpus.iter().map(frame).collect();
+            self.pulse(frames);
+        }
+    }
+
+    /// Who holds a GPU at the moment.
+    pub(crate) fn holders_of(&self, uuid: &str) -> Vec<&str> {
+        let roster = &self.snapshot.as_ref().unwrap().roster;
+        let its = roster.holdings.iter().filter(|entry| *roster.gpus[entry.gpu].id.uuid == *uuid);
+        its.map(|entry| &*entry.tenant).collect()
+    }
+
+    /// The lanes of which it is told whether they bring frames.
+    pub(crate) fn collectors(&self) -> Vec<&str> {
+        let agent = &self.snapshot.as_ref().unwrap().roster.agent;
+        let told = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
+        told.map(|entry| &*entry.labels[0].1).collect()
+    }
+
+    /// How many grants match no GPU, where that is shown.
+    pub(crate) fn unmatched_grants(&self) -> Option<i64> {
+        self.own("gpumeter_standing_unmatched", &[])
+    }
+
+    /// Whole seconds that a user has held a GPU, by the file.
+    pub(crate) fn held_by(&self, user: &str, uuid: &str) -> i64 {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        let sql =
+            "SELECT total(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) / 1e9 FROM counter
+                   JOIN gpu ON gpu.id = gpu JOIN holder ON holder.id = holder WHERE uuid = ?1 AND name = ?2";
+        let seconds: f64 =
+            connection.query_row(sql, [uuid, &format!("user:{user}")], |row| row.get(0)).unwrap();
+        seconds as i64
+    }
+
     /// The driver's library is opened another time, and counts these GPUs, all of them where ours sits.
     pub(crate) fn reopen(&mut self, anew: bool, uuids: &[&str]) {
         let found = uuids

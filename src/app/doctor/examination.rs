@@ -9,6 +9,7 @@ use super::families::{self, Standing, Wanted};
 use super::{Finding, GpuDiagnosis};
 use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
+use crate::holders::SessionGpu;
 use crate::host::own;
 use crate::model::{Absence, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find};
@@ -17,6 +18,8 @@ use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find}
 pub(super) enum News {
     Finding(Finding),
     Gpu(GpuDiagnosis),
+    /// All GPUs that the driver counts, where each says who it is.
+    Counted(Vec<SessionGpu>),
     /// Processes on a GPU of a real driver; those of a simulated one are not this host's.
     Processes(Vec<u32>),
 }
@@ -139,6 +142,10 @@ impl Examination<'_> {
                     self.tell("gpu", false, format!("{index}: does not say who it is: {}", absence.reason()));
                 }
             }
+        }
+        if found.len() == counted as usize {
+            let gpus = found.iter().map(|gpu| SessionGpu::from(&gpu.id)).collect();
+            drop(self.news.send(News::Counted(gpus)));
         }
         self.xids(&found);
     }

@@ -8,9 +8,9 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::Finding;
-use crate::app::unresolved_grants;
+use crate::app::{policy, unresolved_grants};
 use crate::config::Config;
-use crate::holders::identify;
+use crate::holders::{SessionGpu, identify, unmatched};
 use crate::host::{FIRST_PID_NAMESPACE, Gone, Host, Users};
 use crate::ledger::Cause;
 use crate::model::UnattributedReason;
@@ -86,6 +86,26 @@ pub(super) fn standing(config: &Config, users: &Users) -> Option<Finding> {
         problems.join("; ")
     };
     Some(Finding::new("standing", problems.is_empty(), why))
+}
+
+/// Whether each standing holding matches a GPU that the driver counts; nothing where there are none.
+pub(super) fn grants(config: &Config, gpus: &[SessionGpu]) -> Option<Finding> {
+    let granted = policy::grants(config);
+    if granted.is_empty() {
+        return None;
+    }
+    let without: Vec<String> =
+        unmatched(&granted, gpus.iter()).map(|grant| format!("{} ({})", grant.id, grant.gpu)).collect();
+    let why = if without.is_empty() {
+        format!("all {} standing holdings match a GPU", granted.len())
+    } else {
+        format!(
+            "attribution.standing: no GPU that the driver counts matches {}; such a grant holds nothing: correct its gpu, \
+             indices and UUIDs are those of nvidia-smi -L",
+            without.join(", ")
+        )
+    };
+    Some(Finding::new("grants", without.is_empty(), why))
 }
 
 /// Whether the kernel's log can be read, where some XIDs stand alone.
@@ -164,6 +184,19 @@ mod tests {
         assert!(nested.why.starts_with(counts), "{}", nested.why);
         let named = owners(&Host::at(tree.join("v2")), &BTreeSet::from([2001, 2100, 9999]));
         assert!(named.works, "{}", named.why);
+    }
+
+    #[test]
+    fn a_grant_that_matches_no_gpu_is_named() {
+        let gpus = [SessionGpu { index: Some(0), uuid: "GPU-1d1c".into() }];
+        let grants = |text: &str| grants(&Config::parse(text, "test").unwrap(), &gpus);
+        assert!(grants("").is_none());
+        let well = "attribution: {standing: [{gpu: all, user: alice, fraction: 1/8}, {gpu: 0, user: bob, fraction: 1/8}]}";
+        assert!(grants(well).unwrap().works);
+        let sick = "attribution: {standing: [{id: lab, gpu: 8, user: alice, fraction: 1/8}, {gpu: 0, user: bob, fraction: \
+                    1/8}, {gpu: 9, user: bob, fraction: 1/8}]}";
+        let finding = grants(sick).unwrap();
+        assert!(!finding.works && finding.why.contains("matches lab (GPU 8), 3 (GPU 9);"), "{}", finding.why);
     }
 
     #[test]

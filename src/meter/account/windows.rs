@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{Account, ClosedWindows, OpenSpan};
 use crate::attribution::{settle, split, window_end};
-use crate::holders::{Identities, holdings};
+use crate::holders::{Identities, SessionGpu, holdings};
 use crate::meter::Policy;
 use crate::meter::integrate::{Who, add};
-use crate::model::{GpuId, Holder, HolderId, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
+use crate::model::{Holder, HolderId, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
 
 /// How long after its end a window may at least still learn who was there.
 const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -19,7 +19,7 @@ const WINDOWS_PER_PULSE: usize = 240;
 impl Account {
     /// Names processes that were unknown when their span was made, under the grants of that time: a reload since
     /// changes nothing of it.
-    pub(in crate::meter) fn identify(&mut self, identities: &Identities, gpu: &GpuId) {
+    pub(in crate::meter) fn identify(&mut self, identities: &Identities) {
         for open in &mut self.open {
             let named: Vec<((u32, Nanoseconds), Arc<Holder>)> = open
                 .unnamed
@@ -42,7 +42,7 @@ impl Account {
             }
             open.who = who.into_values().collect();
             open.sent = false;
-            let Some(policy) = &open.policy else { continue };
+            let Some((gpu, policy)) = &open.granted else { continue };
             let who = open.who.iter().map(|holder| &**holder);
             let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
             open.span.holdings = held.into();
@@ -54,7 +54,7 @@ impl Account {
     pub(in crate::meter) fn settle(
         &mut self,
         (now, last): (Utc, Option<Utc>),
-        gpu: &GpuId,
+        gpu: &SessionGpu,
         policy: &Policy,
     ) -> ClosedWindows {
         let mut closed = ClosedWindows::default();
@@ -91,7 +91,7 @@ impl Account {
     /// Closes a window's end in which no frame came: by those who held before it, as far as that can be
     /// known. Presence of another life of the agent cannot. From there on the operator's grants are those of
     /// now: one that a reload took back ends within the closing delay, though no frame tells of it.
-    fn silence(&mut self, end: Utc, gpu: &GpuId, policy: &Policy) {
+    fn silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Policy) {
         let before = Arc::clone(&self.holdings);
         if self.cursor < self.watched {
             self.hold(gpu, &Who::default(), policy);
