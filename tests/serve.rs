@@ -259,8 +259,8 @@ fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
     let (asked, answer) = ask("?from=2026-10&to=2026%2D11", Ok(r#"{"rows":[]}"#.to_owned()));
     assert_eq!(asked, (Some("2026-10".to_owned()), Some("2026-11".to_owned())));
     assert_eq!(body(&answer), r#"{"rows":[]}"#);
-    let (_, answer) = ask("?from=x", Err(BillError::BadQuestion("from is no time".to_owned())));
-    assert_eq!((status(&answer), body(&answer)), (400, "{\"error\":\"from is no time\"}\n"));
+    let (_, answer) = ask("?from=x", Err(BillError::BadQuestion("from is not a valid time".to_owned())));
+    assert_eq!((status(&answer), body(&answer)), (400, "{\"error\":\"from is not a valid time\"}\n"));
     let (_, answer) = ask("", Err(BillError::Unreadable("the disk is gone".to_owned())));
     assert_eq!(status(&answer), 503);
     assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);

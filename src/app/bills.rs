@@ -16,7 +16,7 @@ use crate::serve::{BillError, BillRequest};
 #[derive(Debug, Error)]
 pub enum BillProblem {
     /// A time that is none.
-    #[error("{name}: {text:?} is no time; write it like 2026-01-31T00:00:00Z, on a whole minute")]
+    #[error("{name}: {text:?} is not a valid time; write it like 2026-01-31T00:00:00Z, on a whole minute")]
     Time {
         /// `from` or `to`.
         name: &'static str,

@@ -163,7 +163,7 @@ fn bind(path: &Path) -> std::io::Result<UnixListener> {
         return Err(std::io::Error::new(ErrorKind::AddrInUse, "another agent answers there"));
     }
     if std::fs::symlink_metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
-        return Err(std::io::Error::new(ErrorKind::AlreadyExists, "a file lies there that is no socket"));
+        return Err(std::io::Error::new(ErrorKind::AlreadyExists, "a file that is not a socket is there"));
     }
     let new = path.with_extension(format!("{}.new", std::process::id()));
     // An agent in a container always has the same number; one that was killed here may have left its name.
@@ -211,14 +211,15 @@ impl Desk {
     }
 
     fn hear(&self, stream: &UnixStream) -> Result<Ask, String> {
-        let asker = socket_peercred(stream).map_err(|error| format!("nobody knows who asks: {error}"))?;
+        let asker =
+            socket_peercred(stream).map_err(|error| format!("the asking process is unknown: {error}"))?;
         if !asker.uid.is_root() && asker.uid != rustix::process::geteuid() {
             return Err("only root and the agent's own user may ask".to_owned());
         }
-        let silent = |error: std::io::Error| format!("no question came: {error}");
+        let silent = |error: std::io::Error| format!("no request came: {error}");
         stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
         let line = line(stream, PATIENCE).map_err(silent)?;
-        serde_json::from_slice(&line).map_err(|error| format!("this is no question: {error}"))
+        serde_json::from_slice(&line).map_err(|error| format!("not a valid request: {error}"))
     }
 
     fn answer(&self, ask: Ask) -> Result<Reply, String> {
@@ -242,13 +243,13 @@ impl Desk {
         self.shared.orders.let_go(span)?;
         let left = self.leftovers().map_err(|error| format!("/proc/self cannot be read: {error}"))?;
         if left.is_empty() {
-            tracing::info!(seconds = span.0 / Nanoseconds::SECOND.0, "the driver was let go of on request");
+            tracing::info!(seconds = span.0 / Nanoseconds::SECOND.0, "the driver was released on request");
             return Ok(());
         }
         self.shared.orders.resume();
         let left: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
         Err(format!(
-            "the driver was closed, but these stay open, so it was taken up again: {}",
+            "the driver was closed, but these of its files stay open, so the agent uses it again: {}",
             left.join(", ")
         ))
     }
@@ -274,9 +275,11 @@ impl Desk {
         let known = inventory(self.ledger()?).map_err(|error| error.to_string())?;
         let line = known.iter().find(|line| line.uuid == uuid);
         match line.map(|line| Whereabouts::parse(&line.state)) {
-            None => Err(format!("{uuid}: this node never had it; `gpumeter inventory` lists what it had")),
+            None => Err(format!(
+                "{uuid}: not in the inventory; `gpumeter inventory` lists the GPUs that this node had"
+            )),
             Some(Some(Whereabouts::Present)) => {
-                Err(format!("{uuid}: the driver counts it; only a GPU that is not there can be forgotten"))
+                Err(format!("{uuid}: the driver lists it; only an absent GPU can be forgotten"))
             }
             Some(_) => {
                 // The pulse ends after this thread is told to; then nobody listens.

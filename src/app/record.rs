@@ -21,13 +21,13 @@ use crate::record::{FORMAT, Head};
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// The driver library, instead of the one that the loader finds.
+    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     pub library: Option<PathBuf>,
     /// Where the recording goes; a file that is there is not overwritten.
     pub file: PathBuf,
     /// For how long.
     pub length: Nanoseconds,
-    /// How often every GPU is read.
+    /// Interval between readings of every GPU.
     pub interval: Nanoseconds,
 }
 

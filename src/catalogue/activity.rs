@@ -14,7 +14,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_utilization_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on boards with GPM the window before the medium tier was last due, which no stretch delays.",
+        help: "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on boards with GPM, of the medium interval that last ended; the governor never makes that interval longer.",
         labels: GPU,
         level: Level::Lean,
         tier: Tier::Fast,
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_memory_activity_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the driver's last sample window in which device memory was read or written; where GPM or the driver's ring of samples tells activity, of the window before the medium tier was last due, which no stretch delays.",
+        help: "Share of the driver's last sample window in which device memory was read or written; where GPM or the driver's ring of samples reports activity, of the medium interval that last ended; the governor never makes that interval longer.",
         labels: GPU,
         level: Level::Standard,
         tier: Tier::Fast,
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Family] = &[
     integral(
         "gpu_memory_activity_seconds_total",
         Level::Full,
-        "Time in which device memory was read or written, estimated from the driver's sample windows, each of which speaks for a medium interval at most, and integrated since the agent's start.",
+        "Time in which device memory was read or written, estimated from the driver's sample windows (each counts for at most one medium interval) and integrated since the agent's start.",
         &[Integral::of(&[], "gpu_memory_activity_ratio")],
     ),
     Family {
@@ -70,7 +70,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_busy_seconds_total",
         kind: Kind::Counter,
         unit: Unit::Seconds,
-        help: "Time busy as the account sees it: the busiest engine of each tick, integrated since the agent's start.",
+        help: "Time the GPU was busy, as bills count it: the busiest engine of each tick, integrated since the agent's start.",
         labels: GPU,
         level: Level::Lean,
         tier: Tier::Fast,
@@ -103,13 +103,13 @@ pub(super) const ROWS: &[Family] = &[
     gpm_ratio(
         "gpu_sm_occupancy_ratio",
         Level::Full,
-        "Warps resident on multiprocessors as a share of what fits there, over time (GPM).",
+        "Warps resident on multiprocessors, averaged over time, as a share of the most that fit (GPM).",
         OCCUPANCY,
     ),
     integral(
         "gpu_sm_occupancy_seconds_total",
         Level::Full,
-        "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a second at half occupancy counts half a second, so it is no time in which something was the case; its rate is the mean occupancy.",
+        "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted sum, not a duration; a second at half occupancy counts half a second, and its rate is the mean occupancy.",
         &[Integral::of(&[], "gpu_sm_occupancy_ratio")],
     ),
     gpm_ratio(

@@ -86,13 +86,13 @@ pub(super) const ROWS: &[Family] = &[
     ratio(
         "gpu_video_engine_active_ratio",
         &["gpu", "uuid", "engine", "number"],
-        "Share of time in which the single video engine worked (GPM); gpu_engine_utilization_ratio tells the driver's mean of a kind.",
+        "Share of time in which this video engine worked (GPM); gpu_engine_utilization_ratio is the driver's mean over all engines of a kind.",
         &POINTS,
     ),
     seconds(
         "gpu_video_engine_active_seconds_total",
         &["gpu", "uuid", "engine", "number"],
-        "Time in which the single video engine worked (GPM), integrated since the agent's start.",
+        "Time in which this video engine worked (GPM), integrated since the agent's start.",
         &INTEGRALS,
     ),
     ratio(

@@ -56,13 +56,13 @@ pub(super) const ROWS: &[Family] = &[
     ratio(
         "gpu_mig_sm_occupancy_ratio",
         Level::Full,
-        "Warps resident on the GPU instance's multiprocessors as a share of what fits there, over time (GPM).",
+        "Warps resident on the GPU instance's multiprocessors, averaged over time, as a share of the most that fit (GPM).",
         &[of(InstanceValue::SmOccupancy)],
     ),
     seconds(
         "gpu_mig_sm_occupancy_seconds_total",
         Level::Full,
-        "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a second at half occupancy counts half a second; its rate is the mean occupancy.",
+        "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted sum, not a duration; a second at half occupancy counts half a second, and its rate is the mean occupancy.",
         &[of(InstanceValue::SmOccupancy)],
     ),
     ratio(
@@ -111,7 +111,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_mig_ecc_errors_total",
         kind: Kind::Counter,
         unit: Unit::None,
-        help: "Memory errors of the GPU instance since the driver was loaded; of an instance the driver tells only uncorrected ones in SRAM.",
+        help: "Memory errors of the GPU instance since the driver was loaded; for an instance the driver reports only uncorrected errors in SRAM.",
         labels: &["gpu", "uuid", "gpu_instance", "type", "location"],
         level: Level::Standard,
         tier: Tier::Slow,

@@ -36,7 +36,7 @@ pub(super) const ROWS: &[Family] = &[
     pcie(
         "gpu_pcie_link_generation",
         Level::Standard,
-        "Current PCIe generation of the link; boards lower it at rest to save power.",
+        "Current PCIe generation of the link; boards lower it when idle to save power.",
         &[alone(&[call(CallValue::PcieGeneration)])],
     ),
     pcie(
@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Family] = &[
     pcie(
         "gpu_pcie_link_width",
         Level::Standard,
-        "Current PCIe lanes of the link; fewer than the maximum means a bad seat, riser or slot.",
+        "Current PCIe lanes of the link; fewer than the maximum means a badly seated board, a bad riser or a bad slot.",
         &[alone(&[call(CallValue::PcieWidth)])],
     ),
     pcie(
@@ -61,7 +61,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_pcie_bytes_total",
         kind: Kind::Counter,
         unit: Unit::Bytes,
-        help: "Bytes over PCIe as the GPU sees it, since the agent's start: what GPM's counter grew by, else GPM's rate times its time, else what the board's own counter grew by (gpumeter_source_info says which).",
+        help: "Bytes over PCIe as the GPU counts them, since the agent's start: from GPM's counter, else from GPM's rate multiplied by time, else from the board's own counter (gpumeter_source_info says which).",
         labels: &["gpu", "uuid", "direction"],
         level: Level::Standard,
         tier: Tier::Fast,
@@ -80,7 +80,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_pcie_replays_total",
         kind: Kind::Counter,
         unit: Unit::None,
-        help: "PCIe transfers repeated since the driver was loaded; above 100 is normal on some boards, growth is not.",
+        help: "PCIe transfers repeated since the driver was loaded; a total above 100 is normal on some boards, an increase is not.",
         labels: &["gpu", "uuid"],
         level: Level::Lean,
         tier: Tier::Medium,
@@ -107,7 +107,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_nvlink_links_expected",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "NVLinks that lead to a switch, or, on boards without one, all links of the GPU: there some may have no partner.",
+        help: "NVLinks that should be active: those that lead to a switch or, on boards without a switch, all links of the GPU, some of which may be unconnected.",
         labels: &["gpu", "uuid"],
         level: Level::Lean,
         tier: Tier::Slow,
@@ -120,7 +120,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_nvlink_bytes_total",
         kind: Kind::Counter,
         unit: Unit::Bytes,
-        help: "Payload over all NVLinks as the GPU sees it, since the driver was loaded; where the driver tells it by GPM alone, packet headers count, too.",
+        help: "Payload over all NVLinks as the GPU sees it, since the driver was loaded; where the driver reports it through GPM only, packet headers are included.",
         labels: &["gpu", "uuid", "direction"],
         level: Level::Standard,
         tier: Tier::Medium,
@@ -168,7 +168,7 @@ pub(super) const ROWS: &[Family] = &[
     // Of single links (GPM 104 to 159) nothing is shown: they share the load, and no counter tells of them.
     c2c(
         "gpu_c2c_bytes_total",
-        "Bytes over the C2C link between the GPU and its Grace CPU as the GPU sees it, packet headers included, since the agent's start: GPM's rate times its time.",
+        "Bytes over the C2C link between the GPU and its Grace CPU as the GPU sees it, packet headers included, since the agent's start: GPM's rate multiplied by time.",
         &[labelled(TRANSMIT, &[mebibytes(100)]), labelled(RECEIVE, &[mebibytes(101)])],
     ),
     c2c(
@@ -180,7 +180,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_fabric_state",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "Always 1; how far the GPU's registration with its NVLink fabric is. Only one that is completed lets jobs use the fabric; failed is one that ended with an error.",
+        help: "Always 1; state of the GPU's registration with its NVLink fabric. Jobs can use the fabric only when it is completed; failed means that registration ended with an error.",
         labels: &["gpu", "uuid", "state"],
         level: Level::Lean,
         tier: Tier::Slow,

@@ -14,14 +14,14 @@ pub(super) const ROWS: &[Family] = &[
     bytes(
         "gpu_memory_used_bytes",
         Level::Lean,
-        "Device memory allocated by clients, without what the driver reserves (drivers before 510 count that here and tell no reserve).",
+        "Device memory allocated by clients, without what the driver reserves (drivers before 510 include the reserved memory here and do not report it).",
         USED,
     ),
     bytes("gpu_memory_free_bytes", Level::Standard, "Device memory that can still be allocated.", FREE),
     bytes(
         "gpu_memory_reserved_bytes",
         Level::Standard,
-        "Device memory that driver and firmware keep for themselves.",
+        "Device memory that driver and firmware reserve.",
         RESERVED,
     ),
     bytes(

@@ -21,7 +21,7 @@ pub(super) const ROWS: &[Family] = &[
         unit: Unit::Ratio,
         help: "Share of time in which the engine worked for the process, over the driver's samples of it since the last \
                look: sm a kernel of it, memory its reads and writes of device memory. Without a sample there is no \
-               series; pid=\"other\" is the sum of the processes without a row of their own, at most 1.",
+               series; pid=\"other\" is the sum of the processes without a series of their own, at most 1.",
         labels: &["gpu", "uuid", "gpu_instance", "pid", "process", "workload", "tenant", "engine"],
         level: Level::Full,
         tier: Tier::Fast,

@@ -12,7 +12,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_remapped_rows",
         CAUSE,
         Level::Standard,
-        "Memory rows that are replaced by spare ones, by the kind of error that caused it: a state of the board, which has only so many spare rows; hence a gauge, although rows never come back.",
+        "Memory rows replaced by spare rows, by the kind of error that caused it; a state of the board, whose spare rows are limited, and therefore a gauge, although it never decreases.",
         &[
             point(&[("cause", "correctable")], &[field(142), call(CallValue::RemappedCorrectable)]),
             point(&[("cause", "uncorrectable")], &[field(143), call(CallValue::RemappedUncorrectable)]),
@@ -29,14 +29,14 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_row_remap_failure",
         GPU,
         Level::Lean,
-        "1 when a memory row could not be replaced, which calls for another board, else 0.",
+        "1 when a memory row could not be replaced, so that the board must be replaced, else 0.",
         &[point(&[], &[field(145), call(CallValue::RemapFailure)])],
     ),
     slow(
         "gpu_row_remap_banks",
         &["gpu", "uuid", "availability"],
         Level::Full,
-        "Memory banks by how many of their spare rows are left.",
+        "Number of memory banks, by how many of their spare rows are left.",
         &[
             point(&[("availability", "max")], &[call(CallValue::BanksMax)]),
             point(&[("availability", "high")], &[call(CallValue::BanksHigh)]),
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_retired_pages",
         CAUSE,
         Level::Standard,
-        "Memory pages that are retired, on boards before Ampere: a state of the board, hence a gauge, although pages never come back; correctable: after several single-bit errors, uncorrectable: after a double-bit error.",
+        "Retired memory pages, on boards before Ampere; a state of the board and therefore a gauge, although it never decreases; correctable: after several single-bit errors, uncorrectable: after a double-bit error.",
         &[
             point(&[("cause", "correctable")], &[field(29)]),
             point(&[("cause", "uncorrectable")], &[field(30)]),
@@ -66,7 +66,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_recovery_action",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "Always 1; what the driver asks to be done with the GPU before it is used again.",
+        help: "Always 1; the action that the driver asks for before the GPU is used again.",
         labels: &["gpu", "uuid", "action"],
         level: Level::Lean,
         tier: Tier::Slow,

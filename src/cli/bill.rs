@@ -19,16 +19,16 @@ pub(super) struct Bill {
     /// The running agent.
     #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
     url: String,
-    /// A ledger that nobody owns, instead of a running agent.
+    /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
-    /// First minute, e.g. 2026-01-01T00:00:00Z; by default the beginning of the month of the last minute, in UTC.
+    /// Begin of the period, e.g. 2026-01-01T00:00:00Z; by default the begin (UTC) of the month in which the period ends.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// End of the last minute; by default what is closed.
+    /// End of the period; by default the end of the last complete minute.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// Print JSON: every line, every nanosecond.
+    /// Print JSON: every line, in nanoseconds.
     #[arg(long)]
     json: bool,
 }
@@ -61,7 +61,7 @@ impl Bill {
         }
         let body = get(&self.url, &path)?;
         serde_json::from_str(&body)
-            .map_err(|error| Failure::found(format!("{}{path}: answers what is no bill: {error}", self.url)))
+            .map_err(|error| Failure::found(format!("{}{path}: the answer is not a bill: {error}", self.url)))
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn get(url: &str, path: &str) -> Result<String, Failure> {
     stream.write_all(request.as_bytes()).map_err(|error| wrong(&error))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(|error| wrong(&error))?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| wrong(&"answers no HTTP"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| wrong(&"the answer is not HTTP"))?;
     if head.split(' ').nth(1) == Some("200") {
         Ok(body.to_owned())
     } else {
@@ -275,7 +275,10 @@ mod tests {
 
     #[test]
     fn what_the_agent_says_is_told_without_its_json() {
-        assert_eq!(said("{\"error\":\"from: \\\"x\\\" is no time\"}\n"), "from: \"x\" is no time");
+        assert_eq!(
+            said("{\"error\":\"from: \\\"x\\\" is not a valid time\"}\n"),
+            "from: \"x\" is not a valid time"
+        );
         assert_eq!(said("Bad Gateway\n"), "Bad Gateway");
         assert_eq!(said("[1]"), "[1]");
     }

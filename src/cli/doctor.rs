@@ -11,13 +11,13 @@ use crate::app::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, Standing};
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct Doctor {
-    /// Configuration file of the agent to be examined.
+    /// Configuration file of the agent to examine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The driver library, instead of the one that the loader finds.
+    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
-    /// Print JSON: every family of every GPU, with why it is not there.
+    /// Print JSON: every metric family of every GPU, with the reason where it is missing.
     #[arg(long)]
     json: bool,
 }

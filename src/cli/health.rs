@@ -17,14 +17,14 @@ pub(super) struct Health {
     /// Print the agent's JSON: every reason with its evidence.
     #[arg(long)]
     json: bool,
-    /// From which state on a GPU is not ok.
+    /// The mildest state that makes the exit status 1.
     #[arg(long, value_enum, default_value_t = FailOn::Degraded, value_name = "STATE")]
     fail_on: FailOn,
 }
 
 /// What is told of an agent without a ledger.
-const FORGETFUL: &str = "without a ledger the agent remembers nothing: a fault from before its start is not told here, \
-                         and what is told ends with it; set ledger.enabled: true\n";
+const FORGETFUL: &str = "without a ledger the agent forgets faults when it ends, and faults from before its start are missing \
+                         here; set ledger.enabled: true\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailOn {
@@ -67,7 +67,7 @@ impl Health {
         const PATH: &str = "/api/v1/health";
         let body = get(&self.url, PATH)?;
         let answer: Answer = serde_json::from_str(&body).map_err(|error| {
-            Failure::wrong(format!("{}{PATH}: answers what is no verdict: {error}", self.url))
+            Failure::wrong(format!("{}{PATH}: the answer is not a health report: {error}", self.url))
         })?;
         print(&if self.json { body } else { page(&answer) })?;
         judge(&answer, self.fail_on)
@@ -82,8 +82,8 @@ fn judge(answer: &Answer, fail_on: FailOn) -> Result<(), Failure> {
             Err(Failure::wrong("the agent knows no GPU; try gpumeter doctor"))
         }
         (0, 0) => Ok(()),
-        (0, 1) => Err(Failure::wrong("nobody knows how 1 GPU is")),
-        (0, unknown) => Err(Failure::wrong(format!("nobody knows how {unknown} GPUs are"))),
+        (0, 1) => Err(Failure::wrong("health of 1 GPU is unknown")),
+        (0, unknown) => Err(Failure::wrong(format!("health of {unknown} GPUs is unknown"))),
         (1, _) => Err(Failure::found("1 GPU is not ok")),
         (bad, _) => Err(Failure::found(format!("{bad} GPUs are not ok"))),
     }

@@ -17,7 +17,7 @@ use crate::ledger;
 pub(super) struct Inventory {
     #[command(flatten)]
     socket: Socket,
-    /// A ledger that nobody owns, instead of a running agent.
+    /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["socket", "config"])]
     ledger: Option<PathBuf>,
     /// Print JSON.
@@ -29,7 +29,7 @@ pub(super) struct Inventory {
 
 #[derive(Subcommand, Debug)]
 enum Change {
-    /// Do not expect a GPU any more that is not there: its series end, its account stays in the ledger.
+    /// Stop expecting an absent GPU: its series end, its account stays in the ledger.
     Forget {
         /// UUID of the GPU.
         uuid: String,
@@ -67,7 +67,7 @@ impl Inventory {
         if ledger::forget(path, uuid, &boot_id, system_now().boottime).map_err(Failure::wrong)? {
             Ok(())
         } else {
-            Err(Failure::found(format!("{uuid}: this node never had it")))
+            Err(Failure::found(format!("{uuid}: not in the inventory; see gpumeter inventory")))
         }
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct Metrics {
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

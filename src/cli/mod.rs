@@ -29,7 +29,7 @@ use crate::host::Users;
 #[derive(Parser, Debug)]
 #[command(name = "gpumeter", version, propagate_version = true)]
 struct Cli {
-    /// How to write the log.
+    /// Format of the log.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
@@ -46,32 +46,32 @@ enum LogFormat {
 enum Command {
     /// Run the agent: sample, attribute, keep the ledger, serve and push.
     Run(Run),
-    /// Run the agent on a simulated node, so that everything can be seen on a laptop.
+    /// Run the agent on a simulated node; needs no GPU.
     Demo(Demo),
-    /// Print the bill of a running agent, or of a ledger that nobody owns.
+    /// Print the bill of a running agent, or of a ledger file that no agent is using.
     Bill(bill::Bill),
-    /// Print the catalogue of metrics.
+    /// Print every metric with its meaning.
     Metrics(metrics::Metrics),
-    /// Validate a configuration file: every problem at once.
+    /// Check a configuration file and report every problem.
     CheckConfig {
         /// The file.
         file: PathBuf,
     },
-    /// Record what this node's driver answers, to be played back anywhere.
+    /// Record the answers of this node's driver to a file that gpumeter replay can play anywhere.
     Record(record::Record),
-    /// Play a recording back: the agent, whole, over what another driver answered.
+    /// Run the agent on a recording instead of a driver.
     Replay(record::Replay),
-    /// Say what works on this node, what does not, and why.
+    /// Report what works on this node, what does not, and why.
     Doctor(doctor::Doctor),
-    /// Say how each GPU is and what to do about it.
+    /// Report the health of each GPU and what to do about it.
     Health(health::Health),
-    /// Let go of every driver handle, so that the driver can be reset, upgraded or cut anew.
+    /// Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded.
     Quiesce(quiesce::Quiesce),
-    /// Take the driver up again.
+    /// Use the driver again after gpumeter quiesce.
     Resume(quiesce::Socket),
-    /// List the GPUs that this node is expected to have, where each is and since when.
+    /// List the GPUs that this node is expected to have, with state and since when.
     Inventory(inventory::Inventory),
-    /// What the processes of the local scenario run.
+    /// Process of the demo's local scenario.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
 }
@@ -88,13 +88,13 @@ impl Command {
 
 #[derive(Args, Debug)]
 struct Run {
-    /// Configuration file; the agent runs without one, too.
+    /// Configuration file; without one the defaults apply.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address to serve on, instead of the configured ones; may be repeated.
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
-    /// The driver library, instead of the one that the loader finds.
+    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
     /// Print the default configuration with every key explained, and exit.
@@ -113,16 +113,16 @@ struct Demo {
     /// How many times faster than real time.
     #[arg(long, default_value_t = 1.0, value_name = "N")]
     speed: f64,
-    /// Begin anew: empty the demo's directory first.
+    /// Start from scratch: empty the demo's directory first.
     #[arg(long)]
     fresh: bool,
-    /// Where the demo lives, instead of $XDG_STATE_HOME/gpumeter/demo: a new or empty directory, or a demo's.
+    /// Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// A configuration file instead of the scenario's.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Push over OTLP/HTTP to this endpoint, e.g. http://localhost:4318; by default nowhere.
+    /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
 }
@@ -266,7 +266,7 @@ fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
                 return Ok(address);
             }
             text.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
-                Failure::wrong(format!("--listen {text}: is no address; write it like 127.0.0.1:9855"))
+                Failure::wrong(format!("--listen {text}: is not an address; write it like 127.0.0.1:9855"))
             })
         })
         .collect()

@@ -24,7 +24,7 @@ pub(super) struct Socket {
     /// Configuration file of the running agent.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The agent's local socket, instead of the configured one; a demo's is control.sock in its directory.
+    /// Local socket of the agent, instead of the configured one; a demo's is control.sock in its directory.
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -34,10 +34,10 @@ pub(super) struct Socket {
 pub(super) struct Quiesce {
     #[command(flatten)]
     socket: Socket,
-    /// For how long at most; then the agent takes the driver up again by itself.
+    /// For how long at most; then the agent uses the driver again by itself.
     #[arg(long = "for", default_value = "10m", value_name = "TIME", value_parser = span)]
     span: Nanoseconds,
-    /// A command to run meanwhile: the driver is let go of until it ends, however long that takes.
+    /// A command to run meanwhile: the driver stays released until it ends, however long that takes.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -94,8 +94,8 @@ impl Quiesce {
             question(&socket, &ask)?;
             let seconds = self.span.0 / Nanoseconds::SECOND.0;
             return print(&format!(
-                "the driver is let go of: no file of it is open and its library is not mapped\n\
-                 `gpumeter resume` takes it up again; so does the agent, in {seconds} s\n"
+                "the driver is released: none of its files is open and its library is not mapped\n\
+                 the agent uses it again after `gpumeter resume`, or by itself in {seconds} s\n"
             ));
         };
         let name = program.to_string_lossy();
@@ -131,7 +131,10 @@ impl Quiesce {
             if system_now().since(asked).0 >= self.span.0 / 2 {
                 asked = system_now();
                 if let Err(failure) = question(socket, ask) {
-                    tracing::warn!(problem = failure.message, "the agent may take the driver up again");
+                    tracing::warn!(
+                        problem = failure.message,
+                        "the request to keep the driver released failed; the agent may use it again before the command ends"
+                    );
                 }
             }
             let signal = interrupts.wait(LOOK);

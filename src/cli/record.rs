@@ -13,15 +13,15 @@ use crate::model::Nanoseconds;
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct Record {
-    /// Where the recording goes; it must not be there yet.
+    /// File to write; it must not exist yet.
     file: PathBuf,
     /// For how long.
     #[arg(long = "for", default_value = "60s", value_name = "DURATION", value_parser = duration)]
     length: Nanoseconds,
-    /// How often every GPU is read.
+    /// Interval between readings of every GPU.
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = duration)]
     interval: Nanoseconds,
-    /// The driver library, instead of the one that the loader finds.
+    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
 }
@@ -55,8 +55,8 @@ pub(super) struct Replay {
     /// How many times faster than it was recorded.
     #[arg(long, default_value_t = 1.0, value_name = "N")]
     speed: f64,
-    /// Where the replay lives, instead of $XDG_STATE_HOME/gpumeter/replay: a new or empty directory, or one of a
-    /// demo or replay. It begins anew each time.
+    /// Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: a new or empty directory, or one of a
+    /// demo or replay. It starts from scratch each time.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// A configuration file.

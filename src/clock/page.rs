@@ -35,7 +35,7 @@ pub enum PageError {
         source: io::Error,
     },
     /// The file holds something else.
-    #[error("clock page {path}: is no clock page; remove it, or start the demo with --fresh")]
+    #[error("clock page {path}: not a clock page; remove it, or start the demo with --fresh")]
     Foreign {
         /// The page.
         path: PathBuf,
@@ -273,6 +273,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("clock");
         std::fs::write(&path, "something else").unwrap();
-        assert!(Page::open(&path).unwrap_err().to_string().contains("is no clock page"));
+        assert!(Page::open(&path).unwrap_err().to_string().contains("not a clock page"));
     }
 }

@@ -68,7 +68,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("1s"),
         change: Change::Reload,
         unit: "",
-        help: "The tick: how often what the account integrates is read.",
+        help: "The tick: how often the readings are taken from which usage and bills are computed.",
     },
     Key {
         path: "sampling.medium",
@@ -80,7 +80,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("5s"),
         change: Change::Reload,
         unit: "",
-        help: "How often what moves within seconds is read; never more often than the tick.",
+        help: "How often readings that change within seconds are taken; not shorter than the tick.",
     },
     Key {
         path: "sampling.slow",
@@ -92,7 +92,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("60s"),
         change: Change::Reload,
         unit: "",
-        help: "How often what hardly moves is read; never more often than the tick.",
+        help: "How often readings that hardly change are taken; not shorter than the tick.",
     },
     Key {
         path: "sampling.driver_share",
@@ -104,7 +104,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("5000"),
         change: Change::Reload,
         unit: "millionths",
-        help: "Share of time inside the driver, all GPUs together; above it slower tiers wait longer.",
+        help: "Largest share of time spent in driver calls; above it slow tiers are read less often.",
     },
     Key {
         path: "sampling.level",
@@ -117,7 +117,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default(Level::Standard.name()),
         change: Change::Reload,
         unit: "",
-        help: "How many metrics: what alerts need, what dashboards need too, or everything.",
+        help: "Which metrics: lean (for alerts), standard (for dashboards too) or full (all).",
     },
     Key {
         path: "nvml.library",
@@ -128,7 +128,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
         change: Change::Restart(|new, old| keep(&mut new.nvml.library, &old.nvml.library)),
         unit: "",
-        help: "The driver library; without it, the loader's, else the one where installers put it.",
+        help: "Path of libnvidia-ml.so.1; by default found by the loader or in the usual directories.",
     },
     Key {
         path: "attribution.presence",
@@ -136,7 +136,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("false"),
         change: Change::Reload,
         unit: "",
-        help: "Whether whoever has a process on a GPU holds it; for nodes without a scheduler.",
+        help: "Whether a tenant with a process on a GPU holds it; for nodes without a scheduler.",
     },
     Key {
         path: "attribution.standing",
@@ -149,7 +149,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional(""),
         change: Change::Reload,
         unit: "",
-        help: "Grants by hand, each of a share of some GPUs to somebody.",
+        help: "Grants written by hand: each gives a tenant a share of some GPUs.",
     },
     Key {
         path: "prices.book",
@@ -157,7 +157,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("example"),
         change: Change::Reload,
         unit: "",
-        help: "The built-in example price, for demonstrations, marked as such; instead of your own.",
+        help: "Use the built-in example prices, for demonstrations only, instead of your own.",
     },
     Key {
         path: "prices.currency",
@@ -179,7 +179,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional(""),
         change: Change::Reload,
         unit: "",
-        help: "Your rates, each in force until the next one begins.",
+        help: "Your rates; each is in force until the next one begins.",
     },
     Key {
         path: "ledger.enabled",
@@ -187,7 +187,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("true"),
         change: Change::Restart(|new, old| keep(&mut new.ledger.enabled, &old.ledger.enabled)),
         unit: "",
-        help: "Whether accounts are kept; without them there are no bills and no account metrics.",
+        help: "Whether usage is accounted for; without it there are no bills and no tenant metrics.",
     },
     Key {
         path: "ledger.path",
@@ -198,7 +198,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("/var/lib/gpumeter/ledger.db"),
         change: Change::Restart(|new, old| keep(&mut new.ledger.path, &old.ledger.path)),
         unit: "",
-        help: "The database in which accounts are kept.",
+        help: "Path of the ledger, the database behind the bills.",
     },
     Key {
         path: "otlp.endpoint",
@@ -209,7 +209,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("http://127.0.0.1:4318"),
         change: Change::Restart(|new, old| keep(&mut new.otlp.endpoint, &old.otlp.endpoint)),
         unit: "",
-        help: "The collector's OTLP/HTTP address; without it nothing is pushed.",
+        help: "OTLP/HTTP address of the Collector; without it nothing is pushed.",
     },
     Key {
         path: "otlp.interval",
@@ -233,7 +233,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("60s"),
         change: Change::Reload,
         unit: "",
-        help: "How long a new counter stays at 0, so that increases from its birth on are seen.",
+        help: "How long a new counter is exported as 0 first, so that rate() sees its first increase.",
     },
     Key {
         path: "limits.processes",
@@ -241,7 +241,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("200"),
         change: Change::Reload,
         unit: "processes",
-        help: "How many processes of each GPU get series of their own at level full, largest first.",
+        help: "How many processes per GPU get their own series at level full, largest first.",
     },
     Key {
         path: "limits.series",
@@ -249,7 +249,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("20000"),
         change: Change::Reload,
         unit: "series",
-        help: "How many series a page may have; processes are left off first, new tenants last.",
+        help: "Most series on /metrics; series of processes are left out first, new tenants last.",
     },
     Key {
         path: "web.listen",
@@ -257,7 +257,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("[::]:9855"),
         change: Change::Restart(|new, old| keep(&mut new.web.listen, &old.web.listen)),
         unit: "",
-        help: "Where to serve; a port alone, as :9855, is all interfaces.",
+        help: "Addresses to serve on; a port alone, such as :9855, means all interfaces.",
     },
     Key {
         path: "web.control",
@@ -268,7 +268,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("/run/gpumeter/control.sock"),
         change: Change::Restart(|new, old| keep(&mut new.web.control, &old.web.control)),
         unit: "",
-        help: "The local socket of quiesce, resume and inventory, for root and this user; or off.",
+        help: "Local socket for quiesce, resume and inventory (root and the agent's user), or off.",
     },
     Key {
         path: "web.created",
@@ -276,7 +276,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Default("false"),
         change: Change::Reload,
         unit: "",
-        help: "Whether /metrics tells when each counter began, on lines of their own.",
+        help: "Whether /metrics has a _created line with the start time of each counter.",
     },
 ];
 

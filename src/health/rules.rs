@@ -60,8 +60,11 @@ impl Clears {
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::AtOnce => "the condition's end",
-            Self::Quiet(_) => "a quiet time",
+            Self::AtOnce => "the end of the condition",
+            Self::Quiet(FIVE_MINUTES) => "five minutes without it",
+            Self::Quiet(QUARTER) => "15 minutes without it",
+            Self::Quiet(HOUR) => "an hour without it",
+            Self::Quiet(_) => "some time without it",
             Self::Reset => "a reset of the GPU, or a reboot",
         }
     }

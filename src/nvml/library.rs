@@ -68,7 +68,7 @@ pub enum OpenError {
     },
     /// The file is a library, but not this one.
     #[error(
-        "driver library {path}: is no NVML: it has no nvmlInit_v2; give the path of libnvidia-ml.so.1 with --nvml-library"
+        "driver library {path}: not an NVML library: it has no nvmlInit_v2; give the path of libnvidia-ml.so.1 with --nvml-library"
     )]
     NotNvml {
         /// What was opened.
@@ -234,7 +234,9 @@ fn first<T>(
                 let words = if path.exists() { format!(" ({reason})") } else { String::new() };
                 tried.push(format!("{}{words}", path.display()));
             }
-            Err(OpenError::NotNvml { path }) => tried.push(format!("{} (is no NVML)", path.display())),
+            Err(OpenError::NotNvml { path }) => {
+                tried.push(format!("{} (not an NVML library)", path.display()))
+            }
             Err(refusal) => there = there.or(Some(refusal)),
         }
     }

@@ -250,7 +250,7 @@ fn a_library_that_is_no_nvml_is_told_and_the_agent_serves_its_own_health() {
     let page = agent.wait_for("its own health", |page| page.has("gpumeter_build_info", &[]));
     assert!(!page.has("gpu_up", &[]));
     assert_eq!(page.value("gpumeter_simulated", &[]), Some("0"));
-    assert!(agent.log().contains("is no NVML"));
+    assert!(agent.log().contains("not an NVML library"));
 }
 
 #[test]

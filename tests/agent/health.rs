@@ -75,7 +75,7 @@ fn a_gpu_that_does_not_answer_is_unknown_and_so_is_an_agent_that_is_not_there() 
     demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"unknown\""));
     let (status, page, message) = health(&demo, &[]);
     assert_eq!(status, Some(2), "{page}");
-    assert!(message.contains("nobody knows how 1 GPU is"), "{message}");
+    assert!(message.contains("health of 1 GPU is unknown"), "{message}");
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
     demo.agent.kill();
@@ -196,7 +196,7 @@ fn a_fault_of_the_hardware_outlives_the_agent() {
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("XID 48"), "{text}");
-    assert!(!text.contains("remembers nothing"), "{text}");
+    assert!(!text.contains("the agent forgets faults"), "{text}");
     // The account says the same, though most of this time is of the second life.
     let page = demo.agent.wait_for("its account", |_| account(&demo)[0] >= 30);
     let [settled, known, unavailable] = account(&demo);
@@ -233,5 +233,5 @@ fn an_agent_without_a_ledger_says_that_it_remembers_nothing() {
     demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 8);
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("remembers nothing"), "{text}");
+    assert!(text.contains("the agent forgets faults"), "{text}");
 }

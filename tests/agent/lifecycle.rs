@@ -77,7 +77,7 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
     let mut demo = started();
     assert!(!driver_files(&demo).is_empty());
     let told = succeeded(&tell(&demo, &["quiesce"]));
-    assert!(told.contains("let go of"), "{told}");
+    assert!(told.contains("released"), "{told}");
     assert_eq!(driver_files(&demo), BTreeSet::new());
     let page = demo.agent.wait_for("the quiesced agent", |page| {
         page.value("gpumeter_quiesced", &[]) == Some("1") && up(page) == 0

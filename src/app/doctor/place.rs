@@ -148,7 +148,7 @@ pub(super) fn ledger(config: &Config) -> Finding {
     }
     let place = path.ancestors().skip(1).find(|place| place.exists()).unwrap_or(Path::new("."));
     if !place.is_dir() {
-        let why = format!("{name}: {} is no directory; set ledger.path", place.display());
+        let why = format!("{name}: {} is not a directory; set ledger.path", place.display());
         return Finding::new("ledger", false, why);
     }
     let file = if path.exists() { access(path, Access::READ_OK | Access::WRITE_OK) } else { Ok(()) };

@@ -76,7 +76,7 @@ impl Orders {
         state.until = None;
         state.end.call();
         Err(format!(
-            "the driver {problem}; nothing was let go of that stays so: look for NVRM and Xid lines in the kernel's log"
+            "the driver {problem}, so it was not released: look for NVRM and Xid lines in the kernel log"
         ))
     }
 
