@@ -199,7 +199,7 @@ fn line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>>
 impl Desk {
     fn serve(&self, stream: &UnixStream) {
         let reply = match self.hear(stream) {
-            Ok(ask) => self.answer(ask),
+            Ok((ask, user)) => self.answer(ask, user),
             Err(problem) => Err(problem),
         };
         let reply = reply.unwrap_or_else(|error| Reply { error: Some(error), ..Reply::default() });
@@ -210,7 +210,7 @@ impl Desk {
         let _ = stream.write_all(&line);
     }
 
-    fn hear(&self, stream: &UnixStream) -> Result<Ask, String> {
+    fn hear(&self, stream: &UnixStream) -> Result<(Ask, u32), String> {
         let asker =
             socket_peercred(stream).map_err(|error| format!("the asking process is unknown: {error}"))?;
         if !asker.uid.is_root() && asker.uid != rustix::process::geteuid() {
@@ -219,13 +219,14 @@ impl Desk {
         let silent = |error: std::io::Error| format!("no request came: {error}");
         stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
         let line = line(stream, PATIENCE).map_err(silent)?;
-        serde_json::from_slice(&line).map_err(|error| format!("not a valid request: {error}"))
+        let ask = serde_json::from_slice(&line).map_err(|error| format!("not a valid request: {error}"))?;
+        Ok((ask, asker.uid.as_raw()))
     }
 
-    fn answer(&self, ask: Ask) -> Result<Reply, String> {
+    fn answer(&self, ask: Ask, user: u32) -> Result<Reply, String> {
         match ask {
             Ask::Quiesce { nanoseconds } => {
-                self.let_go(Nanoseconds(nanoseconds).min(LONGEST)).map(|()| Reply::default())
+                self.let_go(Nanoseconds(nanoseconds).min(LONGEST), user).map(|()| Reply::default())
             }
             Ask::Resume => {
                 self.shared.orders.resume();
@@ -239,11 +240,15 @@ impl Desk {
         }
     }
 
-    fn let_go(&self, span: Nanoseconds) -> Result<(), String> {
-        self.shared.orders.let_go(span)?;
+    fn let_go(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
+        self.shared.orders.let_go(span, user)?;
         let left = self.leftovers().map_err(|error| format!("/proc/self cannot be read: {error}"))?;
         if left.is_empty() {
-            tracing::info!(seconds = span.0 / Nanoseconds::SECOND.0, "the driver was released on request");
+            tracing::info!(
+                seconds = span.0 / Nanoseconds::SECOND.0,
+                user,
+                "the driver was released on request"
+            );
             return Ok(());
         }
         self.shared.orders.resume();

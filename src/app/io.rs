@@ -71,7 +71,7 @@ pub(super) fn start(
     };
     let push = destination(config, host)?;
     let site = serve::Site {
-        pages: pages(&shared.pages),
+        pages: pages(shared),
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
@@ -125,8 +125,9 @@ fn destination(config: &Config, host: &Host) -> Result<Option<(push::Destination
 }
 
 /// The pages of the latest snapshot, without a copy.
-fn pages(latest: &Arc<export::Latest>) -> serve::Pages {
-    let [metrics, snapshot, verdicts, sealed] = [(); 4].map(|()| Arc::clone(latest));
+fn pages(shared: &Arc<super::Shared>) -> serve::Pages {
+    let [metrics, snapshot, verdicts, sealed] = [(); 4].map(|()| Arc::clone(&shared.pages));
+    let shared = Arc::clone(shared);
     serve::Pages::new(
         move |wanted| {
             let variant = Variant::negotiate(wanted.accept);
@@ -146,7 +147,7 @@ fn pages(latest: &Arc<export::Latest>) -> serve::Pages {
         },
         move || sealed.get().is_some(),
     )
-    .with_health(move || Some(export::health(&verdicts.get()?.snapshot).into()))
+    .with_health(move || Some(export::health(&verdicts.get()?.snapshot, shared.orders.release()).into()))
 }
 
 /// A page as bytes that many connections share.

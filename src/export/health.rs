@@ -3,19 +3,29 @@
 //! `{"at": RFC 3339, "simulated": bool, "remembered": bool, "state": the worst, "gpus": [{"gpu", "uuid", "model",
 //! "state", "action", "reasons": [{"rule", "state", "action", "what", "evidence", "since", "clears"}]}]}`. Reasons
 //! stand worst first; without a GPU the state is `unknown`. `remembered`: there is a ledger, by which a verdict
-//! that only a reset ends outlives the agent.
+//! that only a reset ends outlives the agent. While the driver is released on request, a GPU that is not read has the
+//! rule `quiesced` as its reason.
 
 use serde_json::{Value, json};
 
 use super::json::{moment, simulated};
 use crate::model::snapshot::{GpuEntry, Snapshot};
-use crate::model::{HealthState, Reason, Verdict};
+use crate::model::{HealthState, Reason, Utc, Verdict};
 
-/// The verdicts of a snapshot.
-pub fn health(snapshot: &Snapshot) -> String {
+/// The driver's release on request.
+#[derive(Clone, Copy, Debug)]
+pub struct Release {
+    /// When the agent uses the driver again by itself.
+    pub until: Utc,
+    /// Unix user id of whoever asked for it.
+    pub user: u32,
+}
+
+/// The verdicts of a snapshot; the release is given while the driver is released.
+pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     let gpus = snapshot.roster.gpus.iter().zip(&snapshot.gpus);
     let worst = snapshot.gpus.iter().map(|state| state.health.state).max().unwrap_or(HealthState::Unknown);
-    let gpus: Vec<Value> = gpus.map(|(entry, state)| gpu(entry, &state.health)).collect();
+    let gpus: Vec<Value> = gpus.map(|(entry, state)| gpu(entry, &state.health, release)).collect();
     let body = json!({
         "at": moment(snapshot.at.utc),
         "simulated": simulated(snapshot),
@@ -26,15 +36,39 @@ pub fn health(snapshot: &Snapshot) -> String {
     format!("{body}\n")
 }
 
-fn gpu(entry: &GpuEntry, verdict: &Verdict) -> Value {
+fn gpu(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Value {
+    let reasons = verdict.reasons.iter().map(|told| match release {
+        Some(release) if is_unread(told) => released(told, release),
+        _ => reason(told),
+    });
     json!({
         "gpu": entry.id.index,
         "uuid": &*entry.id.uuid,
         "model": &*entry.identity.model,
         "state": verdict.state.name(),
         "action": verdict.remedy.name(),
-        "reasons": verdict.reasons.iter().map(reason).collect::<Vec<_>>(),
+        "reasons": reasons.collect::<Vec<_>>(),
     })
+}
+
+/// Whether it says no more than that the GPU is not read.
+fn is_unread(reason: &Reason) -> bool {
+    matches!(reason.rule, "silent" | "unread")
+}
+
+/// The reason of a GPU that is not read because the driver is released.
+fn released(told: &Reason, release: Release) -> Value {
+    let Release { until, user } = release;
+    let user = if user == 0 { "root".to_owned() } else { format!("user {user}") };
+    let until = jiff::Timestamp::from_nanosecond(i128::from(until.0))
+        .map_or_else(|_| String::new(), |until| format!(" until {until:.0}"));
+    let mut value = reason(told);
+    value["rule"] = "quiesced".into();
+    value["what"] =
+        format!("the driver is released on request{until}, asked for by {user} (gpumeter_quiesced is 1)")
+            .into();
+    value["clears"] = "gpumeter resume, or by itself at that time".into();
+    value
 }
 
 fn reason(reason: &Reason) -> Value {

@@ -24,7 +24,7 @@ mod text;
 mod variant;
 mod walk;
 
-pub use health::health;
+pub use health::{Release, health};
 pub use json::json;
 pub use otlp::{Otlp, native_name, native_unit};
 pub use page::Page;

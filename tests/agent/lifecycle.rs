@@ -86,6 +86,12 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
     assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"));
     assert!(!page.has("gpu_absence_info", &[]));
     assert!(!page.has("gpu_power_watts", &[]));
+    // Nothing hangs, so nobody should look for a call that does.
+    let health = output(&["health", "--url", &format!("http://{}", demo.agent.address)]);
+    let health = String::from_utf8(health.stdout).unwrap();
+    let released = "unknown, none: the driver is released on request until 20";
+    assert_eq!(health.matches(released).count(), 8, "{health}");
+    assert!(health.contains("(gpumeter_quiesced is 1)") && !health.contains("name the call"), "{health}");
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
     // The account goes on meanwhile.
     demo.agent.wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);

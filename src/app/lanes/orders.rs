@@ -7,7 +7,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Stop, system_now};
-use crate::model::Nanoseconds;
+use crate::export::Release;
+use crate::model::{Nanoseconds, Utc};
 
 /// How long letting go may take: a lane's last call, the plans' end, and the driver's own shutdown.
 const LONGEST: Duration = Duration::from_secs(15);
@@ -38,6 +39,8 @@ struct State {
     phase: Phase,
     /// Let go until then, by the system's boot clock.
     until: Option<Nanoseconds>,
+    /// Who asked for that: a Unix user id.
+    user: u32,
     /// Ends what is open, or the wait while nothing may be.
     end: Stop,
 }
@@ -49,10 +52,20 @@ impl Orders {
         state.until.is_some() && state.phase == Phase::Closed
     }
 
+    /// Until when the driver is released, and who asked for it; absent while it is not released.
+    pub(in crate::app) fn release(&self) -> Option<Release> {
+        let state = self.lock();
+        let until = state.until.filter(|_| state.phase == Phase::Closed)?;
+        let now = system_now();
+        let left = until.0.saturating_sub(now.boottime.0);
+        Some(Release { until: Utc(now.utc.0.saturating_add(left)), user: state.user })
+    }
+
     /// Lets go of the driver; returns when nothing of it is open, which it stays for that long from then on, or
     /// says what is stuck, and then the driver is taken up again.
-    pub(in crate::app) fn let_go(&self, span: Nanoseconds) -> Result<(), String> {
+    pub(in crate::app) fn let_go(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
         let mut state = self.lock();
+        state.user = user;
         if state.phase == Phase::Closed {
             state.until = Some(system_now().boottime + span);
             return Ok(());
@@ -159,13 +172,16 @@ mod tests {
         let end = orders.may_open(&stop).unwrap();
         orders.opened();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| orders.let_go(HOUR));
+            let asked = scope.spawn(|| orders.let_go(HOUR, 0));
             while !end.wait(Duration::from_secs(1)) {}
             assert!(!orders.are_to_let_go());
             orders.closed();
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
         assert!(orders.are_to_let_go());
+        let release = orders.release().unwrap();
+        assert!(release.until > system_now().utc);
+        assert_eq!(release.user, 0);
         std::thread::scope(|scope| {
             let opener = scope.spawn(|| orders.may_open(&stop).is_some());
             orders.resume();
@@ -181,7 +197,7 @@ mod tests {
         orders.opened();
         let span = Nanoseconds(1_000_000);
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| orders.let_go(span));
+            let asked = scope.spawn(|| orders.let_go(span, 0));
             while !end.wait(Duration::from_secs(1)) {}
             // A lane's last call takes longer than the time that was asked for.
             std::thread::sleep(Duration::from_millis(20));
@@ -200,7 +216,7 @@ mod tests {
         orders.may_open(&stop).unwrap();
         orders.opened();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| orders.let_go(HOUR));
+            let asked = scope.spawn(|| orders.let_go(HOUR, 0));
             orders.stuck(vec!["GPU 3 in nvmlDeviceGetTemperature".into()]);
             let told = asked.join().unwrap().unwrap_err();
             assert!(told.contains("GPU 3 in nvmlDeviceGetTemperature"), "{told}");
@@ -211,10 +227,10 @@ mod tests {
     #[test]
     fn it_is_taken_up_again_by_itself_and_not_when_the_agent_stops() {
         let (orders, stop) = (Orders::default(), Stop::default());
-        orders.let_go(Nanoseconds(1_000_000)).unwrap();
+        orders.let_go(Nanoseconds(1_000_000), 0).unwrap();
         assert!(orders.may_open(&stop).is_some());
         orders.closed();
-        orders.let_go(HOUR).unwrap();
+        orders.let_go(HOUR, 0).unwrap();
         stop.call();
         assert!(orders.may_open(&stop).is_none());
     }
