@@ -275,7 +275,18 @@ fn what_the_catalogue_calls_unused_is_told_and_is_no_verdict() {
     }
     // An encoder's exception is its application's, as a decoder's is.
     for code in [47, 142, 68] {
-        assert_eq!(Court::new().xid(code).remedy, Remedy::InvestigateApp, "XID {code}");
+        assert_eq!(Court::new().xid(code).state, HealthState::Ok, "XID {code}");
+    }
+}
+
+#[test]
+fn the_verdict_on_an_xid_asks_for_the_action_that_the_metrics_name() {
+    for code in 1..=200 {
+        let action = match xid::meaning(code) {
+            (_, xid::Action::Ignore) => Remedy::None.name(),
+            (_, action) => action.name(),
+        };
+        assert_eq!(Court::new().xid(code).remedy.name(), action, "XID {code}");
     }
 }
 

@@ -92,7 +92,7 @@ pub const LABELS: &[Label] = &[
         "kind of fault that the XID stands for",
         &["application", "hardware", "driver", "link", "information", "unknown"],
     ),
-    open("action", "what to do about it"),
+    open("action", "what to do about it; see docs/actions.md"),
     closed("type", "whether ECC could correct the error", &["corrected", "uncorrected"]),
     closed("location", "which memory", &["dram", "sram"]),
     closed("cause", "the kind of error that caused a repair", &["correctable", "uncorrectable"]),

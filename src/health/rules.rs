@@ -277,8 +277,8 @@ pub const RULES: &[Rule] = &[
         ..xid(
             "xid_nvlink5",
             is_nvlink5,
-            (Degraded, Remedy::None),
-            "an NVLink 5 error; gpu_recovery_action says whether it takes a reset",
+            (Degraded, Remedy::ResetGpu),
+            "an NVLink 5 error; reset the GPU when gpu_recovery_action asks for it, too",
         )
     },
     xid(
@@ -327,9 +327,18 @@ pub const RULES: &[Rule] = &[
         clears: Clears::Quiet(QUARTER),
         ..xid(
             "xid_application",
-            |xid| xid.class == Class::Application,
-            (Ok, Remedy::InvestigateApp),
+            |xid| xid.class == Class::Application && xid.action == Action::RestartApp,
+            (Ok, Remedy::RestartApp),
             "an application failed; the GPU did not",
+        )
+    },
+    Rule {
+        clears: Clears::Quiet(QUARTER),
+        ..xid(
+            "xid_application_support",
+            |xid| xid.class == Class::Application && xid.action == Action::ContactSupport,
+            (Ok, Remedy::ContactSupport),
+            "an application failed; ask the vendor if it does so again",
         )
     },
     notice("unavailable", Notice::Unavailable, Failed, Remedy::ResetGpu, "the GPU cannot be used any more"),

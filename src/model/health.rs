@@ -42,8 +42,8 @@ pub enum Remedy {
     /// Nothing.
     #[default]
     None,
-    /// Look at the application that ran.
-    InvestigateApp,
+    /// Look at the application that failed, and restart it.
+    RestartApp,
     /// Update driver or firmware.
     UpdateSoftware,
     /// Ask the vendor.
@@ -65,7 +65,7 @@ impl Remedy {
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
-            Self::InvestigateApp => "investigate_app",
+            Self::RestartApp => "restart_app",
             Self::UpdateSoftware => "update_software",
             Self::ContactSupport => "contact_support",
             Self::CheckMechanicals => "check_mechanicals",

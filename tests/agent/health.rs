@@ -55,7 +55,7 @@ fn a_gpu_whose_hardware_failed_is_told_everywhere_with_what_to_do() {
     );
     assert!(reason["since"].is_string(), "{reason}");
     let well = &body["gpus"][0];
-    assert_eq!((&well["state"], &well["action"]), (&"ok".into(), &"investigate_app".into()));
+    assert_eq!((&well["state"], &well["action"]), (&"ok".into(), &"restart_app".into()));
 
     let (status, page, _) = health(&demo, &[]);
     assert_eq!(status, Some(1), "{page}");
