@@ -1,7 +1,7 @@
 //! `gpumeter quiesce` and `gpumeter resume`: the running agent lets go of the driver, so that it can be reset,
 //! upgraded or cut anew, and takes it up again.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, IsTerminal, stdin};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use clap::Args;
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::interrupts::Interrupts;
@@ -99,6 +100,12 @@ impl Quiesce {
             ));
         };
         let name = program.to_string_lossy();
+        // Another quiesce may be running, which a mistyped command must not end.
+        if !is_runnable(program) {
+            return Err(Failure::wrong(format!(
+                "{name}: no such command, or not executable; check its name, the agent was not asked for anything"
+            )));
+        }
         // From before the driver is let go of: whoever interrupts this wants it taken up again.
         let mut interrupts =
             Interrupts::new().map_err(|error| Failure::wrong(format!("signals: {error}")))?;
@@ -145,6 +152,16 @@ impl Quiesce {
             }
         }
     }
+}
+
+/// Whether the command is found, in PATH unless it names a directory, and may be run.
+fn is_runnable(program: &OsStr) -> bool {
+    let is_executable = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    if Path::new(program).components().count() > 1 {
+        return is_executable(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).any(|directory| is_executable(&directory.join(program)))
 }
 
 /// The command's exit status is ours; a signal's is 128 and its number, as a shell tells it.

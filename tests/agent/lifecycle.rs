@@ -146,6 +146,25 @@ fn a_command_that_is_interrupted_ends_and_the_driver_is_taken_up_again_at_once()
 }
 
 #[test]
+fn a_mistyped_command_leaves_a_running_quiesce_alone() {
+    let demo = started();
+    succeeded(&tell(&demo, &["quiesce"]));
+    for command in ["no-such-command", "./no-such-command", "/etc/passwd"] {
+        let told = tell(&demo, &["quiesce", "--", command]);
+        assert_eq!(told.status.code(), Some(2), "{command}");
+        let problem = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert!(problem.contains(command) && problem.contains("no such command"), "{problem}");
+    }
+    let page = demo.agent.wait_for("a page", |_| true);
+    let before = page.nano_sum("gpu_slot_seconds_total", &[]);
+    let page = demo
+        .agent
+        .wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
+    assert_eq!(page.value("gpumeter_quiesced", &[]), Some("1"));
+    assert_eq!(driver_files(&demo), BTreeSet::new());
+}
+
+#[test]
 fn the_driver_is_taken_up_again_when_the_time_is_over() {
     let demo = started();
     succeeded(&tell(&demo, &["quiesce", "--for", "4s"]));
