@@ -2,7 +2,7 @@
 //! ends with its reconciliation.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,35 +68,52 @@ impl Bill {
 /// One request on loopback, closed by the server: a client library would be the larger half of the command.
 pub(super) fn get(url: &str, path: &str) -> Result<String, Failure> {
     const PATIENCE: Duration = Duration::from_secs(10);
-    const ADDRESS: &str = "is no agent's address; write it with its port, like http://127.0.0.1:9855";
     let wrong =
         |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
-    let host = url
-        .strip_prefix("http://")
-        .map(|rest| rest.trim_end_matches('/'))
-        .ok_or_else(|| Failure::wrong(format!("{url}: {ADDRESS}")))?;
-    let mut stream = TcpStream::connect(host).map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => Failure::wrong(format!("{url}: {ADDRESS}")),
-        _ => wrong(&error),
+    let host = host(url).map_err(|problem| {
+        Failure::wrong(format!("{url}: {problem}; write it like http://127.0.0.1:9855"))
     })?;
+    let mut stream = TcpStream::connect(host).map_err(|error| wrong(&error))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(|error| wrong(&error))?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(|error| wrong(&error))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(|error| wrong(&error))?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| wrong(&"the answer is not HTTP"))?;
-    if head.split(' ').nth(1) == Some("200") {
-        Ok(body.to_owned())
-    } else {
-        Err(Failure::wrong(format!("{url}: {}", said(body))))
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    match error_of(body) {
+        _ if status == "200" => Ok(body.to_owned()),
+        Some(error) if status != "404" => Err(Failure::wrong(format!("{url}: {error}"))),
+        // The agent has every path that is asked for here, and its errors are JSON.
+        _ => Err(Failure::wrong(format!(
+            "{url}: this is not a gpumeter agent: it answers {status} to {path}; check host and port"
+        ))),
     }
 }
 
-/// What the agent says is wrong: the line of its JSON, or whatever else answered there, as it is.
-fn said(body: &str) -> String {
-    let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
-    let line = json.as_ref().and_then(|json| json.get("error")?.as_str());
-    line.unwrap_or(body.trim()).to_owned()
+/// Host and port of the agent; `http://` may be left out.
+fn host(url: &str) -> Result<&str, &'static str> {
+    let host = match url.split_once("://") {
+        None => url,
+        Some(("http", rest)) => rest,
+        Some(("https", _)) => return Err("the agent serves plain HTTP, without TLS"),
+        Some(_) => return Err("the scheme is not http"),
+    };
+    let host = host.trim_end_matches('/');
+    let port = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
+    if host.contains(['/', '?', '#']) {
+        Err("there is something after the port")
+    } else if port.is_none_or(|port| port.parse::<u16>().is_err()) {
+        Err("the port is missing, or is not a number from 1 to 65535")
+    } else {
+        Ok(host)
+    }
+}
+
+/// What the agent says is wrong; absent where the answer is not its JSON.
+fn error_of(body: &str) -> Option<String> {
+    let json: serde_json::Value = serde_json::from_str(body).ok()?;
+    Some(json.get("error")?.as_str()?.to_owned())
 }
 
 /// A ledger that can be read here; one that an agent writes is that agent's to tell of.
@@ -275,11 +292,27 @@ mod tests {
 
     #[test]
     fn what_the_agent_says_is_told_without_its_json() {
-        assert_eq!(
-            said("{\"error\":\"from: \\\"x\\\" is not a valid time\"}\n"),
-            "from: \"x\" is not a valid time"
-        );
-        assert_eq!(said("Bad Gateway\n"), "Bad Gateway");
-        assert_eq!(said("[1]"), "[1]");
+        let error = error_of("{\"error\":\"from: \\\"x\\\" is not a valid time\"}\n");
+        assert_eq!(error.as_deref(), Some("from: \"x\" is not a valid time"));
+        assert_eq!((error_of("Bad Gateway\n"), error_of("[1]")), (None, None));
+    }
+
+    #[test]
+    fn an_agents_address_needs_a_port_and_no_scheme() {
+        for url in ["http://localhost:9855", "localhost:9855", "http://localhost:9855/"] {
+            assert_eq!(host(url), Ok("localhost:9855"), "{url}");
+        }
+        assert_eq!(host("[::1]:9855"), Ok("[::1]:9855"));
+        for (url, problem) in [
+            ("localhost", "port is missing"),
+            ("http://localhost", "port is missing"),
+            ("http://[::1]", "port is missing"),
+            ("http://localhost:99999", "not a number from 1"),
+            ("https://localhost:9855", "without TLS"),
+            ("ftp://localhost:9855", "not http"),
+            ("localhost:9855/metrics", "after the port"),
+        ] {
+            assert!(host(url).is_err_and(|told| told.contains(problem)), "{url}");
+        }
     }
 }

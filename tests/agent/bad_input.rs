@@ -1,6 +1,7 @@
 //! What operators and neighbours get wrong: a clear error, the right status, nothing lost.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use crate::running::{Agent, Demo, output, program};
@@ -268,10 +269,27 @@ fn a_reader_of_the_log_that_has_gone_does_not_end_the_agent() {
 
 #[test]
 fn an_address_that_no_agent_can_have_is_told_with_what_one_looks_like() {
-    for url in ["http://localhost", "localhost:9855", "https://localhost:9855"] {
+    for (url, problem) in [("localhost", "port is missing"), ("https://localhost:9855", "without TLS")] {
         for command in ["bill", "health"] {
-            refused(&[command, "--url", url], &[url, "its port", "http://127.0.0.1:9855"]);
+            refused(&[command, "--url", url], &[url, problem, "http://127.0.0.1:9855"]);
         }
+    }
+}
+
+#[test]
+fn a_server_that_is_not_an_agent_is_told_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Without a scheme, which may be left out.
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(b"HTTP/1.0 404 Not Found\r\n\r\n{\"error\":\"Not Found\"}").unwrap();
+        }
+    });
+    for command in ["bill", "health"] {
+        refused(&[command, "--url", &address], &[&address, "this is not a gpumeter agent", "404"]);
     }
 }
 
