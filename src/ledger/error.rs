@@ -66,6 +66,23 @@ pub enum Cause {
     /// There is no such file.
     #[error("there is no such file; give the path of an existing ledger")]
     Missing,
+    /// A directory where the ledger's file was expected.
+    #[error("it is a directory; give the path of the ledger file, such as {}", path.join("ledger.db").display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another user's ledger, which this user cannot read: the file is closed to others, and SQLite writes to files
+    /// beside it even to read it.
+    #[error(
+        "it belongs to user {owner}, and this user ({user}) cannot read it; run this command as that user or as root"
+    )]
+    OtherUser {
+        /// The file's owner.
+        owner: u32,
+        /// Who wants to read it.
+        user: u32,
+    },
     /// The place cannot be written.
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
@@ -197,6 +214,18 @@ impl Cause {
     }
 }
 
+/// What keeps a user from reading a ledger: a refusal by its owner is told as such.
+pub(super) fn reading(cause: Cause, owner: u32, user: u32) -> Cause {
+    use rusqlite::ErrorCode as Code;
+    let is_refused = match &cause {
+        Cause::Sqlite { source } => {
+            matches!(code(source), Some(Code::ReadOnly | Code::CannotOpen | Code::PermissionDenied))
+        }
+        _ => false,
+    };
+    if is_refused && owner != user { Cause::OtherUser { owner, user } } else { cause }
+}
+
 fn code(error: &rusqlite::Error) -> Option<rusqlite::ErrorCode> {
     match error {
         rusqlite::Error::SqliteFailure(failure, _) => Some(failure.code),
@@ -224,6 +253,18 @@ mod tests {
 
     fn error(source: rusqlite::Error) -> Error {
         Cause::from(source).at(Path::new("ledger.db"), "test")
+    }
+
+    #[test]
+    fn a_ledger_of_another_user_is_told_as_such() {
+        use rusqlite::ffi;
+        let refused = |code| Cause::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+        for code in [ffi::SQLITE_READONLY, ffi::SQLITE_CANTOPEN, ffi::SQLITE_PERM] {
+            let told = reading(refused(code), 0, 1_000).to_string();
+            assert!(told.contains("belongs to user 0") && told.contains("as root"), "{told}");
+            assert!(matches!(reading(refused(code), 1_000, 1_000), Cause::Sqlite { .. }));
+        }
+        assert!(matches!(reading(refused(ffi::SQLITE_FULL), 0, 1_000), Cause::Sqlite { .. }));
     }
 
     #[test]

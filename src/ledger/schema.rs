@@ -3,14 +3,16 @@
 //! Looks before it writes: a file that is not ours, or newer than we are, is left byte for byte.
 
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
+use rustix::process::geteuid;
 
 use super::access;
-use super::error::Cause;
+use super::error::{self, Cause};
 use crate::model::Utc;
 
 /// Version of the schema, in `PRAGMA user_version`.
@@ -43,9 +45,14 @@ pub(super) fn writer(path: &Path) -> Result<Connection, Cause> {
 
 /// A connection that only reads, on a file that is ours.
 pub(super) fn reader(path: &Path) -> Result<Connection, Cause> {
-    if !path.exists() {
-        return Err(Cause::Missing);
+    let Ok(metadata) = path.metadata() else { return Err(Cause::Missing) };
+    if metadata.is_dir() {
+        return Err(Cause::Directory { path: path.to_owned() });
     }
+    open_to_read(path).map_err(|cause| error::reading(cause, metadata.uid(), geteuid().as_raw()))
+}
+
+fn open_to_read(path: &Path) -> Result<Connection, Cause> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_secs(5))?;

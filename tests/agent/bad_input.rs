@@ -277,6 +277,15 @@ fn an_address_that_no_agent_can_have_is_told_with_what_one_looks_like() {
 }
 
 #[test]
+fn a_directory_in_the_place_of_a_ledger_is_told_with_a_path_that_would_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    for command in ["bill", "inventory"] {
+        refused(&[command, "--ledger", place], &[place, "it is a directory", "/ledger.db"]);
+    }
+}
+
+#[test]
 fn a_server_that_is_not_an_agent_is_told_so() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // Without a scheme, which may be left out.
