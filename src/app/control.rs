@@ -48,6 +48,8 @@ pub struct Reply {
     pub error: Option<String>,
     /// The inventory, where that was asked for.
     pub inventory: Option<Vec<InventoryLine>>,
+    /// Of `resume`: whether the driver was released.
+    pub was_released: Option<bool>,
 }
 
 /// A GPU of the inventory.
@@ -229,8 +231,8 @@ impl Desk {
                 self.let_go(Nanoseconds(nanoseconds).min(LONGEST), user).map(|()| Reply::default())
             }
             Ask::Resume => {
-                self.shared.orders.resume();
-                Ok(Reply::default())
+                let was_released = self.shared.orders.resume();
+                Ok(Reply { was_released: Some(was_released), ..Reply::default() })
             }
             Ask::Inventory => {
                 let lines = inventory(self.ledger()?).map_err(|error| error.to_string())?;

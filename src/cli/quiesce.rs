@@ -84,7 +84,10 @@ fn question(socket: &Path, ask: &Ask) -> Result<Reply, Failure> {
 
 /// Takes the driver up again.
 pub(super) fn resume(socket: &Socket) -> Result<(), Failure> {
-    socket.ask(&Ask::Resume).map(drop)
+    match socket.ask(&Ask::Resume)?.was_released {
+        Some(false) => print("the driver was not released; there was nothing to resume\n"),
+        _ => print("the agent uses the driver again\n"),
+    }
 }
 
 impl Quiesce {

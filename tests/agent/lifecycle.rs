@@ -95,9 +95,11 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
     // The account goes on meanwhile.
     demo.agent.wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
-    succeeded(&tell(&demo, &["resume"]));
+    assert_eq!(succeeded(&tell(&demo, &["resume"])), "the agent uses the driver again\n");
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert_eq!(page.value("gpumeter_quiesced", &[]), Some("0"));
+    let told = succeeded(&tell(&demo, &["resume"]));
+    assert!(told.contains("the driver was not released"), "{told}");
     assert!(!driver_files(&demo).is_empty());
     let after = page.nano_sum("gpu_slot_seconds_total", &[]);
     let page = demo

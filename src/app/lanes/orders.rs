@@ -93,12 +93,14 @@ impl Orders {
         ))
     }
 
-    /// Takes the driver up again.
-    pub(in crate::app) fn resume(&self) {
+    /// Uses the driver again; whether it was released.
+    pub(in crate::app) fn resume(&self) -> bool {
         let mut state = self.lock();
-        if state.until.take().is_some() {
+        let was_released = state.until.take().is_some();
+        if was_released {
             state.end.call();
         }
+        was_released
     }
 
     /// Waits until the driver may be opened; out comes what ends it. None when the agent stops.
@@ -184,7 +186,8 @@ mod tests {
         assert_eq!(release.user, 0);
         std::thread::scope(|scope| {
             let opener = scope.spawn(|| orders.may_open(&stop).is_some());
-            orders.resume();
+            assert!(orders.resume());
+            assert!(!orders.resume(), "it is not released any more");
             assert!(opener.join().unwrap());
         });
         assert!(!orders.are_to_let_go());
