@@ -425,8 +425,8 @@ otlp: {endpoint: "http://c:4318"}"#,
         "1:15: web.listen: is an empty list; give IP:port, or a list of them, or remove the key",
     ),
     (
-        "web: {listen: [localhost:9855, 127.0.0.1:1, 127.0.0.1:1]}",
-        r#"1:16: web.listen[0]: "localhost:9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
+        "web: {listen: [some-host:9855, 127.0.0.1:1, 127.0.0.1:1]}",
+        r#"1:16: web.listen[0]: "some-host:9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
 1:45: web.listen[2]: "127.0.0.1:1" is in the list twice; keep one"#,
     ),
     (

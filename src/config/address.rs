@@ -1,7 +1,7 @@
 //! Addresses from text: where to listen, where the collector is.
 //!
-//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`]. It resolves no name
-//! and opens no socket.
+//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`]. It resolves no name but
+//! `localhost`, which is 127.0.0.1, and opens no socket.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,7 +35,11 @@ impl std::str::FromStr for Endpoint {
 
 /// IP address and port to listen on; a port alone means every address, as with Prometheus' exporters.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, Complaint> {
-    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+    let full = match text.strip_prefix("localhost") {
+        Some(port) => format!("127.0.0.1{port}"),
+        None if text.starts_with(':') => format!("[::]{text}"),
+        None => text.to_owned(),
+    };
     full.parse().map_err(|_| {
         let remedy = "give IP:port, such as 127.0.0.1:9855, or \":9855\" for all interfaces";
         Complaint::about(text, "is not an IP address with a port", remedy)
