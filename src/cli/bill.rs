@@ -47,7 +47,7 @@ impl Bill {
             let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
             print(&(text + "\n"))?;
         } else {
-            print(&table(&statement))?;
+            print(&(table(&statement) + &clipped(&statement, self.to.as_deref())))?;
         }
         if statement.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
     }
@@ -163,6 +163,16 @@ fn table(statement: &Statement) -> String {
     page += &unmetered(statement);
     page += &reconciliation(statement);
     page
+}
+
+/// Says so where the bill ends before the time that was asked for.
+fn clipped(statement: &Statement, to: Option<&str>) -> String {
+    let time = |text: &str| text.parse::<jiff::Timestamp>().ok();
+    let Some(asked) = to.filter(|to| time(to) > time(&statement.to)) else { return String::new() };
+    format!(
+        "ends at {} instead of {asked}: later minutes are not complete yet; ask again then\n",
+        statement.to
+    )
 }
 
 /// Which GPUs the energy above leaves out.
@@ -281,6 +291,20 @@ mod tests {
         let energies = ["both", "dark", "idle", "total"].map(energy);
         assert_eq!(energies, [Some("1.0000"), Some("-"), Some("0.0000"), Some("1.0000")], "{page}");
         assert!(page.contains("energy not measured, and in no kWh above: GPU 1 (GPU-1)\n"), "{page}");
+    }
+
+    #[test]
+    fn a_bill_that_ends_before_the_time_asked_for_says_so() {
+        let statement = serde_json::json!({"from": "2026-11-01T00:00:00Z", "to": "2026-11-22T20:00:00Z",
+            "closed_until": "2026-11-22T20:00:00Z", "currency": null, "lines": [], "gpus": [],
+            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0",
+            "line_money": "0", "imbalance_money": "0"}});
+        let statement: Statement = serde_json::from_value(statement).unwrap();
+        let told = clipped(&statement, Some("2026-12-01T00:00:00Z"));
+        assert!(told.contains("ends at 2026-11-22T20:00:00Z instead of 2026-12-01T00:00:00Z"), "{told}");
+        for to in [None, Some("2026-11-22T20:00:00Z"), Some("2026-11-22T21:00:00+01:00")] {
+            assert_eq!(clipped(&statement, to), "", "{to:?}");
+        }
     }
 
     #[test]
