@@ -253,8 +253,25 @@ fn check_config(file: &std::path::Path) -> Result<(), Failure> {
     let file = file.display();
     let users = Users::of_host(std::path::Path::new("/"));
     let warnings = app::unresolved_grants(&config, &users);
-    let warnings: String = warnings.iter().map(|warning| format!("{file}: warning: {warning}\n")).collect();
-    print(&format!("{warnings}{file}: ok\n"))
+    let mut told: String = warnings
+        .iter()
+        .map(|warning| {
+            format!(
+                "{file}: warning: {warning}
+"
+            )
+        })
+        .collect();
+    told.extend(config.hints().iter().map(|hint| {
+        format!(
+            "{file}: hint: {hint}
+"
+        )
+    }));
+    print(&format!(
+        "{told}{file}: ok
+"
+    ))
 }
 
 /// As in the configuration, and names of this host too.

@@ -39,6 +39,21 @@ impl Draft {
     }
 }
 
+impl Config {
+    /// What is accepted and yet hardly meant, in words.
+    pub fn hints(&self) -> Vec<String> {
+        let sampling = &self.sampling;
+        let tiers = [("sampling.medium", sampling.medium), ("sampling.slow", sampling.slow)];
+        let shorter = tiers.into_iter().filter(|(_, tier)| *tier < sampling.interval);
+        shorter
+            .map(|(key, tier)| {
+                let (tier, tick) = (in_words(tier), in_words(sampling.interval));
+                format!("{key}, {tier}, is shorter than sampling.interval, {tick}: it is read every {tick}")
+            })
+            .collect()
+    }
+}
+
 /// Every Nth tick is pushed, so N must be whole; without an endpoint nobody is hurt by defaults.
 fn push_on_a_tick(config: &Config, places: &Places, report: &mut Report) {
     let (tick, push) = (config.sampling.interval, config.otlp.interval);
