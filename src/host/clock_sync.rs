@@ -6,8 +6,9 @@
 /// Whether an NTP client has told the kernel that the wall clock is synchronised; false where the kernel cannot
 /// be asked.
 ///
-/// adjtimex(2) with no modes set changes nothing and needs no right. Chrony, systemd-timesyncd and ntpd clear
-/// `STA_UNSYNC` with their first correction; the kernel sets it again when the estimated error exceeds 16 s.
+/// adjtimex(2) with no modes set changes nothing and needs no right. systemd-timesyncd, ntpd, and chrony with
+/// `rtcsync` clear `STA_UNSYNC`; the kernel sets it again when the estimated error exceeds 16 s. Chrony without
+/// `rtcsync`, and hypervisor tools that only set the clock, leave it set.
 pub fn clock_is_synchronised() -> bool {
     // SAFETY: timex holds only integers, for which all zeros are valid; modes = 0 asks for a read.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };

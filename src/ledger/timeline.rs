@@ -200,7 +200,8 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
         return Ok(known);
     }
     let is_new: bool = connection.query_row(
-        "SELECT NOT EXISTS (SELECT 1 FROM boot) AND NOT EXISTS (SELECT 1 FROM provisional_boot)",
+        // Where no boot was ever dated, all that is stored moves with this one.
+        "SELECT NOT EXISTS (SELECT 1 FROM boot)",
         [],
         |row| row.get(0),
     )?;

@@ -21,6 +21,11 @@ impl GrantMatches {
         self.told = false;
     }
 
+    /// Whether the driver has told of all its GPUs.
+    pub(super) const fn has_told(&self) -> bool {
+        self.told
+    }
+
     /// The driver has told of all its GPUs.
     pub(super) fn all_told(&mut self) {
         self.told = true;

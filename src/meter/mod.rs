@@ -33,7 +33,9 @@ use std::sync::Arc;
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Identities, Selector, SessionGpu, Standing};
 use crate::host::Pci;
-use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Expected, Open, Recovered, Sight, Timeline};
+use crate::ledger::{
+    Acknowledged, Anchor, Batch, Closed, Expected, Open, Recovered, Resumed, Sight, Timeline,
+};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
@@ -269,8 +271,23 @@ impl Meter {
         batch.now = self.timeline.at(now.boottime);
         self.begun = batch.now;
         (self.introduced, self.introduced_of) = (BTreeSet::new(), None);
+        let resting: BTreeSet<Arc<str>> = recovered
+            .inventory
+            .iter()
+            .filter(|expected| expected.whereabouts.rests())
+            .map(|expected| Arc::clone(&expected.gpu))
+            .collect();
         self.recover(recovered, batch.now);
         for (uuid, gpu) in &mut self.gpus {
+            if gpu.bench.is_under_another(self.module) {
+                gpu.account.forget_energy();
+                gpu.bench.renew();
+            }
+            if gpu.place.was_seen() && resting.contains(uuid) {
+                // Another GPU, or nobody, has the time since its account rested.
+                gpu.account = Account::begin(batch.now);
+                batch.resumed.push(Resumed { gpu: Arc::clone(uuid), at: batch.now });
+            }
             gpu.account.bridge_nothing();
             gpu.account.fail(gpu.bench.has_failed());
             if gpu.place.is_missing() {
@@ -289,6 +306,10 @@ impl Meter {
                 whereabouts: gpu.place.whereabouts,
                 since: batch.now,
             });
+        }
+        if self.grants.has_told() {
+            // GPUs that only the ledger knows are not among those that the driver has counted.
+            self.counted();
         }
         self.shown = None;
     }
@@ -456,19 +477,15 @@ impl Meter {
         if self.introduced_of.as_ref().is_some_and(|known| known.are_those_of(identities)) {
             return;
         }
-        let grantees: Vec<Holder> = self.policy.standing.iter().map(granted).collect();
         let mut here = BTreeSet::new();
         for holder in identities.holders() {
             if here.insert(holder.id.clone()) && !self.introduced.contains(&holder.id) {
                 batch.holders.push((**holder).clone());
             }
         }
-        // A grant knows less of its holder than a process of that holder does.
-        for holder in grantees {
-            if here.insert(holder.id.clone()) && !self.introduced.contains(&holder.id) {
-                batch.grantees.push(holder);
-            }
-        }
+        // A grant knows less of its holder than a process of that holder does: the ledger takes it only where it knows
+        // nothing.
+        batch.grantees.extend(self.policy.standing.iter().map(granted));
         (self.introduced, self.introduced_of) = (here, Some(Arc::clone(identities)));
     }
 }

@@ -29,6 +29,7 @@ def node(suite, scenario, level):
     faults = scenario.with_suffix(".faults")
     if faults.exists():
         (state / "driver").mkdir(parents=True)
+        (state / ".gpumeter-demo").touch()
         shutil.copy(faults, state / "driver/faults")
     demo = Demo(
         suite, "--speed", "30", scenario=scenario, state=state,

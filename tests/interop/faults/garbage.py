@@ -68,6 +68,7 @@ class Liar:
         state = suite.folder / f"F20-{seed}"
         if chance < 1:
             (state / "driver").mkdir(parents=True)
+            (state / ".gpumeter-demo").touch()
             (state / "driver" / "faults").write_text(json.dumps([fault]))
         self.seed, self.ranges = seed, ranges()
         self.node = Node(suite, state.name, scenario=scenario, config=FAST, awaited="gpumeter_")
