@@ -85,12 +85,25 @@ pub(super) fn check_name(name: &str, search: Option<OsString>, owners: &[u32]) -
     let cache = fs::read(LOADER_CACHE).unwrap_or_default();
     for place in searched.chain(cached(&cache, name)) {
         match check_path(&place, owners) {
-            // What is not there is not loaded; the directories down to it were checked.
-            Ok(()) | Err(Distrust::Unreadable(_)) => {}
+            Ok(()) => {}
+            // What is not there is not loaded, unless somebody puts it there before the loader looks.
+            Err(Distrust::Unreadable(_)) => check_closed(&place)?,
             replaceable => return replaceable,
         }
     }
     Ok(())
+}
+
+/// Checks that other users cannot put a missing file there: a sticky directory keeps nobody from adding one.
+fn check_closed(missing: &Path) -> Result<(), Distrust> {
+    let nearest = missing.ancestors().skip(1).find_map(|path| Some((path, fs::metadata(path).ok()?)));
+    match nearest {
+        Some((path, metadata)) if metadata.mode() & WRITABLE_BY_OTHERS != 0 => {
+            let why = "every user can add a file in it".into();
+            Err(Distrust::Replaceable { at: path.into(), why })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether user 0 is the host's, by the text of `/proc/self/uid_map`: in a user namespace files of the host's root may
@@ -237,6 +250,12 @@ mod tests {
             let checked = check_name(name, search(path), &owners());
             assert!(matches!(checked, Err(Distrust::Replaceable { .. })), "{}", path.display());
             set_mode(path, 0o755);
+        }
+        // In a sticky directory, or in one that could be made in it, anybody can still put a library.
+        set_mode(directory.path(), 0o1777);
+        for path in [directory.path(), &directory.path().join("missing")] {
+            let checked = check_name(name, search(path), &owners());
+            assert!(matches!(checked, Err(Distrust::Replaceable { .. })), "{}", path.display());
         }
         let cache =
             b"glibc-ld.so.cache1.1\0\x07\0libc.so.6\0/lib/libc.so.6\0/opt/a/libnvidia-ml.so.1\0libx.so";
