@@ -50,7 +50,7 @@ pub struct Anchor {
 pub struct Boot {
     /// Account time of the boot; 0 while that is not known.
     pub booted: Utc,
-    /// Account time at which the ledger was first opened in this boot: what ends before is of an earlier one.
+    /// Account time of the first opening of the ledger in this boot: what ends at or before it is of an earlier boot.
     pub first_seen: Utc,
 }
 
@@ -76,7 +76,7 @@ impl Timeline {
         if !synchronised && now.boottime < WAIT_FOR_SYNC {
             return None;
         }
-        // A nanosecond less than the provisional offset: this boot goes on where the last commit ended.
+        // The provisional offset puts this boot 1 ns after the last commit; without that nanosecond it begins there.
         let least = self.offset.saturating_sub(1);
         let offset = if since == Utc(0) {
             wall(now)

@@ -9,7 +9,7 @@ use crate::holders::{Standing, unmatched};
 /// What is known of the standing holdings that match no GPU.
 #[derive(Default)]
 pub(super) struct GrantMatches {
-    /// Whether the driver has told of all its GPUs since its library was last opened.
+    /// Whether the driver has listed all its GPUs since its library was last opened.
     told: bool,
     /// Those that matched none when the driver had last told of all; none before that.
     unmatched: Option<Vec<Standing>>,
@@ -21,7 +21,7 @@ impl GrantMatches {
         self.told = false;
     }
 
-    /// Whether the driver has told of all its GPUs.
+    /// Whether the driver has listed all its GPUs.
     pub(super) const fn has_told(&self) -> bool {
         self.told
     }
