@@ -8,22 +8,25 @@
     unsafe_code,
     clippy::unwrap_used,
     clippy::print_stdout,
+    unreachable_pub,
     reason = "a measuring program, not the agent"
 )]
+
+#[path = "../benches/counts/made.rs"]
+mod made;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gpumeter::catalogue::{Level, device_points, first_point};
 use gpumeter::clock::processor_time;
 use gpumeter::holders::{Identified, Identities};
 use gpumeter::ledger::{Ledger, Opening, Queue};
-use gpumeter::meter::{Inputs, Meter, News, Policy};
-use gpumeter::model::{
-    Bytes, Frame, GpuId, GpuIdentity, GpuProcess, Holder, Nanoseconds, ProcessSample, Stamp, Stretch, Utc,
-};
+use gpumeter::meter::{Inputs, Meter, News};
+use gpumeter::model::Holder;
+
+use made::{frame, id, policy, stamp};
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -52,11 +55,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400;
 const TICK: u64 = 15;
 const HOLDERS_PER_DAY: u64 = 5_000;
-const EPOCH: Utc = Utc(1_800_000_000 * SECOND);
 
 fn main() {
     let days = days().unwrap_or_else(|| {
@@ -66,7 +67,7 @@ fn main() {
     let directory = tempfile::tempdir().unwrap();
     let opening = Opening { boot_id: "growth".into(), now: stamp(0), ..Opening::default() };
     let (mut ledger, recovered) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-    let mut meter = Meter::new(Arc::new(policy()), stamp(0), Some(recovered));
+    let mut meter = Meter::new(Arc::new(policy([TICK; 3])), stamp(0), Some(recovered));
     let (queue, mut acknowledged) = (Queue::default(), Vec::new());
     let mut first = None;
     println!("day  holders met  live heap KiB  resident KiB  allocations/tick  processor us/tick");
@@ -75,9 +76,9 @@ fn main() {
         for tick in 0..DAY / TICK {
             let second = day * DAY + tick * TICK;
             let holder = second * HOLDERS_PER_DAY / DAY;
-            let mut news = vec![News::Frame(Box::new(frame(second, holder)))];
+            let mut news = vec![News::Frame(Box::new(frame(id(0), second, &present(holder), 40)))];
             if second == 0 {
-                news.insert(0, News::Found { gpu: gpu(), bus: "".into() });
+                news.insert(0, News::Found { gpu: id(0), bus: "".into() });
             }
             let inputs = Inputs {
                 news,
@@ -145,30 +146,6 @@ fn resident() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-fn gpu() -> GpuId {
-    GpuId { index: 0, uuid: "GPU-00000000-0000-0000-0000-000000000000".into() }
-}
-
-fn stamp(seconds: u64) -> Stamp {
-    Stamp {
-        boottime: Nanoseconds((1_000 + seconds) * SECOND),
-        utc: EPOCH.plus(Nanoseconds::from_seconds(seconds)),
-    }
-}
-
-fn policy() -> Policy {
-    Policy {
-        level: Level::Full,
-        intervals: [Nanoseconds::from_seconds(TICK); 3],
-        standing: Vec::new(),
-        presence: true,
-        birth_delay: Nanoseconds::from_seconds(60),
-        processes: 200,
-        series: 20_000,
-        prices: Vec::new(),
-    }
-}
-
 /// The holder of that number, and the one before it, have a process each.
 fn present(holder: u64) -> [u32; 2] {
     [holder, holder.saturating_sub(1)].map(|number| u32::try_from(number % 30_000).unwrap() + 1)
@@ -181,32 +158,4 @@ fn identities(holder: u64) -> Arc<Identities> {
             (pid, Identified { holder, name: "python3".into(), start_time: number })
         });
     Arc::new(identified.collect())
-}
-
-fn frame(seconds: u64, holder: u64) -> Frame {
-    const ENERGY: usize = first_point("gpu_energy_joules_total");
-    let mut readings: Vec<_> = device_points().map(|_| Ok(500_000_000)).collect();
-    readings[ENERGY] = Ok(i64::try_from(seconds * 400_000_000).unwrap());
-    let process = |pid| GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) };
-    let sample = |pid| ProcessSample { pid, window: 1_000_000, sm: 40, memory: None, encoder: 0, decoder: 0 };
-    Frame {
-        gpu: gpu(),
-        identity: Arc::new(GpuIdentity { model: "growth".into(), ..GpuIdentity::default() }),
-        generation: 1,
-        begun: stamp(seconds),
-        ended: stamp(seconds),
-        tiers: [Some(stamp(seconds)); 3],
-        readings: readings.into(),
-        counters: Box::default(),
-        instances: Arc::default(),
-        sampled: None,
-        processes: Ok(present(holder).map(process).into()),
-        list_read: None,
-        listed: Some(stamp(seconds)),
-        deserted: false,
-        samples: Ok(present(holder).map(sample).into()),
-        stretch: Stretch::default(),
-        rejected: Vec::new(),
-        calls: Vec::new(),
-    }
 }

@@ -10,6 +10,7 @@ pub mod export;
 pub mod health;
 pub mod holders;
 pub mod host;
+pub mod kubelet;
 pub mod ledger;
 pub mod meter;
 pub mod model;

@@ -1,95 +1,217 @@
 //! The worked segments of the account's model (tests/fixtures/account-examples.json), reproduced to the
-//! nanosecond. Those with instances or nested holdings are for the versions that know these.
+//! nanosecond: by the agent's settlement of a window, and by `examples/settle` with all slots of a GPU.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test may panic, and shares files with an example"
+)]
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::settle;
-use gpumeter::model::{
-    ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules, Presence,
-    Row, Settlement, SlotState, Span, Utc,
-};
-use serde_json::Value;
+use gpumeter::attribution::{GpuSegment, settle, settle_gpu};
+use gpumeter::model::{Carry, Grade, HolderId, Row, Settlement};
+use serde_json::{Value, json};
 
-#[test]
-fn the_worked_segments_come_out_to_the_nanosecond() {
-    let examples: Value = serde_json::from_str(include_str!("fixtures/account-examples.json")).unwrap();
-    let mut settled = 0;
-    for example in examples.as_array().unwrap() {
-        let (segment, result) = (&example["segment"], &example["result"]);
-        if segment["mig"] == true || !entries(&segment["covered_by"]).is_empty() {
-            continue;
-        }
-        let note = example["note"].as_str().unwrap();
-        let spans = spans(segment);
-        let (from, to) = (spans[0].from, spans.last().unwrap().to);
-        let settlement = settle(from, to, &spans, &carry(&segment["carry"]), &BTreeMap::new()).expect(note);
-        compare(&settlement, result, note);
-        settled += 1;
-    }
-    assert_eq!(settled, 15);
-}
+#[path = "../examples/settle/print.rs"]
+mod print;
+#[path = "../examples/settle/read.rs"]
+mod read;
 
-/// The spans of a segment: its ticks, equally long.
-fn spans(segment: &Value) -> Vec<Span> {
-    let slot = &segment["slots"]["gpu"];
-    let (from, to) = (int(&segment["t0"]), int(&segment["t1"]));
-    let none = vec![Value::Object(serde_json::Map::new())];
-    let ticks = slot["ticks"].as_array().filter(|ticks| !ticks.is_empty()).unwrap_or(&none);
-    let length = (to - from) / ticks.len() as u64;
-    let holdings: Vec<Holding> = slot["holdings"].as_array().unwrap().iter().map(holding).collect();
-    (0..)
-        .zip(ticks)
-        .map(|(place, tick)| Span {
-            from: Utc(from + place * length),
-            to: Utc(from + (place + 1) * length),
-            state: match slot["state"].as_str().unwrap() {
-                "measured" => SlotState::Measured,
-                "unmeasured" => SlotState::Unmeasured,
-                "unavailable" => SlotState::Unavailable,
-                other => panic!("{other}"),
-            },
-            source: ActivitySource::Gpm,
-            method: Method::Observed,
-            holdings: holdings.clone().into(),
-            covered_by: BTreeMap::new(),
-            busy: tick["busy"].as_u64().unwrap_or(0),
-            present: present(slot, tick),
-            blind: tick["blind"] == true,
-            energy: segment["energy"]["delta"].as_u64().map(Microjoules),
-            idle_energy: Microjoules(segment["energy"]["floor"].as_u64().unwrap_or(0)),
+const EXAMPLES: &str = include_str!("fixtures/account-examples.json");
+
+/// Notes, segments and results.
+fn examples() -> Vec<(String, GpuSegment, Value)> {
+    let examples: Vec<Value> = serde_json::from_str(EXAMPLES).unwrap();
+    let segments = read::segments(EXAMPLES).unwrap();
+    let whole = examples.into_iter().zip(segments);
+    whole
+        .map(|(example, segment)| {
+            (example["note"].as_str().unwrap().to_owned(), segment, example["result"].clone())
         })
         .collect()
 }
 
-fn holding(holding: &Value) -> Holding {
-    let (numerator, denominator) = holding["fraction"].as_str().unwrap().split_once('/').unwrap();
-    Holding {
-        holder: HolderId::new(holding["holder"].as_str().unwrap()),
-        fraction: Fraction {
-            numerator: numerator.parse().unwrap(),
-            denominator: denominator.parse().unwrap(),
-        },
-        source: HoldingSource::Standing,
-        rank: holding["rank"].as_u64().map(|rank| rank.try_into().unwrap()),
+#[test]
+fn the_worked_segments_come_out_to_the_nanosecond() {
+    let mut settled = 0;
+    for (note, segment, result) in examples() {
+        if segment.mig {
+            continue;
+        }
+        let mut spans = segment.slots["gpu"].clone();
+        spans[0].energy = segment.energy.map(|energy| energy.delta);
+        spans[0].idle_energy = segment.energy.map(|energy| energy.floor).unwrap_or_default();
+        let previous = &segment.previous["gpu"];
+        let settlement = settle(segment.from, segment.to, &spans, &segment.carry, previous).expect(&note);
+        compare(&settlement, &result, &note);
+        settled += 1;
+    }
+    assert_eq!(settled, 16);
+}
+
+#[test]
+fn the_settle_example_prints_the_results_of_all_worked_segments() {
+    let examples = examples();
+    assert_eq!(examples.len(), 18);
+    for (note, segment, result) in examples {
+        let settled = settle_gpu(&segment).expect(&note);
+        assert_eq!(print::result(&segment, &settled), result, "{note}");
     }
 }
 
-fn present(slot: &Value, tick: &Value) -> BTreeMap<HolderId, Presence> {
-    let mut present: BTreeMap<HolderId, Presence> = BTreeMap::new();
-    for place in [slot, tick] {
-        for user in place["present"].as_array().into_iter().flatten() {
-            present.entry(HolderId::new(user.as_str().unwrap())).or_default();
-        }
-        for (user, weight) in entries(&place["weights"]) {
-            present.entry(user).or_default().weight = Some(int(weight));
-        }
-        for (user, memory) in entries(&place["memory"]) {
-            present.entry(user).or_default().memory = Some(int(memory));
-        }
+/// A segment of a whole GPU with that slot, and with what else is given.
+fn segment(slot: &Value, more: &Value) -> Value {
+    let mut segment = json!({
+        "t0": 0, "t1": 15, "layout": {"total": 1, "slots": {"gpu": 1}}, "slots": {"gpu": slot},
+    });
+    segment.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    segment
+}
+
+fn printed(segment: &Value) -> Value {
+    let segment = read::segments(&segment.to_string()).unwrap().remove(0);
+    print::result(&segment, &settle_gpu(&segment).unwrap())
+}
+
+#[test]
+fn a_bad_segment_is_refused_with_its_place() {
+    let measured = |more: Value| {
+        let mut slot = json!({"state": "measured", "holdings": [], "ticks": []});
+        slot.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        slot
+    };
+    let held = |holder: &str, fraction: Value| json!({"holder": holder, "fraction": fraction});
+    let fine = measured(json!({}));
+    let cases = [
+        (segment(&fine, &json!({"t1": 0})), "t1: 0 is not after t0"),
+        (segment(&fine, &json!({"t0": 1.5})), "t0: 1.5 is not an integer"),
+        (segment(&fine, &json!({"tick": 1})), "unknown key \"tick\""),
+        (segment(&fine, &json!({"slots": {}})), "slots: lacks the slot \"gpu\""),
+        (segment(&fine, &json!({"layout": null})), "slots.gpu: is no slot of the layout"),
+        (
+            segment(&fine, &json!({"layout": {"total": 2, "slots": {"gpu": 1}}})),
+            "layout.total: 2 is not the sum",
+        ),
+        (segment(&fine, &json!({"covered_by": {"a": "b", "b": "a"}})), "covered_by.a: \"b\" leads back"),
+        (
+            segment(&fine, &json!({"carry": {"gpu/held": {"a": "1/0"}}})),
+            "carry.gpu/held.a: \"1/0\" is not a carry",
+        ),
+        (segment(&fine, &json!({"energy": {"delta": 1}})), "energy: lacks \"floor\""),
+        (segment(&measured(json!({"state": "idle"})), &json!({})), "slots.gpu.state: \"idle\" is no state"),
+        (segment(&measured(json!({"u_kind": "__unobserved__"})), &json!({})), "slots.gpu.u_kind: "),
+        (
+            segment(
+                &measured(json!({"holdings": [held("a", json!("1/2")), held("b", json!(0.5))]})),
+                &json!({}),
+            ),
+            "slots.gpu.holdings[1].fraction: 0.5 is not a text",
+        ),
+        (
+            segment(&measured(json!({"holdings": [held("a", json!("3/2"))]})), &json!({})),
+            "slots.gpu.holdings[0].fraction: \"3/2\" is not between 0 and 1",
+        ),
+        (
+            segment(&measured(json!({"holdings": [held("__system__", json!("1/2"))]})), &json!({})),
+            "slots.gpu.holdings[0].holder: \"__system__\" is reserved",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"busy": 15}, {"busy": 1}]})), &json!({})),
+            "slots.gpu.ticks: do not divide 15 ns equally",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"length": 9}, {"length": 5}]})), &json!({})),
+            "slots.gpu.ticks: are 14 ns long together",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"busy": 16}]})), &json!({})),
+            "slots.gpu.ticks[0].busy: 16 is above the tick's length, 15",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"weights": {"a": -1}}]})), &json!({})),
+            "slots.gpu.ticks[0].weights.a: -1 is not an integer",
+        ),
+    ];
+    for (bad, expected) in cases {
+        let problem = read::segments(&bad.to_string()).err().unwrap_or_else(|| panic!("{bad} was read"));
+        assert!(problem.contains(expected), "{expected:?} in {problem:?}");
     }
-    present
+    let problem = read::segments("[{\"segment\": 1}]").err().unwrap();
+    assert_eq!(problem, "[0].segment: 1 is not an object");
+    assert!(read::segments("[{]").err().unwrap().contains("line 1 column 3"));
+}
+
+#[test]
+fn ticks_may_have_lengths_and_the_slot_may_say_who_is_there() {
+    let slot = json!({
+        "state": "measured", "holdings": [], "present": ["a", "b"], "memory": {"a": 3, "b": 1},
+        "ticks": [{"length": 3, "busy": 0}, {"length": 12, "busy": 8}],
+    });
+    let used = |result: &Value, user: &str| result["slots"]["gpu"]["used"][user]["used"].clone();
+    let by_memory = printed(&segment(&slot, &json!({})));
+    assert_eq!((used(&by_memory, "a"), used(&by_memory, "b")), (json!(6), json!(2)));
+    let mut with_previous = slot;
+    with_previous["previous"] = json!({"a": 1, "b": 3});
+    let by_previous = printed(&segment(&with_previous, &json!({})));
+    assert_eq!((used(&by_previous, "a"), used(&by_previous, "b")), (json!(2), json!(6)));
+    assert_eq!(by_previous["slots"]["gpu"]["grade"], "split_by_activity");
+}
+
+#[test]
+fn between_two_epochs_all_time_is_unavailable() {
+    let result = printed(&json!({
+        "t0": 0, "t1": 15, "mig": true, "layout": null, "slots": {}, "energy": {"delta": 9, "floor": 5},
+        "carry": {"gi1/held": {"a": "1/2"}},
+    }));
+    assert_eq!(result["root"], json!({"__unavailable__": 15}));
+    assert_eq!((&result["slots"], &result["carry"]), (&json!({}), &json!({})));
+    let energy = json!({"root": {"__unavailable__": 5}});
+    assert_eq!(result["energy"]["floor"], energy);
+    assert_eq!(result["energy"]["dynamic"], json!({"root": {"__unavailable__": 4}}));
+}
+
+#[test]
+fn claims_without_rank_that_do_not_fit_share_equally_and_none_above_its_claim() {
+    let claim = |holder: &str, fraction: &str| json!({"holder": holder, "fraction": fraction});
+    let slot = json!({
+        "state": "measured", "ticks": [],
+        "holdings": [claim("a", "1/1"), claim("b", "1/5"), claim("c", "1/1")],
+    });
+    let result = printed(&segment(&slot, &json!({})));
+    let held = ["a", "b", "c"].map(|holder| result["slots"]["gpu"]["held"][holder]["held"].clone());
+    assert_eq!(held, [json!(6), json!(3), json!(6)]);
+    assert_eq!(result["flags"], json!(["gpu: conflict a", "gpu: conflict b", "gpu: conflict c"]));
+}
+
+/// What of a whole GPU of 15 ns each holds by itself, where the inner ones lie in that of `job`.
+fn nested(inner: &[(&str, &str)]) -> (Vec<(String, u64)>, Value) {
+    let mut holdings = vec![json!({"holder": "job", "fraction": "4/5"})];
+    holdings.extend(inner.iter().map(|(holder, fraction)| json!({"holder": holder, "fraction": fraction})));
+    let covered_by: BTreeMap<&str, &str> = inner.iter().map(|(holder, _)| (*holder, "job")).collect();
+    let slot = json!({"state": "measured", "ticks": [], "holdings": holdings});
+    let result = printed(&segment(&slot, &json!({"covered_by": covered_by})));
+    let held = entries(&result["slots"]["gpu"]["held"]);
+    let held = held.into_iter().map(|(holder, parts)| (holder.to_string(), int(&parts["held"]))).collect();
+    (held, result["flags"].clone())
+}
+
+#[test]
+fn nested_holdings_are_granted_out_of_their_outer_one() {
+    let expected = |parts: &[(&str, u64)]| -> Vec<(String, u64)> {
+        parts.iter().map(|(holder, time)| ((*holder).to_owned(), *time)).collect()
+    };
+    assert_eq!(nested(&[("pod", "1/5")]), (expected(&[("job", 9), ("pod", 3)]), json!([])));
+    // One alone is cut to the outer holding.
+    assert_eq!(nested(&[("pod", "1/1")]), (expected(&[("job", 0), ("pod", 12)]), json!([])));
+    // Several that exceed it are a conflict inside it, but for steps of the job.
+    let parts = expected(&[("a", 6), ("b", 6), ("job", 0)]);
+    assert_eq!(nested(&[("a", "3/5"), ("b", "3/5")]), (parts, json!(["gpu: conflict a", "gpu: conflict b"])));
+    let parts = expected(&[("job", 0), ("job.0", 6), ("job.1", 6)]);
+    assert_eq!(nested(&[("job.0", "3/5"), ("job.1", "3/5")]), (parts, json!([])));
 }
 
 /// A carry of the examples, printed as rationals, in units of 2^-32.

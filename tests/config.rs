@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use gpumeter::catalogue::Level;
 use gpumeter::config::{
-    Book, Config, Endpoint, GpuChoice, Grantee, PriceClass, Problems, Rate, Standing, default_yaml, rows,
+    Book, Config, Endpoint, GpuChoice, Grantee, PriceClass, Problems, Rate, Standing, UserChoice,
+    default_yaml, rows,
 };
 use gpumeter::model::{Fraction, Money, Nanoseconds, Utc};
 use proptest::prelude::*;
@@ -20,10 +21,34 @@ fn a_standing_user_in_digits_is_a_uid() {
         let text = format!("attribution: {{standing: [{{gpu: all, user: {user}}}]}}");
         Config::parse(&text, "test").map(|config| config.attribution.standing[0].holder.clone())
     };
-    assert_eq!(read("1000").unwrap(), Grantee::Uid(1000));
-    assert_eq!(read("u1000").unwrap(), Grantee::User("u1000".into()));
+    assert_eq!(read("1000").unwrap(), Grantee::User(UserChoice::Uid(1000)));
+    assert_eq!(read("u1000").unwrap(), Grantee::User(UserChoice::Name("u1000".into())));
     let problem = read("99999999999").unwrap_err().to_string();
     assert!(problem.contains("is not a uid; give a number below 2^32"), "{problem}");
+}
+
+#[test]
+fn a_grant_is_for_a_team_or_group_on_several_gpus() {
+    let text = r#"attribution:
+  standing:
+    - {id: lab, gpu: "4-5", user: [ada, 1001]}
+    - {gpu: [0, GPU-0123abcd-0000-1111-2222-333344445555], group: research, fraction: 0.5}"#;
+    let standing = Config::parse(text, "test").unwrap().attribution.standing;
+    let team = Grantee::Team(vec![UserChoice::Name("ada".into()), UserChoice::Uid(1001)]);
+    assert_eq!(standing[0].holder, team);
+    assert_eq!(standing[0].gpus, [GpuChoice::Index(4), GpuChoice::Index(5)]);
+    assert_eq!(standing[1].holder, Grantee::Group("research".into()));
+    let uuid = "GPU-0123abcd-0000-1111-2222-333344445555".to_owned();
+    assert_eq!(standing[1].gpus, [GpuChoice::Index(0), GpuChoice::Uuid(uuid)]);
+    assert_eq!(standing[1].fraction, Fraction { numerator: 1, denominator: 2 });
+}
+
+#[test]
+fn the_example_of_the_document_on_grants_is_accepted() {
+    let document = include_str!("../docs/grants.md");
+    let example = document.split("```").nth(1).unwrap().strip_prefix("yaml\n").unwrap();
+    assert_eq!(problems(example), "");
+    assert_eq!(Config::parse(example, "test").unwrap().attribution.standing.len(), 4);
 }
 
 #[test]
@@ -52,7 +77,7 @@ fn every_example_of_the_printed_defaults_is_accepted() {
     for line in default_yaml().lines() {
         let code = line.replacen("# ", "", 1);
         let hidden = line.trim_start().starts_with("# ");
-        let rival = ["book:", "unit:"].iter().any(|key| code.trim_start().starts_with(key));
+        let rival = ["book:", "group:", "unit:"].iter().any(|key| code.trim_start().starts_with(key));
         let line = if rival {
             ""
         } else if hidden {
@@ -83,7 +108,7 @@ attribution:
   presence: true
   standing:
     - {id: condo, gpu: all, fraction: 1/2, user: alice}
-    - {gpu: 3, fraction: "1/4", unit: serve.service}
+    - {gpu: 3, fraction: 0.25, unit: serve.service}
     - {gpu: GPU-0123ABCD-0000-1111-2222-333344445555, user: bob, fraction: 0001/0002}
 prices:
   currency: EUR
@@ -102,7 +127,7 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     let half = Fraction { numerator: 1, denominator: 2 };
     let standing = |id: Option<&str>, gpu, fraction, holder| Standing {
         id: id.map(ToOwned::to_owned),
-        gpu,
+        gpus: vec![gpu],
         fraction,
         holder,
     };
@@ -111,9 +136,9 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(
         config.attribution.standing,
         [
-            standing(Some("condo"), GpuChoice::All, half, Grantee::User("alice".into())),
+            standing(Some("condo"), GpuChoice::All, half, Grantee::User(UserChoice::Name("alice".into()))),
             standing(None, GpuChoice::Index(3), quarter, Grantee::Unit("serve.service".into())),
-            standing(None, GpuChoice::Uuid(uuid), half, Grantee::User("bob".into())),
+            standing(None, GpuChoice::Uuid(uuid), half, Grantee::User(UserChoice::Name("bob".into()))),
         ]
     );
     let rates = vec![
@@ -164,9 +189,9 @@ c.yaml:7:3: prices.rates: has no currency; give prices.currency, such as USD
 c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
 c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give a decimal number
 c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
-c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, or a UUID
-c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service
-c.yaml:10:37: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2, or 1 for the whole GPU
+c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them
+c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
+c.yaml:10:37: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU
 c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path"#;
     assert_eq!(problems(text), expected.trim_start());
 }

@@ -139,35 +139,94 @@ node: {cluster: b}"#,
     ),
     (
         "attribution: {standing: [all]}",
-        "1:26: attribution.standing[0]: is not a mapping; give keys with values: id, gpu, fraction, user, unit",
+        "1:26: attribution.standing[0]: is not a mapping; give keys with values: id, gpu, fraction, user, group, unit",
     ),
     (
         r#"attribution:
   standing:
     - gpu: all"#,
-        "3:7: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service",
+        "3:7: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service",
     ),
     (
         r#"attribution:
   standing:
     - {gpu: all, user: a, unit: b.service}"#,
-        "3:7: attribution.standing[0]: has both user and unit; keep the one that holds it",
+        "3:7: attribution.standing[0]: has user and unit; keep the one that holds it",
     ),
     (
         "attribution: {standing: [{user: a}]}",
-        "1:26: attribution.standing[0].gpu: is missing; give all, an index, or a UUID",
+        "1:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them",
     ),
     (
         "attribution: {standing: [{gpu: GPU-12, user: a}]}",
-        r#"1:32: attribution.standing[0].gpu: "GPU-12" is not a GPU; give all, an index such as 0, or a UUID as nvidia-smi -L prints it"#,
+        r#"1:32: attribution.standing[0].gpu: "GPU-12" is not a GPU; give all, an index such as 0, a range such as 4-7, or a UUID as nvidia-smi -L prints it"#,
     ),
     (
         "attribution: {standing: [{gpu: -1, user: a}]}",
-        r#"1:32: attribution.standing[0].gpu: "-1" is not a GPU; give all, an index such as 0, or a UUID as nvidia-smi -L prints it"#,
+        r#"1:32: attribution.standing[0].gpu: "-1" is not a GPU; give all, an index such as 0, a range such as 4-7, or a UUID as nvidia-smi -L prints it"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 7-4, user: a}]}",
+        r#"1:32: attribution.standing[0].gpu: "7-4" runs backwards; give the lower index first, as in 4-7"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0-4294967295, user: a}]}",
+        r#"1:32: attribution.standing[0].gpu: "0-4294967295" names more than 256 GPUs; give a range such as 4-7"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 4-, user: a}]}",
+        r#"1:32: attribution.standing[0].gpu: "4-" is not a GPU; give all, an index such as 0, a range such as 4-7, or a UUID as nvidia-smi -L prints it"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: [0, 1, 0], user: a}]}",
+        r#"1:39: attribution.standing[0].gpu[2]: "0" names GPU 0 again; name each GPU once"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: [5, 4-7], user: a}]}",
+        r#"1:36: attribution.standing[0].gpu[1]: "4-7" names GPU 5 again; name each GPU once"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: [all, 0], user: a}]}",
+        r#"1:38: attribution.standing[0].gpu[1]: "0" stands beside all; give all alone, or the GPUs without it"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: [0, all], user: a}]}",
+        r#"1:36: attribution.standing[0].gpu[1]: "all" stands beside other GPUs; give all alone, or the GPUs without it"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: [], user: a}]}",
+        r#"1:32: attribution.standing[0].gpu: is an empty list; give all, an index, a range such as 4-7, or a UUID, or a list of them, or remove the key"#,
+    ),
+    (
+        r#"attribution:
+  standing:
+    - {gpu: 0-3, user: a, fraction: 2/3}
+    - {gpu: [2, 3], user: b, fraction: 0.5}"#,
+        "4:30: attribution.standing[1].fraction: together with line 3 grants 7/6 of GPU 2, GPU 3; keep the sum at 1 or below",
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, user: [ada, ben]}]}",
+        "1:35: attribution.standing[0].user: names several users; give id: NAME, the name under which they hold it together",
+    ),
+    (
+        "attribution: {standing: [{id: lab, gpu: 0, user: [ada, ben, ada]}]}",
+        r#"1:61: attribution.standing[0].user[2]: "ada" is in the list twice; keep one"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, group: 1200}]}",
+        r#"1:42: attribution.standing[0].group: "1200" is a number; give the name of the group"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, group: [a, b]}]}",
+        "1:42: attribution.standing[0].group: is a list; give a group name, or remove the key",
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, user: a, group: b, unit: c.service}]}",
+        "1:26: attribution.standing[0]: has user and group and unit; keep the one that holds it",
     ),
     (
         "attribution: {standing: [{gpu: 0, usr: a}]}",
-        r#"1:26: attribution.standing[0]: has no holder; give user: NAME or unit: NAME.service
+        r#"1:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
 1:35: attribution.standing[0].usr: unknown key; did you mean `user`?"#,
     ),
     (
@@ -180,31 +239,47 @@ node: {cluster: b}"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 1/0}]}",
-        r#"1:54: attribution.standing[0].fraction: "1/0" divides by zero; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "1/0" divides by zero; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 0/2}]}",
-        r#"1:54: attribution.standing[0].fraction: "0/2" grants nothing; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "0/2" grants nothing; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 3/2}]}",
-        r#"1:54: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
-        "attribution: {standing: [{gpu: 0, user: a, fraction: 0.5}]}",
-        r#"1:54: attribution.standing[0].fraction: "0.5" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        "attribution: {standing: [{gpu: 0, user: a, fraction: 0.1234567891}]}",
+        r#"1:54: attribution.standing[0].fraction: "0.1234567891" has more than nine decimals; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, user: a, fraction: 0.0}]}",
+        r#"1:54: attribution.standing[0].fraction: "0.0" grants nothing; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, user: a, fraction: 1.5}]}",
+        r#"1:54: attribution.standing[0].fraction: "1.5" is more than one GPU; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, user: a, fraction: .5}]}",
+        r#"1:54: attribution.standing[0].fraction: ".5" is not a fraction; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
+    ),
+    (
+        "attribution: {standing: [{gpu: 0, user: a, fraction: 50%}]}",
+        r#"1:54: attribution.standing[0].fraction: "50%" is not a fraction; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: -1/2}]}",
-        r#"1:54: attribution.standing[0].fraction: "-1/2" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "-1/2" is not a fraction; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: 1/99999999999}]}",
-        r#"1:54: attribution.standing[0].fraction: "1/99999999999" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "1/99999999999" is not a fraction; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, user: a, fraction: half}]}",
-        r#"1:54: attribution.standing[0].fraction: "half" is not a fraction; give a fraction such as 1/2, or 1 for the whole GPU"#,
+        r#"1:54: attribution.standing[0].fraction: "half" is not a fraction; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU"#,
     ),
     (
         r#"attribution:

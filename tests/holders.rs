@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumeter::holders::{Directory, Identities, identify};
+use gpumeter::holders::{Directory, Identities, JobRecord, RecordedGpu, Workloads, identify};
 use gpumeter::host::{Gone, Host, Users};
-use gpumeter::model::{HolderKind, Nanoseconds, Stamp, Utc};
+use gpumeter::model::{Fact, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
 use gpumeter::tenants::tenant;
 
 fn tree(name: &str) -> Host {
@@ -19,7 +20,7 @@ fn tree(name: &str) -> Host {
 fn assert_holders(name: &str, expected: &[(u32, &str)]) {
     let host = tree(name);
     for (pid, id) in expected {
-        let holder = identify(&host, &host.process(*pid).unwrap()).unwrap();
+        let holder = identify(&host, &host.process(*pid).unwrap(), &Workloads::default()).unwrap().holder;
         assert_eq!(holder.id.as_str(), *id, "{name}/{pid}");
     }
 }
@@ -96,20 +97,26 @@ fn of_a_hybrid_system_any_hierarchy_may_tell() {
 }
 
 #[test]
-fn containers_jobs_and_machines_are_unattributed_and_never_a_user_or_a_unit() {
-    assert_holders("hybrid", &[(303, "__unattributed__/container"), (304, "__unattributed__/job")]);
+fn containers_and_machines_are_named_by_their_paths_and_pods_and_jobs_are_never_a_user_or_a_unit() {
+    assert_holders(
+        "hybrid",
+        &[
+            (303, "container:docker/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4"),
+            (304, "__unattributed__/job"),
+        ],
+    );
     assert_holders(
         "nested",
         &[
             (400, "__unattributed__/pod"),
-            (401, "__unattributed__/container"),
+            (401, "container:docker/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4"),
             (403, "__unattributed__/job"),
-            (405, "__unattributed__/vm"),
+            (405, "vm:instance-00000001"),
         ],
     );
     let host = tree("nested");
-    let holder = identify(&host, &host.process(400).unwrap()).unwrap();
-    assert_eq!((holder.kind, &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
+    let holder = identify(&host, &host.process(400).unwrap(), &Workloads::default()).unwrap().holder;
+    assert_eq!((holder.id.kind(), &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
 }
 
 #[test]
@@ -141,8 +148,8 @@ fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
 #[test]
 fn a_unit_knows_the_user_it_runs_as() {
     let host = tree("v2");
-    let facts = identify(&host, &host.process(2001).unwrap()).unwrap().facts;
-    assert_eq!((facts.unit.as_deref(), facts.user.as_deref()), (Some("trainer.service"), Some("alice")));
+    let facts = identify(&host, &host.process(2001).unwrap(), &Workloads::default()).unwrap().holder.facts;
+    assert_eq!(facts.iter().collect::<Vec<_>>(), [(Fact::Unit, "trainer.service"), (Fact::User, "alice")]);
     assert_eq!(facts.uid, Some(1000));
 }
 
@@ -167,9 +174,9 @@ fn nobody_takes_the_name_of_a_remainder() {
     for (pid, id, payer) in
         [(507, "unit:_system__.service", "_system__.service"), (508, "user:__system__", "user:__system__")]
     {
-        let holder = identify(&host, &host.process(pid).unwrap()).unwrap();
+        let holder = identify(&host, &host.process(pid).unwrap(), &Workloads::default()).unwrap().holder;
         assert_eq!((holder.id.as_str(), &*tenant(&holder)), (id, payer));
-        assert_ne!(holder.kind, HolderKind::Remainder);
+        assert_ne!(holder.id.kind(), HolderKind::Remainder);
         assert!(!holder.id.is_remainder());
     }
 }
@@ -220,9 +227,13 @@ impl Node {
     }
 
     fn refresh(&mut self, seen: &[u32], second: u64) -> Round {
+        self.refresh_with(&Workloads::default(), seen, second)
+    }
+
+    fn refresh_with(&mut self, workloads: &Workloads, seen: &[u32], second: u64) -> Round {
         let pids: BTreeSet<u32> = seen.iter().copied().collect();
         let at = Nanoseconds::from_seconds(second);
-        let identities = self.directory.refresh(&pids, Stamp { boottime: at, utc: Utc(0) });
+        let identities = self.directory.refresh(&pids, workloads, Stamp { boottime: at, utc: Utc(0) });
         Round { identities, at }
     }
 }
@@ -462,7 +473,7 @@ fn the_oldest_process_of_a_unit_speaks_for_it() {
     let identities = node.refresh(&[7, 8], 2);
     let [one, other] = [7, 8].map(|pid| identities.identities.get(pid, identities.at).unwrap());
     assert!(Arc::ptr_eq(&one.holder, &other.holder));
-    assert_eq!(one.holder.facts.user.as_deref(), Some("alice"));
+    assert_eq!(one.holder.facts.get(Fact::User).map(|user| &**user), Some("alice"));
 }
 
 #[test]
@@ -470,4 +481,94 @@ fn the_agent_itself_is_part_of_the_system() {
     let mut node = Node::new(Some(7));
     node.start(7, 100, 1000, "/system.slice/a.service");
     assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("__system__"));
+}
+
+#[test]
+fn a_process_whose_workload_a_resolver_may_still_name_stays_unnamed_for_a_while() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/kubepods.slice");
+    node.start(8, 100, 1000, "/system.slice/slurmstepd.scope");
+    let awaits = |awaited: Vec<UnattributedReason>| Workloads { awaited, ..Workloads::default() };
+    let pods = awaits(vec![UnattributedReason::Pod]);
+    let round = node.refresh_with(&pods, &[7, 8], 10);
+    assert_eq!((whose(&round, 7), whose(&round, 8)), (None, Some("__unattributed__/job")));
+    assert_eq!(whose(&node.refresh_with(&pods, &[7], 18), 7), None);
+    assert_eq!(whose(&node.refresh_with(&pods, &[7], 19), 7), Some("__unattributed__/pod"));
+    // The resolver was switched off: nobody is waited for.
+    node.start(9, 100, 1000, "/kubepods.slice");
+    assert_eq!(whose(&node.refresh_with(&pods, &[9], 31), 9), None);
+    assert_eq!(whose(&node.refresh_with(&awaits(vec![]), &[9], 32), 9), Some("__unattributed__/pod"));
+}
+
+/// The record that the prolog of Slurm writes of job 211 with these variables.
+fn recorded(directory: &Path, variables: &[(&str, &str)]) -> Result<JobRecord, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
+    let mut command = Command::new("sh");
+    command.arg(script).env_clear().env("GPUMETER_DIRECTORY", directory).env("SLURM_JOB_ID", "211");
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    assert!(output.status.success());
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    let files: Vec<_> =
+        fs::read_dir(directory.join("slurm")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, ["211"], "no temporary file stays");
+    JobRecord::parse(&fs::read(directory.join("slurm/211")).unwrap())
+}
+
+#[test]
+fn the_prolog_of_slurm_writes_a_record_that_is_read_whatever_users_call_themselves() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("run/gpumeter");
+    let hostile = "$(touch pwned) `id`; \"a\" 'b' = * \u{e9}";
+    let variables = [
+        ("SLURM_CLUSTER_NAME", "alpha"),
+        ("SLURM_JOB_USER", hostile),
+        ("SLURM_JOB_ACCOUNT", "physics\njob_id=1"),
+        ("SLURM_JOB_QOS", "\u{1b}[2J"),
+        ("SLURM_JOB_UID", "1000"),
+        ("SLURM_ARRAY_JOB_ID", "210"),
+        ("SLURM_ARRAY_TASK_ID", "3"),
+    ];
+    let record = recorded(&directory, &variables).unwrap();
+    let fact = |fact| record.holder.facts.get(fact).map(|text| &**text);
+    assert_eq!(fact(Fact::SlurmUser), Some(hostile));
+    assert_eq!((fact(Fact::SlurmAccount), fact(Fact::SlurmQos)), (None, None), "left out");
+    assert_eq!(fact(Fact::SlurmArrayTask), Some("3"));
+    assert_eq!((record.holder.id.as_str(), record.holder.facts.uid), ("slurm:alpha/211", Some(1000)));
+    assert!(record.gpus.is_empty());
+}
+
+#[test]
+fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
+    let uuid = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+    fs::write(directory.join("gpus"), format!("0 {uuid}\n10 GPU-x\n")).unwrap();
+    let gpus = |numbers| {
+        let variables = [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", numbers)];
+        recorded(directory, &variables).map(|record| record.gpus)
+    };
+    let mapped = RecordedGpu::Uuid(uuid.into());
+    assert_eq!(gpus("0"), Ok(vec![mapped.clone()]));
+    assert_eq!(gpus("0,1"), Ok(vec![mapped, RecordedGpu::Minor(1)]));
+    assert_eq!(gpus(""), Ok(vec![]));
+    assert!(gpus("*").unwrap_err().contains("no minor number"));
+    fs::remove_file(directory.join("gpus")).unwrap();
+    assert_eq!(gpus("0,1"), Ok(vec![RecordedGpu::Minor(0), RecordedGpu::Minor(1)]));
+}
+
+#[test]
+fn the_hooks_of_slurm_exit_with_0_where_they_can_do_nothing() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm");
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("file"), "").unwrap();
+    for script in ["prolog.sh", "epilog.sh"] {
+        for job in ["211", "../../x", ""] {
+            let mut command = Command::new("sh");
+            command.arg(scripts.join(script)).env_clear().env("SLURM_JOB_ID", job);
+            let status =
+                command.env("GPUMETER_DIRECTORY", place.path().join("file")).output().unwrap().status;
+            assert!(status.success(), "{script} {job}");
+        }
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 }

@@ -1,19 +1,24 @@
 //! Who holds what: standing holdings, presence, and whom a holding covers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use gpumeter::holders::{GpuSelector, Selector, SessionGpu, Standing, holdings};
+use gpumeter::holders::{Allocation, GpuSelector, Granting, Selector, SessionGpu, Standing, holdings};
 use gpumeter::model::{Fraction, Holder, HolderId, Holding, HoldingSource, UnattributedReason};
 use proptest::prelude::*;
 
 const QUARTER: Fraction = Fraction { numerator: 1, denominator: 4 };
+
+fn granting(standing: &[Standing], presence: bool) -> Granting<'_> {
+    Granting { allocations: &[], standing, presence }
+}
 
 fn gpu() -> SessionGpu {
     SessionGpu { index: Some(3), uuid: "GPU-1d1c".into() }
 }
 
 fn standing(gpu: GpuSelector, fraction: Fraction, selector: Selector) -> Standing {
-    Standing { id: "grant".into(), gpu, fraction, selector }
+    Standing { id: "grant".into(), gpus: vec![gpu], fraction, selector }
 }
 
 fn user(name: &str) -> Selector {
@@ -42,7 +47,7 @@ fn standing_holdings_are_ranked_by_their_order_and_sorted_by_holder() {
         standing(GpuSelector::Uuid("GPU-1d1c".into()), QUARTER, unit("a.service")),
         standing(GpuSelector::Index(3), QUARTER, user("alice")),
     ];
-    let (held, _) = holdings(&gpu(), &granted, false, []);
+    let (held, _) = holdings(&gpu(), granting(&granted, false), []);
     let expected = [("unit:a.service", 2), ("user:alice", 3), ("user:zoe", 0)];
     assert_eq!(shares(&held), expected.map(|(holder, rank)| (holder, "1/4".into(), rank)));
     assert!(held.iter().all(|one| one.source == HoldingSource::Standing));
@@ -55,7 +60,7 @@ fn several_grants_to_one_holder_are_one_holding() {
         standing(GpuSelector::All, QUARTER, user("bob")),
         standing(GpuSelector::Index(3), QUARTER, user("alice")),
     ];
-    let (held, _) = holdings(&gpu(), &granted, false, []);
+    let (held, _) = holdings(&gpu(), granting(&granted, false), []);
     assert_eq!(shares(&held), [("user:alice", "1/2".into(), 0), ("user:bob", "1/4".into(), 1)]);
 }
 
@@ -73,7 +78,7 @@ fn a_users_holding_covers_his_units_unless_they_hold_something_themselves() {
         Holder::unit("other.service", Some("bob"), Some(1001)),
         Holder::remainder(HolderId::new(HolderId::SYSTEM)),
     ];
-    let (_, covered_by) = holdings(&gpu(), &granted, false, &present);
+    let (_, covered_by) = holdings(&gpu(), granting(&granted, false), &present);
     assert_eq!(text(&covered_by), [("unit:train.service", "user:alice")]);
 }
 
@@ -90,10 +95,50 @@ fn a_grant_to_a_uid_covers_its_user_and_his_units_under_whatever_name() {
             Holder::user("bob", Some(1001)),
             Holder::unit("train.service", Some("alice"), Some(1000)),
         ];
-        let (held, covered_by) = holdings(&gpu(), &granted, false, &present);
+        let (held, covered_by) = holdings(&gpu(), granting(&granted, false), &present);
         assert_eq!(shares(&held), [(&*format!("user:{name}"), "1/4".into(), 0)]);
         assert_eq!(text(&covered_by), covered);
     }
+}
+
+#[test]
+fn the_holding_of_a_group_or_team_covers_its_members_and_their_units_after_their_own_holdings() {
+    let group = Selector::Group { name: "research".into(), members: Arc::new(BTreeSet::from([1000, 1001])) };
+    let team = Selector::Team {
+        name: "lab".into(),
+        users: BTreeSet::from(["carol".to_owned()]),
+        uids: BTreeSet::from([1003]),
+    };
+    let granted = [
+        standing(GpuSelector::All, QUARTER, user("alice")),
+        standing(GpuSelector::All, QUARTER, group),
+        standing(GpuSelector::All, QUARTER, team),
+    ];
+    let present = [
+        Holder::user("alice", Some(1000)),
+        Holder::unit("hers.service", Some("alice"), Some(1000)),
+        Holder::user("bob", Some(1001)),
+        Holder::unit("his.service", Some("bob"), Some(1001)),
+        Holder::user("carol", Some(1002)),
+        Holder::user("dave", Some(1003)),
+        Holder::user("eve", Some(1004)),
+    ];
+    let (held, covered_by) = holdings(&gpu(), granting(&granted, false), &present);
+    let quarter = || "1/4".to_owned();
+    assert_eq!(
+        shares(&held),
+        [("group:research", quarter(), 1), ("team:lab", quarter(), 2), ("user:alice", quarter(), 0)]
+    );
+    assert_eq!(
+        text(&covered_by),
+        [
+            ("unit:hers.service", "user:alice"),
+            ("unit:his.service", "group:research"),
+            ("user:bob", "group:research"),
+            ("user:carol", "team:lab"),
+            ("user:dave", "team:lab"),
+        ]
+    );
 }
 
 #[test]
@@ -102,9 +147,9 @@ fn one_who_is_covered_twice_is_covered_by_the_latest() {
     let odd = Holder { id: HolderId::new("user:x"), ..train };
     let one = standing(GpuSelector::All, QUARTER, user("alice"));
     let other = standing(GpuSelector::All, QUARTER, unit("train.service"));
-    let (_, covered_by) = holdings(&gpu(), &[one.clone(), other.clone()], false, [&odd]);
+    let (_, covered_by) = holdings(&gpu(), granting(&[one.clone(), other.clone()], false), [&odd]);
     assert_eq!(text(&covered_by), [("user:x", "unit:train.service")]);
-    let (_, covered_by) = holdings(&gpu(), &[other, one], false, [&odd]);
+    let (_, covered_by) = holdings(&gpu(), granting(&[other, one], false), [&odd]);
     assert_eq!(text(&covered_by), [("user:x", "user:alice")]);
 }
 
@@ -117,28 +162,31 @@ fn presence_holds_equal_shares_where_it_was_chosen() {
         Holder::user("bob", Some(1)),
         Holder::user("alice", None),
     ];
-    let (held, covered_by) = holdings(&gpu(), &[], true, &present);
+    let (held, covered_by) = holdings(&gpu(), granting(&[], true), &present);
     let third = || "1/3".to_owned();
     assert_eq!(
         shares(&held),
         [("unit:a.service", third(), 0), ("user:alice", third(), 1), ("user:bob", third(), 2)]
     );
     assert!(held.iter().all(|one| one.source == HoldingSource::Presence) && covered_by.is_empty());
-    assert_eq!(holdings(&gpu(), &[], false, &present), (vec![], BTreeMap::new()));
+    assert_eq!(holdings(&gpu(), granting(&[], false), &present), (vec![], BTreeMap::new()));
     let remainders = UnattributedReason::ALL.map(HolderId::unattributed);
     for id in remainders.into_iter().chain([HolderId::new(HolderId::SYSTEM)]) {
-        assert_eq!(holdings(&gpu(), &[], true, [&Holder::remainder(id)]), (vec![], BTreeMap::new()));
+        assert_eq!(
+            holdings(&gpu(), granting(&[], true), [&Holder::remainder(id)]),
+            (vec![], BTreeMap::new())
+        );
     }
 }
 
 #[test]
 fn presence_holds_nothing_beside_a_standing_holding() {
     let granted = [standing(GpuSelector::All, QUARTER, user("alice"))];
-    let (held, covered_by) = holdings(&gpu(), &granted, true, &[Holder::user("bob", None)]);
+    let (held, covered_by) = holdings(&gpu(), granting(&granted, true), &[Holder::user("bob", None)]);
     assert_eq!(shares(&held), [("user:alice", "1/4".into(), 0)]);
     assert!(covered_by.is_empty());
     let elsewhere = [standing(GpuSelector::Index(0), QUARTER, user("alice"))];
-    let (held, _) = holdings(&gpu(), &elsewhere, true, &[Holder::user("bob", None)]);
+    let (held, _) = holdings(&gpu(), granting(&elsewhere, true), &[Holder::user("bob", None)]);
     assert_eq!(shares(&held), [("user:bob", "1/1".into(), 0)]);
 }
 
@@ -167,8 +215,8 @@ proptest! {
         (present, shuffled) in prop::collection::vec(any_holder(), 0..8)
             .prop_flat_map(|present| (Just(present.clone()), Just(present).prop_shuffle())),
     ) {
-        let (held, covered_by) = holdings(&gpu(), &granted, presence, &present);
-        let shuffled = holdings(&gpu(), &granted, presence, &shuffled);
+        let (held, covered_by) = holdings(&gpu(), granting(&granted, presence), &present);
+        let shuffled = holdings(&gpu(), granting(&granted, presence), &shuffled);
         prop_assert_eq!((&held, &covered_by), (&shuffled.0, &shuffled.1));
         prop_assert!(held.windows(2).all(|pair| pair[0].holder < pair[1].holder));
         for (covered, by) in &covered_by {
@@ -176,4 +224,40 @@ proptest! {
             prop_assert!(held.iter().all(|one| one.holder != *covered));
         }
     }
+}
+
+#[test]
+fn what_schedulers_allocate_comes_before_standing_holdings_and_covers_what_is_within_it() {
+    let allocation = |gpu: &str, user: &str, fraction| Allocation {
+        holder: Holder::user(user, None),
+        gpu: gpu.into(),
+        fraction,
+        source: HoldingSource::Presence,
+    };
+    let allocations = [
+        allocation("GPU-1d1c", "job", QUARTER),
+        allocation("GPU-1d1c", "job", QUARTER),
+        allocation("GPU-other", "elsewhere", Fraction::WHOLE),
+    ];
+    let standing = [
+        standing(GpuSelector::All, QUARTER, user("alice")),
+        standing(GpuSelector::All, QUARTER, user("job")),
+    ];
+    let granting = Granting { allocations: &allocations, standing: &standing, presence: true };
+    let present = [Holder::unit("train.service", Some("alice"), None), Holder::user("job", None)];
+    let (held, covered_by) = holdings(&gpu(), granting, &present);
+    assert_eq!(shares(&held), [("user:alice", "1/4".into(), 1), ("user:job", "1/2".into(), 0)]);
+    assert_eq!(text(&covered_by), [("unit:train.service", "user:alice")]);
+}
+
+#[test]
+fn a_grant_on_several_gpus_is_a_share_of_each_and_counts_once_on_one_that_it_names_twice() {
+    let gpus = vec![GpuSelector::Index(1), GpuSelector::Index(3), GpuSelector::Uuid("GPU-1d1c".into())];
+    let granted = [Standing { gpus, ..standing(GpuSelector::All, QUARTER, user("alice")) }];
+    let (held, _) = holdings(&gpu(), granting(&granted, false), []);
+    assert_eq!(shares(&held), [("user:alice", "1/4".into(), 0)]);
+    let other = SessionGpu { index: Some(2), uuid: "GPU-2e2d".into() };
+    assert!(holdings(&other, granting(&granted, false), []).0.is_empty());
+    let missing = granted[0].unmatched([&gpu(), &other].into_iter());
+    assert_eq!(missing, [GpuSelector::Index(1)], "the other two are there");
 }

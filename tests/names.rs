@@ -23,6 +23,11 @@ fn names(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// All alerting rules.
+fn rules() -> String {
+    read("alerts/gpumeter.yaml") + &read("alerts/absence.yaml")
+}
+
 fn known(name: &str) -> &'static Family {
     let histogram = ["_bucket", "_sum", "_count"]
         .iter()
@@ -32,11 +37,8 @@ fn known(name: &str) -> &'static Family {
 
 #[test]
 fn alerts_name_what_exists_at_level_lean() {
-    let rules: Vec<String> = read("alerts/gpumeter.yaml")
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'))
-        .map(Into::into)
-        .collect();
+    let rules: Vec<String> =
+        rules().lines().filter(|line| !line.trim_start().starts_with('#')).map(Into::into).collect();
     let names = names(&rules.join("\n"));
     assert!(names.len() >= 4, "{names:?}");
     for name in names {
@@ -68,7 +70,7 @@ fn panels_name_what_exists_and_say_what_they_need() {
 
 #[test]
 fn every_alert_has_a_runbook_and_a_test_and_every_runbook_an_alert() {
-    let (rules, tests) = (read("alerts/gpumeter.yaml"), read("alerts/tests.yaml"));
+    let (rules, tests) = (rules(), read("alerts/tests.yaml"));
     let alerts: BTreeSet<String> =
         rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(Into::into).collect();
     for alert in &alerts {
@@ -102,7 +104,7 @@ fn matchers(expression: &str) -> Vec<(String, String, Option<String>)> {
 }
 
 /// Labels that a target adds to every series.
-const OF_THE_TARGET: [&str; 2] = ["job", "instance"];
+const OF_THE_TARGET: [&str; 3] = ["cluster", "job", "instance"];
 
 #[test]
 fn expressions_choose_by_labels_and_values_that_exist() {
@@ -114,7 +116,7 @@ fn expressions_choose_by_labels_and_values_that_exist() {
         .map(|target| target["expr"].as_str().unwrap().to_owned())
         .collect();
     // Annotations hold braces of another language.
-    let rules = read("alerts/gpumeter.yaml");
+    let rules = rules();
     expressions.extend(rules.lines().filter(|line| !line.contains("{{")).map(ToOwned::to_owned));
     let mut checked = 0;
     for (metric, label, value) in expressions.iter().flat_map(|expression| matchers(expression)) {
@@ -134,14 +136,21 @@ fn expressions_choose_by_labels_and_values_that_exist() {
 }
 
 #[test]
-fn documents_name_what_exists() {
-    let mut documents = vec!["README.md".to_owned()];
+fn documents_name_metrics_and_alerts_that_exist() {
+    let mut documents = vec!["README.md".to_owned(), "docs/monitoring.md".to_owned()];
     for runbook in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks")).unwrap() {
         documents.push(format!("docs/runbooks/{}", runbook.unwrap().file_name().to_str().unwrap()));
     }
     assert!(documents.len() > 3, "{documents:?}");
     for name in documents.iter().flat_map(|document| names(&read(document))) {
         known(&name);
+    }
+    for document in documents {
+        let text = read(&document);
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+        for word in words.filter(|word| word.starts_with("Gpu") && *word != "Gpu") {
+            assert!(rules().contains(&format!("- alert: {word}\n")), "{document}: there is no alert {word}");
+        }
     }
 }
 

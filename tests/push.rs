@@ -172,6 +172,16 @@ fn a_batch_that_is_refused_is_not_sent_again() {
 }
 
 #[test]
+fn a_refusal_says_what_to_do() {
+    let failure = |status: u16| Failure::Refused { status, message: "no".to_owned() }.to_string();
+    assert!(failure(404).contains("(404 no); nothing takes OTLP at this path"), "{}", failure(404));
+    assert!(failure(401).contains("credentials"), "{}", failure(401));
+    let unknown = Destination::parse("http://host.invalid:4318").unwrap();
+    let failure = push(&unknown).unwrap_err();
+    assert!(matches!(failure, Failure::Unresolved(_)), "{failure}");
+}
+
+#[test]
 fn without_a_destination_points_are_dropped_and_counted() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failure = push(&destination(address)).unwrap_err();

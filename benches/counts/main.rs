@@ -10,6 +10,7 @@ mod budget;
 mod export;
 #[path = "../../tests/export/fixture.rs"]
 mod fixture;
+mod made;
 
 use account::account_path;
 use export::encoders;

@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::{Shared, StartError, Thread};
 use crate::clock::Stop;
-use crate::ledger::{Cause, Reader, Statement};
+use crate::ledger::{Cause, MINUTE, Reader, Statement};
 use crate::model::Utc;
 use crate::serve::{BillError, BillRequest};
 
@@ -16,12 +19,28 @@ use crate::serve::{BillError, BillRequest};
 #[derive(Debug, Error)]
 pub enum BillProblem {
     /// A time that is none.
-    #[error("{name}: {text:?} is not a valid time; write it like 2026-01-31T00:00:00Z, on a whole minute")]
+    #[error("{name}: {text:?} is not a valid time; write it like 2026-01-31 or 2026-01-31T08:00:00Z")]
     Time {
         /// `from` or `to`.
         name: &'static str,
         /// What was given.
         text: String,
+    },
+    /// A time within a minute.
+    #[error("{name}: {text:?} is not on a whole minute; bills cover whole minutes, leave out the seconds")]
+    Grid {
+        /// `from` or `to`.
+        name: &'static str,
+        /// What was given.
+        text: String,
+    },
+    /// A bill that ends before it begins.
+    #[error("from: {from:?} lies after to: {to:?}; exchange them")]
+    Backwards {
+        /// What was given as the begin.
+        from: String,
+        /// What was given as the end.
+        to: String,
     },
     /// The ledger cannot answer.
     #[error(transparent)]
@@ -35,22 +54,43 @@ pub fn statement(
     to: Option<&str>,
     is_unwanted: impl FnMut() -> bool + Send + 'static,
 ) -> Result<Statement, BillProblem> {
-    let from = from.map(|text| time("from", text)).transpose()?;
-    let to = to.map(|text| time("to", text)).transpose()?;
-    let mut reader = Reader::open(path)?;
+    let zone = own_zone();
+    let [begin, end] =
+        [("from", from), ("to", to)].map(|(name, text)| text.map(|text| time(name, text, &zone)).transpose());
+    let (begin, end) = (begin?, end?);
+    if let (Some(from), Some(to)) = (from, to)
+        && begin > end
+    {
+        return Err(BillProblem::Backwards { from: from.into(), to: to.into() });
+    }
+    let mut reader = Reader::open(path)?.in_zone(zone);
     reader.interrupt_when(is_unwanted)?;
-    let bill = reader.bill(from, to)?;
-    Ok(Statement::new(&bill, &reader.holders()?))
+    Ok(reader.statement(begin, end)?)
 }
 
-fn time(name: &'static str, text: &str) -> Result<Utc, BillProblem> {
+/// The time zone of this machine, from TZ or /etc/localtime; UTC where neither names one.
+fn own_zone() -> TimeZone {
+    let zone = TimeZone::system();
+    if zone.is_unknown() { TimeZone::UTC } else { zone }
+}
+
+/// A moment with its offset, or a date with or without a time of day, which is meant in that zone.
+fn time(name: &'static str, text: &str, zone: &TimeZone) -> Result<Utc, BillProblem> {
     let wrong = || BillProblem::Time { name, text: text.into() };
-    let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-    u64::try_from(time.as_nanosecond()).map(Utc).map_err(|_| wrong())
-}
-
-const fn is_wrong_question(cause: &Cause) -> bool {
-    matches!(cause, Cause::Grid { .. } | Cause::Backwards { .. } | Cause::Currencies { .. })
+    let moment = match text.parse::<Timestamp>() {
+        Ok(moment) => moment,
+        Err(_) => {
+            let local: DateTime = text.parse().map_err(|_| wrong())?;
+            zone.to_timestamp(local).map_err(|_| wrong())?
+        }
+    };
+    // The ledger's times end in 2262.
+    let moment = i64::try_from(moment.as_nanosecond()).ok().and_then(|moment| u64::try_from(moment).ok());
+    let moment = moment.map(Utc).ok_or_else(wrong)?;
+    if moment.floor(MINUTE) != moment {
+        return Err(BillProblem::Grid { name, text: text.into() });
+    }
+    Ok(moment)
 }
 
 /// How many bills may wait; more are refused at once.
@@ -91,11 +131,10 @@ fn answer_requests(path: &Path, mut requests: mpsc::Receiver<BillRequest>, stop:
 
 fn json(statement: Result<Statement, BillProblem>) -> Result<String, BillError> {
     let statement = statement.map_err(|problem| match problem {
-        BillProblem::Time { .. } => BillError::BadQuestion(problem.to_string()),
-        BillProblem::Ledger(error) if is_wrong_question(&error.cause) => {
-            BillError::BadQuestion(error.to_string())
+        BillProblem::Ledger(error) if !matches!(error.cause, Cause::Currencies { .. }) => {
+            BillError::Unreadable(error.to_string())
         }
-        BillProblem::Ledger(error) => BillError::Unreadable(error.to_string()),
+        problem => BillError::BadQuestion(problem.to_string()),
     })?;
     serde_json::to_string(&statement).map_err(|error| BillError::Unreadable(error.to_string()))
 }
@@ -119,6 +158,32 @@ mod tests {
             WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers)
             SELECT n AS minute_ns, 0 AS gpu, NULL AS price, 0 AS slot_ns, 0 AS price_time_ns FROM numbers";
         connection.execute_batch(schema).unwrap();
+    }
+
+    #[test]
+    fn a_date_without_an_offset_is_meant_in_the_node_s_time_zone() {
+        let zone = TimeZone::fixed(jiff::tz::offset(5));
+        let at = |text: &str| time("from", text, &zone).map(|at| at.0 / 1_000_000_000);
+        for text in ["2026-11-01", "2026-11-01T00:00", "2026-11-01 00:00:00", "2026-10-31T19:00:00Z"] {
+            assert_eq!(at(text).unwrap(), 1_793_473_200, "{text}");
+        }
+        assert_eq!(at("2026-11-01T00:00:00+05:00").unwrap(), 1_793_473_200);
+    }
+
+    #[test]
+    fn a_time_that_no_bill_can_begin_with_is_refused_in_the_words_of_the_user() {
+        let told = |text: &str| time("to", text, &TimeZone::UTC).unwrap_err().to_string();
+        let seconds = "2026-11-01T08:00:30Z";
+        assert_eq!(
+            told(seconds),
+            r#"to: "2026-11-01T08:00:30Z" is not on a whole minute; bills cover whole minutes, leave out the seconds"#
+        );
+        for text in ["yesterday", "", "2026-13-01", "1969-12-31", "2999-01-01", "2026-11", "11/01/2026"] {
+            assert!(told(text).starts_with(&format!("to: {text:?} is not a valid time; ")), "{text}");
+        }
+        let path = Path::new("/nonexistent");
+        let backwards = statement(path, Some("2026-11-15"), Some("2026-11-01"), || false).unwrap_err();
+        assert_eq!(backwards.to_string(), r#"from: "2026-11-15" lies after to: "2026-11-01"; exchange them"#);
     }
 
     fn eventually(what: impl Fn() -> bool) {

@@ -6,7 +6,11 @@
 mod board;
 mod examination;
 mod families;
+mod grants;
+mod jobs;
 mod place;
+mod pods;
+mod push;
 mod variant;
 
 use std::collections::BTreeSet;
@@ -14,7 +18,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::Thread;
+use super::{Thread, demo, node_lock};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::holders::SessionGpu;
@@ -25,6 +29,7 @@ use families::Wanted;
 
 pub use board::board_sentences;
 pub use families::{FamilyDiagnosis, Standing};
+pub use grants::GrantDiagnosis;
 
 /// What works and what does not.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +38,8 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// What each GPU answers.
     pub gpus: Vec<GpuDiagnosis>,
+    /// What each standing grant matches.
+    pub grants: Vec<GrantDiagnosis>,
     /// Which deployment it amounts to.
     pub variant: &'static str,
 }
@@ -74,14 +81,54 @@ const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 pub fn diagnose(config: &Config) -> Diagnosis {
     let (mut diagnosis, host) = (Diagnosis::default(), Host::at("/"));
     let Seen { pids, gpus } = driver(config, &mut diagnosis);
+    if config.nvml.library.is_none() {
+        diagnosis.findings.extend(demo::running().map(demo_finding));
+    }
+    let users = Users::of_host(Path::new("/"));
+    diagnosis.grants = grants::examine(config, gpus.as_deref(), &users);
     diagnosis.findings.extend(gpus.and_then(|gpus| place::grants(config, &gpus)));
     diagnosis.findings.push(place::processes(&host));
-    diagnosis.findings.push(place::owners(&host, &pids));
-    diagnosis.findings.extend(place::standing(config, &Users::of_host(Path::new("/"))));
+    let (finding, mut workloads) = pods::pods(config, &host);
+    diagnosis.findings.extend(finding);
+    diagnosis.findings.extend(jobs::jobs(config, &host, &mut workloads));
+    diagnosis.findings.push(place::owners(&host, &pids, &workloads));
+    diagnosis.findings.extend(place::standing(config, &users));
+    diagnosis.findings.push(place::prices(config, system_now().utc));
     diagnosis.findings.push(place::kernel_log(&host));
+    diagnosis.findings.push(place::node_lock(Path::new(node_lock::PATH)));
     diagnosis.findings.push(place::ledger(config));
+    diagnosis.findings.extend(push::otlp(config));
     diagnosis.variant = variant::of(&diagnosis.findings);
     diagnosis
+}
+
+/// A sentence for each standing grant that names a GPU which this node's driver does not list.
+pub fn unmatched_grants(config: &Config) -> Vec<String> {
+    if config.attribution.standing.is_empty() {
+        return Vec::new();
+    }
+    let mut diagnosis = Diagnosis::default();
+    let Some(gpus) = driver(config, &mut diagnosis).gpus else {
+        let faults = diagnosis.findings.iter().filter(|finding| !finding.works);
+        let faults: Vec<&str> = faults.map(|finding| finding.why.as_str()).collect();
+        return vec![format!("attribution.standing: GPUs are not checked: {}", faults.join("; "))];
+    };
+    place::grants(config, &gpus)
+        .filter(|finding| !finding.works)
+        .map(|finding| finding.why)
+        .into_iter()
+        .collect()
+}
+
+/// How a demo that runs beside is examined.
+fn demo_finding(demo::Running { directory, pid }: demo::Running) -> Finding {
+    let library = demo::library(&directory);
+    let why = format!(
+        "process {pid} runs one in {}, on a simulated driver; examine that with gpumeter doctor --nvml-library {}",
+        directory.display(),
+        library.display()
+    );
+    Finding::new("demo", true, why)
 }
 
 /// What else the driver told, beside findings.

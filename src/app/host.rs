@@ -9,7 +9,7 @@ use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
 use crate::holders::{Directory, Identities};
 use crate::host::{Host, Pci, own};
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, UnattributedReason};
 
 /// What lanes saw, and who that is as far as it is known.
 #[derive(Default)]
@@ -119,8 +119,11 @@ pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Res
             }
             if shared.identities.wait() && !shared.stop.wait(GATHER) {
                 let now = shared.clock.now();
-                let identities = directory.refresh(&shared.identities.take(), now);
+                let identities = directory.refresh(&shared.identities.take(), &shared.workloads(), now);
                 shared.identities.publish(identities, now.boottime);
+                if directory.awaits(UnattributedReason::Pod, now) {
+                    shared.pods.want();
+                }
             }
         }
     })?;

@@ -12,7 +12,7 @@ use super::{StartError, Thread};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::export::{self, Variant};
-use crate::host::{Host, own};
+use crate::host::own;
 use crate::model::Utc;
 use crate::{push, serve};
 
@@ -33,7 +33,7 @@ pub(super) struct PushTo {
     pub(super) name: Arc<str>,
     pub(super) tally: Arc<push::Tally>,
     /// The node that speaks.
-    pub(super) node: String,
+    pub(super) node: super::NodeName,
 }
 
 /// What the pulse shares with it.
@@ -60,7 +60,6 @@ impl Running {
 pub(super) fn start(
     listeners: Vec<TcpListener>,
     config: &Config,
-    host: &Host,
     bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
 ) -> Result<Running, StartError> {
@@ -69,7 +68,7 @@ pub(super) fn start(
         requests: Arc::default(),
         started: system_now().utc,
     };
-    let push = destination(config, host)?;
+    let push = destination(config, &shared.node)?;
     let site = serve::Site {
         pages: pages(shared),
         heartbeat: Arc::clone(&io.heartbeat),
@@ -114,13 +113,15 @@ pub(super) fn start(
 /// Requests that may wait for a slow collector; the oldest gives way.
 const WAITING: usize = 2;
 
-fn destination(config: &Config, host: &Host) -> Result<Option<(push::Destination, PushTo)>, StartError> {
+fn destination(
+    config: &Config,
+    node: &super::NodeName,
+) -> Result<Option<(push::Destination, PushTo)>, StartError> {
     let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
     let destination = push::Destination::parse(&endpoint.to_string())?;
     let tally = Arc::clone(destination.tally());
-    let node = config.node.name.clone().or_else(|| host.host_name()).unwrap_or_default();
     let queue = Arc::new(push::Queue::new(WAITING, Arc::clone(&tally)));
-    let to = PushTo { queue, name: Arc::clone(destination.name()), tally, node };
+    let to = PushTo { queue, name: Arc::clone(destination.name()), tally, node: node.clone() };
     Ok(Some((destination, to)))
 }
 

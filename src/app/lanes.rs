@@ -32,9 +32,10 @@ use session::Driver;
 #[derive(Default)]
 pub(super) struct Lanes {
     search: Search,
-    slots: BTreeMap<Arc<str>, CallSlot>,
+    /// Calls of GPUs, by UUID.
+    slots: BTreeMap<Arc<str>, Watched>,
     /// Calls that belong to no GPU that has a name.
-    nameless: Vec<Nameless>,
+    nameless: Vec<Watched>,
     /// Indices whose GPU did not say who it is.
     mute: usize,
     /// GPUs that the event set does not hold yet.
@@ -67,18 +68,18 @@ pub(super) enum Search {
     Failed,
 }
 
-/// A place for driver calls that no series can name, watched so that one that hangs is told at least once.
-struct Nameless {
+/// A place for driver calls: one that hangs is logged, and so is its return.
+struct Watched {
     who: Arc<str>,
     slot: CallSlot,
-    /// The call seen last, when it was first seen in the system's time, and whether it was told.
+    /// The call seen last, when it was first seen in the system's time, and whether it was logged.
     seen: Option<(InFlight, Stamp, bool)>,
 }
 
 /// Who opens the driver, among those without a name.
 const ENUMERATE: &str = "enumerate";
 
-/// How long a call without a name may last before it is told.
+/// How long a call may last before it is logged.
 const LONG: Nanoseconds = Nanoseconds::from_seconds(2);
 
 /// GPM needs more than 100 ms between the samples of a pair.
@@ -123,10 +124,13 @@ pub(super) fn start(config: &Config, shared: &Arc<Shared>) -> Result<(), StartEr
     Ok(())
 }
 
-/// The driver calls that are being made, by UUID. One that no GPU can be named for is logged when it is long.
+/// The driver calls that are being made, by UUID. Long ones are logged, and counted where no series can name them.
 pub(super) fn in_flight(shared: &Shared) -> BTreeMap<Arc<str>, InFlight> {
     let mut lanes = lock(shared);
-    let Lanes { nameless, errors, .. } = &mut *lanes;
+    let Lanes { nameless, errors, slots, .. } = &mut *lanes;
+    for watched in slots.values_mut() {
+        watched.look();
+    }
     for nameless in nameless {
         if nameless.look() {
             let collector =
@@ -134,15 +138,24 @@ pub(super) fn in_flight(shared: &Shared) -> BTreeMap<Arc<str>, InFlight> {
             *errors.entry((collector, "no_answer")).or_default() += 1;
         }
     }
-    lanes.slots.iter().filter_map(|(uuid, slot)| Some((Arc::clone(uuid), slot.in_flight()?))).collect()
+    lanes.slots.iter().filter_map(|(uuid, slot)| Some((Arc::clone(uuid), slot.slot.in_flight()?))).collect()
 }
 
-impl Nameless {
-    /// Looks at its call; true, and logged, when that begins to be long.
+impl Watched {
+    fn new(who: Arc<str>, slot: &CallSlot) -> Self {
+        Self { who, slot: slot.clone(), seen: None }
+    }
+
+    /// Looks at its call; true, and logged, when that begins to be long. Its return is logged, too.
     fn look(&mut self) -> bool {
         let now = system_now();
         let was_told = self.told();
-        self.seen = self.slot.in_flight().map(|call| match self.seen {
+        let in_flight = self.slot.in_flight();
+        if let Some((call, first, true)) = self.seen.filter(|(seen, ..)| Some(*seen) != in_flight) {
+            let took = now.since(first).0 / Nanoseconds::SECOND.0;
+            tracing::info!(who = %self.who, call = call.function, seconds = took, "a driver call returned");
+        }
+        self.seen = in_flight.map(|call| match self.seen {
             Some((seen, first, told)) if seen == call => {
                 let long = now.since(first) > LONG;
                 if long && !told {
@@ -178,7 +191,7 @@ pub(super) fn search(shared: &Shared) -> Search {
 /// Whether the driver can be used; unknown until it has answered, or has not for so long that it is told.
 pub(super) fn driver_ok(shared: &Shared) -> Option<bool> {
     let lanes = lock(shared);
-    let hangs = |nameless: &Nameless| &*nameless.who == ENUMERATE && nameless.told();
+    let hangs = |nameless: &Watched| &*nameless.who == ENUMERATE && nameless.told();
     match lanes.search {
         Search::Pending => lanes.nameless.iter().any(hangs).then_some(false),
         Search::Found(_) => Some(true),
@@ -250,14 +263,26 @@ impl LaneThread {
 impl Lanes {
     /// Forgets a lane that has ended.
     fn part(&mut self, lane: &LaneThread) {
-        self.slots.retain(|_, slot| !slot.is(&lane.slot));
+        self.slots.retain(|_, watched| {
+            // A call that hung has returned, or the lane would not have ended.
+            watched.look();
+            !watched.slot.is(&lane.slot)
+        });
         let who = collector(lane.index);
-        self.nameless.retain(|nameless| nameless.who != who);
+        self.unwatch(&who);
+    }
+
+    /// Forgets the calls of a collector; one that hung has returned.
+    fn unwatch(&mut self, who: &str) {
+        self.nameless.retain_mut(|nameless| {
+            nameless.look();
+            &*nameless.who != who
+        });
     }
 }
 
 fn watch(shared: &Shared, who: Arc<str>, slot: &CallSlot) {
-    lock(shared).nameless.push(Nameless { who, slot: slot.clone(), seen: None });
+    lock(shared).nameless.push(Watched::new(who, slot));
 }
 
 fn collector(index: u32) -> Arc<str> {
@@ -295,7 +320,7 @@ fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, end: &Stop, shared:
         let reason = match answer {
             Ok(found) if claim(&found, slot, shared) => {
                 let mut lanes = lock(shared);
-                lanes.nameless.retain(|nameless| nameless.who != collector);
+                lanes.unwatch(&collector);
                 // One that was stuck comes back in a session that has not counted it.
                 lanes.mute = lanes.mute.saturating_sub(usize::from(mute));
                 drop(lanes);
@@ -348,7 +373,8 @@ fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
     if lanes.slots.contains_key(&found.id.uuid) {
         return false;
     }
-    lanes.slots.insert(Arc::clone(&found.id.uuid), slot.clone());
+    let watched = Watched::new(collector(found.id.index), slot);
+    lanes.slots.insert(Arc::clone(&found.id.uuid), watched);
     lanes.unheard.push(found.clone());
     true
 }

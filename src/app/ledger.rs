@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::policy::{Charge, InForce};
-use super::{Shared, StartError, Thread};
+use super::{Shared, StartError, Thread, start_log};
 use crate::clock::Stop;
 use crate::config::Config;
-use crate::ledger::{Acknowledged, Batch, Error, Ledger, Opening, Queue, Recovered};
+use crate::ledger::{Acknowledged, Batch, Error, Ledger, NodeIdentity, Opening, Queue, Recovered};
 use crate::model::{Stamp, Utc};
 
 /// How the ledger fares, for the pulse to tell.
@@ -110,13 +110,20 @@ fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Erro
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
         make_directory(directory);
     }
+    let node = &in_force.config.node;
     let opening = Opening {
         boot_id: shared.host.boot_id().unwrap_or_default(),
         now: shared.clock.now(),
         unsynchronised: !shared.clock_is_synchronised(),
         book: in_force.book().cloned(),
+        node: NodeIdentity {
+            name: node.name.clone().or_else(|| shared.host.host_name()).unwrap_or_default(),
+            cluster: node.cluster.clone(),
+            simulated: shared.simulated.load(Ordering::Relaxed),
+        },
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
+    start_log::ledger(&ledger, &recovered);
     shared.host.users().remember(recovered.users.iter().cloned());
     Ok((ledger, recovered))
 }
@@ -174,7 +181,7 @@ fn open_later(status: &LedgerStatus, shared: &Shared) -> Option<(Ledger, Prices)
         let in_force = shared.in_force();
         match open(&in_force, shared) {
             Ok((ledger, recovered)) => {
-                tracing::info!(path = %ledger.path().display(), "the ledger is open now; the account begins");
+                tracing::info!("the ledger is open now; the account begins");
                 let _ = status.durable.set(recovered.durable);
                 *status.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
@@ -228,6 +235,9 @@ impl Prices {
     fn follow(&mut self, charges: &[Charge], ledger: &mut Ledger, status: &LedgerStatus) -> bool {
         for Charge { book, decided } in charges.iter().skip(self.followed) {
             match ledger.reprice(book.as_ref(), *decided) {
+                Ok(()) if ledger.has_waiting_prices() => tracing::info!(
+                    "the new prices hold from the next minute on; they are stored once the clock is synchronised"
+                ),
                 Ok(()) => tracing::info!("the new prices hold from the next minute on"),
                 Err(error) => {
                     status.failed();
@@ -315,7 +325,7 @@ fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ledger::{Closed, Sight};
+    use crate::ledger::{Closed, Sight, Timeline};
     use crate::model::{GpuId, HolderId, Nanoseconds, Parts, Row, Settlement};
 
     fn window(gpu: &str, from: u64, to: u64) -> Closed {
@@ -324,26 +334,33 @@ mod tests {
         Closed { gpu: gpu.into(), settlement, coarse: false }
     }
 
-    /// What the page shows after these prices were put in force at these moments, in nanoseconds.
+    const MINUTE: u64 = 60_000_000_000;
+
+    /// Account time is a minute ahead of time since boot.
+    const STARTED: Stamp = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
+
+    /// What the page shows after these prices were put in force at these times since boot, in nanoseconds.
     fn reloaded(changes: &[(u64, &str)]) -> InForce {
         let config = |price: &str| {
             let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {price}}}]}}");
             crate::config::Config::parse(&text, "test").unwrap()
         };
         let first = InForce::new(config("1"));
-        changes.iter().fold(first, |before, (at, price)| before.succeeded_by(config(price), Utc(*at)))
+        let timeline = Timeline::starting(STARTED);
+        let succeed = |before: InForce, (decided, price): &(u64, &str)| {
+            before.succeeded_by(config(price), Nanoseconds(*decided)).dated_by(timeline)
+        };
+        changes.iter().fold(first, succeed)
     }
 
     #[test]
     fn page_and_ledger_charge_a_new_price_from_the_same_minute_on_however_late_the_ledger_is() {
-        const MINUTE: u64 = 60_000_000_000;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger.db");
-        let now = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
         // The second and the third come before the ledger has looked.
-        let reloads = [(10 * MINUTE - 1, "2"), (10 * MINUTE + 1, "3"), (11 * MINUTE - 1, "4")];
+        let reloads = [(9 * MINUTE - 1, "2"), (9 * MINUTE + 1, "3"), (10 * MINUTE - 1, "4")];
         let book = reloaded(&[]).book().cloned();
-        let opened = Opening { boot_id: "boot".into(), now, book, ..Opening::default() };
+        let opened = Opening { boot_id: "boot".into(), now: STARTED, book, ..Opening::default() };
         let (mut ledger, _) = Ledger::open(&path, &opened).unwrap();
         let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
         let sights = vec![Sight { gpu, model: "".into(), at: Utc(MINUTE) }];

@@ -11,15 +11,19 @@ mod grants;
 mod heard;
 mod host;
 mod io;
+mod jobs;
 mod kernel_log;
 mod lanes;
 mod ledger;
 mod log;
 mod node_lock;
+mod pods;
 mod policy;
+mod prices;
 mod pulse;
 mod record;
 mod reload;
+mod start_log;
 mod systemd;
 mod thread;
 mod users;
@@ -36,20 +40,25 @@ use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop};
 use crate::config::{Config, Source};
+use crate::holders::Workloads;
 use crate::host::{Host, Users, clock_is_synchronised as host_clock_is_synchronised, own};
 use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
-use crate::model::{Nanoseconds, Utc};
+use crate::model::Nanoseconds;
 use crate::{export, serve};
 
 use policy::InForce;
 use thread::{Fallen, Thread};
 
 pub use bills::{BillProblem, statement};
-pub use doctor::{Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, Standing, board_sentences, diagnose};
+pub use doctor::{
+    Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, GrantDiagnosis, Standing, board_sentences, diagnose,
+    unmatched_grants,
+};
 pub use grants::unresolved_grants;
 pub use log::{Lines, Log};
-pub use record::{RecordError, Recorded, Recording, record};
+pub use prices::price_warning;
+pub use record::{RecordError, Recorded, Recording, RunningRecord, record};
 
 /// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
 pub fn clock_of(library: Option<&Path>) -> Clock {
@@ -121,8 +130,25 @@ const LEDGER_PATIENCE: Duration = Duration::from_millis(500);
 /// Lanes end while the others are waited for.
 const LANES_PATIENCE: Duration = Duration::from_millis(200);
 
+/// What this node is called.
+#[derive(Clone, Debug)]
+struct NodeName {
+    /// As configured, else the host name.
+    name: Arc<str>,
+    /// The cluster as configured, else empty.
+    cluster: Arc<str>,
+}
+
+impl NodeName {
+    fn of(config: &Config, host: &Host) -> Self {
+        let name = config.node.name.clone().or_else(|| host.host_name()).unwrap_or_default();
+        Self { name: name.into(), cluster: config.node.cluster.clone().unwrap_or_default().into() }
+    }
+}
+
 /// What the threads share.
 struct Shared {
+    node: NodeName,
     clock: Clock,
     stop: Stop,
     /// Lanes and events to the pulse.
@@ -130,6 +156,10 @@ struct Shared {
     lanes: Mutex<lanes::Lanes>,
     heard: heard::Heard,
     identities: host::Published,
+    /// What the resolvers know.
+    workloads: Mutex<Arc<Workloads>>,
+    pods: pods::PodStatus,
+    jobs: jobs::JobStatus,
     pages: Arc<export::Latest>,
     /// The account's time axis, as the pulse last knew it.
     timeline: Mutex<Timeline>,
@@ -147,6 +177,17 @@ struct Shared {
 }
 
 impl Shared {
+    /// What the resolvers know of workloads, as last published.
+    fn workloads(&self) -> Arc<Workloads> {
+        Arc::clone(&self.workloads.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes what the resolvers know of workloads.
+    fn update_workloads(&self, change: impl FnOnce(&mut Workloads)) {
+        let mut workloads = self.workloads.lock().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut workloads));
+    }
+
     /// What a vital thread ends with, and tells when it ends by itself.
     const fn ends(&self) -> (&Stop, &Fallen) {
         (&self.stop, &self.fallen)
@@ -158,7 +199,8 @@ impl Shared {
     }
 
     fn put_in_force(&self, next: InForce) {
-        *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        *in_force = Arc::new(next.dated_by(self.timeline()));
     }
 
     /// Whether the wall clock may be taken for the account's: a simulated one at once, the system's when the kernel
@@ -170,20 +212,26 @@ impl Shared {
         }
     }
 
+    /// Takes the account's time axis; prices that were changed on another one are dated anew.
     fn publish_timeline(&self, timeline: Timeline) {
-        *self.timeline.lock().unwrap_or_else(PoisonError::into_inner) = timeline;
+        let last = {
+            let mut last = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *last, timeline)
+        };
+        if last != timeline {
+            let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+            *in_force = Arc::new(InForce::clone(&in_force).dated_by(timeline));
+        }
     }
 
-    /// This moment on the account's time axis.
-    fn account_time(&self) -> Utc {
-        let timeline = *self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
-        timeline.at(self.clock.now().boottime)
+    fn timeline(&self) -> Timeline {
+        *self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts grants to uids under these names, whatever configuration is in force by now.
-    fn rename_grants(&self, names: &grants::Names) {
+    /// Puts what is known of users and groups into the grants, whatever configuration is in force by now.
+    fn resolve_grants(&self, resolved: &grants::Resolved) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(next) = in_force.renamed(names) {
+        if let Some(next) = in_force.with(resolved) {
             *in_force = Arc::new(next);
         }
     }
@@ -223,6 +271,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     if let Err(error) = own::raise_most_files() {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
+    start_log::agent(&launch);
     let listeners = serve::bind(&launch.config.web.listen)?;
     for listener in &listeners {
         if let Ok(address) = listener.local_addr() {
@@ -233,12 +282,16 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     let (reloads, rings) = reload::Reloads::new();
     let host = Host::with_users(&launch.root, Users::of_host(&launch.root));
     let shared = Arc::new(Shared {
+        node: NodeName::of(&launch.config, &host),
         clock: launch.clock.clone(),
         stop: Stop::default(),
         news,
         lanes: Mutex::default(),
         heard: heard::Heard::default(),
         identities: host::Published::of(&host),
+        workloads: Mutex::default(),
+        pods: pods::PodStatus::default(),
+        jobs: jobs::JobStatus::default(),
         pages: Arc::default(),
         timeline: Mutex::default(),
         no_account: Arc::default(),
@@ -281,14 +334,16 @@ fn start(
     let host = shared.host.clone();
     let (ledger, recovered) = ledger::start(shared)?;
     users::start(shared)?;
-    shared.rename_grants(&grants::names(&config, host.users(), &shared.stop));
+    shared.resolve_grants(&grants::resolve(&config, host.users(), &grants::present(shared), &shared.stop));
     let in_force = shared.in_force();
     let started = clock.now();
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
-    let io = io::start(listeners, &config, &host, bills, shared)?;
+    let io = io::start(listeners, &config, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
+    pods::start(shared)?;
+    jobs::start(shared)?;
     host::start(host, agent, shared)?;
     kernel_log::start(shared.host.clone(), shared)?;
     let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);

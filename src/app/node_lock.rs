@@ -31,6 +31,17 @@ pub(super) struct NodeLock {
     _file: File,
 }
 
+/// How a lock file was found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// There is no file.
+    Absent,
+    /// Nobody holds it.
+    Free,
+    /// A process holds it; its pid as it wrote it.
+    Held(String),
+}
+
 /// Why there is no lock.
 #[derive(Debug, Error)]
 pub(super) enum LockError {
@@ -76,25 +87,38 @@ pub(super) fn take(path: &Path) -> Result<NodeLock, LockError> {
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
             Ok(NodeLock { _file: file })
         }
-        Err(Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            // The lock is held whether or not its holder wrote a pid.
-            let _ = file.read_to_string(&mut pid);
-            let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
-            Err(LockError::Held(pid.to_owned()))
-        }
+        Err(Errno::WOULDBLOCK) => Err(LockError::Held(holder(&mut file))),
         Err(error) => Err(unavailable(error.into())),
     }
+}
+
+/// Whether the lock could be taken, without taking or changing anything.
+pub(super) fn look(path: &Path) -> Result<Found, LockError> {
+    let unavailable = |source| LockError::Unavailable { path: path.into(), source };
+    let mut file = match options().open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Absent),
+        Err(error) => return Err(unavailable(error)),
+    };
+    trusted(path, &file)?;
+    // A shared lock, for the moment until the file is closed: two who look do not see each other.
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(Found::Free),
+        Err(Errno::WOULDBLOCK) => Ok(Found::Held(holder(&mut file))),
+        Err(error) => Err(unavailable(error.into())),
+    }
+}
+
+/// The pid that the holder wrote; it may have been unable to write one.
+fn holder(file: &mut File) -> String {
+    let mut pid = String::new();
+    let _ = file.read_to_string(&mut pid);
+    if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() }
 }
 
 /// Opens the file for writing, or for reading alone where the agent may not write it or `/run` is read-only to it.
 /// No link is followed: the file is emptied.
 fn open(path: &Path) -> io::Result<File> {
-    let options = || {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        options
-    };
     options().write(true).create(true).truncate(false).mode(MODE).open(path).or_else(|error| {
         options().open(path).map_err(|second| match second.kind() {
             // Why the file could not be created says more than that there is none.
@@ -104,17 +128,15 @@ fn open(path: &Path) -> io::Result<File> {
     })
 }
 
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    options
+}
+
 /// Refuses a file that is not root's or the agent's own, and takes the right to read it from other users.
 fn check(path: &Path, file: &File) -> Result<(), LockError> {
-    let unavailable = |source| LockError::Unavailable { path: path.into(), source };
-    let metadata = file.metadata().map_err(unavailable)?;
-    if !metadata.is_file() {
-        return Err(unavailable(io::Error::other("not a regular file")));
-    }
-    if !is_trusted(&metadata, geteuid().as_raw()) {
-        return Err(LockError::Owner { path: path.into(), owner: metadata.uid() });
-    }
-    let mode = metadata.mode();
+    let mode = trusted(path, file)?.mode();
     if mode & OTHERS != 0
         && let Err(error) = file.set_permissions(Permissions::from_mode(mode & 0o777 & !OTHERS))
     {
@@ -123,6 +145,19 @@ fn check(path: &Path, file: &File) -> Result<(), LockError> {
         );
     }
     Ok(())
+}
+
+/// What is known of a file that is root's or the agent's own.
+fn trusted(path: &Path, file: &File) -> Result<Metadata, LockError> {
+    let unavailable = |source| LockError::Unavailable { path: path.into(), source };
+    let metadata = file.metadata().map_err(unavailable)?;
+    if !metadata.is_file() {
+        return Err(unavailable(io::Error::other("not a regular file")));
+    }
+    if !is_trusted(&metadata, geteuid().as_raw()) {
+        return Err(LockError::Owner { path: path.into(), owner: metadata.uid() });
+    }
+    Ok(metadata)
 }
 
 fn is_trusted(metadata: &Metadata, agent: u32) -> bool {
@@ -137,6 +172,21 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn a_look_says_who_holds_the_lock_and_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        assert_eq!(look(&path).unwrap(), Found::Absent);
+        assert!(!path.exists());
+        let held = take(&path).unwrap();
+        assert_eq!(look(&path).unwrap(), Found::Held(std::process::id().to_string()));
+        drop(held);
+        assert_eq!(look(&path).unwrap(), Found::Free);
+        take(&path).unwrap();
+        std::os::unix::fs::symlink(&path, directory.path().join("link")).unwrap();
+        assert!(matches!(look(&directory.path().join("link")), Err(LockError::Unavailable { .. })));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! From the operator's words to what the rooms need: policy, price book, standing holdings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::grants::Names;
+use super::grants::Resolved;
 use super::lanes::Cadence;
-use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding};
+use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding, UserChoice};
 use crate::export::Press;
 use crate::holders::{GpuSelector, Selector, Standing};
-use crate::ledger::{Book, Price};
+use crate::ledger::{Book, Price, Timeline};
 use crate::meter::Policy;
 use crate::model::snapshot::PriceEntry;
 use crate::model::{Nanoseconds, Utc};
@@ -31,11 +32,12 @@ pub(super) struct InForce {
     pub(super) push_every: u64,
 }
 
-/// Prices that were put in force at a moment of the account, which page and ledger count the next minute from.
+/// Prices that were put in force at a moment, which page and ledger count the next minute from.
 #[derive(Clone)]
 pub(super) struct Charge {
     pub(super) book: Option<Book>,
-    pub(super) decided: Utc,
+    /// Time since boot: the account's time of that moment may not be known yet.
+    pub(super) decided: Nanoseconds,
 }
 
 impl InForce {
@@ -50,45 +52,62 @@ impl InForce {
         Self {
             cadence: Cadence::of(&config),
             policy: Arc::new(policy(&config)),
-            charges: vec![Charge { book: book(&config), decided: Utc(0) }],
+            charges: vec![Charge { book: book(&config), decided: Nanoseconds(0) }],
             press: Arc::new(Press::new(sampling.level, config.web.created)),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
         }
     }
 
-    /// The same, with grants to these uids held under these names; whether that changes anything.
-    pub(super) fn renamed(&self, names: &Names) -> Option<Self> {
+    /// The same, with grants to uids held under their names, and grants to groups for their members; nothing where that
+    /// changes nothing.
+    pub(super) fn with(&self, resolved: &Resolved) -> Option<Self> {
         let mut policy = (*self.policy).clone();
-        let mut changed = false;
         for standing in &mut policy.standing {
-            if let Selector::Uid { uid, name } = &mut standing.selector
-                && let Some(known) = names.get(uid).filter(|known| *known != name)
-            {
-                name.clone_from(known);
-                changed = true;
+            match &mut standing.selector {
+                Selector::Uid { uid, name } => {
+                    if let Some(known) = resolved.names.get(uid) {
+                        name.clone_from(known);
+                    }
+                }
+                Selector::Group { name, members } => {
+                    if let Some(known) = resolved.members.get(name) {
+                        members.clone_from(known);
+                    }
+                }
+                Selector::User(_) | Selector::Unit(_) | Selector::Team { .. } => {}
             }
         }
+        let changed = policy.standing != self.policy.standing;
         changed.then(|| Self { policy: Arc::new(policy), ..self.clone() })
     }
 
-    /// What follows from a configuration that takes the place of this one, at that account time: prices that
-    /// were in force until then stay the prices of that time, as in the ledger, whenever that comes to it.
-    pub(super) fn succeeded_by(&self, config: Config, now: Utc) -> Self {
+    /// What follows from a configuration that takes the place of this one, at that time since boot. Its policy has the
+    /// new prices alone, until [`InForce::dated_by`] says when each began.
+    pub(super) fn succeeded_by(&self, config: Config, now: Nanoseconds) -> Self {
         let mut next = Self::new(config);
         let book = next.charges.pop().and_then(|charge| charge.book);
         let changed = book.as_ref() != self.book();
         next.charges.clone_from(&self.charges);
         if changed {
             next.charges.push(Charge { book, decided: now });
-            let mut policy = policy(&next.config);
-            policy.prices = succeed(&self.policy.prices, &policy.prices, now.floor(MINUTE).plus(MINUTE));
-            next.policy = Arc::new(policy);
-        } else if next.policy.prices != self.policy.prices {
-            let policy = Policy { prices: self.policy.prices.clone(), ..policy(&next.config) };
-            next.policy = Arc::new(policy);
         }
         next
+    }
+
+    /// The same with the prices that were in force at each time of the account: those that were changed stay the prices
+    /// of their time, as in the ledger.
+    pub(super) fn dated_by(mut self, timeline: Timeline) -> Self {
+        let mut charges = self.charges.iter();
+        let first = charges.next().map(|charge| prices(charge.book.as_ref())).unwrap_or_default();
+        let prices = charges.fold(first, |before, Charge { book, decided }| {
+            let start = timeline.at(*decided).floor(MINUTE).plus(MINUTE);
+            succeed(&before, &prices(book.as_ref()), start)
+        });
+        if prices != self.policy.prices {
+            self.policy = Arc::new(Policy { prices, ..(*self.policy).clone() });
+        }
+        self
     }
 }
 
@@ -111,11 +130,12 @@ fn policy(config: &Config) -> Policy {
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow]
             .map(|interval| interval.max(config.sampling.interval)),
         standing: grants(config),
+        allocations: Arc::default(),
         presence: config.attribution.presence,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
-        prices: prices(config),
+        prices: prices(book(config).as_ref()),
     }
 }
 
@@ -126,19 +146,40 @@ pub(super) fn grants(config: &Config) -> Vec<Standing> {
 
 /// A grant without a name is called by its place in the list.
 fn standing(place: usize, standing: &ConfigStanding) -> Standing {
+    let id = standing.id.clone().unwrap_or_else(|| place.to_string());
     Standing {
-        id: standing.id.clone().unwrap_or_else(|| place.to_string()),
-        gpu: match &standing.gpu {
-            GpuChoice::All => GpuSelector::All,
-            GpuChoice::Index(index) => GpuSelector::Index(*index),
-            GpuChoice::Uuid(uuid) => GpuSelector::Uuid(uuid.clone()),
-        },
+        gpus: standing.gpus.iter().map(gpu).collect(),
         fraction: standing.fraction,
-        selector: match &standing.holder {
-            Grantee::User(name) => Selector::User(name.clone()),
-            Grantee::Uid(uid) => Selector::Uid { uid: *uid, name: uid.to_string().into() },
-            Grantee::Unit(name) => Selector::Unit(name.clone()),
-        },
+        selector: selector(&standing.holder, &id),
+        id,
+    }
+}
+
+/// Whom a grant of that id covers; a team holds under the id.
+fn selector(holder: &Grantee, id: &str) -> Selector {
+    match holder {
+        Grantee::User(UserChoice::Name(name)) => Selector::User(name.clone()),
+        Grantee::User(UserChoice::Uid(uid)) => Selector::Uid { uid: *uid, name: uid.to_string().into() },
+        Grantee::Unit(name) => Selector::Unit(name.clone()),
+        Grantee::Group(name) => Selector::Group { name: name.clone(), members: Arc::default() },
+        Grantee::Team(members) => {
+            let (mut users, mut uids) = (BTreeSet::new(), BTreeSet::new());
+            for member in members {
+                match member {
+                    UserChoice::Name(name) => drop(users.insert(name.clone())),
+                    UserChoice::Uid(uid) => drop(uids.insert(*uid)),
+                }
+            }
+            Selector::Team { name: id.to_owned(), users, uids }
+        }
+    }
+}
+
+fn gpu(choice: &GpuChoice) -> GpuSelector {
+    match choice {
+        GpuChoice::All => GpuSelector::All,
+        GpuChoice::Index(index) => GpuSelector::Index(*index),
+        GpuChoice::Uuid(uuid) => GpuSelector::Uuid(uuid.clone()),
     }
 }
 
@@ -164,8 +205,8 @@ fn book(config: &Config) -> Option<Book> {
 }
 
 /// The prices that label the account's money, in order of time.
-fn prices(config: &Config) -> Prices {
-    let Some(book) = book(config) else { return Vec::new() };
+fn prices(book: Option<&Book>) -> Prices {
+    let Some(book) = book else { return Vec::new() };
     let currency: Arc<str> = book.currency.as_str().into();
     let mut prices: Vec<_> = book
         .prices
@@ -186,12 +227,18 @@ fn prices(config: &Config) -> Prices {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::holders::{Granting, SessionGpu, holdings};
+    use crate::model::Stamp;
 
     fn in_force(before: Option<&InForce>, text: &str, minute: u64) -> InForce {
         let config = Config::parse(text, "test").unwrap();
-        let now = Utc(minute * MINUTE.0 + 1);
-        before.map_or_else(|| InForce::new(config.clone()), |before| before.succeeded_by(config.clone(), now))
+        let now = Nanoseconds(minute * MINUTE.0 + 1);
+        let next =
+            before.map_or_else(|| InForce::new(config.clone()), |it| it.succeeded_by(config.clone(), now));
+        next.dated_by(Timeline::default())
     }
 
     fn schedule(in_force: &InForce) -> Vec<(u64, Option<i128>)> {
@@ -214,5 +261,59 @@ mod tests {
         assert_eq!(same.policy.processes, 7);
         let none = in_force(Some(&same), "", 20);
         assert_eq!(schedule(&none).last(), Some(&(21, None)));
+    }
+
+    #[test]
+    fn a_price_that_was_changed_on_a_provisional_time_holds_from_its_real_time_on() {
+        let one = in_force(None, "prices: {currency: USD, rates: [{gpu_hour: 1}]}", 0);
+        let two = in_force(Some(&one), "prices: {currency: USD, rates: [{gpu_hour: 2}]}", 10);
+        let an_hour_ahead = Stamp { boottime: Nanoseconds(0), utc: Utc(60 * MINUTE.0) };
+        let dated = two.dated_by(Timeline::starting(an_hour_ahead));
+        assert_eq!(schedule(&dated), [(0, Some(1_000_000_000)), (71, Some(2_000_000_000))]);
+    }
+
+    /// GPUs of four as an operator writes them, and which they are.
+    fn any_gpus() -> impl Strategy<Value = (String, Vec<u32>)> {
+        let list = prop::collection::btree_set(0..4_u32, 1..=4);
+        prop_oneof![
+            Just(("all".to_owned(), vec![0, 1, 2, 3])),
+            (0..4_u32, 0..4_u32).prop_map(|(a, b)| {
+                let (first, last) = (a.min(b), a.max(b));
+                (format!("{first}-{last}"), (first..=last).collect())
+            }),
+            list.prop_map(|list| {
+                let gpus: Vec<u32> = list.into_iter().collect();
+                (format!("{gpus:?}"), gpus)
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_shares_of_several_gpus_add_up_exactly_or_the_file_is_refused(
+            grants in prop::collection::vec((any_gpus(), 1..=8_u32), 1..5)
+        ) {
+            // Eighths are decimals with three places.
+            let entry = |(place, ((gpus, _), eighths)): (usize, &((String, Vec<u32>), u32))| {
+                let fraction = eighths * 125;
+                format!("{{gpu: {gpus}, user: u{place}, fraction: {}.{:03}}}", fraction / 1000, fraction % 1000)
+            };
+            let entries: Vec<String> = grants.iter().enumerate().map(entry).collect();
+            let text = format!("attribution: {{standing: [{}]}}", entries.join(", "));
+            let granted = |gpu: u32| -> u32 {
+                grants.iter().filter(|((_, gpus), _)| gpus.contains(&gpu)).map(|(_, eighths)| eighths).sum()
+            };
+            let config = Config::parse(&text, "test");
+            prop_assert_eq!(config.is_ok(), (0..4).all(|gpu| granted(gpu) <= 8), "{}", text);
+            let Ok(config) = config else { return Ok(()) };
+            for index in 0..4 {
+                let gpu = SessionGpu { index: Some(index), uuid: format!("GPU-{index}").into() };
+                let (held, _) = holdings(&gpu, Granting { allocations: &[], standing: &super::grants(&config), presence: false }, []);
+                let eighths = held.iter().map(|one| one.fraction.numerator * 8 / one.fraction.denominator);
+                prop_assert_eq!(eighths.sum::<u32>(), granted(index), "{} of GPU {}", text, index);
+                let exact = held.iter().all(|one| 8 % one.fraction.denominator == 0);
+                prop_assert!(exact, "{}", text);
+            }
+        }
     }
 }

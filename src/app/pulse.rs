@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::lanes::{self, Search, next_multiple};
 use super::policy::InForce;
 use super::systemd::Watchdog;
-use super::{Shared, StartError, Thread, io, ledger};
+use super::{NodeName, Shared, StartError, Thread, io, ledger};
 use crate::catalogue::{AgentFamily, Level};
 use crate::clock::system_now;
 use crate::export::{Otlp, Sealed};
@@ -38,6 +38,10 @@ struct Push {
     buffer: Vec<u8>,
 }
 
+fn encoder(level: Level, NodeName { name, cluster }: &NodeName) -> Otlp {
+    Otlp::in_cluster(level, name, cluster)
+}
+
 impl Outlets {
     pub(super) fn new(in_force: &InForce, ledger: Option<&ledger::Running>, io: &io::Running) -> Self {
         Self {
@@ -45,7 +49,7 @@ impl Outlets {
             status: ledger.map(|ledger| Arc::clone(&ledger.status)),
             push: io.push.clone().map(|to| Push {
                 level: in_force.cadence.level,
-                encoder: Otlp::new(in_force.cadence.level, &to.node),
+                encoder: encoder(in_force.cadence.level, &to.node),
                 to,
                 buffer: Vec::new(),
             }),
@@ -63,7 +67,7 @@ impl Outlets {
         if push.level != in_force.cadence.level {
             // What it kept is numbered by its level's families; series that end so go stale by themselves.
             push.level = in_force.cadence.level;
-            push.encoder = Otlp::new(push.level, &push.to.node);
+            push.encoder = encoder(push.level, &push.to.node);
         }
         let points = push.encoder.encode(snapshot, &mut push.buffer);
         let body = bytes::Bytes::copy_from_slice(&push.buffer);
@@ -152,6 +156,7 @@ fn inputs(news: Vec<News>, outlets: &Outlets, shared: &Shared) -> Inputs {
         xids,
         notices,
         identities,
+        allocations: Arc::clone(&shared.workloads().allocations),
         pci: shared.identities.pci(),
         in_flight: lanes::in_flight(shared),
         acknowledged: outlets.status.as_ref().map(|status| status.take()).unwrap_or_default(),
@@ -203,12 +208,18 @@ fn ledger_numbers(services: &mut Services, outlets: &Outlets) {
 fn resolvers(services: &mut Services, shared: &Shared) {
     let age =
         |now: Nanoseconds, at: Nanoseconds| i64::try_from(now.0.saturating_sub(at.0)).unwrap_or(i64::MAX);
-    let host = shared.identities.get().1.map(|at| ("host", true, age(shared.clock.now().boottime, at)));
+    let host = shared.identities.get().1.map(|at| ("host", true, Some(age(shared.clock.now().boottime, at))));
     let users = shared.host.users().last_lookup();
-    let users = users.map(|(succeeded, at)| ("users", succeeded, age(system_now().boottime, at)));
-    for (resolver, succeeded, age) in host.into_iter().chain(users) {
+    let users = users.map(|(succeeded, at)| ("users", succeeded, Some(age(system_now().boottime, at))));
+    let pods = shared.pods.last();
+    let pods = pods.map(|(succeeded, at)| ("pods", succeeded, at.map(|at| age(system_now().boottime, at))));
+    let jobs = shared.jobs.last();
+    let jobs = jobs.map(|(succeeded, at)| ("jobs", succeeded, at.map(|at| age(system_now().boottime, at))));
+    for (resolver, succeeded, age) in host.into_iter().chain(users).chain(pods).chain(jobs) {
         services.add(AgentFamily::ResolverSuccess, vec![("resolver", resolver.into())], succeeded.into());
-        services.add(AgentFamily::ResolverAge, vec![("resolver", resolver.into())], age);
+        if let Some(age) = age {
+            services.add(AgentFamily::ResolverAge, vec![("resolver", resolver.into())], age);
+        }
     }
 }
 
@@ -217,6 +228,9 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
     let mut services = Services::default();
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     services.add(AgentFamily::BuildInfo, vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
+    let NodeName { name, cluster } = &shared.node;
+    let labels = vec![("node_name", Arc::clone(name)), ("cluster_name", Arc::clone(cluster))];
+    services.add(AgentFamily::NodeInfo, labels, 1);
     services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
     services.add(AgentFamily::Quiesced, Vec::new(), shared.orders.are_to_let_go().into());
     services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -38,6 +40,31 @@ pub struct Recorded {
     pub gpus: usize,
     /// How many times each was read.
     pub ticks: u64,
+    /// How many answers of the driver were written.
+    pub answers: u64,
+}
+
+/// A recording under way.
+#[derive(Debug)]
+pub struct RunningRecord {
+    stop: Stop,
+    outcome: Receiver<Result<Recorded, RecordError>>,
+}
+
+impl RunningRecord {
+    /// Ends it after the reading under way.
+    pub fn stop(&self) {
+        self.stop.call();
+    }
+
+    /// What was recorded, if it ends within that time.
+    pub fn wait(&self, longest: Duration) -> Option<Result<Recorded, RecordError>> {
+        match self.outcome.recv_timeout(longest) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(RecordError::Failed)),
+        }
+    }
 }
 
 /// Nothing was recorded, or not all.
@@ -57,24 +84,39 @@ pub enum RecordError {
         /// Why.
         source: std::io::Error,
     },
-    /// The thread that hears events could not be started.
+    /// A thread could not be started.
     #[error(transparent)]
     Thread(#[from] StartError),
+    /// The recording thread panicked.
+    #[error("the recording failed; the message above is worth a report")]
+    Failed,
 }
 
 /// Every tick, every fifth tick, every sixtieth tick.
 const EVERY: [u64; 3] = [1, 5, 60];
 
-/// Records until the time is over.
-pub fn record(recording: &Recording) -> Result<Recorded, RecordError> {
+/// Records until the time is over, or until it is stopped, on a thread of its own: a driver call may hang.
+pub fn record(recording: Recording) -> Result<RunningRecord, StartError> {
+    let (sender, outcome) = channel();
+    let stop = Stop::default();
+    let theirs = stop.clone();
+    Thread::start("record", move || {
+        // Nobody may be waiting any more.
+        let _ = sender.send(record_until(&recording, &theirs));
+    })?;
+    Ok(RunningRecord { stop, outcome })
+}
+
+fn record_until(recording: &Recording, stop: &Stop) -> Result<Recorded, RecordError> {
     let Recording { library, file, length, interval } = recording;
     let clock = clock_of(library.as_deref());
     let library = Library::open(library.as_deref())?;
     let recorder = Arc::new(begin(&library, file, *interval, &clock)?);
     library.record(Arc::clone(&recorder));
-    let outcome = read(&library, (*length, *interval), &clock);
+    let outcome = read(&library, (*length, *interval), &clock, stop);
     let written = recorder.end().map_err(|source| RecordError::File { path: file.clone(), source });
-    outcome.and_then(|recorded| written.map(|()| recorded))
+    let (gpus, ticks) = outcome?;
+    Ok(Recorded { gpus, ticks, answers: written? })
 }
 
 fn begin(
@@ -96,11 +138,13 @@ fn begin(
     Recorder::begin(Box::new(BufWriter::new(file)), &head, now.boottime).map_err(failed)
 }
 
+/// How many GPUs there are, and how many times each was read.
 fn read(
     library: &Arc<Library>,
     (length, interval): (Nanoseconds, Nanoseconds),
     clock: &Clock,
-) -> Result<Recorded, RecordError> {
+    stop: &Stop,
+) -> Result<(usize, u64), RecordError> {
     let slot = CallSlot::default();
     let counted = count(library, &slot, clock).map_err(RecordError::Uncounted)?;
     let found: Vec<Found> =
@@ -113,11 +157,10 @@ fn read(
         lane
     };
     let mut lanes: Vec<Lane> = found.iter().map(lane).collect();
-    let stop = Stop::default();
-    let events = hear(library, &found, clock, &stop)?;
+    let events = hear(library, &found, clock, stop)?;
     let end = clock.now().boottime + length;
     let mut ticks = 0;
-    while clock.now().boottime < end {
+    while clock.now().boottime < end && !stop.is_called() {
         let due = EVERY.map(|every| ticks % every == 0);
         for lane in &mut lanes {
             // What a GPU refuses is part of the recording.
@@ -125,11 +168,11 @@ fn read(
         }
         ticks += 1;
         let next = next_multiple(clock.now().boottime, interval);
-        clock.wait_until(next, &stop, || {});
+        clock.wait_until(next, stop, || {});
     }
     stop.call();
     events.wait(super::IO_PATIENCE);
-    Ok(Recorded { gpus: lanes.len(), ticks })
+    Ok((lanes.len(), ticks))
 }
 
 /// Short, since whoever waits hears no stop meanwhile.

@@ -12,7 +12,7 @@ use sd_notify::NotifyState;
 
 use super::systemd::{tell, tell_of_reload};
 use super::{Shared, StartError, Thread, grants};
-use crate::config::Source;
+use crate::config::{KeyChange, Reread, Source};
 
 /// How often the file is looked at; one that changes is read once two looks in a row find it the same.
 const LOOK: Duration = Duration::from_secs(2);
@@ -86,11 +86,13 @@ fn reload(source: &mut Source, shared: &Shared) -> String {
     let outcome = source.read_again(&running.config);
     shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
     match outcome {
-        Ok((config, waiting)) => {
-            let now = shared.account_time();
-            let names = grants::names(&config, shared.host.users(), &shared.stop);
+        Ok(Reread { config, changes, waiting }) => {
+            log_changes(&changes);
+            let now = shared.clock.now().boottime;
+            let present = grants::present(shared);
+            let resolved = grants::resolve(&config, shared.host.users(), &present, &shared.stop);
             let next = running.succeeded_by(config, now);
-            shared.put_in_force(next.renamed(&names).unwrap_or(next));
+            shared.put_in_force(next.with(&resolved).unwrap_or(next));
             if waiting.is_empty() {
                 return format!("configuration reloaded: {file}");
             }
@@ -111,5 +113,19 @@ fn reload(source: &mut Source, shared: &Shared) -> String {
             };
             format!("configuration not reloaded: {file} has {count}; the former one stays in force")
         }
+    }
+}
+
+/// Logs which keys say something else, each in a line of its own.
+fn log_changes(changes: &[KeyChange]) {
+    const MOST: usize = 20;
+    if changes.is_empty() {
+        tracing::info!("no key of the configuration has changed");
+    }
+    for change in changes.iter().take(MOST) {
+        tracing::info!("configuration key changed: {change}");
+    }
+    if changes.len() > MOST {
+        tracing::info!("{} more configuration keys changed", changes.len() - MOST);
     }
 }

@@ -1,12 +1,11 @@
-//! The thread that asks the system's name service for names of users, and says which users of grants do not resolve. It
-//! alone may wait for the name service, which may wait for a network.
+//! The thread that asks the system's name service for names and groups of users, and says which users and groups of
+//! grants do not resolve. It alone may wait for the name service, which may wait for a network.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::grants::{follow, unresolved_grants};
 use super::{Shared, StartError, Thread};
-use crate::clock::Stop;
 use crate::host::Users;
 
 /// Starts the thread where names come from the name service.
@@ -22,8 +21,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
     Thread::start("users", move || {
         let users = shared.host.users();
         let mut checked = Vec::new();
+        let mut groups_failed = false;
         while !shared.stop.is_called() {
-            look_up_next(users, &shared.stop);
+            look_up_next(&shared, &mut groups_failed);
             let in_force = shared.in_force();
             if checked != in_force.config.attribution.standing {
                 checked.clone_from(&in_force.config.attribution.standing);
@@ -38,16 +38,59 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
 }
 
 /// Looks up the next name that somebody asked for, if one comes soon.
-fn look_up_next(users: &Users, stop: &Stop) {
+fn look_up_next(shared: &Shared, groups_failed: &mut bool) {
     const LOOK: Duration = Duration::from_secs(1);
+    let users = shared.host.users();
     if !users.needs_thread() {
-        stop.wait(LOOK);
+        shared.stop.wait(LOOK);
         return;
     }
     let Some(uid) = users.next(LOOK) else { return };
     let answer = users.look_up(uid);
+    // The grants know the user's groups before the user has a name, so no use of a member counts as outside.
+    *groups_failed = look_up_groups(uid, users, *groups_failed);
+    follow(shared);
     let error = answer.as_ref().err().map(ToString::to_string);
     if users.store(uid, answer.ok()) {
         tracing::warn!(uid, error, "the name of a user cannot be looked up; it is tried again");
+    }
+}
+
+/// Looks up to which groups of grants a user belongs; a failed lookup keeps what was known. Whether it failed.
+fn look_up_groups(uid: u32, users: &Users, failed_before: bool) -> bool {
+    match users.look_up_groups(uid) {
+        Ok(groups) => {
+            users.store_groups(uid, groups);
+            false
+        }
+        Err(error) => {
+            if !failed_before {
+                tracing::warn!(uid, %error, "the groups of a user cannot be looked up; those last known are used");
+            }
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::grants;
+    use super::*;
+    use crate::clock::Stop;
+    use crate::config::Config;
+
+    #[test]
+    fn the_first_user_who_is_looked_up_has_groups_with_the_name() {
+        let text = "attribution: {standing: [{gpu: all, group: root, fraction: 1}]}";
+        let config = Config::parse(text, "test").unwrap();
+        let (users, stop) = (Users::of_service(), Stop::default());
+        stop.call();
+        grants::resolve(&config, &users, &BTreeSet::from([0]), &stop);
+        assert_eq!(users.next(Duration::ZERO), Some(0));
+        assert!(!look_up_groups(0, &users, false));
+        assert_eq!(users.members("root"), BTreeSet::from([0]));
     }
 }

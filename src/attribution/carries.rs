@@ -1,11 +1,10 @@
 //! What each child of each node of the splitting tree is still owed, while a window is settled.
 //!
-//! Nodes are `gpu/held`, `gpu/used`, `gpu/lent` and `gpu/within/<holder>`. A debt is kept through segments
+//! Nodes are `<slot>/held`, `<slot>/nested/<holder>`, `<slot>/used`, `<slot>/lent` and `<slot>/within/<holder>`. A debt is kept through segments
 //! whose activity is unknown and dropped when its holder goes. It does not know how debts arise.
 
 use std::collections::BTreeMap;
 
-use super::SLOT;
 use super::claims::Grants;
 use crate::model::{Carry, HolderId};
 
@@ -17,6 +16,8 @@ pub(super) type Owed = BTreeMap<HolderId, i64>;
 pub(super) struct Carries {
     /// Slot to held parts and the remainder.
     pub(super) held: Owed,
+    /// Per holding in which others lie: its time to those and itself.
+    pub(super) nested: BTreeMap<HolderId, Owed>,
     /// Busy time to users.
     pub(super) used: Owed,
     /// Lent time to those who had slack.
@@ -27,16 +28,18 @@ pub(super) struct Carries {
 
 impl Carries {
     /// The debts that the last window left; nodes of slots that are gone are dropped.
-    pub(super) fn open(carry: &Carry) -> Self {
+    pub(super) fn open(slot: &str, carry: &Carry) -> Self {
         let mut carries = Self::default();
         for (node, owed) in carry {
-            match node.strip_prefix(SLOT).and_then(|rest| rest.strip_prefix('/')) {
+            match node.strip_prefix(slot).and_then(|rest| rest.strip_prefix('/')) {
                 Some("held") => carries.held.clone_from(owed),
                 Some("used") => carries.used.clone_from(owed),
                 Some("lent") => carries.lent.clone_from(owed),
                 Some(name) => {
                     if let Some(holder) = name.strip_prefix("within/") {
                         carries.within.insert(HolderId::new(holder), owed.clone());
+                    } else if let Some(holder) = name.strip_prefix("nested/") {
+                        carries.nested.insert(HolderId::new(holder), owed.clone());
                     }
                 }
                 None => {}
@@ -46,7 +49,7 @@ impl Carries {
     }
 
     /// The debts as they are stored: zeros and empty nodes are left out.
-    pub(super) fn close(self) -> Carry {
+    pub(super) fn close(self, slot: &str) -> Carry {
         let mut carry = Carry::new();
         let mut store = |node: String, mut owed: Owed| {
             owed.retain(|_, units| *units != 0);
@@ -54,11 +57,14 @@ impl Carries {
                 carry.insert(node, owed);
             }
         };
-        store(format!("{SLOT}/held"), self.held);
-        store(format!("{SLOT}/used"), self.used);
-        store(format!("{SLOT}/lent"), self.lent);
+        store(format!("{slot}/held"), self.held);
+        store(format!("{slot}/used"), self.used);
+        store(format!("{slot}/lent"), self.lent);
+        for (holder, owed) in self.nested {
+            store(format!("{slot}/nested/{holder}"), owed);
+        }
         for (holder, owed) in self.within {
-            store(format!("{SLOT}/within/{holder}"), owed);
+            store(format!("{slot}/within/{holder}"), owed);
         }
         carry
     }
@@ -69,6 +75,10 @@ impl Carries {
         self.held.retain(|holder, _| stays(holder));
         self.lent.retain(|holder, _| stays(holder));
         self.within.retain(|holder, _| stays(holder));
+        self.nested.retain(|holder, _| stays(holder));
+        for owed in self.nested.values_mut() {
+            owed.retain(|holder, _| stays(holder));
+        }
     }
 
     /// Drops the debts of users who are neither there nor hold.

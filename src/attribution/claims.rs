@@ -4,7 +4,8 @@
 //! nobody holds is the exact rest. In a conflict claims are granted whole in the order of their rank, and one
 //! that does not fit holds nothing. Claims of one rank that do not fit together share what earlier ranks left
 //! equally, none above its claim. If any claim has no rank, all form one rank.
-//! It does not know times. Nested holdings, which are no conflict, will come as children of their outer one.
+//! A holding whose holder another one covers is nested: it is granted out of that one's part in the same way, and one
+//! alone is cut to it. It does not know times.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,11 @@ use crate::model::{Fraction, HolderId, Holding};
 /// What each claim was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grants {
-    /// Parts of `whole`; 0 for a conflict's loser. They sum to at most `whole`.
+    /// Parts of `whole`, each with those that are nested in it; 0 for a conflict's loser. Those that are not nested sum
+    /// to at most `whole`, those in one to at most that one.
     pub(super) parts: BTreeMap<HolderId, u64>,
+    /// Of each nested holder, the one in whose holding its own lies.
+    outer: BTreeMap<HolderId, HolderId>,
     /// The whole slot.
     pub(super) whole: u64,
     /// Whose claims did not fit, in order of rank and then of id.
@@ -22,24 +26,66 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// What the holdings of a slot grant.
-    pub(super) fn of(holdings: &[Holding]) -> Self {
+    /// What the holdings of a slot grant; `covered_by` names the holder by whose holding each is covered.
+    pub(super) fn of(holdings: &[Holding], covered_by: &BTreeMap<HolderId, HolderId>) -> Self {
+        let outer = outer_holders(holdings, covered_by);
         let whole = common_denominator(holdings);
+        let mut grants = Self { parts: BTreeMap::new(), outer, whole, conflicts: Vec::new() };
+        let mut nested: BTreeMap<(usize, Option<HolderId>), Vec<&Holding>> = BTreeMap::new();
+        for holding in holdings {
+            let pool = grants.outer.get(&holding.holder).cloned();
+            nested.entry((grants.depth(&holding.holder), pool)).or_default().push(holding);
+        }
+        // An outer holding is granted before those in it: it is less deep.
+        for ((_, pool), holdings) in nested {
+            grants.grant_pool(pool.as_ref(), &holdings);
+        }
+        grants
+    }
+
+    /// Grants the holdings that lie in one pool: the slot, or the holding of that holder.
+    fn grant_pool(&mut self, pool: Option<&HolderId>, holdings: &[&Holding]) {
         let ranked = holdings.iter().all(|holding| holding.rank.is_some());
         let mut claims: Vec<Claim<'_>> = holdings
             .iter()
             .map(|holding| Claim {
                 rank: holding.rank.filter(|_| ranked),
                 holder: &holding.holder,
-                part: part(holding.fraction, whole),
+                part: part(holding.fraction, self.whole),
             })
             .collect();
-        claims.sort_by_key(|claim| (claim.rank, claim.holder));
-        let mut grants = Self { parts: BTreeMap::new(), whole, conflicts: Vec::new() };
-        for group in claims.chunk_by(|one, other| one.rank == other.rank) {
-            grants.grant(group);
+        if let (Some(_), [alone]) = (pool, &mut claims[..]) {
+            alone.part = alone.part.min(self.rest_of(pool));
         }
-        grants
+        claims.sort_by_key(|claim| (claim.rank, claim.holder));
+        for group in claims.chunk_by(|one, other| one.rank == other.rank) {
+            self.grant(pool, group);
+        }
+    }
+
+    /// In how many holdings that of the holder lies.
+    fn depth(&self, holder: &HolderId) -> usize {
+        std::iter::successors(self.outer.get(holder), |outer| self.outer.get(outer)).count()
+    }
+
+    /// The holder in whose holding that of the holder lies.
+    pub(super) fn outer(&self, holder: &HolderId) -> Option<&HolderId> {
+        self.outer.get(holder)
+    }
+
+    /// Those whose holdings lie in that of the holder; without one, those that lie in none.
+    pub(super) fn inner(&self, pool: Option<&HolderId>) -> impl Iterator<Item = (&HolderId, u64)> {
+        let lies_in = move |holder: &HolderId| self.outer.get(holder) == pool;
+        self.parts.iter().filter(move |(holder, _)| lies_in(holder)).map(|(holder, part)| (holder, *part))
+    }
+
+    /// The holders, those before in whose holdings others lie.
+    pub(super) fn outer_first(&self) -> Vec<&HolderId> {
+        let mut holders: Vec<&HolderId> = self.parts.keys().collect();
+        if !self.outer.is_empty() {
+            holders.sort_by_key(|holder| self.depth(holder));
+        }
+        holders
     }
 
     /// Whether the holder has a claim, granted or not.
@@ -57,20 +103,23 @@ impl Grants {
         self.parts.values().any(|part| *part > 0)
     }
 
-    /// What nobody holds.
-    pub(super) fn rest(&self) -> u64 {
-        self.whole.saturating_sub(self.parts.values().sum())
+    /// What a holder's holding has beside those that lie in it; without a holder, what nobody holds.
+    pub(super) fn rest_of(&self, pool: Option<&HolderId>) -> u64 {
+        let pool_part = pool.map_or(self.whole, |holder| self.parts.get(holder).copied().unwrap_or(0));
+        pool_part.saturating_sub(self.inner(pool).map(|(_, part)| part).sum())
     }
 
     /// Grants the claims of one rank.
-    fn grant(&mut self, group: &[Claim<'_>]) {
-        let rest = self.rest();
+    fn grant(&mut self, pool: Option<&HolderId>, group: &[Claim<'_>]) {
+        let rest = self.rest_of(pool);
         let claimed: u128 = group.iter().map(|claim| u128::from(claim.part)).sum();
         if claimed <= u128::from(rest) {
             self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), claim.part)));
             return;
         }
-        self.conflicts.extend(group.iter().map(|claim| claim.holder.clone()));
+        if !pool.is_some_and(|job| group.iter().all(|claim| is_step(claim.holder, job))) {
+            self.conflicts.extend(group.iter().map(|claim| claim.holder.clone()));
+        }
         if group.len() == 1 || rest == 0 {
             self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), 0)));
             return;
@@ -90,11 +139,18 @@ impl Grants {
                 continue;
             }
             // A finer denominator keeps the share a fraction. Nothing is left to share for later ranks, so this
-            // happens once, and `common_denominator` leaves room for it.
-            self.whole *= sharers;
-            self.parts.values_mut().for_each(|part| *part *= sharers);
+            // happens once in a pool, and `common_denominator` leaves room for one; where there is none left, the
+            // share loses less than one part.
+            let share = match self.whole.checked_mul(sharers) {
+                Some(whole) => {
+                    self.whole = whole;
+                    self.parts.values_mut().for_each(|part| *part *= sharers);
+                    rest
+                }
+                None => rest / sharers,
+            };
             for claim in smallest_first.iter().skip(place) {
-                self.parts.insert(claim.holder.clone(), rest);
+                self.parts.insert(claim.holder.clone(), share);
             }
             return;
         }
@@ -105,6 +161,33 @@ struct Claim<'a> {
     rank: Option<u32>,
     holder: &'a HolderId,
     part: u64,
+}
+
+/// Of each holder whose holding lies in another, whose that is: the nearest one that covers it. Holders that cover each
+/// other lie in none.
+fn outer_holders(
+    holdings: &[Holding],
+    covered_by: &BTreeMap<HolderId, HolderId>,
+) -> BTreeMap<HolderId, HolderId> {
+    let holds = |holder: &HolderId| holdings.iter().any(|holding| holding.holder == *holder);
+    let covers = |holder: &HolderId| {
+        let next = |at: &&'_ HolderId| covered_by.get(*at);
+        std::iter::successors(covered_by.get(holder), next).take(covered_by.len())
+    };
+    holdings
+        .iter()
+        .map(|holding| &holding.holder)
+        .filter(|holder| !covers(holder).any(|cover| cover == *holder))
+        .filter_map(|holder| {
+            let outer = covers(holder).find(|cover| holds(cover))?;
+            Some((holder.clone(), outer.clone()))
+        })
+        .collect()
+}
+
+/// Whether it is a step of that job: steps may overlap, so that they share is no conflict.
+fn is_step(holder: &HolderId, job: &HolderId) -> bool {
+    holder.as_str().strip_prefix(job.as_str()).is_some_and(|step| step.starts_with('.'))
 }
 
 /// A denominator that all fractions share and that can still be multiplied by the number of claims.
@@ -160,7 +243,7 @@ mod tests {
                 rank,
             })
             .collect();
-        let grants = Grants::of(&holdings);
+        let grants = Grants::of(&holdings, &BTreeMap::new());
         let conflicts = grants.conflicts.iter().map(HolderId::as_str).collect();
         (grants.parts.into_values().collect(), grants.whole, conflicts)
     }

@@ -48,6 +48,31 @@ fn active(state: SlotState, held: &Held, used: &BTreeMap<HolderId, Used>) -> Opt
     }
 }
 
+/// The energy of a GPU with several slots, by slot and holder.
+pub(super) struct OfSlots {
+    /// What was held, with the remainders.
+    pub(super) held: Vec<(HolderId, u64)>,
+    /// Use of measured slots, and what was held of others.
+    pub(super) active: Vec<(HolderId, u64)>,
+    /// Memory x time of those who keep a context.
+    pub(super) memory: Vec<(HolderId, u128)>,
+}
+
+impl OfSlots {
+    /// Splits energy of which at most `idle` is floor.
+    pub(super) fn split(self, total: u64, idle: u64) -> Energy {
+        let floor = idle.min(total);
+        let wide = |times: Vec<(HolderId, u64)>| times.into_iter().map(|(id, time)| (id, u128::from(time)));
+        let as_held = Shares::by(wide(self.held)).unwrap_or_else(|| Shares::all(HolderId::new("")));
+        let equal = self.memory.iter().map(|(id, _)| (id.clone(), 1)).collect::<Vec<_>>();
+        let dynamic = Shares::by(wide(self.active))
+            .or_else(|| Shares::by(self.memory))
+            .or_else(|| Shares::by(equal))
+            .unwrap_or_else(|| as_held.clone());
+        Energy { floor: along(&as_held, floor), dynamic: along(&dynamic, total - floor) }
+    }
+}
+
 /// Those who keep a context while nothing is busy: by memory x time, else equally.
 fn keepers(spans: &[Span]) -> Option<Shares> {
     let present = || spans.iter().flat_map(|span| span.present.iter().map(move |user| (span, user)));

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::claims::Grants;
+use super::parts::Covers;
 use super::quota::Quota;
 use super::shares::Shares;
 use crate::model::{Grade, HolderId, Presence, SlotState, Span};
@@ -21,6 +22,8 @@ use crate::model::{Grade, HolderId, Presence, SlotState, Span};
 pub(super) struct Ladder<'a> {
     window: BTreeMap<HolderId, u64>,
     previous: &'a BTreeMap<HolderId, u64>,
+    /// Whether the slot is a GPU instance: no weights exist there.
+    is_instance: bool,
 }
 
 impl<'a> Ladder<'a> {
@@ -33,7 +36,12 @@ impl<'a> Ladder<'a> {
             }
         }
         let window = window.into_iter().map(|(user, quota)| (user, quota.floor())).collect();
-        Self { window, previous }
+        Self { window, previous, is_instance: false }
+    }
+
+    /// The ladder of a GPU instance, where what is held decides between several users, else memory.
+    pub(super) fn of_instance(previous: &'a BTreeMap<HolderId, u64>) -> Self {
+        Self { window: BTreeMap::new(), previous, is_instance: true }
     }
 
     /// What the window's ticks measured, for the next window's ladder.
@@ -51,11 +59,16 @@ impl<'a> Ladder<'a> {
             let grade = if shares.len() == 1 { Grade::Measured } else { Grade::SplitByHolding };
             return (shares, grade);
         }
-        if let Some(shares) = own(span) {
+        if let Some(shares) = own(span).filter(|_| !self.is_instance) {
             return (shares, Grade::Measured);
         }
         if let Some(user) = sole(span) {
             return (Shares::all(user.clone()), Grade::Measured);
+        }
+        if self.is_instance
+            && let Some(shares) = held_by_present(span, grants)
+        {
+            return (shares, Grade::SplitByHolding);
         }
         known(&self.window, span)
             .or_else(|| known(self.previous, span))
@@ -99,7 +112,26 @@ fn equally(span: &Span) -> Option<Shares> {
 
 fn along_held(grants: &Grants) -> Option<Shares> {
     // Along the granted fractions, not the integers they became: equals would drift apart (L11).
-    Shares::by(grants.parts.iter().map(|(holder, part)| (holder.clone(), u128::from(*part))))
+    Shares::by(grants.parts.keys().map(|holder| {
+        let own = grants.rest_of(Some(holder));
+        (holder.clone(), u128::from(own))
+    }))
+}
+
+/// What those who are present hold; several whom one holding covers share it equally.
+fn held_by_present(span: &Span, grants: &Grants) -> Option<Shares> {
+    let covers = Covers { grants, covered_by: &span.covered_by };
+    let mut users: BTreeMap<&HolderId, Vec<&HolderId>> = BTreeMap::new();
+    for user in span.present.keys() {
+        if let Some(holder) = covers.holding(user) {
+            users.entry(holder).or_default().push(user);
+        }
+    }
+    Shares::by(users.into_iter().flat_map(|(holder, users)| {
+        // 32 more bits, so that what a division loses does not count.
+        let share = (u128::from(grants.rest_of(Some(holder))) << 32) / users.len().max(1) as u128;
+        users.into_iter().map(move |user| (user.clone(), share))
+    }))
 }
 
 fn by(span: &Span, weight: impl Fn(&Presence) -> Option<u64>) -> Option<Shares> {

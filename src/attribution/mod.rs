@@ -13,6 +13,7 @@ mod carries;
 mod check;
 mod claims;
 mod energy;
+mod gpu;
 mod held;
 mod ladder;
 mod money;
@@ -26,10 +27,13 @@ mod unsettled;
 mod used;
 mod window;
 
+pub use gpu::{
+    GpuEnergy, GpuSegment, GpuSettlement, Layout, SlotEnergy, SlotSettlement, UserShare, settle_gpu,
+};
 pub use money::{charged_times, money, split_money};
 pub use settle::settle;
 pub use unsettled::Unsettled;
 pub use window::{WINDOW, split, window_end};
 
-/// The one slot of a GPU without MIG, and the root of its tree nodes; an instance will bring its own name.
+/// The one slot of a GPU without MIG, and the root of its tree nodes; an instance brings its own name.
 const SLOT: &str = "gpu";

@@ -22,6 +22,8 @@ pub(super) struct Paid {
     pub(super) parts: BTreeMap<HolderId, Parts>,
     /// By user.
     pub(super) uses: BTreeMap<HolderId, Use>,
+    /// By user, what lies within whose holding.
+    pub(super) within: BTreeMap<HolderId, BTreeMap<HolderId, u64>>,
 }
 
 /// The parts of a segment whose activity is not known: no use is claimed (L18).
@@ -38,7 +40,7 @@ pub(super) fn unused(held: &Held, state: SlotState) -> Paid {
         SlotState::Unavailable | SlotState::Unobserved => part(held.rest),
     };
     parts.insert(held.remainder.clone(), rest);
-    Paid { parts, uses: BTreeMap::new() }
+    Paid { parts, ..Paid::default() }
 }
 
 /// The parts of a measured segment.
@@ -49,13 +51,22 @@ pub(super) fn paid(
     carries: &mut Carries,
 ) -> Paid {
     let mut paid = Paid::default();
-    for (holder, time) in &held.parts {
-        let users = covers.covered(holder, used);
-        let within = within(*time, &users, carries.within.entry(holder.clone()).or_default());
+    let mut users = Users::of(used, covers);
+    // What is above an inner holding may lie within the outer one.
+    for holder in covers.grants.outer_first().into_iter().rev() {
+        let time = held.parts.get(holder).copied().unwrap_or(0);
+        let rest = users.take(holder);
+        let within = within(time, &rest, carries.within.entry(holder.clone()).or_default());
         let sum = within.values().sum();
-        paid.parts.insert(holder.clone(), Parts { within: sum, waste: *time - sum, ..Parts::default() });
-        for (user, within) in within {
-            paid.uses.insert(user, Use { within, ..Use::default() });
+        paid.parts.insert(holder.clone(), Parts { within: sum, waste: time - sum, ..Parts::default() });
+        for (user, within) in &within {
+            paid.uses.entry(user.clone()).or_default().within += within;
+            if *within > 0 {
+                paid.within.entry(user.clone()).or_default().insert(holder.clone(), *within);
+            }
+        }
+        if let Some(outer) = covers.outer(holder) {
+            users.give(outer, rest, &within);
         }
     }
     let mut above = 0;
@@ -94,6 +105,35 @@ impl Paid {
     }
 }
 
+/// What users used and no holding has borne yet, by the innermost holding that may.
+struct Users(BTreeMap<HolderId, BTreeMap<HolderId, u64>>);
+
+impl Users {
+    fn of(used: &BTreeMap<HolderId, Used>, covers: &Covers<'_>) -> Self {
+        let mut users = Self(BTreeMap::new());
+        for (user, used) in used {
+            if let Some(holder) = covers.holding(user) {
+                users.0.entry(holder.clone()).or_default().insert(user.clone(), used.time);
+            }
+        }
+        users
+    }
+
+    /// Takes out the users that count within that holding, each with the time used.
+    fn take(&mut self, holder: &HolderId) -> BTreeMap<HolderId, u64> {
+        self.0.remove(holder).unwrap_or_default()
+    }
+
+    /// Passes on to the outer holding the use that exceeds the inner one.
+    fn give(&mut self, outer: &HolderId, users: BTreeMap<HolderId, u64>, within: &BTreeMap<HolderId, u64>) {
+        let outer = self.0.entry(outer.clone()).or_default();
+        for (user, time) in users {
+            let rest = time - within.get(&user).copied().unwrap_or(0);
+            *outer.entry(user).or_default() += rest;
+        }
+    }
+}
+
 /// Which holding covers whom, on one slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Covers<'a> {
@@ -105,19 +145,16 @@ pub(super) struct Covers<'a> {
 
 impl Covers<'_> {
     /// The innermost holding that covers the user and was granted something: his own, or another's.
-    fn holding<'u>(&'u self, user: &'u HolderId) -> Option<&'u HolderId> {
-        if self.grants.holds(user) {
-            return Some(user);
-        }
-        self.covered_by.get(user).filter(|holder| self.grants.holds(holder))
+    pub(super) fn holding<'u>(&'u self, user: &'u HolderId) -> Option<&'u HolderId> {
+        std::iter::successors(Some(user), |at| self.covered_by.get(*at))
+            .take(self.covered_by.len() + 1)
+            .find(|holder| self.grants.holds(holder))
     }
 
-    /// What the users covered by the holding of `holder` used.
-    fn covered(&self, holder: &HolderId, used: &BTreeMap<HolderId, Used>) -> BTreeMap<HolderId, u64> {
-        used.iter()
-            .filter(|(user, _)| self.holding(user) == Some(holder))
-            .map(|(user, used)| (user.clone(), used.time))
-            .collect()
+    /// The next holding in which that of `holder` lies and that was granted something.
+    fn outer(&self, holder: &HolderId) -> Option<&HolderId> {
+        std::iter::successors(self.grants.outer(holder), |outer| self.grants.outer(outer))
+            .find(|outer| self.grants.holds(outer))
     }
 }
 

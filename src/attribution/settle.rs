@@ -32,8 +32,9 @@ pub fn settle(
 ) -> Result<Settlement, Unsettled> {
     check(from, to, spans)?;
     let mut window = Window {
+        slot: SLOT,
         ladder: Ladder::new(spans, previous),
-        carries: Carries::open(carry),
+        carries: Carries::open(SLOT, carry),
         rows: Rows::default(),
         flags: Vec::new(),
     };
@@ -44,32 +45,42 @@ pub fn settle(
         from,
         to,
         rows: window.rows.close(),
-        carry: window.carries.close(),
+        carry: window.carries.close(SLOT),
         weights: window.ladder.into_weights(),
         flags: window.flags,
     })
 }
 
 /// A window while it is settled.
-struct Window<'a> {
-    ladder: Ladder<'a>,
-    carries: Carries,
-    rows: Rows,
-    flags: Vec<String>,
+pub(super) struct Window<'a> {
+    /// The slot's name.
+    pub(super) slot: &'a str,
+    pub(super) ladder: Ladder<'a>,
+    pub(super) carries: Carries,
+    pub(super) rows: Rows,
+    pub(super) flags: Vec<String>,
+}
+
+/// What was held and used of a segment.
+pub(super) struct Settled {
+    pub(super) held: Held,
+    pub(super) used: BTreeMap<HolderId, Used>,
+    pub(super) paid: Paid,
 }
 
 impl Window<'_> {
-    fn settle(&mut self, segment: &Segment<'_>) {
+    pub(super) fn settle(&mut self, segment: &Segment<'_>) -> Settled {
         let constant = segment.constant();
-        let grants = Grants::of(&constant.holdings);
+        let grants = Grants::of(&constant.holdings, &constant.covered_by);
         for holder in &grants.conflicts {
-            self.flag(format!("{SLOT}: conflict {holder}"));
+            self.flag(format!("{}: conflict {holder}", self.slot));
         }
-        let held = Held::of(segment.length(), constant.state, &grants, &mut self.carries.held);
+        let held = Held::of(segment.length(), constant.state, &grants, &mut self.carries);
         let (used, paid) = self.use_of(segment, &held, &grants);
         let energy = Energy::of(segment, &held, &used);
         self.rows.add(segment, &paid, &used, &energy);
         self.drop_debts(segment, &grants, &used);
+        Settled { held, used, paid }
     }
 
     /// Adds a remark, once a window.
@@ -89,7 +100,7 @@ impl Window<'_> {
         let constant = segment.constant();
         if constant.state != SlotState::Measured {
             if segment.busy() > 0 {
-                self.flag(format!("{SLOT}: activity while not measured"));
+                self.flag(format!("{}: activity while not measured", self.slot));
             }
             return (BTreeMap::new(), unused(held, constant.state));
         }

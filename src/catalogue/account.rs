@@ -1,8 +1,20 @@
 //! The account, from closed and committed windows: it steps every 15 s and never goes backwards.
 
 use super::{AccountPoint, AccountValue, Family, HoldingValue, Kind, Level, Rows};
-use crate::model::Unit;
 use crate::model::frame::Tier;
+use crate::model::{Fact, Unit};
+
+/// The labels of a workload: its id, kind and tenant, and a label for each fact that any kind of holder has.
+const WORKLOAD_LABELS: &[&str] = &{
+    let mut labels = ["workload"; 3 + Fact::ALL.len()];
+    (labels[1], labels[2]) = ("kind", "tenant");
+    let mut at = 0;
+    while at < Fact::ALL.len() {
+        labels[3 + at] = Fact::ALL[at].label();
+        at += 1;
+    }
+    labels
+};
 
 pub(super) const ROWS: &[Family] = &[
     Family {
@@ -152,8 +164,8 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_workload_info",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "Always 1; tenant and origin of a workload that holds or uses a GPU now.",
-        labels: &["workload", "kind", "tenant", "systemd_unit", "user_name"],
+        help: "Always 1; tenant and origin of a workload that holds or uses a GPU now, with the labels that are known of it.",
+        labels: WORKLOAD_LABELS,
         level: Level::Standard,
         tier: Tier::Fast,
         rows: Rows::Holding(HoldingValue::WorkloadInfo),

@@ -25,6 +25,13 @@ macro_rules! agent_families {
 
 agent_families! {
     BuildInfo = agent("gpumeter_build_info", Kind::Gauge, Unit::None, "Always 1; version of the agent.", &["version"]),
+    NodeInfo = agent(
+        "gpumeter_node_info",
+        Kind::Gauge,
+        Unit::None,
+        "Always 1; what this node is called in the configuration (node.name, node.cluster).",
+        &["node_name", "cluster_name"],
+    ),
     Simulated = agent(
         "gpumeter_simulated",
         Kind::Gauge,
@@ -147,8 +154,16 @@ agent_families! {
         "gpumeter_standing_unmatched",
         Kind::Gauge,
         Unit::None,
-        "Standing holdings (attribution.standing) that match no GPU that the driver counts: they hold nothing. Absent \
-         without standing holdings, and until the driver has told of all its GPUs.",
+        "Standing holdings (attribution.standing) that name a GPU which the driver does not count: they hold nothing \
+         there. Absent without standing holdings, and until the driver has told of all its GPUs.",
+        &[],
+    ),
+    PriceMissing = agent(
+        "gpumeter_price_missing",
+        Kind::Gauge,
+        Unit::None,
+        "1 while prices are configured and none is in force, so that GPU time is accounted for without money (unpriced in \
+         gpumeter bill); 0 while one is in force. Absent without prices.",
         &[],
     ),
     OtlpPointsSent = agent(

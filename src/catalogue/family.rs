@@ -150,6 +150,8 @@ pub enum Origin {
     Agent,
     /// The ledger's: it survives the agent.
     Ledger,
+    /// The ledger's where there is one, else this process's.
+    LedgerOrAgent,
 }
 
 /// Where the values of a family come from.
@@ -192,11 +194,11 @@ impl Rows {
         match self {
             Self::Device(_) | Self::State(_) | Self::Instance(_) => Origin::Driver,
             Self::Account(_) | Self::Slot | Self::Unattributed => Origin::Ledger,
+            Self::Xid(_) => Origin::LedgerOrAgent,
             Self::Integral(_)
             | Self::Flow(_)
             | Self::InstanceIntegral(_)
             | Self::Identity(_)
-            | Self::Xid(_)
             | Self::Process(_)
             | Self::Holding(_)
             | Self::Agent => Origin::Agent,

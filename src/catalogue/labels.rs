@@ -1,11 +1,12 @@
 //! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
 
 use super::{Family, Rows};
+use crate::model::{Fact, HolderKind};
 
 type Pair = (&'static str, &'static str);
 
 /// A label name.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Label {
     /// As on the page.
     pub name: &'static str,
@@ -16,7 +17,23 @@ pub struct Label {
 }
 
 /// All label names, each once.
-pub const LABELS: &[Label] = &[
+pub const LABELS: &[Label] = &{
+    let mut labels = [open("", ""); OWN.len() + Fact::ALL.len()];
+    let mut at = 0;
+    while at < labels.len() {
+        labels[at] = if at < OWN.len() {
+            OWN[at]
+        } else {
+            let fact = Fact::ALL[at - OWN.len()];
+            open(fact.label(), fact.meaning())
+        };
+        at += 1;
+    }
+    labels
+};
+
+/// The labels that are no fact of a holder.
+const OWN: &[Label] = &[
     open("gpu", "index of the physical GPU: the driver's index when its UUID was first seen since boot"),
     open("uuid", "UUID of the physical GPU, the key of all joins"),
     open(
@@ -24,6 +41,8 @@ pub const LABELS: &[Label] = &[
         "the driver's id of a MIG GPU instance; ids are reused after the MIG layout changes",
     ),
     open("compute_instance", "the driver's id of a compute instance within its GPU instance"),
+    open("node_name", "name of the node: node.name, else its host name"),
+    open("cluster_name", "name of the node's cluster: node.cluster, else empty"),
     open("mig_uuid", "UUID of a MIG device"),
     open("profile", "MIG profile, such as 3g.40gb"),
     open(
@@ -110,8 +129,6 @@ pub const LABELS: &[Label] = &[
     open("currency", "currency of the price"),
     open("price_class", "price class of the rate"),
     open("source", "where the metric's values come from"),
-    open("systemd_unit", "systemd unit"),
-    open("user_name", "Unix user"),
     open("version", "version of the agent"),
     closed("tier", "sampling tier: how often a reading is taken", &["fast", "medium", "slow"]),
     open("collector", "part of the agent that reads the data"),
@@ -189,6 +206,7 @@ pub(super) const SETS: &[Set] = &[
         family: "gpumeter_samples_rejected_total",
         values: &["out_of_range", "counter_back", "sample", "count", "ghost_busy"],
     },
+    Set { label: "kind", family: "gpu_workload_info", values: HolderKind::NAMES },
     Set { label: "action", family: "gpu_xid_action_errors_total", values: OF_XIDS },
     Set { label: "action", family: "gpu_xid_info", values: OF_XIDS },
     Set { label: "state", family: "gpu_health", values: &["ok", "degraded", "unknown", "failed"] },

@@ -164,6 +164,7 @@ fn origin(family: &Family) -> &'static str {
         Origin::Driver => "driver load",
         Origin::Agent => "agent start",
         Origin::Ledger => "ledger",
+        Origin::LedgerOrAgent => "ledger; agent start without one",
     }
 }
 

@@ -1,17 +1,23 @@
-//! `gpumeter bill`: asks the running agent, or opens a ledger that nobody owns, and prints a table that
-//! ends with its reconciliation.
+//! `gpumeter bill`: asks the running agent, or opens a ledger that nobody owns, and prints the bill as text, CSV
+//! or JSON.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod columns;
+mod csv;
+mod sheet;
+mod text;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use jiff::ToSpan;
+use jiff::civil::Date;
 
 use super::{Failure, print};
 use crate::app;
-use crate::ledger::{self, Cause, Statement, StatementLine};
+use crate::ledger::{self, Cause, Statement};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -22,47 +28,76 @@ pub(super) struct Bill {
     /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
-    /// Begin of the period, e.g. 2026-01-01T00:00:00Z; by default the begin (UTC) of the month in which the period ends.
+    /// Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a
+    /// time such as 2026-11-01T08:00:00Z; by default the begin of the month in which the period ends.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// End of the period; by default the end of the last complete minute.
+    /// End of the period, not included: a date, of which nothing is included, or a time; by default the end of the
+    /// last complete minute.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// Print JSON: every line, in nanoseconds.
+    /// A whole month in the time zone of the machine where the bill is made, such as 2026-11, instead of --from and --to.
+    #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
+    month: Option<String>,
+    /// Print CSV: a line per tenant.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print JSON: a line per tenant, holder and GPU, exact, in nanoseconds.
     #[arg(long)]
     json: bool,
 }
 
 impl Bill {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        let [from, to] = match &self.month {
+            Some(month) => days_of(month)?.map(Some),
+            None => [self.from.clone(), self.to.clone()],
+        };
         let statement = match &self.ledger {
             Some(path) => {
                 unowned(path, "bill")?;
-                app::statement(path, self.from.as_deref(), self.to.as_deref(), || false)
-                    .map_err(Failure::wrong)?
+                app::statement(path, from.as_deref(), to.as_deref(), || false).map_err(Failure::wrong)?
             }
-            None => self.ask()?,
+            None => self.ask([("from", from), ("to", to)])?,
         };
         if self.json {
             let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
             print(&(text + "\n"))?;
+        } else if self.csv {
+            print(&csv::table(&statement))?;
         } else {
-            print(&(table(&statement) + &clipped(&statement, self.to.as_deref())))?;
+            print(&text::page(&statement))?;
         }
         if statement.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
     }
 
-    fn ask(&self) -> Result<Statement, Failure> {
+    fn ask(&self, times: [(&str, Option<String>); 2]) -> Result<Statement, Failure> {
         let mut path = "/api/v1/bill".to_owned();
-        let times = [("from", &self.from), ("to", &self.to)];
         for (name, value) in times.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
             path += if path.contains('?') { "&" } else { "?" };
-            path += &format!("{name}={}", value.replace('+', "%2B"));
+            path += &format!("{name}={}", encoded(value));
         }
         let body = get(&self.url, &path)?;
         serde_json::from_str(&body)
             .map_err(|error| Failure::found(format!("{}{path}: the answer is not a bill: {error}", self.url)))
     }
+}
+
+/// The first day of a month and that of the next.
+fn days_of(month: &str) -> Result<[String; 2], Failure> {
+    let wrong = || Failure::wrong(format!("--month: {month:?} is not a month; write it like 2026-11"));
+    let first: Date = format!("{month}-01").parse().map_err(|_| wrong())?;
+    let next = first.checked_add(1.month()).map_err(|_| wrong())?;
+    Ok([first, next].map(|day| day.to_string()))
+}
+
+/// Percent-encoding of all that may not stand in a query.
+fn encoded(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    value
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 /// One request on loopback, closed by the server: a client library would be the larger half of the command.
@@ -127,191 +162,24 @@ pub(super) fn unowned(path: &Path, command: &str) -> Result<(), Failure> {
     })
 }
 
-/// A tenant's sums over all its lines.
-#[derive(Default)]
-struct Sum {
-    held: u64,
-    used: u64,
-    idle: u64,
-    unmeasured: u64,
-    unavailable: u64,
-    charged: u64,
-    /// None while no line's energy was measured.
-    energy: Option<u64>,
-    money: i128,
-}
-
-fn table(statement: &Statement) -> String {
-    let mut tenants: BTreeMap<&str, Sum> = BTreeMap::new();
-    for line in &statement.lines {
-        tenants.entry(&line.tenant).or_default().add(line);
-    }
-    let currency = statement.currency.as_deref();
-    let width = tenants.keys().map(|name| name.len()).max().unwrap_or(0).max("tenant".len());
-    let mut page = format!("{} to {}\n\n", statement.from, statement.to);
-    let money_head = currency.map(|code| format!("{code:>16}")).unwrap_or_default();
-    page += &format!(
-        "{:width$} {:>12} {:>12} {:>12} {:>12} {:>13} {:>12} {:>10}{money_head}\n",
-        "tenant", "held h", "used h", "idle h", "unmeasured h", "unavailable h", "charged h", "kWh"
-    );
-    let mut all = Sum::default();
-    for (tenant, sum) in &tenants {
-        page += &sum.row(tenant, width, currency.is_some());
-        all.merge(sum);
-    }
-    page += &all.row("total", width, currency.is_some());
-    page += &unmetered(statement);
-    page += &reconciliation(statement);
-    page
-}
-
-/// Says so where the bill ends before the time that was asked for.
-fn clipped(statement: &Statement, to: Option<&str>) -> String {
-    let time = |text: &str| text.parse::<jiff::Timestamp>().ok();
-    let Some(asked) = to.filter(|to| time(to) > time(&statement.to)) else { return String::new() };
-    format!(
-        "ends at {} instead of {asked}: later minutes are not complete yet; ask again then\n",
-        statement.to
-    )
-}
-
-/// Which GPUs the energy above leaves out.
-fn unmetered(statement: &Statement) -> String {
-    let lines = statement.lines.iter().filter(|line| line.energy_static_uj.is_none());
-    let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu, &*line.uuid)).collect();
-    if gpus.is_empty() {
-        return String::new();
-    }
-    let gpus: Vec<String> = gpus.iter().map(|(gpu, uuid)| format!("GPU {gpu} ({uuid})")).collect();
-    format!("\nenergy not measured, and in no kWh above: {}\n", gpus.join(", "))
-}
-
-fn total(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    one.zip(other).map(|(one, other)| one + other).or(one).or(other)
-}
-
-fn reconciliation(statement: &Statement) -> String {
-    let proof = &statement.reconciliation;
-    let verdict = if statement.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
-    let money = statement
-        .currency
-        .as_ref()
-        .map(|code| format!(", money {} of {} {code}", proof.line_money, proof.gpu_money))
-        .unwrap_or_default();
-    format!(
-        "\n{verdict}: held {} s of {} s GPU time{money}\n",
-        seconds(proof.held_ns),
-        seconds(proof.slot_ns)
-    )
-}
-
-impl Sum {
-    fn add(&mut self, line: &StatementLine) {
-        self.held += line.held_ns;
-        self.used += line.used_ns;
-        self.idle += line.idle_ns;
-        self.unmeasured += line.unmeasured_ns;
-        self.unavailable += line.unavailable_ns;
-        self.charged += line.charged_ns;
-        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj).map(|(floor, rest)| floor + rest);
-        self.energy = total(self.energy, energy);
-        self.money += line.money.as_deref().map_or(0, nano);
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.held += other.held;
-        self.used += other.used;
-        self.idle += other.idle;
-        self.unmeasured += other.unmeasured;
-        self.unavailable += other.unavailable;
-        self.charged += other.charged;
-        self.energy = total(self.energy, other.energy);
-        self.money += other.money;
-    }
-
-    fn row(&self, tenant: &str, width: usize, money: bool) -> String {
-        let money = if money { format!("{:>16}", fixed(self.money, 9, 4)) } else { String::new() };
-        format!(
-            "{tenant:width$} {:>12} {:>12} {:>12} {:>12} {:>13} {:>12} {:>10}{money}\n",
-            hours(self.held),
-            hours(self.used),
-            hours(self.idle),
-            hours(self.unmeasured),
-            hours(self.unavailable),
-            hours(self.charged),
-            // A kilowatt-hour is 3.6e12 microjoules.
-            self.energy.map_or("-".into(), |energy| fixed(i128::from(energy) * 1_000 / 3_600_000, 9, 4)),
-        )
-    }
-}
-
-fn hours(nanoseconds: u64) -> String {
-    fixed(i128::from(nanoseconds) / 3_600, 9, 4)
-}
-
-fn seconds(nanoseconds: u64) -> String {
-    fixed(nanoseconds.into(), 9, 9)
-}
-
-/// An integer of `scale` decimals, cut to `places`.
-fn fixed(value: i128, scale: u32, places: u32) -> String {
-    let (value, unit) = (value / 10_i128.pow(scale - places), 10_i128.pow(places));
-    format!("{}.{:0places$}", value / unit, (value % unit).abs(), places = places as usize)
-}
-
-fn nano(decimal: &str) -> i128 {
-    decimal.replace('.', "").parse().unwrap_or(0)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
 
     #[test]
-    fn energy_that_nobody_measured_is_no_zero() {
-        let line = |tenant: &str, gpu: u32, energy: Option<u64>| {
-            serde_json::json!({"tenant": tenant, "holder": tenant, "gpu": gpu, "uuid": format!("GPU-{gpu}"), "held_ns": 1,
-                "within_ns": 0, "lent_ns": 0, "waste_ns": 1, "unmeasured_ns": 0, "unavailable_ns": 0, "idle_ns": 1,
-                "used_ns": 0, "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": energy,
-                "energy_dynamic_uj": energy, "grade": "measured", "measured_ns": 0, "method": "observed",
-                "sources": [], "money": null})
-        };
-        let proof = serde_json::json!({"slot_ns": 3, "held_ns": 3, "imbalance_ns": "0", "gpu_money": "0",
-            "line_money": "0", "imbalance_money": "0"});
-        let half = Some(1_800_000_000_000);
-        let lines =
-            [line("both", 0, half), line("both", 1, None), line("dark", 1, None), line("idle", 0, Some(0))];
-        let statement = serde_json::json!({"from": "a", "to": "b", "closed_until": "b", "currency": null,
-            "lines": lines, "gpus": [], "reconciliation": proof});
-        let page = table(&serde_json::from_value(statement).unwrap());
-        let energy = |tenant: &str| {
-            page.lines().find(|line| line.starts_with(tenant)).and_then(|line| line.split(' ').next_back())
-        };
-        let energies = ["both", "dark", "idle", "total"].map(energy);
-        assert_eq!(energies, [Some("1.0000"), Some("-"), Some("0.0000"), Some("1.0000")], "{page}");
-        assert!(page.contains("energy not measured, and in no kWh above: GPU 1 (GPU-1)\n"), "{page}");
-    }
-
-    #[test]
-    fn a_bill_that_ends_before_the_time_asked_for_says_so() {
-        let statement = serde_json::json!({"from": "2026-11-01T00:00:00Z", "to": "2026-11-22T20:00:00Z",
-            "closed_until": "2026-11-22T20:00:00Z", "currency": null, "lines": [], "gpus": [],
-            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0",
-            "line_money": "0", "imbalance_money": "0"}});
-        let statement: Statement = serde_json::from_value(statement).unwrap();
-        let told = clipped(&statement, Some("2026-12-01T00:00:00Z"));
-        assert!(told.contains("ends at 2026-11-22T20:00:00Z instead of 2026-12-01T00:00:00Z"), "{told}");
-        for to in [None, Some("2026-11-22T20:00:00Z"), Some("2026-11-22T21:00:00+01:00")] {
-            assert_eq!(clipped(&statement, to), "", "{to:?}");
+    fn a_month_is_from_its_first_day_to_that_of_the_next() {
+        assert_eq!(days_of("2026-11").unwrap(), ["2026-11-01", "2026-12-01"]);
+        assert_eq!(days_of("2026-12").unwrap(), ["2026-12-01", "2027-01-01"]);
+        for wrong in ["", "11", "2026", "2026-13", "2026-11-01", "november"] {
+            let told = days_of(wrong).unwrap_err().message;
+            assert_eq!(told, format!("--month: {wrong:?} is not a month; write it like 2026-11"));
         }
     }
 
     #[test]
-    fn hours_are_cut_to_four_places() {
-        assert_eq!(hours(3_600_000_000_000), "1.0000");
-        assert_eq!(hours(1_800_000_000_000), "0.5000");
-        assert_eq!(nano("2.500000000"), 2_500_000_000);
+    fn a_time_with_a_space_or_an_offset_can_be_asked_for() {
+        assert_eq!(encoded("2026-11-01 08:00+01:00"), "2026-11-01%2008:00%2B01:00");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Failure, configuration, print};
-use crate::app::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, Standing};
+use crate::app::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, GrantDiagnosis, Standing};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -14,7 +14,8 @@ pub(super) struct Doctor {
     /// Configuration file of the agent to examine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
+    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds; a demo's is
+    /// driver/libnvidia-ml.so.1 in its directory.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
     /// Print JSON: every metric family of every GPU, with the reason where it is missing.
@@ -61,7 +62,10 @@ fn document(diagnosis: &Diagnosis) -> String {
             json!({"gpu": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "families": families})
         })
         .collect();
-    format!("{:#}\n", json!({"variant": diagnosis.variant, "findings": findings, "gpus": gpus}))
+    let grant = |grant: &GrantDiagnosis| json!({"grant": grant.grant, "fraction": grant.fraction, "gpus": grant.gpus, "holder": grant.holder});
+    let grants: Vec<_> = diagnosis.grants.iter().map(grant).collect();
+    let body = json!({"variant": diagnosis.variant, "findings": findings, "grants": grants, "gpus": gpus});
+    format!("{body:#}\n")
 }
 
 fn page(diagnosis: &Diagnosis) -> String {
@@ -71,6 +75,12 @@ fn page(diagnosis: &Diagnosis) -> String {
         page += &format!("{mark} {}: {}\n", finding.what, finding.why);
     }
     page += &format!("\nThis amounts to {}.\n", diagnosis.variant);
+    if !diagnosis.grants.is_empty() {
+        page += "\nGrants (attribution.standing):\n";
+    }
+    for GrantDiagnosis { grant, fraction, gpus, holder } in &diagnosis.grants {
+        page += &format!("  {grant}: {fraction} of {gpus}; held by {holder}\n");
+    }
     // GPUs that answer alike are told of together.
     for alike in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)
     {

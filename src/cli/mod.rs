@@ -22,6 +22,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, Lines, Log, demo};
+use crate::clock::system_now;
 use crate::config::{self, Config, Problems, Source};
 use crate::host::Users;
 
@@ -56,6 +57,9 @@ enum Command {
     CheckConfig {
         /// The file.
         file: PathBuf,
+        /// Ask this node's driver too, and warn of grants on GPUs that are not there.
+        #[arg(long)]
+        node: bool,
     },
     /// Record the answers of this node's driver to a file that gpumeter replay can play anywhere.
     Record(record::Record),
@@ -107,7 +111,7 @@ struct Demo {
     /// A built-in scenario (node, local) or a file.
     #[arg(long, default_value = "node", value_name = "NAME|FILE")]
     scenario: String,
-    /// Address to serve on, instead of 127.0.0.1:9855; may be repeated.
+    /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
     /// How many times faster than real time.
@@ -119,7 +123,8 @@ struct Demo {
     /// Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// A configuration file instead of the scenario's.
+    /// A configuration file instead of the scenario's. Where it has the default web.listen or web.control, the demo uses
+    /// 127.0.0.1:9855 and control.sock in its directory; another ledger than the demo's own is refused.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
@@ -183,7 +188,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(options) => simulated(options),
         Command::Bill(bill) => bill.run(),
         Command::Metrics(metrics) => metrics.run(),
-        Command::CheckConfig { file } => check_config(&file),
+        Command::CheckConfig { file, node } => check_config(&file, node),
         Command::Record(record) => record.run(),
         Command::Replay(replay) => replay.run(),
         Command::Doctor(doctor) => doctor.run(),
@@ -248,11 +253,15 @@ fn misconfigured(problems: Problems) -> Failure {
     Failure::wrong(format!("{}: {count}\n{problems}", problems.file))
 }
 
-fn check_config(file: &std::path::Path) -> Result<(), Failure> {
+fn check_config(file: &std::path::Path, node: bool) -> Result<(), Failure> {
     let config = Config::read(file).map_err(misconfigured)?;
     let file = file.display();
     let users = Users::of_host(std::path::Path::new("/"));
-    let warnings = app::unresolved_grants(&config, &users);
+    let mut warnings = app::unresolved_grants(&config, &users);
+    if node {
+        warnings.extend(app::unmatched_grants(&config));
+    }
+    warnings.extend(app::price_warning(&config, system_now().utc));
     let mut told: String = warnings
         .iter()
         .map(|warning| {

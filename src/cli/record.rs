@@ -2,13 +2,21 @@
 //! back anywhere.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
+use super::interrupts::Interrupts;
 use super::{Failure, addresses, print};
-use crate::app::{self, Recording, demo};
+use crate::app::{self, Recorded, Recording, demo};
 use crate::config::duration;
 use crate::model::Nanoseconds;
+
+/// How often the end of the recording is looked for while no signal comes.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a driver call may take after a signal.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -28,18 +36,45 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let recorded = app::record(&Recording {
+        // Before the file is made, so that no signal leaves a recording without a word.
+        let mut interrupts = Interrupts::new().map_err(Failure::found)?;
+        let running = app::record(Recording {
             library: self.nvml_library.clone(),
             file: self.file.clone(),
             length: self.length,
             interval: self.interval,
         })
         .map_err(Failure::found)?;
+        let mut interrupted = false;
+        let recorded = loop {
+            if let Some(outcome) = running.wait(Duration::ZERO) {
+                break outcome.map_err(Failure::found)?;
+            }
+            if interrupts.wait(LOOK).is_some() {
+                interrupted = true;
+                running.stop();
+                break running.wait(TIMEOUT).ok_or_else(|| self.hung())?.map_err(Failure::found)?;
+            }
+        };
+        let Recorded { gpus, ticks, answers } = recorded;
+        let file = self.file.display();
         print(&format!(
-            "{0}: GPUs {1}, readings of each {2}; play it with gpumeter replay {0}\n",
-            self.file.display(),
-            recorded.gpus,
-            recorded.ticks,
+            "{file}: GPUs {gpus}, readings of each {ticks}, answers {answers}; play it with gpumeter replay {file}\n"
+        ))?;
+        if interrupted {
+            let length = self.length.0 / Nanoseconds::SECOND.0;
+            return Err(Failure::found(format!(
+                "interrupted before {length} s were over; {file} holds what was recorded until then"
+            )));
+        }
+        Ok(())
+    }
+
+    fn hung(&self) -> Failure {
+        let file = self.file.display();
+        Failure::found(format!(
+            "interrupted, and a driver call has not returned for {} s: {file} may lack its last answers",
+            TIMEOUT.as_secs()
         ))
     }
 }
@@ -49,7 +84,7 @@ impl Record {
 pub(super) struct Replay {
     /// The recording.
     file: PathBuf,
-    /// Address to serve on, instead of 127.0.0.1:9855; may be repeated.
+    /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
     /// How many times faster than it was recorded.
@@ -59,7 +94,7 @@ pub(super) struct Replay {
     /// demo or replay. It starts from scratch each time.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// A configuration file.
+    /// A configuration file, as for gpumeter demo.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -1,27 +1,44 @@
 //! Fractions of a GPU: from text, and their exact sum.
 //!
-//! In: `1/2`, `1`. Out: a [`Fraction`] above 0 and at most 1; sums in integers. It knows no key.
+//! In: `1/2`, `0.5`, `1`. Out: a [`Fraction`] above 0 and at most 1; sums in integers. It knows no key.
 
 use super::problem::Complaint;
 use crate::model::Fraction;
 
-/// A fraction above 0 and at most 1.
+/// Decimals that a fraction may have: `10^9` is the largest power of ten that a denominator holds.
+const MOST_DECIMALS: usize = 9;
+
+/// A fraction above 0 and at most 1. A decimal number is exact: `0.5` is 1/2.
 pub(crate) fn fraction(text: &str) -> Result<Fraction, Complaint> {
     let complain =
-        |wrong| Complaint::about(text, wrong, "give a fraction such as 1/2, or 1 for the whole GPU");
+        |wrong| Complaint::about(text, wrong, "give a fraction such as 1/2 or 0.5, or 1 for the whole GPU");
     let number = |digits: &str| {
         // A sign would parse too.
         let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
         plain.then(|| digits.parse::<u32>().ok()).flatten().ok_or_else(|| complain("is not a fraction"))
     };
-    let (above, below) = text.split_once('/').unwrap_or((text, "1"));
-    let (numerator, denominator) = (number(above.trim())?, number(below.trim())?);
+    let (numerator, denominator) = match (text.split_once('/'), text.split_once('.')) {
+        (Some((above, below)), _) => (number(above.trim())?, number(below.trim())?),
+        (None, Some((_, decimals))) if decimals.len() > MOST_DECIMALS => {
+            return Err(complain("has more than nine decimals"));
+        }
+        (None, Some((whole, decimals))) => decimal(number(whole)?, decimals, number(decimals)?),
+        (None, None) => (number(text)?, 1),
+    };
     match (numerator, denominator) {
         (_, 0) => Err(complain("divides by zero")),
         (0, _) => Err(complain("grants nothing")),
         _ if numerator > denominator => Err(complain("is more than one GPU")),
         _ => Ok(Fraction { numerator, denominator }),
     }
+}
+
+/// `whole.decimals` in lowest terms; a whole number of 1 or more is clipped, since it is refused anyway.
+fn decimal(whole: u32, decimals: &str, above: u32) -> (u32, u32) {
+    let below = decimals.bytes().fold(1, |power: u32, _| power.saturating_mul(10));
+    let above = whole.saturating_mul(below).saturating_add(above);
+    let shared = u32::try_from(gcd(above.into(), below.into())).unwrap_or(1).max(1);
+    (above / shared, below / shared)
 }
 
 /// An exact sum of fractions, in lowest terms.
@@ -69,8 +86,25 @@ const fn gcd(mut a: u128, mut b: u128) -> u128 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_decimal_fraction_is_exact(decimals in 1..=9_u32, digits in 1..=1_000_000_000_u32) {
+            let below = 10_u32.pow(decimals);
+            let above = digits.min(below);
+            let width = decimals as usize;
+            let text = format!("{}.{:0width$}", above / below, above % below);
+            let Fraction { numerator, denominator } = fraction(&text).map_err(|complaint| complaint.0).unwrap();
+            let [a, b, c, d] = [numerator, below, above, denominator].map(u64::from);
+            prop_assert_eq!(a * b, c * d, "{}", text);
+            prop_assert_eq!(gcd(numerator.into(), denominator.into()), 1, "{}", text);
+        }
+    }
 
     #[test]
     fn thirds_and_sixths_sum_exactly() {

@@ -7,7 +7,7 @@ use super::address::{endpoint, listen};
 use super::check::Draft;
 use super::key::{Absent, Change, Field, Key, Row};
 use super::problem::Complaint;
-use super::values::{name, path, path_or_off, put};
+use super::values::{name, path, path_or_off, put, resource};
 use super::{prices, standing};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
@@ -23,7 +23,10 @@ const LEVELS: [&str; 3] = [Level::Lean.name(), Level::Standard.name(), Level::Fu
 
 /// The sections, each with one sentence.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    ("node", "This node, as it is called in every series and statement."),
+    (
+        "node",
+        "What this node is called: in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label.",
+    ),
     ("sampling", "How often and how much is read."),
     ("nvml", "The driver library."),
     ("attribution", "Who holds GPUs, and so who pays for them while they are idle."),
@@ -45,7 +48,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("gpu-node-7"),
         change: Change::Restart(|new, old| keep(&mut new.node.name, &old.node.name)),
         unit: "",
-        help: "Name of the node; without it, the host name.",
+        help: "Name of the node in gpumeter_node_info, API, bills, OTLP; by default the host name.",
     },
     Key {
         path: "node.cluster",
@@ -56,7 +59,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("zurich-1"),
         change: Change::Restart(|new, old| keep(&mut new.node.cluster, &old.node.cluster)),
         unit: "",
-        help: "Name of the cluster to which the node belongs.",
+        help: "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).",
     },
     Key {
         path: "sampling.interval",
@@ -150,6 +153,52 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         change: Change::Reload,
         unit: "",
         help: "Grants written by hand: each gives a tenant a share of some GPUs.",
+    },
+    Key {
+        path: "attribution.kubernetes.socket",
+        field: Field::Text {
+            accepts: "an absolute path, or off",
+            set: |draft, text| put(&mut draft.config.attribution.kubernetes.socket, path_or_off(text)),
+        },
+        absent: Absent::Default("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        change: Change::Restart(|new, old| {
+            keep(&mut new.attribution.kubernetes.socket, &old.attribution.kubernetes.socket)
+        }),
+        unit: "",
+        help: "Socket of the kubelet that tells which containers hold GPUs, or off.",
+    },
+    Key {
+        path: "attribution.kubernetes.resources",
+        field: Field::Texts { accepts: "the name of an extended resource", set: resource_too },
+        absent: Absent::Default("nvidia.com/*"),
+        change: Change::Reload,
+        unit: "",
+        help: "Extended resources that are GPUs; a * at the end stands for any ending.",
+    },
+    Key {
+        path: "attribution.kubernetes.replicas",
+        field: Field::Count {
+            least: 1,
+            most: 1_000,
+            place: |draft| &mut draft.config.attribution.kubernetes.replicas,
+        },
+        absent: Absent::Optional("4"),
+        change: Change::Reload,
+        unit: "replicas",
+        help: "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not tell.",
+    },
+    Key {
+        path: "attribution.slurm.records",
+        field: Field::Text {
+            accepts: "an absolute path, or off",
+            set: |draft, text| put(&mut draft.config.attribution.slurm.records, path_or_off(text)),
+        },
+        absent: Absent::Default("/run/gpumeter/slurm"),
+        change: Change::Restart(|new, old| {
+            keep(&mut new.attribution.slurm.records, &old.attribution.slurm.records)
+        }),
+        unit: "",
+        help: "Directory in which the prolog of Slurm records jobs, or off.",
     },
     Key {
         path: "prices.book",
@@ -286,6 +335,16 @@ fn listen_too(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
         return Err(Complaint::about(text, "is in the list twice", "keep one"));
     }
     draft.config.web.listen.push(address);
+    Ok(())
+}
+
+fn resource_too(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
+    let resource = resource(text)?;
+    let resources = &mut draft.config.attribution.kubernetes.resources;
+    if resources.contains(&resource) {
+        return Err(Complaint::about(text, "is in the list twice", "keep one"));
+    }
+    resources.push(resource);
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! a GPU is there, it does not know.
 
 mod address;
+mod changes;
 mod check;
 mod fraction;
 mod key;
@@ -28,14 +29,15 @@ use std::string::FromUtf8Error;
 
 pub use address::Endpoint;
 pub(crate) use address::listen;
+pub use changes::KeyChange;
 pub use key::Row;
 pub use keys::{rows, sections};
 pub use prices::{Book, PriceClass, Rate};
 pub use print::default_yaml;
 pub use problem::{Place, Problem, Problems};
-pub use settings::{Attribution, Config, Ledger, Limits, Node, Nvml, Otlp, Sampling, Web};
-pub use source::Source;
-pub use standing::{GpuChoice, Grantee, Standing};
+pub use settings::{Attribution, Config, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web};
+pub use source::{Reread, Source};
+pub use standing::{GpuChoice, Grantee, Standing, UserChoice};
 pub use time::span;
 
 use crate::model::Nanoseconds;
@@ -56,18 +58,7 @@ pub fn duration(text: &str) -> Result<Nanoseconds, String> {
 impl Config {
     /// Reads and checks a file.
     pub fn read(path: &Path) -> Result<Self, Problems> {
-        let name = path.display().to_string();
-        let whole = |text: String| Problems::of_file(&name, text);
-        let unreadable =
-            |error: std::io::Error| whole(format!("cannot be read: {error}; name a file that can be read"));
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(whole("is longer than 1 MiB; name a configuration file".to_owned()));
-        }
-        let text = String::from_utf8(bytes).map_err(|error| not_text(&name, &error))?;
-        Self::parse(&text, &name)
+        Self::parse(&text(path)?, &path.display().to_string())
     }
 
     /// Checks a text; the name is what problems call the file.
@@ -81,6 +72,21 @@ impl Config {
         let config = from_tree(&tree, &mut report);
         report.finish(file).map_or(Ok(config), Err)
     }
+}
+
+/// The text of a file.
+fn text(path: &Path) -> Result<String, Problems> {
+    let name = path.display().to_string();
+    let whole = |text: String| Problems::of_file(&name, text);
+    let unreadable =
+        |error: std::io::Error| whole(format!("cannot be read: {error}; name a file that can be read"));
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(whole("is longer than 1 MiB; name a configuration file".to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|error| not_text(&name, &error))
 }
 
 /// Where a file ceases to be text.

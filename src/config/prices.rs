@@ -92,7 +92,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("2026-01-01T00:00:00Z"),
         change: Change::Reload,
         unit: "",
-        help: "When it begins; it lasts until the next one does.",
+        help: "When it begins; it lasts until the next one does. Time before the first has no price.",
     },
     Key {
         path: "class",

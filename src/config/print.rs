@@ -21,22 +21,38 @@ pub fn default_yaml() -> String {
     for (section, help) in sections() {
         page.push_str(&format!("\n## {help}\n{section}:\n"));
         let below = format!("{section}.");
+        let mut subsection = "";
         for row in rows.iter().filter(|row| row.path.starts_with(&below)) {
+            let within = subsection_of(row);
+            if within != subsection && !within.is_empty() {
+                page.push_str(&format!("  {within}:\n"));
+            }
+            subsection = within;
             print_row(&mut page, row);
         }
     }
     page
 }
 
+/// The mapping within its section to which a key belongs, if it belongs to one.
+fn subsection_of(row: &Row) -> &str {
+    let path = row.path.split("[].").next().unwrap_or_default();
+    match path.split('.').collect::<Vec<_>>()[..] {
+        [_, subsection, _] => subsection,
+        _ => "",
+    }
+}
+
 fn print_row(page: &mut String, row: &Row) {
+    let plain = if subsection_of(row).is_empty() { "  " } else { "    " };
     // An entry of a list stands as a comment with its list.
     let (name, margin, marker) = match row.path.rsplit_once("[].") {
         Some((list, name)) => (name, "  #     ", if is_first(list, row) { "  #   - " } else { "  #     " }),
-        None => (row.path.rsplit('.').next().unwrap_or_default(), "  ", "  "),
+        None => (row.path.rsplit('.').next().unwrap_or_default(), plain, plain),
     };
     page.push_str(&format!("{margin}## {}\n{margin}## {}\n", row.help, terms(row)));
     let value = if row.is_list { String::new() } else { format!(" {}", quoted(row.example)) };
-    let hidden = if margin == "  " && row.default.is_none() { "# " } else { "" };
+    let hidden = if margin == plain && row.default.is_none() { "# " } else { "" };
     page.push_str(&format!("{marker}{hidden}{name}:{value}\n"));
 }
 

@@ -73,6 +73,28 @@ pub struct Attribution {
     pub presence: bool,
     /// Holdings that the operator grants, in the order of the file; no GPU is granted more than once over.
     pub standing: Vec<Standing>,
+    /// Pods of Kubernetes.
+    pub kubernetes: Kubernetes,
+    /// Jobs of Slurm.
+    pub slurm: Slurm,
+}
+
+/// Jobs of Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slurm {
+    /// Directory of the records that the prolog writes; without it no job holds anything.
+    pub records: Option<PathBuf>,
+}
+
+/// Pods of Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// Socket of the kubelet's pod-resources API; without it no pod holds anything.
+    pub socket: Option<PathBuf>,
+    /// Extended resources that are GPUs; a name that ends in `*` stands for all that begin like it.
+    pub resources: Vec<String>,
+    /// Replicas of each shared GPU, where the kubelet does not tell; 0 where it is not known.
+    pub replicas: u32,
 }
 
 /// Where accounts are kept.
@@ -128,7 +150,12 @@ impl Config {
                 level: Level::Standard,
             },
             nvml: Nvml { library: None },
-            attribution: Attribution { presence: false, standing: Vec::new() },
+            attribution: Attribution {
+                presence: false,
+                standing: Vec::new(),
+                kubernetes: Kubernetes { socket: None, resources: Vec::new(), replicas: 0 },
+                slurm: Slurm { records: None },
+            },
             prices: None,
             ledger: Ledger { enabled: false, path: PathBuf::new() },
             otlp: Otlp { endpoint: None, interval: Nanoseconds(0) },

@@ -6,6 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::changes::{KeyChange, KeyTexts};
 use super::key::Change;
 use super::keys::KEYS;
 use super::problem::Problems;
@@ -17,6 +18,8 @@ pub struct Source {
     path: PathBuf,
     /// What it said when the agent started.
     first: Config,
+    /// What it said when it was last read and valid.
+    said: KeyTexts,
     seen: Option<Mark>,
     /// How it stood at the last look.
     looked: Option<Mark>,
@@ -30,6 +33,17 @@ struct Mark {
     length: u64,
     modified: (i64, i64),
     changed: (i64, i64),
+}
+
+/// A file that was read again.
+#[derive(Debug)]
+pub struct Reread {
+    /// What can be taken without a restart, beside what runs.
+    pub config: Config,
+    /// The keys that say something else than when the file was last read.
+    pub changes: Vec<KeyChange>,
+    /// The keys that need a restart.
+    pub waiting: Vec<&'static str>,
 }
 
 impl Mark {
@@ -52,8 +66,10 @@ impl Source {
     pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
         // Before reading: a change in between is found later, not missed.
         let seen = Mark::of(path);
-        let config = Config::read(path)?;
-        Ok((Self { path: path.into(), first: config.clone(), seen, looked: seen }, config))
+        let text = super::text(path)?;
+        let config = Config::parse(&text, &path.display().to_string())?;
+        let said = KeyTexts::of(&text);
+        Ok((Self { path: path.into(), first: config.clone(), said, seen, looked: seen }, config))
     }
 
     /// The file as the operator named it.
@@ -69,14 +85,18 @@ impl Source {
         stays && now != self.seen
     }
 
-    /// Reads the file anew. What needs a restart stays as it runs, and the keys for which the file says
+    /// Reads the file again. What needs a restart stays as it runs, and the keys for which the file says
     /// something else than at the start are named.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn read_again(&mut self, running: &Config) -> Result<(Config, Vec<&'static str>), Problems> {
+    pub fn read_again(&mut self, running: &Config) -> Result<Reread, Problems> {
         self.seen = Mark::of(&self.path);
-        let mut config = Config::read(&self.path)?;
+        let text = super::text(&self.path)?;
+        let mut config = Config::parse(&text, &self.path.display().to_string())?;
+        let said = KeyTexts::of(&text);
+        let changes = self.said.changes(&said);
+        self.said = said;
         let mut waiting = Vec::new();
         for key in KEYS {
             let Change::Restart(keep) = key.change else { continue };
@@ -86,7 +106,7 @@ impl Source {
             }
             keep(&mut config, running);
         }
-        Ok((config, waiting))
+        Ok(Reread { config, changes, waiting })
     }
 }
 
@@ -107,8 +127,9 @@ mod tests {
         std::os::unix::fs::symlink(&two, &new).unwrap();
         std::fs::rename(&new, &link).unwrap();
         assert!(!source.has_changed() && source.has_changed());
-        let (changed, waiting) = source.read_again(&config).unwrap();
+        let Reread { config: changed, changes, waiting } = source.read_again(&config).unwrap();
         assert_eq!((changed.limits.processes, waiting), (2, vec![]));
+        assert_eq!(changes[0].to_string(), "limits.processes: 1 -> 2");
         assert!(!source.has_changed());
         std::fs::remove_file(&two).unwrap();
         assert!(!source.has_changed() && source.has_changed());
@@ -132,7 +153,7 @@ mod tests {
         }
         file.write_all(b"      gpu: 0\n").unwrap();
         assert!(!source.has_changed() && source.has_changed());
-        let (changed, _) = source.read_again(&config).unwrap();
+        let Reread { config: changed, .. } = source.read_again(&config).unwrap();
         assert_eq!((changed.limits.processes, changed.attribution.standing.len()), (2, 1));
         assert!(!source.has_changed());
     }
@@ -146,11 +167,11 @@ mod tests {
         // The command line said so.
         running.web.listen = vec!["127.0.0.1:2".parse().unwrap()];
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\", created: true}").unwrap();
-        let (config, waiting) = source.read_again(&running).unwrap();
+        let Reread { config, waiting, .. } = source.read_again(&running).unwrap();
         assert_eq!(waiting, Vec::<&str>::new());
         assert_eq!((config.web.listen, config.web.created), (running.web.listen.clone(), true));
         std::fs::write(path, "ledger: {path: /elsewhere}\nweb: {listen: \"127.0.0.1:3\"}").unwrap();
-        let (config, waiting) = source.read_again(&running).unwrap();
+        let Reread { config, waiting, .. } = source.read_again(&running).unwrap();
         assert_eq!(waiting, ["ledger.path", "web.listen"]);
         assert_eq!((config.web.listen, config.ledger), (running.web.listen, running.ledger));
     }

@@ -16,15 +16,15 @@ use crate::model::Fraction;
 pub struct Standing {
     /// The operator's name for it; no two alike.
     pub id: Option<String>,
-    /// Which GPUs.
-    pub gpu: GpuChoice,
+    /// Which GPUs; every GPU stands alone, and no two are alike.
+    pub gpus: Vec<GpuChoice>,
     /// How much of each.
     pub fraction: Fraction,
     /// Who holds it.
     pub holder: Grantee,
 }
 
-/// Which GPUs a standing holding is on.
+/// A GPU that a standing holding names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuChoice {
     /// Every GPU of the node.
@@ -48,21 +48,33 @@ impl std::fmt::Display for GpuChoice {
 /// Who holds a standing holding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grantee {
-    /// A Unix user, by name.
-    User(String),
-    /// A Unix user, by uid.
-    Uid(u32),
+    /// A Unix user.
+    User(UserChoice),
+    /// Several Unix users, who hold it together under its id.
+    Team(Vec<UserChoice>),
+    /// A Unix group, by name.
+    Group(String),
     /// A systemd service, `NAME.service`.
     Unit(String),
+}
+
+/// A Unix user of a standing holding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UserChoice {
+    /// By name.
+    Name(String),
+    /// By uid.
+    Uid(u32),
 }
 
 /// An entry while it is read.
 #[derive(Default)]
 pub(crate) struct Draft {
     id: Option<String>,
-    gpu: Option<GpuChoice>,
+    gpus: Vec<GpuChoice>,
     fraction: Option<Fraction>,
-    user: Option<Grantee>,
+    users: Vec<UserChoice>,
+    group: Option<String>,
     unit: Option<String>,
 }
 
@@ -78,19 +90,16 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         path: "gpu",
-        field: Field::Text {
-            accepts: "all, an index, or a UUID",
-            set: |draft, text| put(&mut draft.gpu, gpu(text)),
-        },
+        field: Field::Texts { accepts: "all, an index, a range such as 4-7, or a UUID", set: add_gpus },
         absent: Absent::Required("all"),
         change: Change::Reload,
         unit: "",
-        help: "The GPUs on which it is; an index is that of nvidia-smi at the moment.",
+        help: "The GPUs of which it grants a share each; indices are those of nvidia-smi.",
     },
     Key {
         path: "fraction",
         field: Field::Text {
-            accepts: "a fraction such as 1/2, or 1",
+            accepts: "a fraction such as 1/2 or 0.5, or 1",
             set: |draft, text| put(&mut draft.fraction, fraction(text)),
         },
         absent: Absent::Default("1"),
@@ -100,14 +109,19 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         path: "user",
-        field: Field::Text {
-            accepts: "a user name or a uid",
-            set: |draft, text| put(&mut draft.user, user(text)),
-        },
+        field: Field::Texts { accepts: "a user name or a uid", set: add_user },
         absent: Absent::Optional("alice"),
         change: Change::Reload,
         unit: "",
-        help: "The Unix user who holds it, by name or uid; either this or unit.",
+        help: "The Unix user who holds it; several hold it together as team:ID, and need id.",
+    },
+    Key {
+        path: "group",
+        field: Field::Text { accepts: "a group name", set: |draft, text| put(&mut draft.group, group(text)) },
+        absent: Absent::Optional("research"),
+        change: Change::Reload,
+        unit: "",
+        help: "The Unix group that holds it, as group:NAME, for all its members; instead of user.",
     },
     Key {
         path: "unit",
@@ -115,7 +129,7 @@ pub(crate) const KEYS: &[Key<Draft>] = &[
         absent: Absent::Optional("inference.service"),
         change: Change::Reload,
         unit: "",
-        help: "The systemd service that holds it; either this or user.",
+        help: "The systemd service that holds it; instead of user.",
     },
 ];
 
@@ -141,6 +155,9 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Stand
         let Some(places) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
         if let Err(complaint) = one_holder(&places) {
             report.add(item.place, &path, complaint);
+        } else if draft.users.len() > 1 && places.get("id").is_none() {
+            let text = "names several users; give id: NAME, the name under which they hold it together";
+            report.add(places.get("user"), format!("{path}.user"), Complaint(text.to_owned()));
         } else if let Some(standing) = finish(draft) {
             let place = places.get("fraction").or(places.get("gpu")).or(item.place);
             placed.push(Placed { standing, place, path });
@@ -151,20 +168,31 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Stand
     placed.into_iter().map(|entry| entry.standing).collect()
 }
 
-/// Exactly one of user and unit, however well it is written.
+/// Exactly one of user, group and unit, however well it is written.
 fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
-    let wrong = match (places.get("user"), places.get("unit")) {
-        (Some(_), Some(_)) => "has both user and unit; keep the one that holds it",
-        (None, None) => "has no holder; give user: NAME or unit: NAME.service",
-        _ => return Ok(()),
-    };
-    Err(Complaint(wrong.to_owned()))
+    let given: Vec<&str> =
+        ["user", "group", "unit"].into_iter().filter(|key| places.get(key).is_some()).collect();
+    Err(Complaint(match given.as_slice() {
+        [] => "has no holder; give user: NAME, group: NAME or unit: NAME.service".to_owned(),
+        [_] => return Ok(()),
+        several => format!("has {}; keep the one that holds it", several.join(" and ")),
+    }))
 }
 
 /// The entry, unless something that it needs is missing or malformed, which has been reported.
 fn finish(draft: Draft) -> Option<Standing> {
-    let holder = draft.user.or(draft.unit.map(Grantee::Unit))?;
-    Some(Standing { id: draft.id, gpu: draft.gpu?, fraction: draft.fraction?, holder })
+    let user = match draft.users.as_slice() {
+        [] => None,
+        [user] => Some(Grantee::User(user.clone())),
+        _ => Some(Grantee::Team(draft.users)),
+    };
+    let holder = user.or(draft.group.map(Grantee::Group)).or(draft.unit.map(Grantee::Unit))?;
+    (!draft.gpus.is_empty()).then_some(Standing {
+        id: draft.id,
+        gpus: draft.gpus,
+        fraction: draft.fraction?,
+        holder,
+    })
 }
 
 fn no_two_of_one_name(placed: &[Placed], report: &mut Report) {
@@ -184,80 +212,152 @@ fn no_two_of_one_name(placed: &[Placed], report: &mut Report) {
 
 /// An index and a UUID may mean the same GPU; that shows only where the GPUs are.
 fn no_gpu_twice_over(placed: &[Placed], report: &mut Report) {
-    let mut choices: Vec<&GpuChoice> = vec![&GpuChoice::All];
-    for entry in placed {
-        if !choices.contains(&&entry.standing.gpu) {
-            choices.push(&entry.standing.gpu);
+    let mut choices = vec![&GpuChoice::All];
+    for choice in placed.iter().flat_map(|entry| &entry.standing.gpus) {
+        if !choices.contains(&choice) {
+            choices.push(choice);
         }
     }
+    // GPUs on which the same grants are too many are reported together.
+    let mut excesses: Vec<(Vec<usize>, Vec<&GpuChoice>)> = Vec::new();
     for choice in choices {
-        let grants: Vec<&Placed> = placed
-            .iter()
-            .filter(|entry| entry.standing.gpu == *choice || entry.standing.gpu == GpuChoice::All)
-            .collect();
-        let Some(count) = first_too_many(&grants) else { continue };
-        let (earlier, last) = (&grants[..count], grants[count]);
-        // Where the grants of `all` are too many by themselves, that has been said once.
-        let own = grants[..=count].iter().any(|entry| entry.standing.gpu == *choice);
-        if own {
-            report.add(last.place, format!("{}.fraction", last.path), too_many(choice, earlier, last));
+        let names = |entry: &Placed, choice| entry.standing.gpus.contains(choice);
+        let grants = (0..placed.len())
+            .filter(|index| names(&placed[*index], choice) || names(&placed[*index], &GpuChoice::All));
+        let Some(grants) = first_too_many(placed, grants) else { continue };
+        // Where the grants of `all` are too many by themselves, that has been reported once.
+        if !grants.iter().any(|index| names(&placed[*index], choice)) {
+            continue;
         }
+        match excesses.iter_mut().find(|(same, _)| *same == grants) {
+            Some((_, choices)) => choices.push(choice),
+            None => excesses.push((grants, vec![choice])),
+        }
+    }
+    for (grants, choices) in excesses {
+        let grants: Vec<&Placed> = grants.iter().map(|index| &placed[*index]).collect();
+        let Some((last, earlier)) = grants.split_last() else { continue };
+        report.add(last.place, format!("{}.fraction", last.path), too_many(&choices, earlier, last));
     }
 }
 
-/// The first grant with which the sum is above 1, or cannot be told.
-fn first_too_many(grants: &[&Placed]) -> Option<usize> {
-    let mut sum = Sum::ZERO;
-    grants.iter().position(|entry| match sum.plus(entry.standing.fraction) {
-        Some(more) => {
-            sum = more;
-            sum.exceeds_one()
+/// The grants up to the first with which the sum is above 1, or cannot be computed.
+fn first_too_many(placed: &[Placed], grants: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
+    let mut sum = Some(Sum::ZERO);
+    let mut taken = Vec::new();
+    for index in grants {
+        taken.push(index);
+        sum = sum.and_then(|sum| sum.plus(placed[index].standing.fraction));
+        if sum.is_none_or(Sum::exceeds_one) {
+            return Some(taken);
         }
-        None => true,
-    })
+    }
+    None
 }
 
-fn too_many(choice: &GpuChoice, earlier: &[&Placed], last: &Placed) -> Complaint {
+fn too_many(choices: &[&GpuChoice], earlier: &[&Placed], last: &Placed) -> Complaint {
+    let gpus: Vec<String> = choices.iter().map(ToString::to_string).collect();
+    let gpus = gpus.join(", ");
     let lines: Vec<String> = earlier.iter().map(|entry| entry.line().to_string()).collect();
     let lines = format!("line{} {}", if lines.len() == 1 { "" } else { "s" }, lines.join(", "));
     let all =
         earlier.iter().chain([&last]).try_fold(Sum::ZERO, |sum, entry| sum.plus(entry.standing.fraction));
     Complaint(match all {
         Some(sum) => {
-            format!("together with {lines} grants {sum} of {choice}; keep the sum at 1 or below")
+            format!("together with {lines} grants {sum} of {gpus}; keep the sum at 1 or below")
         }
-        None => format!("cannot be added exactly to {lines}; give the grants of {choice} one denominator"),
+        None => format!("cannot be added exactly to {lines}; give the grants of {gpus} one denominator"),
     })
 }
 
-/// `all`, an index, or a UUID as the driver prints it.
-fn gpu(text: &str) -> Result<GpuChoice, Complaint> {
-    if text == "all" {
-        return Ok(GpuChoice::All);
+/// Adds what one entry of `gpu` names.
+fn add_gpus(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
+    for choice in gpus(text)? {
+        if draft.gpus.contains(&choice) {
+            let wrong = format!("names {choice} again");
+            return Err(Complaint::about(text, &wrong, "name each GPU once"));
+        }
+        let wrong = match (&choice, draft.gpus.as_slice()) {
+            (GpuChoice::All, [_, ..]) => "stands beside other GPUs",
+            (_, [GpuChoice::All]) => "stands beside all",
+            _ => "",
+        };
+        if !wrong.is_empty() {
+            return Err(Complaint::about(text, wrong, "give all alone, or the GPUs without it"));
+        }
+        draft.gpus.push(choice);
     }
-    if text.bytes().all(|byte| byte.is_ascii_digit())
-        && let Ok(index) = text.parse()
+    Ok(())
+}
+
+/// `all`, an index, a range of indices, or a UUID as the driver prints it.
+fn gpus(text: &str) -> Result<Vec<GpuChoice>, Complaint> {
+    if text == "all" {
+        return Ok(vec![GpuChoice::All]);
+    }
+    if let Some(index) = index(text) {
+        return Ok(vec![GpuChoice::Index(index)]);
+    }
+    if let Some((first, last)) = text.split_once('-')
+        && let (Some(first), Some(last)) = (index(first.trim()), index(last.trim()))
     {
-        return Ok(GpuChoice::Index(index));
+        return range(text, first, last);
     }
     let lower = text.to_ascii_lowercase();
     let groups: Vec<&str> = lower.strip_prefix("gpu-").unwrap_or_default().split('-').collect();
     let hexadecimal = groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()));
     if hexadecimal && groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) {
-        return Ok(GpuChoice::Uuid(format!("GPU-{}", groups.join("-"))));
+        return Ok(vec![GpuChoice::Uuid(format!("GPU-{}", groups.join("-")))]);
     }
-    let remedy = "give all, an index such as 0, or a UUID as nvidia-smi -L prints it";
+    let remedy = "give all, an index such as 0, a range such as 4-7, or a UUID as nvidia-smi -L prints it";
     Err(Complaint::about(text, "is not a GPU", remedy))
 }
 
+fn index(text: &str) -> Option<u32> {
+    is_digits(text).then(|| text.parse().ok())?
+}
+
+/// Both ends included.
+fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuChoice>, Complaint> {
+    const MOST: u32 = 256;
+    if first > last {
+        return Err(Complaint::about(text, "runs backwards", "give the lower index first, as in 4-7"));
+    }
+    if last - first >= MOST {
+        return Err(Complaint::about(text, "names more than 256 GPUs", "give a range such as 4-7"));
+    }
+    Ok((first..=last).map(GpuChoice::Index).collect())
+}
+
+fn add_user(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
+    let user = user(text)?;
+    if draft.users.contains(&user) {
+        return Err(Complaint::about(text, "is in the list twice", "keep one"));
+    }
+    draft.users.push(user);
+    Ok(())
+}
+
 /// A name, or digits, of which no name consists.
-fn user(text: &str) -> Result<Grantee, Complaint> {
+fn user(text: &str) -> Result<UserChoice, Complaint> {
     let name = token(text)?;
-    if !name.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(Grantee::User(name));
+    if !is_digits(&name) {
+        return Ok(UserChoice::Name(name));
     }
     let uid = name.parse().map_err(|_| Complaint::about(text, "is not a uid", "give a number below 2^32"))?;
-    Ok(Grantee::Uid(uid))
+    Ok(UserChoice::Uid(uid))
+}
+
+fn group(text: &str) -> Result<String, Complaint> {
+    let name = token(text)?;
+    if is_digits(&name) {
+        return Err(Complaint::about(text, "is a number", "give the name of the group"));
+    }
+    Ok(name)
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn unit(text: &str) -> Result<String, Complaint> {

@@ -74,6 +74,31 @@ pub(crate) fn token(text: &str) -> Result<String, Complaint> {
     Ok(name)
 }
 
+/// The name of an extended resource of Kubernetes, or the beginning of such names before a `*`.
+pub(crate) fn resource(text: &str) -> Result<String, Complaint> {
+    let complain = |wrong| {
+        Err(Complaint::about(
+            text,
+            wrong,
+            "give a name with a domain, such as nvidia.com/gpu or nvidia.com/*",
+        ))
+    };
+    let plain = text.strip_suffix('*').unwrap_or(text);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    match plain.split_once('/') {
+        Some((domain, rest))
+            if !domain.is_empty() && [domain, rest].iter().all(|part| part.chars().all(is_plain)) =>
+        {
+            match rest.is_empty() && plain.len() == text.len() {
+                true => complain("ends with its domain"),
+                false => Ok(text.to_owned()),
+            }
+        }
+        Some(_) => complain("is no name of an extended resource"),
+        None => complain("has no domain"),
+    }
+}
+
 /// An absolute path, or `off` for none.
 pub(crate) fn path_or_off(text: &str) -> Result<Option<PathBuf>, Complaint> {
     if text == "off" {

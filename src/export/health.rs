@@ -1,6 +1,6 @@
 //! The body of `/api/v1/health`: every GPU's verdict with its reasons, as one JSON object.
 //!
-//! `{"at": RFC 3339, "simulated": bool, "remembered": bool, "state": the worst, "gpus": [{"gpu", "uuid", "model",
+//! `{"at": RFC 3339, "simulated": bool, "node": {"name", "cluster"}, "remembered": bool, "state": the worst, "gpus": [{"gpu", "uuid", "model",
 //! "state", "action", "reasons": [{"rule", "state", "action", "what", "evidence", "since", "clears"}]}]}`. Reasons
 //! stand worst first; without a GPU the state is `unknown`. `remembered`: there is a ledger, by which a verdict
 //! that only a reset ends outlives the agent. While the driver is released on request, a GPU that is not read has the
@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::json::{moment, simulated};
+use super::json::{moment, node, simulated};
 use crate::model::snapshot::{GpuEntry, Snapshot};
 use crate::model::{HealthState, Reason, Utc, Verdict};
 
@@ -29,6 +29,7 @@ pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     let body = json!({
         "at": moment(snapshot.at.utc),
         "simulated": simulated(snapshot),
+        "node": node(snapshot),
         "remembered": snapshot.ledger_started.is_some(),
         "state": worst.name(),
         "gpus": gpus,

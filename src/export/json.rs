@@ -1,11 +1,13 @@
 //! The body of `/api/v1/snapshot`: the same series as the page, as one JSON object.
 //!
-//! `{"at": RFC 3339, "sequence": n, "simulated": bool, "families": [{"name", "type", "unit", "help",
+//! `{"at": RFC 3339, "sequence": n, "simulated": bool, "node": {"name", "cluster"}, "families": [{"name", "type", "unit", "help",
 //! "series": [{"labels": {name: value}, "value": number}]}]}`. Families rather than a tree of GPUs, so that a
 //! reader who knows the page knows this; what has no value is not there. Numbers are written exactly, as on
 //! the page: a reader that parses decimals loses nothing. A histogram's value is
 //! `{"count", "sum", "buckets": [{"le", "count"}]}`, cumulative, without the infinite bucket.
 //! Structure is written as the walk goes by; texts are escaped by serde_json.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -24,6 +26,8 @@ pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
     sink.value(&snapshot.sequence);
     sink.raw(",\"simulated\":");
     sink.value(&simulated(snapshot));
+    sink.raw(",\"node\":");
+    sink.value(&node(snapshot));
     sink.raw(",\"families\":[");
     walk(snapshot, level, &mut sink);
     sink.finish_family();
@@ -41,6 +45,15 @@ pub(super) fn simulated(snapshot: &Snapshot) -> bool {
         snapshot.roster.agent.iter().position(|entry| entry.family == AgentFamily::Simulated.name());
     let number = position.and_then(|position| snapshot.agent.get(position));
     matches!(number, Some(AgentNumber::Integer(1)))
+}
+
+/// What the node is called, as the agent says of itself; the cluster is left out where none is configured.
+pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
+    let info = snapshot.roster.agent.iter().find(|entry| entry.family == AgentFamily::NodeInfo.name());
+    let labels = info.map_or(&[] as &[_], |entry| &entry.labels);
+    let texts =
+        labels.iter().map(|(label, text)| (if *label == "node_name" { "name" } else { "cluster" }, &**text));
+    texts.filter(|(_, text)| !text.is_empty()).collect()
 }
 
 struct Json<'a> {

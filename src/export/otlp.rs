@@ -35,6 +35,11 @@ pub struct Otlp {
 impl Otlp {
     /// An encoder of the families up to `level`, for the node of that name.
     pub fn new(level: Level, node: &str) -> Self {
+        Self::in_cluster(level, node, "")
+    }
+
+    /// The same for a node of that cluster, which may be empty.
+    pub fn in_cluster(level: Level, node: &str, cluster: &str) -> Self {
         let version = env!("CARGO_PKG_VERSION");
         let mut attributes = Vec::new();
         for (key, value) in [
@@ -42,8 +47,12 @@ impl Otlp {
             ("service.instance.id", node),
             ("service.version", version),
             ("host.name", node),
+            // OpenTelemetry has no other name for a cluster.
+            ("k8s.cluster.name", cluster),
         ] {
-            attribute(&mut attributes, 1, key, value);
+            if !value.is_empty() {
+                attribute(&mut attributes, 1, key, value);
+            }
         }
         let mut resource = Vec::new();
         protobuf::bytes(&mut resource, 1, &attributes);

@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::walk::{Sample, Sink, Value, start, walk};
 use super::{Variant, decimal, float, openmetrics, pieces, text};
 use crate::catalogue::{Family, Kind, Level};
+use crate::model::Utc;
 use crate::model::snapshot::{Histogram, Snapshot};
 
 /// The two buffers of a page: the page, and lines that have to wait for the end of their family.
@@ -69,7 +70,7 @@ impl Sink for Render<'_> {
             Value::Histogram(histogram) => self.histogram(family, piece, histogram),
         }
         if self.order.created && family.kind != Kind::Gauge {
-            self.created(family, piece);
+            self.created(family, piece, sample.start);
         }
     }
 }
@@ -82,8 +83,8 @@ impl Render<'_> {
         }
     }
 
-    fn created(&mut self, family: &Family, piece: &[u8]) {
-        let Some(start) = start(self.snapshot, family) else { return };
+    fn created(&mut self, family: &Family, piece: &[u8], own: Option<Utc>) {
+        let Some(start) = own.or_else(|| start(self.snapshot, family)) else { return };
         // The piece of a counter begins with its name and ends in a space, that of a histogram has neither.
         let histogram = family.kind == Kind::Histogram;
         let labels = if histogram { piece } else { piece.get(family.name.len()..).unwrap_or_default() };

@@ -28,13 +28,15 @@ pub struct Sample<'a> {
     pub labels: Labels<'a>,
     /// Its value; absent ones are visited too.
     pub value: Option<Value<'a>>,
+    /// When it began to count, where that is later than the family's start.
+    pub start: Option<Utc>,
 }
 
 /// The labels of a series: two slices of one length.
 #[derive(Clone, Copy, Debug)]
 pub struct Labels<'a> {
-    /// The family's label names.
-    pub names: &'static [&'static str],
+    /// The family's label names, those of empty values perhaps left out.
+    pub names: &'a [&'static str],
     /// This series' values, unescaped.
     pub values: &'a [&'a str],
 }
@@ -56,7 +58,7 @@ pub enum Value<'a> {
 }
 
 /// The most labels a series can have.
-const MOST_LABELS: usize = 13;
+const MOST_LABELS: usize = 23;
 
 const _: () = {
     let mut subject = 0;
@@ -93,6 +95,7 @@ pub(super) fn start(snapshot: &Snapshot, family: &Family) -> Option<Utc> {
         Origin::Driver => None,
         Origin::Agent => Some(snapshot.started),
         Origin::Ledger => snapshot.ledger_started,
+        Origin::LedgerOrAgent => snapshot.ledger_started.or(Some(snapshot.started)),
     }
 }
 

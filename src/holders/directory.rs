@@ -10,14 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::identify::identify;
+use super::identify::{Identity, identify};
 use super::identities::{Identified, Identities};
+use super::workloads::Workloads;
 use crate::host::{Gone, Held, Host, Process, Unresolved, since_boot};
-use crate::model::{Holder, HolderId, Nanoseconds, Stamp};
+use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
 
 /// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
 /// later still.
 const KEPT: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// So long after its first sight a process in a workload that no resolver names yet stays unnamed: its window may still
+/// close with the right holder. After that, and before a window that waits 10 s for names closes, it is unattributed for
+/// that reason until it is named.
+const PENDING: Nanoseconds = Nanoseconds::from_seconds(9);
 
 /// The keys of all processes that had that pid.
 fn all_of(pid: u32) -> RangeInclusive<(u32, u64)> {
@@ -44,6 +50,15 @@ struct Known {
     until: Nanoseconds,
     /// Whether another process was seen to have its pid.
     replaced: bool,
+    /// While a resolver may still name its workload: when it was first seen.
+    pending_since: Option<Nanoseconds>,
+}
+
+impl Known {
+    /// Whether it is still left unnamed.
+    fn is_unnamed(&self, now: Stamp) -> bool {
+        self.pending_since.is_some_and(|since| now.boottime < since + PENDING)
+    }
 }
 
 impl Directory {
@@ -66,23 +81,50 @@ impl Directory {
         &self.unknown
     }
 
-    /// One round: `seen` are the pids on GPUs now.
-    pub fn refresh(&mut self, seen: &BTreeSet<u32>, now: Stamp) -> Arc<Identities> {
+    /// Whether a process is left unnamed because no resolver knows its workload, of the kind that the reason names.
+    pub fn awaits(&self, reason: UnattributedReason, now: Stamp) -> bool {
+        let mut unnamed = self.known.values().filter(|known| known.is_unnamed(now));
+        unnamed.any(|known| known.identified.holder.id.unattributed_reason() == Some(reason))
+    }
+
+    /// One round: `seen` are the pids on GPUs now, `workloads` what the resolvers know.
+    pub fn refresh(&mut self, seen: &BTreeSet<u32>, workloads: &Workloads, now: Stamp) -> Arc<Identities> {
         // Before anybody is trusted: who ended since the last round is not held any more, and is read.
         self.held.drop_ended();
         let strangers: Vec<u32> = seen.iter().copied().filter(|pid| !self.is_still(*pid, now)).collect();
-        let changed = self.meet(&strangers, now);
+        let changed = self.meet(&strangers, workloads, now) | self.resolve_pending(workloads, now);
         let before = self.known.len();
         self.known.retain(|_, known| now.since(known.seen) <= KEPT);
-        if changed || self.known.len() != before {
+        let named = self.known.values().filter(|known| !known.is_unnamed(now)).count();
+        if changed || self.known.len() != before || named != self.published.len() {
             self.held.keep(|pid| self.known.range(all_of(pid)).next().is_some());
-            let processes = self.known.iter().map(|((pid, start), known)| {
-                let identified = known.identified.clone();
-                (*pid, since_boot(*start), identified)
-            });
-            self.published = Identities::new(processes);
+            let processes = self.known.iter().filter(|(_, known)| !known.is_unnamed(now));
+            self.published = Identities::new(
+                processes.map(|((pid, start), known)| (*pid, since_boot(*start), known.identified.clone())),
+            );
         }
-        Arc::new(self.published.until(self.known.values().map(|known| known.until).collect()))
+        let until = self.known.values().filter(|known| !known.is_unnamed(now)).map(|known| known.until);
+        Arc::new(self.published.until(until.collect()))
+    }
+
+    /// Asks the resolvers again whose the pending processes are; whether any was named.
+    fn resolve_pending(&mut self, workloads: &Workloads, now: Stamp) -> bool {
+        let pending =
+            self.known.iter().filter(|(_, known)| known.pending_since.is_some() && known.seen == now);
+        let pending: Vec<(u32, u64)> = pending.map(|(key, _)| *key).collect();
+        let mut changed = false;
+        for key in pending {
+            let Ok(process) = self.host.process(key.0) else { continue };
+            if process.start_time != key.1 {
+                continue;
+            }
+            let Ok((identified, false)) = self.identified(&process, workloads) else { continue };
+            if let Some(known) = self.known.get_mut(&key) {
+                (known.identified, known.pending_since) = (identified, None);
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// Whether the pid is known and no other process has it. One that has ended while the driver still lists
@@ -119,7 +161,7 @@ impl Directory {
 
     /// Identifies processes not met before; whether that changed who is known. Where a pid is another
     /// process now and that one cannot be read, nobody is named rather than the one before.
-    fn meet(&mut self, strangers: &[u32], now: Stamp) -> bool {
+    fn meet(&mut self, strangers: &[u32], workloads: &Workloads, now: Stamp) -> bool {
         self.unknown.clear();
         let mut met = Vec::new();
         for pid in strangers {
@@ -138,9 +180,11 @@ impl Directory {
         let mut named = false;
         for process in &met {
             let pid = process.pid;
-            match self.identified(process) {
-                Ok(identified) => {
-                    let known = Known { identified, seen: now, until: now.boottime, replaced: false };
+            match self.identified(process, workloads) {
+                Ok((identified, pending)) => {
+                    let pending_since = pending.then_some(now.boottime);
+                    let until = now.boottime;
+                    let known = Known { identified, seen: now, until, replaced: false, pending_since };
                     self.known.insert((pid, process.start_time), known);
                     named = true;
                 }
@@ -154,17 +198,19 @@ impl Directory {
         named
     }
 
-    fn identified(&self, process: &Process) -> Result<Identified, Unresolved> {
-        let holder = if self.agent == Some(process.pid) {
-            Holder::remainder(HolderId::new(HolderId::SYSTEM))
+    /// Whose it is, and whether a resolver may still say better.
+    fn identified(&self, process: &Process, workloads: &Workloads) -> Result<(Identified, bool), Unresolved> {
+        let Identity { holder, pending } = if self.agent == Some(process.pid) {
+            Holder::remainder(HolderId::new(HolderId::SYSTEM)).into()
         } else {
-            identify(&self.host, process)?
+            identify(&self.host, process, workloads)?
         };
-        Ok(Identified {
+        let identified = Identified {
             holder: self.shared(holder),
             name: process.name.as_str().into(),
             start_time: process.start_time,
-        })
+        };
+        Ok((identified, pending))
     }
 
     /// One holder has one set of facts, those of its process met first: a unit whose processes run under

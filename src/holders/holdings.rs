@@ -1,36 +1,69 @@
 //! Who holds what on one GPU now, and whom each holding covers besides its own holder.
 //!
-//! In: the GPU, the configured standing holdings, whether presence holds where nothing else does, and the
-//! holders present. Out: holdings by holder, and user to the holding's holder. The order in which holders
-//! come never changes either. It knows no time: a change of the answer is what cuts a segment.
+//! In: the GPU, what grants holdings on it, and the holders present. Out: holdings by holder, and user to the holding's
+//! holder. The order in which holders come never changes either. It knows no time: a change of the answer is what cuts a
+//! segment.
 
 use std::collections::BTreeMap;
 
 use super::presence;
-use super::standing::{Grants, SessionGpu, Standing};
+use super::standing::{Grants, SessionGpu, Standing, sum};
+use super::workloads::Allocation;
 use crate::model::{Holder, HolderId, Holding};
+
+/// What grants holdings.
+#[derive(Clone, Copy, Debug)]
+pub struct Granting<'a> {
+    /// What schedulers allocated on any GPU. All of it has one rank, before the standing holdings.
+    pub allocations: &'a [Allocation],
+    /// The configured standing holdings, in the order of their rank.
+    pub standing: &'a [Standing],
+    /// Whether presence holds on a GPU where nothing else does.
+    pub presence: bool,
+}
 
 /// The holdings of a GPU, and by whose holding the holders present are covered.
 pub fn holdings<'a>(
     gpu: &SessionGpu,
-    standing: &[Standing],
-    presence: bool,
+    granting: Granting<'_>,
     present: impl IntoIterator<Item = &'a Holder>,
 ) -> (Vec<Holding>, BTreeMap<HolderId, HolderId>) {
-    let grants = Grants::on(gpu, standing);
+    let grants = Grants::on(gpu, granting.standing);
+    let allocated = allocated(gpu, granting.allocations);
     let present = present.into_iter();
-    if grants.is_empty() {
-        let held = if presence { presence::holdings(present) } else { Vec::new() };
+    if grants.is_empty() && allocated.is_empty() {
+        let held = if granting.presence { presence::holdings(present) } else { Vec::new() };
         return (held, BTreeMap::new());
     }
     let mut covered_by: BTreeMap<HolderId, HolderId> = BTreeMap::new();
-    for holder in present {
-        let Some(cover) = grants.cover(holder) else { continue };
+    for holder in present.filter(|holder| !allocated.contains_key(&holder.id)) {
+        let inside = allocated.keys().find(|outer| holder.id.is_within(outer)).cloned();
+        let Some(cover) = inside.or_else(|| grants.cover(holder)) else { continue };
         covered_by
             .entry(holder.id.clone())
             // Two sets of facts of one holder: any fixed choice, so that their order does not make it.
             .and_modify(|known| *known = known.clone().max(cover.clone()))
             .or_insert(cover);
     }
-    (grants.holdings(), covered_by)
+    let ranks_before = u32::from(!allocated.is_empty());
+    let standing = grants
+        .holdings()
+        .into_iter()
+        .filter(|held| !allocated.contains_key(&held.holder))
+        .map(|held| Holding { rank: held.rank.map(|rank| rank.saturating_add(ranks_before)), ..held });
+    let mut held: Vec<Holding> = standing.chain(allocated.values().cloned()).collect();
+    held.sort_by(|one, other| one.holder.cmp(&other.holder));
+    (held, covered_by)
+}
+
+/// What schedulers allocated on that GPU, one holding per holder: several shares of one are their sum.
+fn allocated(gpu: &SessionGpu, allocations: &[Allocation]) -> BTreeMap<HolderId, Holding> {
+    let mut held: BTreeMap<HolderId, Holding> = BTreeMap::new();
+    for one in allocations.iter().filter(|one| one.is_on(gpu)) {
+        let holder = one.holder.id.clone();
+        held.entry(holder.clone())
+            .and_modify(|holding| holding.fraction = sum(holding.fraction, one.fraction))
+            .or_insert(Holding { holder, fraction: one.fraction, source: one.source, rank: Some(0) });
+    }
+    held
 }

@@ -1,27 +1,48 @@
 //! The precedence of identities: the GPU system, the unit, the user.
 //!
 //! In: a process and the host for names. Out: its holder; the outer identities stay in the facts. A process in a
-//! container, pod, job or virtual machine is unattributed with that reason, since its uid may be the image's and its
-//! unit the runtime's. A kind that comes later is one arm more, before the unit. It does not know which GPU the process
-//! is on.
+//! container, pod, job or virtual machine that no resolver names is unattributed with that reason, since its uid may be
+//! the image's and its unit the runtime's. It does not know which GPU the process is on.
 
 use super::place::{Ground, Place};
 use super::system::is_system;
 use super::user::user;
+use super::workloads::Workloads;
 use crate::host::{Host, Process, Unresolved};
 use crate::model::{Holder, HolderId};
 
 /// Whose process it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The holder, or a remainder.
+    pub holder: Holder,
+    /// Whether a resolver may still name the holder of what is unattributed now.
+    pub pending: bool,
+}
+
+impl From<Holder> for Identity {
+    fn from(holder: Holder) -> Self {
+        Self { holder, pending: false }
+    }
+}
+
+/// Finds out whose process it is.
 ///
 /// # Errors
 /// The name of its user is not known. A unit is named without its user where the lookup failed.
-pub fn identify(host: &Host, process: &Process) -> Result<Holder, Unresolved> {
+pub fn identify(host: &Host, process: &Process, workloads: &Workloads) -> Result<Identity, Unresolved> {
     let place = Place::of(&process.cgroups);
     if is_system(process, &place) {
-        return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)));
+        return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)).into());
     }
-    if let Ground::Workload(reason) = place.ground {
-        return Ok(Holder::remainder(HolderId::unattributed(reason)));
+    if let Ground::Workload(path) = &place.ground {
+        return Ok(match workloads.holder(path) {
+            Ok(holder) => holder.into(),
+            Err(reason) => Identity {
+                holder: Holder::remainder(HolderId::unattributed(reason)),
+                pending: workloads.awaits(reason),
+            },
+        });
     }
     let uid = match (&place.ground, place.owner) {
         // A uid inside a rootless container may be anybody's number outside.
@@ -29,11 +50,10 @@ pub fn identify(host: &Host, process: &Process) -> Result<Holder, Unresolved> {
         _ => process.uid,
     };
     let user = user(host, uid, place.owner);
-    match (&place.ground, user) {
-        (Ground::Unit { name, .. }, Ok(user)) => Ok(Holder::unit(name, Some(&user.name), Some(user.uid))),
-        (Ground::Unit { name, .. }, Err(Unresolved::Failed { .. })) => {
-            Ok(Holder::unit(name, None, Some(uid)))
-        }
-        (_, user) => user.map(|user| Holder::user(&user.name, Some(user.uid))),
-    }
+    let holder = match (&place.ground, user) {
+        (Ground::Unit { name, .. }, Ok(user)) => Holder::unit(name, Some(&user.name), Some(user.uid)),
+        (Ground::Unit { name, .. }, Err(Unresolved::Failed { .. })) => Holder::unit(name, None, Some(uid)),
+        (_, user) => user.map(|user| Holder::user(&user.name, Some(user.uid)))?,
+    };
+    Ok(holder.into())
 }

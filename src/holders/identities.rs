@@ -80,7 +80,12 @@ impl Identities {
 
     /// The place among [`Identities::holders`] of whose pid it was: what is added up by holder compares no names.
     pub fn place(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        self.named.places.get(self.find(pid, read)?).copied()
+        self.place_of(self.find(pid, read)?)
+    }
+
+    /// The place among [`Identities::holders`] of the holder of the process with that number.
+    pub fn place_of(&self, number: usize) -> Option<usize> {
+        self.named.places.get(number).copied()
     }
 
     /// The number of the process that had the pid when it was read.
@@ -106,6 +111,16 @@ impl Identities {
     pub fn holder(&self, id: &HolderId) -> Option<&Arc<Holder>> {
         let place = self.named.holders.binary_search_by(|holder| holder.id.cmp(id)).ok()?;
         self.named.holders.get(place)
+    }
+
+    /// How many processes are known.
+    pub fn len(&self) -> usize {
+        self.named.pids.len()
+    }
+
+    /// Whether no process is known.
+    pub fn is_empty(&self) -> bool {
+        self.named.pids.is_empty()
     }
 
     /// Everybody of whom a process is known, by id.

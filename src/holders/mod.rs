@@ -3,24 +3,34 @@
 //! In: processes as the host shows them, standing holdings as configured, the holders present on a GPU.
 //! Out: pid to [`Holder`](crate::model::Holder) ([`Directory`], [`Identities`]), and a GPU's holdings with
 //! whom each covers ([`holdings`]). Identity goes by kind: the GPU system's own processes, then the unit,
-//! then the user; kinds to come (Slurm job, pod, container, VM) stand before the unit, and what belongs to
-//! them is unattributed until then. It knows no tenant, no money, no clock, and starts no thread.
+//! then the user; what belongs to a Slurm job, pod, container or virtual machine comes before the unit and is
+//! unattributed where its resolver does not name it. It knows no tenant, no money, no clock, and starts no thread.
 
+mod container;
 mod decode;
 mod directory;
 mod holdings;
 mod identify;
 mod identities;
+mod jobs;
 mod place;
+mod pod_devices;
+mod pods;
 mod presence;
 mod standing;
 mod system;
 mod unit;
 mod user;
+mod vm;
 mod workload;
+mod workloads;
 
 pub use directory::Directory;
-pub use holdings::holdings;
-pub use identify::identify;
+pub use holdings::{Granting, holdings};
+pub use identify::{Identity, identify};
 pub use identities::{Identified, Identities};
-pub use standing::{GpuSelector, Selector, SessionGpu, Standing, unmatched};
+pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, Jobs, RecordedGpu};
+pub use pod_devices::Resources;
+pub use pods::{PodHoldings, PodMap, PodObservation, Pods};
+pub use standing::{GpuSelector, Selector, SessionGpu, Standing, are_configured_alike, in_words};
+pub use workloads::{Allocation, Workloads};

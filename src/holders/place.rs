@@ -7,8 +7,7 @@
 use super::decode::decode;
 use super::unit::{is_slice, unit};
 use super::user::owner;
-use super::workload::workload;
-use crate::model::UnattributedReason;
+use super::workload::{WorkloadPath, workload};
 
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub(super) enum Ground {
     /// are named by him, so they show that the process is his and prove nothing else.
     Rootless,
     /// A container, a pod, a job, a virtual machine, or something unknown.
-    Workload(UnattributedReason),
+    Workload(WorkloadPath),
 }
 
 impl Place {
@@ -60,9 +59,9 @@ fn place(path: &str) -> Place {
 }
 
 fn ground(parts: &[&str], upper: &[&str]) -> Ground {
-    if let Some(reason) = workload(parts) {
+    if let Some(path) = workload(parts) {
         let has_owner = upper.iter().any(|part| owner(part).is_some());
-        if has_owner { Ground::Rootless } else { Ground::Workload(reason) }
+        if has_owner { Ground::Rootless } else { Ground::Workload(path) }
     } else if upper.iter().any(|part| is_users(part)) {
         Ground::Session
     } else if let Some(name) = unit(upper) {
@@ -72,7 +71,7 @@ fn ground(parts: &[&str], upper: &[&str]) -> Ground {
     {
         Ground::Open
     } else {
-        Ground::Workload(UnattributedReason::Unknown)
+        Ground::Workload(WorkloadPath::Unknown)
     }
 }
 
@@ -99,11 +98,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::UnattributedReason;
 
     const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
 
     fn at(path: &str) -> Place {
         Place::of(&[path.replace("CID", ID)])
+    }
+
+    fn reason(place: &Place) -> Option<UnattributedReason> {
+        match &place.ground {
+            Ground::Workload(path) => Some(path.reason()),
+            _ => None,
+        }
     }
 
     fn unit_at(path: &str) -> Option<String> {
@@ -136,16 +143,16 @@ mod tests {
             unit_at("/system.slice/docker-registry.service").as_deref(),
             Some("docker-registry.service")
         );
-        let container = Ground::Workload(UnattributedReason::Container);
-        assert_eq!(at("/system.slice/docker.service/docker/x").ground, container);
-        assert_eq!(at("/system.slice/containerd.service/default/x").ground, container);
+        for path in ["/system.slice/docker.service/docker/x", "/system.slice/containerd.service/default/x"] {
+            assert_eq!(reason(&at(path)), Some(UnattributedReason::Container), "{path}");
+        }
     }
 
     #[test]
     fn no_container_pod_job_or_machine_passes_for_a_unit() {
         use UnattributedReason::{Container, Job, Pod, Unknown, Vm};
         let pod = "pod3cae2e45_052c_4b11_80d3_4d7b2d2d3464";
-        for (path, reason) in [
+        for (path, expected) in [
             (
                 "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-POD.slice/cri-containerd-CID.scope",
                 Pod,
@@ -181,7 +188,7 @@ mod tests {
             ("/qemu.slice/100.scope", Vm),
             ("/something/unknown/x.service", Unknown),
         ] {
-            assert_eq!(at(&path.replace("POD", pod)).ground, Ground::Workload(reason), "{path}");
+            assert_eq!(reason(&at(&path.replace("POD", pod))), Some(expected), "{path}");
         }
     }
 
@@ -226,7 +233,7 @@ mod tests {
         let Ground::Unit { name, .. } = Place::of(&paths).ground else { unreachable!() };
         assert_eq!(name, "trainer.service");
         let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
-        assert_eq!(Place::of(&container).ground, Ground::Workload(UnattributedReason::Container));
+        assert_eq!(reason(&Place::of(&container)), Some(UnattributedReason::Container));
     }
 
     proptest! {

@@ -4,19 +4,19 @@
 //! GPU's holdings, and whom each covers besides its own holder. It does not read the configuration, and
 //! settles no conflict: it ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Fraction, GpuId, Holder, HolderId, Holding, HoldingSource};
+use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource};
 
 /// A standing holding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The operator's name for it.
     pub id: String,
-    /// On which GPUs.
-    pub gpu: GpuSelector,
+    /// On which GPUs; one that two of them select counts once.
+    pub gpus: Vec<GpuSelector>,
     /// How much of each.
     pub fraction: Fraction,
     /// Who holds it, and whom it covers.
@@ -38,7 +38,7 @@ impl From<&GpuId> for SessionGpu {
     }
 }
 
-/// Which GPUs a standing holding is on.
+/// A GPU that a standing holding names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
     /// Every GPU of the node.
@@ -73,6 +73,22 @@ pub enum Selector {
     },
     /// A systemd unit.
     Unit(String),
+    /// A Unix group, with what its members run.
+    Group {
+        /// Its name.
+        name: String,
+        /// The uids of those members who are known.
+        members: Arc<BTreeSet<u32>>,
+    },
+    /// Several Unix users, with what they run.
+    Team {
+        /// Under which name they hold together.
+        name: String,
+        /// Those given by name.
+        users: BTreeSet<String>,
+        /// Those given by uid.
+        uids: BTreeSet<u32>,
+    },
 }
 
 impl GpuSelector {
@@ -86,30 +102,79 @@ impl GpuSelector {
 }
 
 impl Selector {
-    /// The holder to whom it is granted.
-    pub fn holder(&self) -> HolderId {
+    /// The holder to whom it is granted, as far as the grant tells.
+    pub fn holder(&self) -> Holder {
         match self {
-            Self::User(name) => HolderId::new(format!("user:{name}")),
-            Self::Uid { name, .. } => HolderId::new(format!("user:{name}")),
-            Self::Unit(name) => HolderId::new(format!("unit:{name}")),
+            Self::User(name) => Holder::user(name, None),
+            Self::Uid { uid, name } => Holder::user(name, Some(*uid)),
+            Self::Unit(name) => Holder::unit(name, None, None),
+            Self::Group { name, .. } => Holder::group(name),
+            Self::Team { name, .. } => Holder::team(name),
         }
     }
 
     fn covers(&self, holder: &Holder) -> bool {
         match self {
             Self::Uid { uid, .. } => holder.facts.uid == Some(*uid),
-            Self::User(name) => holder.facts.user.as_deref() == Some(name),
-            Self::Unit(name) => holder.facts.unit.as_deref() == Some(name),
+            Self::User(name) => holder.facts.get(Fact::User).is_some_and(|user| **user == **name),
+            Self::Unit(name) => holder.facts.get(Fact::Unit).is_some_and(|unit| **unit == **name),
+            Self::Group { members, .. } => holder.facts.uid.is_some_and(|uid| members.contains(&uid)),
+            Self::Team { users, uids, .. } => {
+                holder.facts.get(Fact::User).is_some_and(|user| users.contains(&**user))
+                    || holder.facts.uid.is_some_and(|uid| uids.contains(&uid))
+            }
+        }
+    }
+
+    /// Whether it covers several users, so that a grant to one of them goes before it.
+    const fn is_for_several(&self) -> bool {
+        matches!(self, Self::Group { .. } | Self::Team { .. })
+    }
+
+    /// Whether both were configured alike, whatever the name service has said of either.
+    fn is_configured_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Group { name, .. }, Self::Group { name: others, .. }) => name == others,
+            _ => self == other,
         }
     }
 }
 
-/// The standing holdings that are on none of these GPUs.
-pub fn unmatched<'a>(
-    standing: &'a [Standing],
-    gpus: impl Iterator<Item = &'a SessionGpu> + Clone,
-) -> impl Iterator<Item = &'a Standing> {
-    standing.iter().filter(move |entry| !gpus.clone().any(|gpu| entry.gpu.selects(gpu)))
+/// Whether two lists of standing holdings were configured alike, whatever is known of the members of groups.
+pub fn are_configured_alike(one: &[Standing], other: &[Standing]) -> bool {
+    let alike = |(one, other): (&Standing, &Standing)| {
+        (&one.id, &one.gpus, one.fraction) == (&other.id, &other.gpus, other.fraction)
+            && one.selector.is_configured_as(&other.selector)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(alike)
+}
+
+impl Standing {
+    /// Whether it is on that GPU.
+    pub fn selects(&self, gpu: &SessionGpu) -> bool {
+        self.gpus.iter().any(|selector| selector.selects(gpu))
+    }
+
+    /// Whether both have one id and were granted to one holder, whatever the name service has said of it.
+    pub fn has_id_and_holder_of(&self, other: &Self) -> bool {
+        let one_holder = match (&self.selector, &other.selector) {
+            (Selector::Uid { uid, .. }, Selector::Uid { uid: others, .. }) => uid == others,
+            (one, other) => one.is_configured_as(other),
+        };
+        self.id == other.id && one_holder
+    }
+
+    /// What it names and none of these GPUs is.
+    pub fn unmatched<'a>(&self, gpus: impl Iterator<Item = &'a SessionGpu> + Clone) -> Vec<GpuSelector> {
+        let is_there = |selector: &&GpuSelector| gpus.clone().any(|gpu| selector.selects(gpu));
+        self.gpus.iter().filter(|selector| !is_there(selector)).cloned().collect()
+    }
+}
+
+/// GPUs in words: `GPU 0, GPU 1`.
+pub fn in_words(gpus: &[GpuSelector]) -> String {
+    let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 /// The standing holdings of one GPU.
@@ -120,7 +185,7 @@ pub(super) struct Grants<'a> {
 
 impl<'a> Grants<'a> {
     pub(super) fn on(gpu: &SessionGpu, standing: &'a [Standing]) -> Self {
-        let entries = (0..).zip(standing).filter(|(_, entry)| entry.gpu.selects(gpu)).collect();
+        let entries = (0..).zip(standing).filter(|(_, entry)| entry.selects(gpu)).collect();
         Self { entries }
     }
 
@@ -133,7 +198,7 @@ impl<'a> Grants<'a> {
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let mut holdings: BTreeMap<HolderId, Holding> = BTreeMap::new();
         for (rank, entry) in &self.entries {
-            let holder = entry.selector.holder();
+            let holder = entry.selector.holder().id;
             let source = HoldingSource::Standing;
             let fraction = entry.fraction;
             holdings
@@ -144,22 +209,24 @@ impl<'a> Grants<'a> {
         holdings.into_values().collect()
     }
 
-    /// Whose holding covers a holder: the latest granted, ties by id. One who holds something here himself
-    /// is covered by that alone; remainders are covered by nobody.
+    /// Whose holding covers a holder: one of a user or unit before one of a group or team, then the latest granted, ties by
+    /// id. One who holds something here himself is covered by that alone; remainders are covered by nobody.
     pub(super) fn cover(&self, holder: &Holder) -> Option<HolderId> {
         if holder.id.is_remainder()
-            || self.entries.iter().any(|(_, entry)| entry.selector.holder() == holder.id)
+            || self.entries.iter().any(|(_, entry)| entry.selector.holder().id == holder.id)
         {
             return None;
         }
         let covering = self.entries.iter().filter(|(_, entry)| entry.selector.covers(holder));
-        let latest = covering.max_by_key(|(rank, entry)| (*rank, entry.selector.holder()))?;
-        Some(latest.1.selector.holder())
+        let latest = covering.max_by_key(|(rank, entry)| {
+            (!entry.selector.is_for_several(), *rank, entry.selector.holder().id)
+        })?;
+        Some(latest.1.selector.holder().id)
     }
 }
 
 /// The sum of two fractions, the whole at most; rounded down where no 32 bits hold it.
-fn sum(left: Fraction, right: Fraction) -> Fraction {
+pub(super) fn sum(left: Fraction, right: Fraction) -> Fraction {
     let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
     let (numerator, denominator) = (a * d + c * b, b * d);
     if numerator >= denominator {

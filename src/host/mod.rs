@@ -9,18 +9,22 @@ mod bounded;
 mod cgroup;
 mod clock_sync;
 mod container;
+mod gpu_minors;
 mod held;
 mod kernel_log;
 pub mod own;
 mod passwd;
 pub mod pci;
+pub mod pod_logs;
 mod printable;
 mod process;
+pub mod slurm;
 mod stat;
 mod status;
 mod users;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use clock_sync::clock_is_synchronised;
@@ -28,8 +32,9 @@ pub use container::FIRST_PID_NAMESPACE;
 pub use held::Held;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
+pub use pod_logs::PodLogs;
 pub use process::{Gone, Process};
-pub use users::{Unresolved, Users};
+pub use users::{Group, Unresolved, Users};
 
 use crate::model::Nanoseconds;
 
@@ -94,6 +99,36 @@ impl Host {
     /// The NVIDIA GPUs on the PCI bus; none where the kernel shows no bus.
     pub fn pci(&self) -> Option<Pci> {
         Pci::read(&self.root)
+    }
+
+    /// UUIDs of its GPUs by minor number, as the kernel's driver tells them.
+    pub fn gpu_minors(&self) -> BTreeMap<u32, String> {
+        gpu_minors::read(&self.root)
+    }
+
+    /// What the kubelet's log directories say of pods.
+    pub fn pod_logs(&self) -> PodLogs {
+        PodLogs::read(&self.root)
+    }
+
+    /// A value that changes when a pod or a container begins or ceases to have logs.
+    pub fn pod_logs_changed(&self) -> [Option<(i64, i64)>; 2] {
+        pod_logs::changed(&self.root)
+    }
+
+    /// The jobs of Slurm that have cgroups; none where the host's cgroups show no Slurm.
+    pub fn slurm_cgroups(&self) -> Option<Vec<slurm::JobCgroup>> {
+        slurm::cgroups(&self.root)
+    }
+
+    /// The configuration file of Slurm on this node.
+    pub fn slurm_configuration(&self) -> Option<String> {
+        slurm::configuration(&self.root)
+    }
+
+    /// Where a file of the host lies for the agent.
+    pub fn path(&self, absolute: &Path) -> PathBuf {
+        self.root.join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
     /// Which loading of the kernel's driver module this is: a number that changes when it is loaded anew; none

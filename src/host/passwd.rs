@@ -1,26 +1,54 @@
-//! The users of `etc/passwd`, read again when the file has changed.
+//! The users of `etc/passwd` and the groups of `etc/group`, each read again when its file has changed.
 //!
-//! In: the file. Out: the name of a uid, the first line of it as for getpwuid(3). It does not know users of
-//! directory services.
+//! In: the files. Out: the name of a uid, the first line of it as for getpwuid(3), and who belongs to a group. It does
+//! not know users and groups of directory services.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::bounded;
 use super::printable::printable;
+use super::users::Group;
 
 /// The most that is read; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-/// The file and what was last read of it.
+/// Both files and what was last read of them.
 #[derive(Debug)]
 pub(super) struct Passwd {
+    users: Watched<HashMap<u32, User>>,
+    groups: Watched<HashMap<Arc<str>, Listed>>,
+    /// Groups that were asked for, none where there is no such group.
+    found: HashMap<Arc<str>, Option<Group>>,
+    /// The versions of both files in which they were found.
+    found_in: [Option<Version>; 2],
+}
+
+/// A line of `etc/passwd`.
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    name: Arc<str>,
+    /// The first group, where the line tells it.
+    gid: Option<u32>,
+}
+
+/// A line of `etc/group`.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    gid: u32,
+    names: HashSet<Arc<str>>,
+}
+
+/// A file that is read again when it has changed.
+#[derive(Debug)]
+struct Watched<T> {
     path: PathBuf,
     version: Option<Version>,
-    names: HashMap<u32, Arc<str>>,
+    parse: fn(&[u8]) -> T,
+    content: T,
 }
 
 /// What changes when the file does: editors replace it (inode), or write it in place (time and length).
@@ -32,32 +60,67 @@ struct Version {
 }
 
 impl Passwd {
-    /// The file, not yet read.
-    pub(super) fn at(path: PathBuf) -> Self {
-        Self { path, version: None, names: HashMap::new() }
+    /// The passwd file and the group file beside it, not yet read.
+    pub(super) fn at(path: &Path) -> Self {
+        Self {
+            users: Watched::at(path.to_owned(), parse_users),
+            groups: Watched::at(path.with_file_name("group"), parse_groups),
+            found: HashMap::new(),
+            found_in: [None; 2],
+        }
     }
 
     /// The name of a user, none where there is no such user; nothing where the file was never read.
     pub(super) fn name(&mut self, uid: u32) -> Option<Option<Arc<str>>> {
-        self.refresh();
-        self.version.map(|_| self.names.get(&uid).cloned())
+        self.users.content().map(|users| users.get(&uid).map(|user| Arc::clone(&user.name)))
     }
 
     /// Whether a uid has that name; nothing where the file was never read.
     pub(super) fn has_user(&mut self, name: &str) -> Option<bool> {
-        self.refresh();
-        self.version.map(|_| self.names.values().any(|known| **known == *name))
+        self.users.content().map(|users| users.values().any(|user| *user.name == *name))
     }
 
-    /// A file that is missing for a moment, as while it is replaced, leaves the names as they were.
-    fn refresh(&mut self) {
-        let Some(version) = self.observed() else { return };
-        if self.version == Some(version) {
-            return;
+    /// A group with all its members, none where there is no such group; nothing where a file was never read.
+    pub(super) fn group(&mut self, name: &str) -> Option<Option<Group>> {
+        self.users.content()?;
+        self.groups.content()?;
+        let versions = [self.users.version, self.groups.version];
+        if self.found_in != versions {
+            self.found_in = versions;
+            self.found.clear();
         }
-        let Ok(bytes) = bounded::read(&self.path, LIMIT) else { return };
-        self.names = parse(&bytes);
-        self.version = Some(version);
+        if let Some(found) = self.found.get(name) {
+            return Some(found.clone());
+        }
+        let found = self.groups.content.get(name).map(|group| group.among(&self.users.content));
+        self.found.insert(name.into(), found.clone());
+        Some(found)
+    }
+}
+
+impl Listed {
+    fn among(&self, users: &HashMap<u32, User>) -> Group {
+        let belongs = |user: &User| user.gid == Some(self.gid) || self.names.contains(&user.name);
+        let members = users.iter().filter(|(_, user)| belongs(user));
+        Group { gid: self.gid, members: members.map(|(uid, user)| (*uid, Arc::clone(&user.name))).collect() }
+    }
+}
+
+impl<T: Default> Watched<T> {
+    fn at(path: PathBuf, parse: fn(&[u8]) -> T) -> Self {
+        Self { path, version: None, parse, content: T::default() }
+    }
+
+    /// What the file says; nothing where it was never read. A file that is missing for a moment, as while it is
+    /// replaced, leaves what was read before.
+    fn content(&mut self) -> Option<&T> {
+        if let Some(version) = self.observed().filter(|version| self.version != Some(*version))
+            && let Ok(bytes) = bounded::read(&self.path, LIMIT)
+        {
+            self.content = (self.parse)(&bytes);
+            self.version = Some(version);
+        }
+        self.version.map(|_| &self.content)
     }
 
     fn observed(&self) -> Option<Version> {
@@ -70,28 +133,54 @@ impl Passwd {
     }
 }
 
-fn parse(bytes: &[u8]) -> HashMap<u32, Arc<str>> {
-    let mut names = HashMap::new();
-    for (uid, name) in bounded::whole_lines(bytes, LIMIT).filter_map(user) {
-        names.entry(uid).or_insert(name);
+fn parse_users(bytes: &[u8]) -> HashMap<u32, User> {
+    let mut users = HashMap::new();
+    for (uid, user) in bounded::whole_lines(bytes, LIMIT).filter_map(user) {
+        users.entry(uid).or_insert(user);
     }
-    names
+    users
 }
 
-/// `name:password:uid:…`; comments, and the `+` and `-` lines of NIS, name no user.
-fn user(line: &[u8]) -> Option<(u32, Arc<str>)> {
+/// `name:password:uid:gid:…`; comments, and the `+` and `-` lines of NIS, name no user.
+fn user(line: &[u8]) -> Option<(u32, User)> {
     let line = String::from_utf8_lossy(line);
     let mut fields = line.split(':');
     let name = fields.next()?;
     let uid = fields.nth(1)?.parse().ok()?;
-    // A file caught while it is written may end within the digits.
-    fields.next()?;
-    let usable = !name.is_empty() && !name.starts_with(['#', '+', '-']);
-    usable.then(|| (uid, printable(name).into()))
+    // A file caught while it is written may end within the digits of either number.
+    let gid = fields.next()?;
+    let gid = fields.next().and_then(|_| gid.parse().ok());
+    is_name(name).then(|| (uid, User { name: printable(name).into(), gid }))
+}
+
+fn parse_groups(bytes: &[u8]) -> HashMap<Arc<str>, Listed> {
+    let mut groups = HashMap::new();
+    for (name, group) in bounded::whole_lines(bytes, LIMIT).filter_map(group) {
+        groups.entry(name).or_insert(group);
+    }
+    groups
+}
+
+/// `name:password:gid:member,member`.
+fn group(line: &[u8]) -> Option<(Arc<str>, Listed)> {
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let gid = fields.nth(1)?.parse().ok()?;
+    let names = fields.next()?.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names = names.map(|name| printable(name).into()).collect();
+    is_name(name).then(|| (printable(name).into(), Listed { gid, names }))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with(['#', '+', '-'])
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -100,13 +189,35 @@ mod tests {
     fn the_first_name_of_a_uid_counts() {
         let text =
             b"root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n#bob:x:5:\n+nis:x:6:\n:x:7:\nx:y\nno\ncut:x:10";
-        assert_eq!(parse(text), HashMap::from([(0, "root".into())]));
+        assert_eq!(parse_users(text), HashMap::from([(0, User { name: "root".into(), gid: Some(0) })]));
+    }
+
+    #[test]
+    fn members_of_a_group_are_those_whom_it_lists_and_those_whose_first_group_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        let users = "ada:x:1001:100::/:\nben:x:1002:1002::/:\ncid:x:1003:1200::/:\n";
+        fs::write(&path, users).unwrap();
+        let mut passwd = Passwd::at(&path);
+        assert_eq!(passwd.group("research"), None, "there is no group file");
+        fs::write(directory.path().join("group"), "users:x:100:\nresearch:x:1200:ben,gone\n").unwrap();
+        let research = passwd.group("research").unwrap().unwrap();
+        assert_eq!(research.gid, 1200);
+        assert_eq!(research.members, BTreeMap::from([(1002, "ben".into()), (1003, "cid".into())]));
+        assert_eq!(passwd.group("nosuchgroup"), Some(None));
+        fs::write(directory.path().join("group"), "research:x:1200:ada\n").unwrap();
+        let members = passwd.group("research").unwrap().unwrap().members;
+        assert_eq!(members.keys().collect::<Vec<_>>(), [&1001, &1003], "the file is read again");
+        fs::write(&path, "dan:x:1004:1200::/:\n").unwrap();
+        let members = passwd.group("research").unwrap().unwrap().members;
+        assert_eq!(members.keys().collect::<Vec<_>>(), [&1004], "the users are read again");
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_parsed_without_a_panic(bytes: Vec<u8>) {
-            parse(&bytes);
+            parse_users(&bytes);
+            parse_groups(&bytes);
         }
     }
 }

@@ -1,16 +1,18 @@
-//! Names of users, from a passwd file or from the system's name service (NSS).
+//! Names and groups of users, from passwd and group files or from the system's name service (NSS).
 //!
-//! In: a uid. Out: its name, that there is no such user, or that neither is known. The name service may wait for a
-//! network, so [`Users::name`] never asks it: it queues the uid for a thread that takes it with [`Users::next`], asks
-//! with [`Users::look_up`] and stores the result with [`Users::store`]. The cache is bounded. It starts no thread itself.
+//! In: a uid, or the name of a group. Out: its name, that there is no such user, or that neither is known; the members of
+//! the group among the users who were looked up. The name service may wait for a network, so [`Users::name`] and
+//! [`Users::members`] never ask it: they queue the uid for a thread that takes it with [`Users::next`], asks with
+//! [`Users::look_up`] and [`Users::look_up_groups`] and stores the results. The cache is bounded. It starts no thread itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::CString;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nix::unistd::{Uid, User};
+use nix::unistd::{Group as NssGroup, Uid, User, getgrouplist};
 
 use super::passwd::Passwd;
 use super::printable::printable;
@@ -51,6 +53,15 @@ pub enum Unresolved {
 /// A name, or none where there is no such user.
 type Answer = Option<Arc<str>>;
 
+/// A Unix group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its number.
+    pub gid: u32,
+    /// Its members by uid. The name service does not list users whose first group it is.
+    pub members: BTreeMap<u32, Arc<str>>,
+}
+
 /// The users of a host.
 #[derive(Debug)]
 pub struct Users {
@@ -62,7 +73,7 @@ pub struct Users {
 #[derive(Debug)]
 enum Source {
     /// The passwd file of a fixture, a demo, or the host of a container.
-    File(Mutex<Passwd>),
+    File(Box<Mutex<Passwd>>),
     /// The name service of this system.
     Service(Service),
     /// A container to which its host's passwd file is not mounted.
@@ -79,6 +90,8 @@ struct Service {
 struct Cache {
     known: BTreeMap<u32, Known>,
     queue: VecDeque<u32>,
+    /// The groups that are looked up with each user.
+    groups: Vec<Arc<str>>,
     /// Whether the last lookup succeeded, and when it ended.
     last: Option<(bool, Nanoseconds)>,
 }
@@ -89,20 +102,30 @@ struct Known {
     lookup: Lookup,
     /// The last successful result.
     answer: Option<Answer>,
+    /// The groups of those asked for to which the user belongs, as of the last successful lookup.
+    groups: BTreeSet<Arc<str>>,
     used: Nanoseconds,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Lookup {
-    Asked { since: Nanoseconds },
-    Answered { at: Nanoseconds },
-    Failed { at: Nanoseconds },
+    Asked {
+        since: Nanoseconds,
+    },
+    Answered {
+        at: Nanoseconds,
+    },
+    Failed {
+        at: Nanoseconds,
+    },
+    /// Other groups are to be looked up since.
+    Outdated,
 }
 
 impl Users {
     /// The users of a passwd file.
     pub fn of_file(path: &Path) -> Self {
-        Self::of(Source::File(Mutex::new(Passwd::at(path.to_owned()))))
+        Self::of(Source::File(Box::new(Mutex::new(Passwd::at(path)))))
     }
 
     /// The users of this system's name service, which a thread has to ask.
@@ -183,6 +206,74 @@ impl Users {
         }
     }
 
+    /// A group with the members whom the source lists now. It may wait for a network.
+    ///
+    /// # Errors
+    /// The source cannot be read, or the name service failed.
+    pub fn group(&self, name: &str) -> io::Result<Option<Group>> {
+        match &self.source {
+            Source::File(file) => lock(file).group(name).ok_or_else(no_group_file),
+            Source::Service(_) => listed_group(name),
+            Source::Nowhere => Err(no_group_file()),
+        }
+    }
+
+    /// The uids of the members of a group, as far as they are known. It never waits: where a thread has to look names up,
+    /// members are known once their groups were stored.
+    pub fn members(&self, group: &str) -> BTreeSet<u32> {
+        match &self.source {
+            Source::File(file) => {
+                let group = lock(file).group(group).flatten();
+                group.map(|group| group.members.into_keys().collect()).unwrap_or_default()
+            }
+            Source::Service(service) => {
+                let cache = lock(&service.cache);
+                let belongs = |(_, known): &(&u32, &Known)| known.groups.contains(group);
+                cache.known.iter().filter(belongs).map(|(uid, _)| *uid).collect()
+            }
+            Source::Nowhere => BTreeSet::new(),
+        }
+    }
+
+    /// Sets which groups are looked up with each user. Where they change, users are looked up again.
+    pub fn set_groups(&self, groups: Vec<Arc<str>>) {
+        let Source::Service(service) = &self.source else { return };
+        let mut cache = lock(&service.cache);
+        if cache.groups != groups {
+            cache.groups = groups;
+            cache.known.values_mut().for_each(|known| known.lookup = Lookup::Outdated);
+        }
+    }
+
+    /// Those of the set groups to which a user belongs, as the name service tells it now. It may wait for a network.
+    ///
+    /// # Errors
+    /// The name service failed.
+    pub fn look_up_groups(&self, uid: u32) -> io::Result<BTreeSet<Arc<str>>> {
+        let Source::Service(service) = &self.source else { return Ok(BTreeSet::new()) };
+        let groups = lock(&service.cache).groups.clone();
+        if groups.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(BTreeSet::new()) };
+        let gids = getgrouplist(&CString::new(user.name)?, user.gid)?;
+        let mut found = BTreeSet::new();
+        for group in groups {
+            if NssGroup::from_name(&group)?.is_some_and(|known| gids.contains(&known.gid)) {
+                found.insert(group);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Stores to which groups a user belongs.
+    pub fn store_groups(&self, uid: u32, groups: BTreeSet<Arc<str>>) {
+        let Source::Service(service) = &self.source else { return };
+        if let Some(known) = lock(&service.cache).known.get_mut(&uid) {
+            known.groups = groups;
+        }
+    }
+
     /// Whether a thread has to look names up.
     pub const fn needs_thread(&self) -> bool {
         matches!(self.source, Source::Service(_))
@@ -207,8 +298,12 @@ impl Users {
         let failed_before = cache.last.is_some_and(|(succeeded, _)| !succeeded);
         cache.last = Some((answer.is_some(), now));
         if let Some(known) = cache.known.get_mut(&uid) {
-            known.lookup =
-                if answer.is_some() { Lookup::Answered { at: now } } else { Lookup::Failed { at: now } };
+            known.lookup = match known.lookup {
+                // The groups were set while this was looked up.
+                Lookup::Outdated => Lookup::Outdated,
+                _ if answer.is_some() => Lookup::Answered { at: now },
+                _ => Lookup::Failed { at: now },
+            };
             known.answer = answer.clone().or(known.answer.take());
         }
         answer.is_none() && !failed_before
@@ -231,6 +326,7 @@ impl Service {
         let known = cache.known.entry(uid).or_insert(Known {
             lookup: Lookup::Failed { at: now },
             answer: None,
+            groups: BTreeSet::new(),
             used: now,
         });
         known.used = now;
@@ -241,7 +337,7 @@ impl Service {
                 return Err(Unresolved::Pending { uid });
             }
             Lookup::Asked { .. } => {}
-            Lookup::Answered { .. } | Lookup::Failed { .. } => {
+            Lookup::Answered { .. } | Lookup::Failed { .. } | Lookup::Outdated => {
                 known.lookup = Lookup::Asked { since: now };
                 cache.queue.push_back(uid);
                 self.asked.notify_one();
@@ -270,6 +366,22 @@ impl Cache {
 
 fn no_file() -> io::Error {
     io::Error::other("the host's passwd file cannot be read; in a container mount it at /host/etc/passwd")
+}
+
+fn no_group_file() -> io::Error {
+    io::Error::other("the host's group file cannot be read; in a container mount it at /host/etc/group")
+}
+
+fn listed_group(name: &str) -> io::Result<Option<Group>> {
+    let Some(group) = NssGroup::from_name(name)? else { return Ok(None) };
+    let mut members = BTreeMap::new();
+    for name in &group.mem {
+        // A group may list users who are gone.
+        if let Some(user) = User::from_name(name)? {
+            members.insert(user.uid.as_raw(), printable(&user.name).into());
+        }
+    }
+    Ok(Some(Group { gid: group.gid.as_raw(), members }))
 }
 
 fn look_up(uid: u32) -> io::Result<Option<Arc<str>>> {
@@ -392,6 +504,39 @@ mod tests {
         assert_eq!(look_up(u32::MAX - 7).unwrap(), None);
         let users = Users::of_service();
         assert!(users.has_user("root").unwrap() && !users.has_user("no-such-user").unwrap());
+        assert_eq!(users.group("root").unwrap().map(|group| group.gid), Some(0));
+        assert_eq!(users.group("no-such-group").unwrap(), None);
+    }
+
+    #[test]
+    fn who_belongs_to_a_group_is_known_once_it_was_looked_up_and_stays_known_while_lookups_fail() {
+        let users = Users::of_service();
+        users.set_groups(vec!["root".into(), "no-such-group".into()]);
+        let _asked = users.name_at(0, at(0));
+        assert_eq!(users.members("root"), BTreeSet::new());
+        let groups = users.look_up_groups(0).unwrap();
+        assert_eq!(groups, BTreeSet::from(["root".into()]));
+        users.store_groups(0, groups);
+        assert_eq!(users.members("root"), BTreeSet::from([0]));
+        assert_eq!(users.members("no-such-group"), BTreeSet::new());
+        users.store_at(0, None, at(1));
+        assert_eq!(users.members("root"), BTreeSet::from([0]));
+    }
+
+    #[test]
+    fn users_are_looked_up_again_at_once_where_other_groups_are_to_be_looked_up() {
+        let users = Users::of_service();
+        let _asked = users.name_at(1000, at(0));
+        assert_eq!(next(&users), Some(1000));
+        users.set_groups(vec!["lab".into()]);
+        users.store_at(1000, Some(named("alice")), at(1));
+        assert_eq!(users.name_at(1000, at(2)), PENDING, "its lookup began before the groups were set");
+        assert_eq!(next(&users), Some(1000));
+        users.store_at(1000, Some(named("alice")), at(2));
+        users.set_groups(vec!["lab".into()]);
+        assert_eq!(users.name_at(1000, at(3)), Ok(named("alice")), "the groups are the same");
+        users.set_groups(Vec::new());
+        assert_eq!(users.name_at(1000, at(3)), PENDING);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::expected::Expected;
 use super::latch::Latched;
 use super::state::{Counter, CounterKey, TenantKey};
 use super::timeline::Anchor;
+use super::xids::XidSums;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
 /// Everything of one transaction. Times are account time ([`super::Timeline::at`]).
@@ -22,6 +23,8 @@ pub struct Batch {
     pub expected: Vec<Expected>,
     /// GPUs of which something else is latched than was.
     pub latched: Vec<Latched>,
+    /// GPUs of which XID errors were reported, with all their sums.
+    pub xids: Vec<XidSums>,
     /// Holders that are new or whose facts changed; one that a row names and nobody introduced is stored
     /// without facts.
     pub holders: Vec<Holder>,
@@ -107,9 +110,11 @@ pub struct Acknowledged {
     /// The counters that the batch changed, with their new values.
     pub counters: BTreeMap<CounterKey, Counter>,
     /// The sum of a tenant's counters that are not in memory, where it changed.
-    pub at_rest: BTreeMap<TenantKey, Counter>,
+    pub unloaded_sums: BTreeMap<TenantKey, Counter>,
     /// Counters that leave memory; they are in the sums of their tenants, where these have others left.
-    pub resting: Vec<CounterKey>,
+    pub unloaded: Vec<CounterKey>,
+    /// The sums of XID errors that the batch stored.
+    pub xids: Vec<XidSums>,
     /// Whether the commit survives a power loss.
     pub synced: bool,
     /// GPU time that the batch settled as `__unobserved__`, because the windows before its own never came.

@@ -11,10 +11,14 @@ pub struct Bill {
     pub from: Utc,
     /// End of the last minute: as asked for, or `closed_until` where that is earlier.
     pub to: Utc,
+    /// The end that was asked for, where the bill ends earlier.
+    pub asked_to: Option<Utc>,
     /// Up to here every GPU's minutes are closed; a later bill begins at [`Bill::to`].
     pub closed_until: Utc,
     /// Of all money here; none where no price was in force.
     pub currency: Option<String>,
+    /// Whether the ledger has any price, in force here or not.
+    pub has_prices: bool,
     /// By GPU, then holder; remainders have lines too.
     pub lines: Vec<Line>,
     /// By GPU.
@@ -50,9 +54,12 @@ pub struct Line {
     pub coarse: bool,
     /// The worst meter of each minute, each once.
     pub sources: Vec<ActivitySource>,
-    /// The time that is charged for: held less unavailable, and for `__unavailable__` all unavailable time.
+    /// The time that `money` is for: held less unavailable, and for `__unavailable__` all unavailable time, while a
+    /// price was in force.
     pub charged: Nanoseconds,
-    /// For that time; none where no price was ever in force.
+    /// The same while no price was in force.
+    pub unpriced: Nanoseconds,
+    /// For the charged time; none where no price was in force in the whole bill.
     pub money: Option<Money>,
 }
 
@@ -73,6 +80,7 @@ impl Line {
             coarse: false,
             sources: Vec::new(),
             charged: Nanoseconds(0),
+            unpriced: Nanoseconds(0),
             money: None,
         }
     }

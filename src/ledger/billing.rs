@@ -23,12 +23,22 @@ use crate::model::{GpuId, HolderId, Microjoules, Money, Nanoseconds, Utc};
 /// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.
 const LEFT_BEHIND: Nanoseconds = Nanoseconds::from_seconds(3600);
 
-pub(super) fn bill(connection: &Connection, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Cause> {
+/// What a bill covers; see [`Bill`].
+pub(super) struct Period<'z> {
+    /// First minute; without it, the begin of the month of the last one.
+    pub(super) from: Option<Utc>,
+    /// End of the last minute; without it, the end of what is closed.
+    pub(super) to: Option<Utc>,
+    /// Where months begin.
+    pub(super) zone: &'z TimeZone,
+}
+
+pub(super) fn bill(connection: &Connection, period: &Period<'_>) -> Result<Bill, Cause> {
     let gpus = gpus(connection)?;
     let closed_until = closed_until(&gpus);
-    let to = to.map(|to| on_grid("to", to)).transpose()?;
+    let to = period.to.map(|to| on_grid("to", to)).transpose()?;
     let end = to.map_or(closed_until, |to| to.min(closed_until));
-    let from = from.map_or(Ok(month_start(end)), |from| on_grid("from", from))?;
+    let from = period.from.map_or(Ok(month_start(end, period.zone)), |from| on_grid("from", from))?;
     if let Some(to) = to.filter(|to| *to < from) {
         return Err(Cause::Backwards { from, to });
     }
@@ -36,13 +46,16 @@ pub(super) fn bill(connection: &Connection, from: Option<Utc>, to: Option<Utc>) 
     let mut bill = Bill {
         from,
         to: end,
+        asked_to: to.filter(|to| *to > end),
         closed_until,
         currency: None,
+        has_prices: false,
         lines: Vec::new(),
         gpus: Vec::new(),
         reconciliation: Reconciliation::default(),
     };
     let versions = book::versions(connection)?;
+    bill.has_prices = versions.iter().any(|version| version.rate.is_some());
     let slots = slots(connection, (from, end), &versions)?;
     bill.currency = currency(&slots)?;
     for gpu in gpus {
@@ -59,11 +72,11 @@ fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
     if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
 }
 
-/// The beginning of the calendar month, in UTC, that contains the last minute before `end`.
-fn month_start(end: Utc) -> Utc {
+/// The beginning of the calendar month, in that zone, that contains the last minute before `end`.
+fn month_start(end: Utc, zone: &TimeZone) -> Utc {
     let last = i128::from(end.0.saturating_sub(1));
     let start = jiff::Timestamp::from_nanosecond(last)
-        .and_then(|last| last.to_zoned(TimeZone::UTC).first_of_month())
+        .and_then(|last| last.to_zoned(zone.clone()).first_of_month())
         .and_then(|first| first.start_of_day());
     // Every time that 64 bits hold has a month.
     start.ok().and_then(|start| u64::try_from(start.timestamp().as_nanosecond()).ok()).map_or(end, Utc)
@@ -205,13 +218,14 @@ fn lines(
     for ((gpu, price), mut group) in groups {
         let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
         let charged = charged_times(group.iter().map(|line| (&line.holder, &line.parts)));
-        let shares = split_money(slot.and_then(Slot::money).unwrap_or_default(), &charged)?;
+        let money = slot.and_then(Slot::money);
+        let shares = split_money(money.unwrap_or_default(), &charged)?;
         if let Some((holder, _)) = charged.get(group.len()) {
             // Nobody but holders had unavailable time: the line that is charged for it has no time of its own.
             group.extend(group.first().map(|line| Line::empty(line.gpu.clone(), holder.clone())));
         }
         for ((line, (_, time)), share) in group.iter_mut().zip(charged).zip(shares) {
-            line.charged = Nanoseconds(time);
+            *if money.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
             line.money = priced.then_some(share);
         }
         for line in group {
@@ -252,6 +266,7 @@ fn join(line: &mut Line, other: &Line) {
     line.grade = line.grade.max(other.grade);
     line.measured += other.measured;
     line.charged += other.charged;
+    line.unpriced += other.unpriced;
     line.method = line.method.max(other.method);
     line.coarse |= other.coarse;
     line.sources.extend(&other.sources);
@@ -305,6 +320,7 @@ fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
         coarse: row.get(21)?,
         sources,
         charged: Nanoseconds(0),
+        unpriced: Nanoseconds(0),
         money: None,
     };
     Ok(Partial { gpu: row.get(0)?, price: row.get(1)?, line })

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::MINUTE;
 use super::column::{loaded, stored};
 use super::error::Cause;
-use crate::model::Utc;
+use super::timeline::Timeline;
+use crate::model::{Nanoseconds, Utc};
 
 /// The operator's prices, in one currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,16 +82,35 @@ pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<Version>
         .collect()
 }
 
-/// Makes `book` (none: no money anywhere) the prices from the next whole minute after `now` on, or after the last
-/// that is settled where that is later; a ledger in which nothing is settled yet takes it whole.
-pub(super) fn adopt(connection: &mut Connection, book: Option<&Book>, now: Utc) -> Result<(), Cause> {
+/// Prices (none: no money anywhere) that the operator has put in force.
+#[derive(Debug)]
+pub(super) struct PriceChange {
+    book: Option<Book>,
+    /// Time since boot at which that was.
+    decided: Nanoseconds,
+}
+
+impl PriceChange {
+    /// Refuses prices that cannot be stored.
+    pub(super) fn checked(book: Option<&Book>, decided: Nanoseconds) -> Result<Self, Cause> {
+        book.map(schedule).transpose()?;
+        Ok(Self { book: book.cloned(), decided })
+    }
+
+    /// Makes them the prices from the next whole minute on, or after the last that is settled where that is later; a
+    /// ledger in which nothing is settled yet takes them whole.
+    pub(super) fn adopt(&self, transaction: &Transaction<'_>, timeline: Timeline) -> Result<(), Cause> {
+        adopt(transaction, self.book.as_ref(), timeline.at(self.decided))
+    }
+}
+
+fn adopt(transaction: &Transaction<'_>, book: Option<&Book>, now: Utc) -> Result<(), Cause> {
     let wanted = book.map(schedule).transpose()?.unwrap_or_default();
-    let transaction = connection.transaction()?;
     let settled: Option<i64> =
         transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
     let start = settled.map_or(Utc(0), |last| now.floor(MINUTE).max(Utc(last.unsigned_abs())).plus(MINUTE));
     let known: Schedule =
-        versions(&transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
+        versions(transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
     let (before, known) = since(&known, start);
     let (_, wanted) = since(&wanted, start);
     if known == wanted {
@@ -100,11 +120,10 @@ pub(super) fn adopt(connection: &mut Connection, book: Option<&Book>, now: Utc) 
     let mut last = before;
     for (from, rate) in wanted {
         if rate != last {
-            insert(&transaction, from, rate.as_ref(), now)?;
+            insert(transaction, from, rate.as_ref(), now)?;
         }
         last = rate;
     }
-    transaction.commit()?;
     Ok(())
 }
 

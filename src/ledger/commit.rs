@@ -17,8 +17,8 @@ use super::cut::pieces;
 use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::{Draft, Gpu};
-use super::{column, expected, latch, settle, write};
-use crate::model::{Carry, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
+use super::{column, expected, latch, settle, write, xids};
+use crate::model::{Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 
 /// At most so much of the account is lost when the power fails.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -58,17 +58,18 @@ impl Ledger {
                 .map(|(uuid, gpu)| (Arc::clone(uuid), total(gpu)))
                 .collect(),
             counters: changes.counters.clone(),
-            at_rest: changes.at_rest.clone(),
-            resting: Vec::new(),
+            unloaded_sums: changes.unloaded_sums.clone(),
+            unloaded: Vec::new(),
+            xids: changes.xids.clone(),
             synced,
             unobserved: changes.unobserved,
             bytes: self.bytes,
             imbalance: changes.imbalance,
         };
         self.state.apply(changes, batch.now);
-        let (resting, at_rest) = self.state.rest(batch.now);
-        acknowledged.resting = resting;
-        acknowledged.at_rest.extend(at_rest);
+        let (unloaded, unloaded_sums) = self.state.unload(batch.now);
+        acknowledged.unloaded = unloaded;
+        acknowledged.unloaded_sums.extend(unloaded_sums);
         Ok(acknowledged)
     }
 
@@ -112,6 +113,11 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
     }
     for latched in &batch.latched {
         latch::store(transaction, latched, &draft.base.boot_id)?;
+    }
+    for sums in &batch.xids {
+        if xids::store(transaction, sums, &draft.base.boot_id)? {
+            draft.changes.xids.push(sums.clone());
+        }
     }
     for holder in &batch.holders {
         let stored = write::holder(transaction, holder, batch.now)?;
@@ -252,7 +258,7 @@ fn enter(
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
         if draft.holder(holder)?.is_none() {
-            let stored = write::holder(transaction, &write::nameless(holder), now)?;
+            let stored = write::holder(transaction, &Holder::from_id(holder.clone()), now)?;
             draft.changes.holders.insert(holder.clone(), stored);
         }
     }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::statement::time;
 use crate::model::Utc;
 
 /// A failure: on which file, in doing what, and why.
@@ -120,7 +121,7 @@ pub enum Cause {
         gpu: Arc<str>,
     },
     /// A price book that cannot be stored.
-    #[error("the price in force from {} {problem}", at.0)]
+    #[error("the price in force from {} {problem}", time(*at))]
     Price {
         /// Where the price begins.
         at: Utc,
@@ -128,7 +129,7 @@ pub enum Cause {
         problem: &'static str,
     },
     /// A bill's edge off the grid.
-    #[error("{edge} = {} ns is not a whole minute; rows cover whole minutes of UTC", at.0)]
+    #[error("{edge}: {} is not on a whole minute; bills cover whole minutes, leave out the seconds", time(*at))]
     Grid {
         /// `from` or `to`.
         edge: &'static str,
@@ -136,7 +137,7 @@ pub enum Cause {
         at: Utc,
     },
     /// A bill that ends before it begins.
-    #[error("from = {} ns lies after to = {} ns; exchange them", from.0, to.0)]
+    #[error("from: {} lies after to: {}; exchange them", time(*from), time(*to))]
     Backwards {
         /// The bill's beginning.
         from: Utc,

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::lock::Lock;
-use super::schema;
+use super::{schema, xids};
 use crate::model::{GpuId, Nanoseconds, Utc, Whereabouts};
 
 /// The table, for ledgers that were made without it.
@@ -112,18 +112,19 @@ fn forgotten(path: &Path, uuid: &str, (boot_id, boottime): (&str, Nanoseconds)) 
     let _lock = Lock::take(path)?;
     let connection = schema::writer(path)?;
     create(&connection)?;
+    xids::create(&connection)?;
     let Some(Listed { expected, .. }) =
         list(&connection)?.into_iter().find(|listed| *listed.expected.gpu == *uuid)
     else {
         return Ok(false);
     };
+    let now = account_time(&connection, boot_id, boottime)?;
     // An account that rests goes on resting since then.
-    let since = if expected.whereabouts.rests() {
-        expected.since
-    } else {
-        account_time(&connection, boot_id, boottime)?
-    };
-    store(&connection, &Expected { whereabouts: Whereabouts::Forgotten, since, ..expected })?;
+    let since = if expected.whereabouts.rests() { expected.since } else { now };
+    let transaction = connection.unchecked_transaction()?;
+    store(&transaction, &Expected { whereabouts: Whereabouts::Forgotten, since, ..expected })?;
+    xids::forget(&transaction, uuid, now)?;
+    transaction.commit()?;
     Ok(true)
 }
 

@@ -22,6 +22,7 @@ mod expected;
 mod latch;
 mod lock;
 mod merge;
+mod node;
 mod owner;
 mod place;
 mod queue;
@@ -34,6 +35,7 @@ mod state;
 mod statement;
 mod timeline;
 mod write;
+mod xids;
 
 pub use batch::{Acknowledged, Batch, Closed, Open, Resumed, Sight, SlotTotal};
 pub use bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
@@ -42,14 +44,16 @@ pub use error::{Cause, Error};
 pub use expected::{Expected, Listed, forget};
 pub use latch::Latched;
 pub use lock::unowned;
+pub use node::NodeIdentity;
 pub use owner::{Ledger, Opening};
 pub use queue::{Pressure, Queue};
 pub use reader::Reader;
 pub use recover::{Recovered, RecoveredGpu};
 pub use salvage::Salvage;
 pub use state::{Cost, Counter, CounterKey, TenantKey};
-pub use statement::{Statement, StatementGpu, StatementLine, StatementProof};
-pub use timeline::{Anchor, Boot, Timeline};
+pub use statement::{Statement, StatementGpu, StatementLine, StatementPrice, StatementProof};
+pub use timeline::{Anchor, Basis, Boot, Timeline};
+pub use xids::{XidSum, XidSums};
 
 use crate::model::Nanoseconds;
 

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 
-use super::book::{self, Book};
+use super::book::{self, Book, PriceChange};
 use super::error::{Cause, Error};
 use super::lock::Lock;
+use super::node::{self, NodeIdentity};
 use super::recover::{self, Recovered};
 use super::state::State;
 use super::timeline::{self, Anchor, Timeline};
-use super::{column, counters, expected, latch, place, reader, schema};
+use super::{column, counters, expected, latch, place, reader, schema, xids};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// A wall clock that moves by no more was slewed, or saw a leap second.
@@ -27,6 +28,8 @@ pub struct Opening {
     pub unsynchronised: bool,
     /// The operator's prices; without them there is no money anywhere.
     pub book: Option<Book>,
+    /// The node, as bills name it.
+    pub node: NodeIdentity,
 }
 
 /// A ledger that this process owns.
@@ -42,6 +45,8 @@ pub struct Ledger {
     /// Whether the connection was last told to let commits survive one.
     pub(super) syncs: Option<bool>,
     timeline: Timeline,
+    /// Prices that wait until the account's time in this boot is fixed, or they would begin at a wrong time.
+    waiting_prices: Vec<PriceChange>,
     /// The lead of the wall clock at the last step that was recorded.
     lead: i64,
     _lock: Lock,
@@ -66,26 +71,38 @@ impl Ledger {
         schema::create(&mut connection, opening.now.utc)?;
         expected::create(&connection)?;
         latch::create(&connection)?;
+        xids::create(&connection)?;
+        node::store(&connection, &opening.node)?;
         timeline::create(&connection)?;
         counters::add_tenants(&mut connection)?;
         let clock = (opening.now, !opening.unsynchronised);
         let (timeline, boot) = timeline::resume(&mut connection, &opening.boot_id, clock)?;
-        book::adopt(&mut connection, opening.book.as_ref(), timeline.at(opening.now.boottime))?;
+        let prices = PriceChange::checked(opening.book.as_ref(), opening.now.boottime)?;
+        let mut waiting_prices = Vec::new();
+        if timeline.is_provisional() {
+            waiting_prices.push(prices);
+        } else {
+            let transaction = connection.transaction()?;
+            prices.adopt(&transaction, timeline)?;
+            transaction.commit()?;
+        }
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (mut state, gpus) = recover::load(&connection)?;
         state.boot_id.clone_from(&opening.boot_id);
         let inventory = expected::list(&connection)?.into_iter().map(|listed| listed.expected).collect();
         let recovered = Recovered {
             created: state.created,
+            last_commit: state.last_commit,
             timeline,
             boot,
             durable,
             gpus,
             inventory,
             latched: latch::load(&connection, &opening.boot_id)?,
+            xids: xids::load(&connection, &opening.boot_id)?,
             users: reader::user_names(&connection)?,
             counters: state.counters.iter().map(|(key, live)| (key.clone(), live.counter.clone())).collect(),
-            at_rest: state.at_rest.clone(),
+            unloaded_sums: state.unloaded_sums.clone(),
             imbalance: state.imbalance,
         };
         let ledger = Self {
@@ -96,21 +113,39 @@ impl Ledger {
             bytes: 0,
             syncs: None,
             timeline,
+            waiting_prices,
             lead,
             _lock: lock,
         };
         Ok((ledger, recovered))
     }
 
-    /// Makes `book` the prices from the next whole minute after `now` on; none ends all money there.
+    /// Makes `book` the prices from the next whole minute after the time since boot at which that was decided; none
+    /// ends all money there. While the account's time is provisional they wait for the real one.
     ///
     /// # Errors
     /// A price that cannot be stored; the disk.
-    pub fn reprice(&mut self, book: Option<&Book>, now: Utc) -> Result<(), Error> {
-        book::adopt(&mut self.connection, book, now)
-            .and_then(|()| Ok(book::versions(&self.connection)?))
-            .map(|versions| self.state.prices = versions)
+    pub fn reprice(&mut self, book: Option<&Book>, decided: Nanoseconds) -> Result<(), Error> {
+        PriceChange::checked(book, decided)
+            .and_then(|prices| self.charge(prices))
             .map_err(|cause| cause.at(&self.path, "store the prices"))
+    }
+
+    /// Whether prices wait for the real time before they are stored.
+    pub const fn has_waiting_prices(&self) -> bool {
+        !self.waiting_prices.is_empty()
+    }
+
+    fn charge(&mut self, prices: PriceChange) -> Result<(), Cause> {
+        if self.timeline.is_provisional() {
+            self.waiting_prices.push(prices);
+            return Ok(());
+        }
+        let transaction = self.connection.transaction()?;
+        prices.adopt(&transaction, self.timeline)?;
+        transaction.commit()?;
+        self.state.prices = book::versions(&self.connection)?;
+        Ok(())
     }
 
     /// Looks at the wall clock; where it has moved against account time by more than a second since the last
@@ -120,7 +155,7 @@ impl Ledger {
     /// # Errors
     /// The disk; the next look finds the step again.
     pub fn watch_clock(&mut self, now: Stamp) -> Result<Option<i64>, Error> {
-        if self.timeline.provisional_since.is_some() {
+        if self.timeline.is_provisional() {
             return Ok(None);
         }
         let lead = self.timeline.lead(now);
@@ -139,17 +174,23 @@ impl Ledger {
         Ok(Some(lead))
     }
 
-    /// Fixes the offset of this boot and moves what was committed on its provisional axis; once only.
+    /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the prices that
+    /// waited for that; once only.
     pub(super) fn fix(&mut self, anchor: &Anchor) -> Result<(), Cause> {
-        if self.timeline.provisional_since.is_none() {
+        if !self.timeline.is_provisional() {
             return Ok(());
         }
         let transaction = self.connection.transaction()?;
         timeline::fix(&transaction, &self.state.boot_id, anchor)?;
+        let timeline = Timeline::fixed_by(anchor);
+        for prices in &self.waiting_prices {
+            prices.adopt(&transaction, timeline)?;
+        }
         transaction.commit()?;
+        self.waiting_prices.clear();
         let (mut state, _) = recover::load(&self.connection)?;
         state.boot_id = std::mem::take(&mut self.state.boot_id);
-        (self.state, self.timeline, self.synced_at) = (state, Timeline::fixed_by(anchor), None);
+        (self.state, self.timeline, self.synced_at) = (state, timeline, None);
         Ok(())
     }
 

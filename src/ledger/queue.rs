@@ -16,6 +16,7 @@ use super::expected::Expected;
 use super::latch::Latched;
 use super::merge::{Fit, shorten};
 use super::timeline::Anchor;
+use super::xids::XidSums;
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
 /// What waits for the ledger thread.
@@ -49,6 +50,7 @@ struct Waiting {
     sights: BTreeMap<Arc<str>, Sight>,
     expected: BTreeMap<Arc<str>, Expected>,
     latched: BTreeMap<Arc<str>, Latched>,
+    xids: BTreeMap<Arc<str>, XidSums>,
     holders: BTreeMap<HolderId, Holder>,
     grantees: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, Line>,
@@ -139,6 +141,9 @@ impl Waiting {
         for latched in batch.latched {
             self.latched.insert(Arc::clone(&latched.gpu), latched);
         }
+        for sums in batch.xids {
+            self.xids.insert(Arc::clone(&sums.gpu), sums);
+        }
         for holder in batch.holders {
             self.holders.insert(holder.id.clone(), holder);
         }
@@ -178,14 +183,15 @@ impl Waiting {
         let sights = self.sights.values_mut().map(|sight| &mut sight.at);
         let expected = self.expected.values_mut().map(|expected| &mut expected.since);
         let resumed = self.resumed.iter_mut().map(|resumed| &mut resumed.at);
-        for at in sights.chain(expected).chain(resumed) {
+        let forgotten = self.xids.values_mut().filter_map(|sums| sums.since.as_mut());
+        for at in sights.chain(expected).chain(resumed).chain(forgotten) {
             *at = anchor.moved(*at);
         }
         for line in self.gpus.values_mut() {
             let spans = std::mem::take(&mut line.spans).into_values();
             let moved = spans
                 .map(|span| anchor.moved_span(span))
-                .flat_map(|(off, span)| off.into_iter().chain([span]));
+                .flat_map(|(before_boot, span)| before_boot.into_iter().chain([span]));
             line.spans = moved.map(|span| (span.from, span)).collect();
         }
     }
@@ -200,6 +206,7 @@ impl Waiting {
             sights: std::mem::take(&mut self.sights).into_values().collect(),
             expected: std::mem::take(&mut self.expected).into_values().collect(),
             latched: std::mem::take(&mut self.latched).into_values().collect(),
+            xids: std::mem::take(&mut self.xids).into_values().collect(),
             holders: std::mem::take(&mut self.holders).into_values().collect(),
             grantees: std::mem::take(&mut self.grantees).into_values().collect(),
             resumed: std::mem::take(&mut self.resumed),

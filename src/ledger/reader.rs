@@ -5,21 +5,25 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
 use super::bill::Bill;
-use super::billing;
+use super::billing::{self, Period};
 use super::column::loaded_json;
 use super::error::{Cause, Error};
 use super::expected::{self, Listed};
+use super::node::{self, NodeIdentity};
 use super::schema;
-use crate::model::{Holder, HolderId, HolderKind, Utc};
+use super::statement::Statement;
+use crate::model::{Holder, HolderId, Utc};
 
 /// A connection that only reads; may block on the disk, so never on a thread that must not.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
     path: PathBuf,
+    zone: TimeZone,
 }
 
 impl Reader {
@@ -29,8 +33,14 @@ impl Reader {
     /// No such file, not a ledger, a newer schema.
     pub fn open(path: &Path) -> Result<Self, Error> {
         schema::reader(path)
-            .map(|connection| Self { connection, path: path.to_owned() })
+            .map(|connection| Self { connection, path: path.to_owned(), zone: TimeZone::UTC })
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
+    }
+
+    /// The same, with months and local times of that zone instead of UTC.
+    #[must_use]
+    pub fn in_zone(self, zone: TimeZone) -> Self {
+        Self { zone, ..self }
     }
 
     /// Interrupts a query soon after `is_unwanted` has become true; it is asked every few thousand steps of SQLite's
@@ -48,8 +58,8 @@ impl Reader {
             .map_err(|error| Cause::from(error).at(&self.path, "prepare to make a bill"))
     }
 
-    /// The bill of whole minutes from `from` (none: the beginning of the month, in UTC, of the last minute) to `to`
-    /// (none: the end), as far as they are closed; see [`Bill`].
+    /// The bill of whole minutes from `from` (none: the beginning of the month of the last minute, in the reader's zone) to
+    /// `to` (none: the end), as far as they are closed; see [`Bill`].
     ///
     /// # Errors
     /// Times off the grid or in the wrong order, two currencies, the disk.
@@ -57,8 +67,25 @@ impl Reader {
         self.connection
             .transaction()
             .map_err(Cause::from)
-            .and_then(|transaction| billing::bill(&transaction, from, to))
+            .and_then(|transaction| billing::bill(&transaction, &Period { from, to, zone: &self.zone }))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
+    }
+
+    /// The bill of that period as it is shown, by tenant.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`], and a kind of holder that this agent does not know.
+    pub fn statement(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Statement, Error> {
+        let bill = self.bill(from, to)?;
+        Ok(Statement::new(&bill, &self.holders()?, (&self.node()?, &self.zone)))
+    }
+
+    /// The node whose ledger it is.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn node(&self) -> Result<NodeIdentity, Error> {
+        node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
     }
 
     /// All GPUs that the ledger ever saw, by index, and where each is.
@@ -93,14 +120,13 @@ pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, 
 
 /// The holders for which that condition holds, with their facts, by id.
 pub(super) fn holders(connection: &Connection, condition: &'static str) -> Result<Vec<Holder>, Cause> {
-    let sql = format!("SELECT name, kind, facts FROM holder WHERE {condition} ORDER BY name");
+    let sql = format!("SELECT name, facts FROM holder WHERE {condition} ORDER BY name");
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;
     let mut holders = Vec::new();
     while let Some(row) = rows.next()? {
-        let kind: HolderKind = serde_json::from_value(row.get::<_, String>(1)?.into())?;
         let id = HolderId::new(row.get::<_, String>(0)?);
-        holders.push(Holder { id, kind, facts: loaded_json(row, 2)? });
+        holders.push(Holder { id, facts: loaded_json(row, 1)? });
     }
     Ok(holders)
 }

@@ -10,6 +10,7 @@ use super::expected::Expected;
 use super::latch::Latched;
 use super::state::{Counter, CounterKey, Gpu, State, TenantKey};
 use super::timeline::{Boot, Timeline, unknown_span};
+use super::xids::XidSums;
 use super::{book, counters};
 use crate::model::{
     Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, Parts, SlotState, Span, Use, Utc,
@@ -20,6 +21,8 @@ use crate::model::{
 pub struct Recovered {
     /// When the ledger was created: the start time of its counters.
     pub created: Utc,
+    /// Account time of the last commit; of the creation before the first one.
+    pub last_commit: Utc,
     /// The account's time axis in this boot.
     pub timeline: Timeline,
     /// When this boot began: over a boot nothing is bridged.
@@ -32,13 +35,15 @@ pub struct Recovered {
     pub inventory: Vec<Expected>,
     /// What is latched on them and was stored in this boot.
     pub latched: Vec<Latched>,
+    /// The XID errors of each GPU that has had any.
+    pub xids: Vec<XidSums>,
     /// The last name of each uid that processes ran under, as far as there is one; of the latest only, where they are
     /// many.
     pub users: Vec<(u32, Arc<str>)>,
     /// The counters that changed lately.
     pub counters: BTreeMap<CounterKey, Counter>,
     /// For each tenant that has one of these, the sum of its other counters.
-    pub at_rest: BTreeMap<TenantKey, Counter>,
+    pub unloaded_sums: BTreeMap<TenantKey, Counter>,
     /// GPU time settled - the sum of all held counters; must be 0.
     pub imbalance: i128,
 }

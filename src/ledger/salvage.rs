@@ -61,8 +61,20 @@ impl Ledger {
 
 /// The batch of each GPU alone.
 fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch { now, anchor, sights, expected, latched, holders, grantees, open, closed, resumed, sync } =
-        batch;
+    let Batch {
+        now,
+        anchor,
+        sights,
+        expected,
+        latched,
+        xids,
+        holders,
+        grantees,
+        open,
+        closed,
+        resumed,
+        sync,
+    } = batch;
     let mut parts = BTreeMap::<Arc<str>, Batch>::new();
     let empty = || Batch {
         now,
@@ -81,6 +93,9 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
     for latched in latched {
         parts.entry(Arc::clone(&latched.gpu)).or_insert_with(empty).latched.push(latched);
     }
+    for sums in xids {
+        parts.entry(Arc::clone(&sums.gpu)).or_insert_with(empty).xids.push(sums);
+    }
     for closed in closed {
         parts.entry(Arc::clone(&closed.gpu)).or_insert_with(empty).closed.push(closed);
     }
@@ -95,10 +110,22 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
 
 /// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
 fn steps(part: Batch) -> Vec<Batch> {
-    let Batch { now, anchor, sights, expected, latched, holders, grantees, open, closed, resumed, sync } =
-        part;
+    let Batch {
+        now,
+        anchor,
+        sights,
+        expected,
+        latched,
+        xids,
+        holders,
+        grantees,
+        open,
+        closed,
+        resumed,
+        sync,
+    } = part;
     let empty = || Batch { now, anchor, sync, ..Batch::default() };
-    let mut steps = vec![Batch { sights, expected, latched, holders, grantees, ..empty() }];
+    let mut steps = vec![Batch { sights, expected, latched, xids, holders, grantees, ..empty() }];
     for closed in closed {
         // What rests later must not be passed by.
         let before = resumed.iter().filter(|resumed| resumed.at <= closed.settlement.from).cloned();

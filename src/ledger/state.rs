@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use super::book::{Tariff, Version};
 use super::counters;
 use super::error::Cause;
+use super::xids::XidSums;
 use crate::model::{HolderId, Holding, Microjoules, Money, Nanoseconds, Parts, Use, Utc};
 
 /// UUID of the GPU, and the holder.
@@ -21,10 +22,10 @@ pub type CounterKey = (Arc<str>, HolderId);
 pub type TenantKey = (Arc<str>, Arc<str>);
 
 /// A counter that did not change for so long leaves memory: a minute after its series has ended.
-const REST_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
+const UNLOAD_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
 
 /// How often counters are looked through for those that may leave memory.
-const REST_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
+const UNLOAD_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The account of one holder on one GPU since the ledger was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,9 +134,9 @@ pub(super) struct State {
     pub(super) holders: HashMap<HolderId, StoredHolder>,
     pub(super) counters: BTreeMap<CounterKey, LiveCounter>,
     /// For each tenant with a counter in memory, the sum of its counters that are not.
-    pub(super) at_rest: BTreeMap<TenantKey, Counter>,
+    pub(super) unloaded_sums: BTreeMap<TenantKey, Counter>,
     /// When counters were last looked through for those that may leave memory.
-    pub(super) rested: Utc,
+    pub(super) unloaded_at: Utc,
     /// In order of time.
     pub(super) prices: Vec<Version>,
     pub(super) imbalance: i128,
@@ -155,7 +156,8 @@ pub(super) struct Changes {
     pub(super) gpus: BTreeMap<Arc<str>, Gpu>,
     pub(super) holders: HashMap<HolderId, StoredHolder>,
     pub(super) counters: BTreeMap<CounterKey, Counter>,
-    pub(super) at_rest: BTreeMap<TenantKey, Counter>,
+    pub(super) unloaded_sums: BTreeMap<TenantKey, Counter>,
+    pub(super) xids: Vec<XidSums>,
     pub(super) imbalance: i128,
     /// GPU time of holes that were settled as unobserved.
     pub(super) unobserved: Nanoseconds,
@@ -189,38 +191,42 @@ impl<'a> Draft<'a> {
 
     /// A counter to change, of a GPU and a holder that the file knows; one that is new is born `now`.
     pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> Result<&mut Counter, Cause> {
-        if !self.changes.counters.contains_key(&key) {
-            let counter = match self.base.counters.get(&key) {
-                Some(live) => live.counter.clone(),
-                None => self.load(&key, now)?,
-            };
-            self.changes.counters.insert(key.clone(), counter);
+        if self.changes.counters.contains_key(&key) {
+            return self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.0 });
         }
-        self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.0 })
+        let counter = match self.base.counters.get(&key) {
+            Some(live) => live.counter.clone(),
+            None => self.load(&key, now)?,
+        };
+        Ok(self.changes.counters.entry(key).or_insert(counter))
     }
 
-    /// Loads a counter, or makes one; what its tenant has at rest is less by that.
+    /// Loads a counter, or makes one; the unloaded sum of its tenant is less by that.
     fn load(&mut self, key: &CounterKey, now: Utc) -> Result<Counter, Cause> {
         let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.0) };
         let gpu = self.gpu(&key.0).ok_or_else(unknown)?.id;
         let holder = self.holder(&key.1)?.ok_or_else(unknown)?;
         let tenant = (Arc::clone(&key.0), Arc::clone(&holder.tenant));
-        let at_rest = self.changes.at_rest.get(&tenant).or_else(|| self.base.at_rest.get(&tenant)).cloned();
-        let at_rest = match at_rest {
+        let unloaded_sum =
+            self.changes.unloaded_sums.get(&tenant).or_else(|| self.base.unloaded_sums.get(&tenant)).cloned();
+        // A GPU without settled time has no counter in the file.
+        let is_new = self.base.gpus.get(&key.0).is_none_or(|gpu| gpu.slot == 0);
+        let unloaded_sum = match unloaded_sum {
             Some(known) => Some(known),
+            None if is_new => None,
             None => counters::tenant_sum(self.connection, (gpu, &holder.tenant))?,
         };
         // Where the tenant has no counter this holder has none.
-        let stored = match at_rest {
+        let stored = match unloaded_sum {
             Some(_) => counters::counter(self.connection, (gpu, &holder))?,
             None => None,
         };
         if !key.1.is_remainder() {
-            let mut at_rest = at_rest.unwrap_or_default();
+            let mut unloaded_sum = unloaded_sum.unwrap_or_default();
             if let Some(stored) = &stored {
-                at_rest.remove(stored);
+                unloaded_sum.remove(stored);
             }
-            self.changes.at_rest.insert(tenant, at_rest);
+            self.changes.unloaded_sums.insert(tenant, unloaded_sum);
         }
         Ok(stored.unwrap_or_else(|| Counter { tenant: holder.tenant, born: now, ..Counter::default() }))
     }
@@ -236,7 +242,7 @@ impl State {
         tenant_sum: impl FnOnce(&Arc<str>) -> Result<Option<Counter>, E>,
     ) -> Result<(), E> {
         if !key.1.is_remainder() {
-            match self.at_rest.entry((Arc::clone(&key.0), Arc::clone(&holder.tenant))) {
+            match self.unloaded_sums.entry((Arc::clone(&key.0), Arc::clone(&holder.tenant))) {
                 Entry::Occupied(mut known) => known.get_mut().remove(&counter),
                 Entry::Vacant(vacant) => {
                     vacant.insert(tenant_sum(&holder.tenant)?.unwrap_or_default()).remove(&counter);
@@ -255,27 +261,27 @@ impl State {
         self.holders.extend(changes.holders);
         let live = |counter| LiveCounter { counter, changed: now };
         self.counters.extend(changes.counters.into_iter().map(|(key, counter)| (key, live(counter))));
-        self.at_rest.extend(changes.at_rest);
+        self.unloaded_sums.extend(changes.unloaded_sums);
         self.imbalance = changes.imbalance;
     }
 
-    /// Lets counters that did not change for long leave memory, with their holders; which, and what their tenants
-    /// have at rest now.
-    pub(super) fn rest(&mut self, now: Utc) -> (Vec<CounterKey>, BTreeMap<TenantKey, Counter>) {
-        if now < self.rested.plus(REST_EVERY) {
+    /// Lets counters that did not change for long leave memory, with their holders; which, and the new unloaded
+    /// sums of their tenants.
+    pub(super) fn unload(&mut self, now: Utc) -> (Vec<CounterKey>, BTreeMap<TenantKey, Counter>) {
+        if now < self.unloaded_at.plus(UNLOAD_EVERY) {
             return Default::default();
         }
-        self.rested = now;
+        self.unloaded_at = now;
         let is_over = |(key, live): &(&CounterKey, &LiveCounter)| {
-            !key.1.is_remainder() && now >= live.changed.plus(REST_AFTER)
+            !key.1.is_remainder() && now >= live.changed.plus(UNLOAD_AFTER)
         };
-        let resting: Vec<CounterKey> =
+        let unloaded: Vec<CounterKey> =
             self.counters.iter().filter(is_over).map(|(key, _)| key.clone()).collect();
         let mut grown = BTreeSet::new();
-        for key in &resting {
+        for key in &unloaded {
             if let Some(LiveCounter { counter, .. }) = self.counters.remove(key) {
                 let tenant = (Arc::clone(&key.0), Arc::clone(&counter.tenant));
-                self.at_rest.entry(tenant.clone()).or_default().add(&counter);
+                self.unloaded_sums.entry(tenant.clone()).or_default().add(&counter);
                 grown.insert(tenant);
             }
         }
@@ -284,10 +290,10 @@ impl State {
             .iter()
             .map(|(key, live)| (Arc::clone(&key.0), Arc::clone(&live.counter.tenant)))
             .collect();
-        self.at_rest.retain(|tenant, _| live.contains(tenant));
+        self.unloaded_sums.retain(|tenant, _| live.contains(tenant));
         let holders: HashSet<&HolderId> = self.counters.keys().map(|(_, holder)| holder).collect();
         self.holders.retain(|holder, _| holders.contains(holder));
-        let sums = self.at_rest.iter().filter(|(tenant, _)| grown.contains(*tenant));
-        (resting, sums.map(|(tenant, sum)| (tenant.clone(), sum.clone())).collect())
+        let sums = self.unloaded_sums.iter().filter(|(tenant, _)| grown.contains(*tenant));
+        (unloaded, sums.map(|(tenant, sum)| (tenant.clone(), sum.clone())).collect())
     }
 }

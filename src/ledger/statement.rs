@@ -3,32 +3,78 @@
 //! Sums of bill lines and nothing else; what a tenant is asked to pay under terms comes later.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::bill::{Bill, Line};
-use crate::model::{Holder, HolderId, HolderKind, Money, Utc};
+use super::bill::{Bill, Interval, Line};
+use super::node::NodeIdentity;
+use crate::model::{Holder, HolderId, Money, Utc};
 use crate::tenants::tenant;
 
 /// The account of a span of time, by tenant, holder and GPU. Times are nanoseconds, energies microjoules,
 /// money a decimal of [`Statement::currency`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// First minute.
+    /// Name of the node; empty where it is not known.
+    #[serde(default)]
+    pub node: String,
+    /// The cluster to which the node belongs.
+    #[serde(default)]
+    pub cluster: Option<String>,
+    /// Whether the GPUs are simulated, so that every number is made up.
+    #[serde(default)]
+    pub simulated: bool,
+    /// First minute, in UTC as all times but the two below.
     pub from: String,
     /// End of the last minute.
     pub to: String,
+    /// First minute in the time zone of the machine where the bill is made.
+    #[serde(default)]
+    pub from_local: String,
+    /// End of the last minute in the time zone of the machine where the bill is made.
+    #[serde(default)]
+    pub to_local: String,
+    /// The time zone of the machine where the bill is made, in which dates and months are meant.
+    #[serde(default)]
+    pub time_zone: String,
+    /// The end that was asked for, where the bill ends earlier because later minutes are not complete yet.
+    #[serde(default)]
+    pub asked_to: Option<String>,
     /// Up to here every GPU's minutes are closed.
     pub closed_until: String,
     /// Of all money here; absent where no price was in force.
     pub currency: Option<String>,
+    /// The prices that were in force, in order of time.
+    #[serde(default)]
+    pub prices: Vec<StatementPrice>,
+    /// Whether the prices are gpumeter's example and not the operator's.
+    #[serde(default)]
+    pub example_prices: bool,
+    /// GPU time without a price in force; absent where no prices were ever configured.
+    #[serde(default)]
+    pub unpriced_ns: Option<u64>,
     /// By tenant, GPU and holder; remainders have lines too.
     pub lines: Vec<StatementLine>,
     /// By GPU.
     pub gpus: Vec<StatementGpu>,
     /// Sums that were made separately and must agree.
     pub reconciliation: StatementProof,
+}
+
+/// A price, and all GPU time under it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatementPrice {
+    /// Since when it was in force, perhaps before the bill; absent for the first price of a ledger that always had one.
+    pub since: Option<String>,
+    /// Per GPU-hour, a decimal of [`Statement::currency`].
+    pub gpu_hour: String,
+    /// Its class.
+    pub class: String,
+    /// GPU time under it, in nanoseconds.
+    pub slot_ns: u64,
+    /// The money of that time.
+    pub money: String,
 }
 
 /// What one holder held and used on one GPU.
@@ -57,9 +103,13 @@ pub struct StatementLine {
     pub measured_ns: u64,
     pub method: String,
     pub sources: Vec<String>,
-    /// The time that `money` is for: held less unavailable, and for `__unavailable__` all unavailable time.
+    /// The time that `money` is for: held less unavailable, and for `__unavailable__` all unavailable time, while a
+    /// price was in force.
     #[serde(default)]
     pub charged_ns: u64,
+    /// The same while no price was in force.
+    #[serde(default)]
+    pub unpriced_ns: u64,
     pub money: Option<String>,
 }
 
@@ -88,15 +138,16 @@ pub struct StatementProof {
 }
 
 impl Statement {
-    /// A bill by tenant, with the facts of its holders.
-    pub fn new(bill: &Bill, holders: &[Holder]) -> Self {
+    /// A bill by tenant, with the facts of its holders, of that node with its time zone.
+    pub(super) fn new(bill: &Bill, holders: &[Holder], (node, zone): (&NodeIdentity, &TimeZone)) -> Self {
         let known: BTreeMap<&HolderId, &Holder> = holders.iter().map(|holder| (&holder.id, holder)).collect();
         let mut lines: Vec<StatementLine> = bill
             .lines
             .iter()
             .map(|line| {
-                let tenant =
-                    known.get(&line.holder).map_or_else(|| unknown(&line.holder), |holder| tenant(holder));
+                let tenant = known
+                    .get(&line.holder)
+                    .map_or_else(|| tenant(&Holder::from_id(line.holder.clone())), |holder| tenant(holder));
                 statement_line(line, &tenant)
             })
             .collect();
@@ -104,9 +155,20 @@ impl Statement {
             (&left.tenant, left.gpu, &left.holder).cmp(&(&right.tenant, right.gpu, &right.holder))
         });
         let proof = &bill.reconciliation;
+        let prices = prices(bill);
         Self {
+            node: node.name.clone(),
+            cluster: node.cluster.clone(),
+            simulated: node.simulated || bill.gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
             from: time(bill.from),
             to: time(bill.to),
+            from_local: local_time(bill.from, zone),
+            to_local: local_time(bill.to, zone),
+            time_zone: zone.iana_name().unwrap_or("local time").to_owned(),
+            asked_to: bill.asked_to.map(|to| local_time(to, zone)),
+            example_prices: prices.iter().any(|price| price.class == EXAMPLE),
+            prices,
+            unpriced_ns: bill.has_prices.then_some(proof.unpriced.0),
             closed_until: time(bill.closed_until),
             currency: bill.currency.clone(),
             lines,
@@ -140,9 +202,32 @@ impl Statement {
     }
 }
 
-fn unknown(id: &HolderId) -> Arc<str> {
-    let kind = if id.is_remainder() { HolderKind::Remainder } else { HolderKind::User };
-    tenant(&Holder { id: id.clone(), kind, facts: crate::model::Facts::default() })
+/// How the names of simulated models end.
+const SIMULATED: &str = "(simulated)";
+/// The class of the example book's price.
+const EXAMPLE: &str = "example";
+
+/// The prices of all GPUs, each once, with the GPU time and the money under it.
+fn prices(bill: &Bill) -> Vec<StatementPrice> {
+    let mut sums: BTreeMap<(Utc, i64, &str), (u64, Money)> = BTreeMap::new();
+    for interval in bill.gpus.iter().flat_map(|gpu| &gpu.intervals) {
+        let Interval { since: Some(since), nano_per_gpu_hour: Some(rate), class: Some(class), .. } = interval
+        else {
+            continue;
+        };
+        let sum = sums.entry((*since, *rate, class)).or_default();
+        sum.0 += interval.slot.0;
+        sum.1 += interval.money.unwrap_or_default();
+    }
+    sums.into_iter()
+        .map(|((since, rate, class), (slot_ns, money))| StatementPrice {
+            since: (since.0 > 0).then(|| time(since)),
+            gpu_hour: decimal(Money(rate.into())),
+            class: class.to_owned(),
+            slot_ns,
+            money: decimal(money),
+        })
+        .collect()
 }
 
 fn statement_line(line: &Line, tenant: &str) -> StatementLine {
@@ -169,12 +254,21 @@ fn statement_line(line: &Line, tenant: &str) -> StatementLine {
         method: line.method.name().into(),
         sources: line.sources.iter().map(|source| source.name().into()).collect(),
         charged_ns: line.charged.0,
+        unpriced_ns: line.unpriced.0,
         money: line.money.map(decimal),
     }
 }
 
+/// RFC 3339 in that zone.
+fn local_time(at: Utc, zone: &TimeZone) -> String {
+    jiff::Timestamp::from_nanosecond(i128::from(at.0)).map_or_else(
+        |_| at.0.to_string(),
+        |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+    )
+}
+
 /// RFC 3339 in UTC.
-fn time(at: Utc) -> String {
+pub(super) fn time(at: Utc) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(at.0))
         .map_or_else(|_| at.0.to_string(), |time| time.to_string())
 }

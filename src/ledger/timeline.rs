@@ -23,20 +23,36 @@ const WAIT_FOR_SYNC: Nanoseconds = Nanoseconds::from_seconds(120);
 /// The longest time by which a clock that is not synchronised moves the account past the last commit.
 const MOST_UNSYNCHRONISED: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
+/// 2025-01-01T00:00:00Z. A new ledger takes no earlier date from a clock that is not synchronised: a real-time clock
+/// that has lost its battery begins in 1970 or 2000.
+const EARLIEST_UNSYNCHRONISED: Utc = Utc(1_735_689_600_000_000_000);
+
 /// Translates time since boot into account time, within one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Account time - time since boot, in nanoseconds.
     pub offset: i64,
-    /// While the offset is provisional: account time of the last commit of earlier boots; 0 in a new ledger.
-    pub provisional_since: Option<Utc>,
+    /// What the offset goes by.
+    pub basis: Basis,
+}
+
+/// What the offset of a boot goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// The wall clock: the offset is fixed.
+    #[default]
+    WallClock,
+    /// The last commit of earlier boots, at that account time: the offset is provisional.
+    LastCommit(Utc),
+    /// Nothing, since no boot of this ledger was ever dated: the offset is provisional.
+    NewLedger,
 }
 
 /// Fixes the offset of a boot: what stands after `since` on the provisional axis moves by `shift`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// The end of what was committed in earlier boots.
-    pub since: Utc,
+    /// The end of what was committed in earlier boots; none in a new ledger, of which everything moves.
+    pub since: Option<Utc>,
     /// From provisional to real account time, in nanoseconds.
     pub shift: i64,
     /// Account time of the boot.
@@ -57,7 +73,7 @@ pub struct Boot {
 impl Timeline {
     /// An axis that follows the wall clock of this moment.
     pub const fn starting(now: Stamp) -> Self {
-        Self { offset: wall(now), provisional_since: None }
+        Self { offset: wall(now), basis: Basis::WallClock }
     }
 
     /// Account time of a moment of this boot.
@@ -70,28 +86,38 @@ impl Timeline {
         now.utc.0.wrapping_sub(self.at(now.boottime).0) as i64
     }
 
+    /// Whether the offset is not fixed yet.
+    pub const fn is_provisional(self) -> bool {
+        !matches!(self.basis, Basis::WallClock)
+    }
+
     /// The anchor of a provisional axis, once the wall clock may be taken.
     pub fn anchor(self, now: Stamp, synchronised: bool) -> Option<Anchor> {
-        let since = self.provisional_since?;
-        if !synchronised && now.boottime < WAIT_FOR_SYNC {
+        let since = match self.basis {
+            Basis::WallClock => return None,
+            Basis::LastCommit(since) => Some(since),
+            Basis::NewLedger => None,
+        };
+        let is_too_early = since.is_none() && now.utc < EARLIEST_UNSYNCHRONISED;
+        if !synchronised && (now.boottime < WAIT_FOR_SYNC || is_too_early) {
             return None;
         }
         // The provisional offset puts this boot 1 ns after the last commit; without that nanosecond it begins there.
         let least = self.offset.saturating_sub(1);
-        let offset = if since == Utc(0) {
+        let offset = if since.is_none() {
             wall(now)
         } else if synchronised {
             wall(now).max(least)
         } else {
             wall(now).clamp(least, least.saturating_add_unsigned(MOST_UNSYNCHRONISED.0))
         };
-        let fixed = Self { offset, provisional_since: None };
+        let fixed = Self { offset, basis: Basis::WallClock };
         Some(Anchor { since, shift: offset - self.offset, booted: fixed.at(Nanoseconds(0)), offset })
     }
 
     /// The axis after its offset was fixed.
     pub const fn fixed_by(anchor: &Anchor) -> Self {
-        Self { offset: anchor.offset, provisional_since: None }
+        Self { offset: anchor.offset, basis: Basis::WallClock }
     }
 }
 
@@ -102,23 +128,28 @@ const fn wall(now: Stamp) -> i64 {
 impl Anchor {
     /// The real time of a moment on the provisional axis.
     pub fn moved(&self, at: Utc) -> Utc {
-        if at > self.since { Utc(at.0.saturating_add_signed(self.shift)) } else { at }
+        if self.is_of_this_boot(at) { Utc(at.0.saturating_add_signed(self.shift)) } else { at }
+    }
+
+    /// Whether a moment on the provisional axis is of this boot.
+    fn is_of_this_boot(&self, at: Utc) -> bool {
+        self.since.is_none_or(|since| at > since)
     }
 
     /// A span on the real axis. One that reaches back before this boot fills the time in which no agent looked;
     /// its part from the last commit to the boot becomes unavailable and comes first.
     pub fn moved_span(&self, span: Span) -> (Option<Span>, Span) {
         let to = self.moved(span.to);
-        if span.from > self.since {
+        if self.is_of_this_boot(span.from) {
             let from = self.moved(span.from);
             return (None, Span { from, to, ..span });
         }
         let boundary = self.booted.min(to);
-        if span.to <= self.since || boundary <= span.from {
+        if !self.is_of_this_boot(span.to) || boundary <= span.from {
             return (None, Span { to, ..span });
         }
-        let off = unknown_span(span.from, boundary, SlotState::Unavailable);
-        (Some(off), Span { from: boundary, to, ..span })
+        let before_boot = unknown_span(span.from, boundary, SlotState::Unavailable);
+        (Some(before_boot), Span { from: boundary, to, ..span })
     }
 }
 
@@ -156,7 +187,10 @@ pub(super) fn resume(
     }
     let provisional = provisional(connection, boot_id, now)?;
     let Some(anchor) = provisional.anchor(now, synchronised) else {
-        let first_seen = provisional.provisional_since.unwrap_or_default();
+        let first_seen = match provisional.basis {
+            Basis::LastCommit(since) => since,
+            Basis::WallClock | Basis::NewLedger => Utc(0),
+        };
         return Ok((provisional, Boot { booted: Utc(0), first_seen }));
     };
     let transaction = connection.transaction()?;
@@ -175,7 +209,7 @@ fn known_boot(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Opti
         )
         .optional()?;
     let Some((offset, first_seen)) = known else { return Ok(None) };
-    let stored_axis = Timeline { offset, provisional_since: None };
+    let stored_axis = Timeline { offset, basis: Basis::WallClock };
     let behind = largest(connection)?.since(stored_axis.at(now.boottime));
     let timeline = Timeline { offset: offset + stored(behind.0)?, ..stored_axis };
     if behind.0 > 0 {
@@ -193,7 +227,13 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
         .query_row(
             "SELECT offset_ns, since_ns FROM provisional_boot WHERE boot_id = ?1 AND boot_id <> ''",
             [boot_id],
-            |row| Ok(Timeline { offset: row.get(0)?, provisional_since: Some(Utc(loaded(row, 1)?)) }),
+            |row| {
+                let basis = match loaded(row, 1)? {
+                    0 => Basis::NewLedger,
+                    since => Basis::LastCommit(Utc(since)),
+                };
+                Ok(Timeline { offset: row.get(0)?, basis })
+            },
         )
         .optional()?;
     if let Some(known) = known {
@@ -206,7 +246,7 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
         |row| row.get(0),
     )?;
     let last = largest(connection)?;
-    let since = if is_new { Utc(0) } else { last };
+    let (basis, since) = if is_new { (Basis::NewLedger, Utc(0)) } else { (Basis::LastCommit(last), last) };
     // This moment comes just after everything that was committed, so that spans tell their boot by their beginning.
     let offset = stored(last.0)?.saturating_add((!is_new).into()) - stored(now.boottime.0)?;
     let transaction = connection.transaction()?;
@@ -220,7 +260,7 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
         params![boot_id, offset, stored(since.0)?],
     )?;
     transaction.commit()?;
-    Ok(Timeline { offset, provisional_since: Some(since) })
+    Ok(Timeline { offset, basis })
 }
 
 /// Fixes the offset of this boot and moves what is stored on its provisional axis; once only.
@@ -228,12 +268,13 @@ pub(super) fn fix(transaction: &Transaction<'_>, boot_id: &str, anchor: &Anchor)
     let was_provisional =
         transaction.execute("DELETE FROM provisional_boot WHERE boot_id = ?1", [boot_id])? > 0;
     if was_provisional {
-        let bounds = params![anchor.shift, stored(anchor.since.0)?];
+        let bounds = params![anchor.shift, stored(anchor.since.unwrap_or_default().0)?];
         for statement in [
             "UPDATE ledger SET last_commit_ns = last_commit_ns + ?1 WHERE last_commit_ns > ?2",
             "UPDATE ledger SET created_ns = created_ns + ?1 WHERE created_ns > ?2",
             "UPDATE gpu SET settled_until_ns = settled_until_ns + ?1 WHERE settled_until_ns > ?2",
             "UPDATE gpu SET first_seen_ns = first_seen_ns + ?1 WHERE first_seen_ns > ?2",
+            "UPDATE xid_sum SET since_ns = since_ns + ?1 WHERE since_ns > ?2",
             "UPDATE expected SET since_ns = since_ns + ?1 WHERE since_ns > ?2",
             "UPDATE holder SET first_seen_ns = first_seen_ns + ?1 WHERE first_seen_ns > ?2",
         ] {
@@ -241,10 +282,9 @@ pub(super) fn fix(transaction: &Transaction<'_>, boot_id: &str, anchor: &Anchor)
         }
         move_raw_spans(transaction, anchor)?;
     }
-    let first_seen = if anchor.since == Utc(0) {
-        transaction.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?
-    } else {
-        anchor.moved(Utc(anchor.since.0.saturating_add(1)))
+    let first_seen = match anchor.since {
+        None => transaction.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
+        Some(since) => anchor.moved(Utc(since.0.saturating_add(1))),
     };
     transaction.execute(
         "INSERT OR REPLACE INTO boot (boot_id, offset_ns, first_seen_ns) VALUES (?1, ?2, ?3)",
@@ -254,14 +294,15 @@ pub(super) fn fix(transaction: &Transaction<'_>, boot_id: &str, anchor: &Anchor)
 }
 
 fn move_raw_spans(transaction: &Transaction<'_>, anchor: &Anchor) -> Result<(), Cause> {
+    let since = anchor.since.unwrap_or_default();
     let raw: Vec<(i64, i64, Span)> = transaction
         .prepare("SELECT rowid, gpu, span FROM raw WHERE to_ns > ?1")?
-        .query_map([stored(anchor.since.0)?], |row| Ok((row.get(0)?, row.get(1)?, loaded_json(row, 2)?)))?
+        .query_map([stored(since.0)?], |row| Ok((row.get(0)?, row.get(1)?, loaded_json(row, 2)?)))?
         .collect::<Result<_, _>>()?;
     for (rowid, gpu, span) in raw {
         transaction.execute("DELETE FROM raw WHERE rowid = ?1", [rowid])?;
-        let (off, span) = anchor.moved_span(span);
-        for span in off.iter().chain([&span]) {
+        let (before_boot, span) = anchor.moved_span(span);
+        for span in before_boot.iter().chain([&span]) {
             super::write::raw(transaction, gpu, span, false)?;
         }
     }

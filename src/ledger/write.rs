@@ -10,7 +10,7 @@ use super::column::{clamped, grade_rank, method_rank, source_rank, stored, store
 use super::cut::Piece;
 use super::error::Cause;
 use super::state::{Counter, Gpu, StoredHolder};
-use crate::model::{Facts, Holder, HolderId, HolderKind, Holding, Microjoules, Row, Settlement, Span, Utc};
+use crate::model::{Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
 use crate::tenants::tenant;
 
 /// A GPU at first sight; its key.
@@ -38,22 +38,10 @@ pub(super) fn holder(connection: &Connection, holder: &Holder, now: Utc) -> Resu
              ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, facts = excluded.facts, tenant = excluded.tenant
              RETURNING id",
         )?
-        .query_row(params![holder.id.as_str(), holder.kind.name(), facts, stored(now.0)?, tenant], |row| {
+        .query_row(params![holder.id.as_str(), holder.id.kind().name(), facts, stored(now.0)?, tenant], |row| {
             row.get(0)
         })?;
     Ok(StoredHolder { id, tenant })
-}
-
-/// A holder that a row names and nobody introduced: a remainder, or one whose facts are missing.
-pub(super) fn nameless(id: &HolderId) -> Holder {
-    let kind = if id.is_remainder() {
-        HolderKind::Remainder
-    } else if id.as_str().starts_with("user:") {
-        HolderKind::User
-    } else {
-        HolderKind::Unit
-    };
-    Holder { id: id.clone(), kind, facts: Facts::default() }
 }
 
 /// A raw span; `replaces` says that one is stored that begins where it does.

@@ -13,8 +13,8 @@ use crate::catalogue::{PointId, first_point};
 use crate::holders::{Identities, SessionGpu, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
-    ActivitySource, Carry, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, Nanoseconds,
-    Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Fraction, Frame, HolderId, Holding, HoldingSource, Method, Microjoules,
+    Nanoseconds, Settlement, SlotState, Span, Utc,
 };
 
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
@@ -51,6 +51,19 @@ pub(super) struct Account {
     lost: bool,
     /// Whether broken hardware has taken the GPU from its holders.
     failed: bool,
+    /// What was booked because no agent looked, and not logged yet.
+    gap: Gap,
+}
+
+/// Time of one GPU in which no agent looked, by how it was booked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// To those who held on both sides.
+    pub(super) bridged: Nanoseconds,
+    /// To `__unobserved__`.
+    pub(super) unobserved: Nanoseconds,
+    /// To `__unavailable__`: the node was off.
+    pub(super) unavailable: Nanoseconds,
 }
 
 /// What the next frame may go on from.
@@ -114,6 +127,7 @@ impl Account {
             mig: false,
             lost: false,
             failed: false,
+            gap: Gap::default(),
         }
     }
 
@@ -155,9 +169,16 @@ impl Account {
             *deserted = anchor.moved(*deserted);
         }
         for open in std::mem::take(&mut self.open) {
-            let (off, span) = anchor.moved_span(open.span.clone());
+            let (before_boot, span) = anchor.moved_span(open.span.clone());
+            if anchor.since.is_none_or(|since| open.span.from <= since) && span.state == SlotState::Unobserved
+            {
+                let Gap { unobserved, unavailable, .. } = &mut self.gap;
+                let before = open.span.to.since(open.span.from);
+                *unobserved = Nanoseconds(unobserved.0.saturating_sub(before.0)) + span.to.since(span.from);
+                *unavailable += before_boot.as_ref().map_or(Nanoseconds(0), |span| span.to.since(span.from));
+            }
             // The ledger moves what it was given by the same rule.
-            self.open.extend(off.map(|off| OpenSpan { sent: open.sent, ..OpenSpan::of(off) }));
+            self.open.extend(before_boot.map(|span| OpenSpan { sent: open.sent, ..OpenSpan::of(span) }));
             self.open.push_back(OpenSpan { span, ..open });
         }
     }
@@ -188,7 +209,7 @@ impl Account {
 
     /// Grants select the GPU otherwise from now on: until its next frame those hold who are granted it before and after.
     pub(super) fn select(&mut self, gpu: &SessionGpu, policy: &Policy) {
-        let (granted, _) = holdings(gpu, &policy.standing, false, []);
+        let (granted, _) = holdings(gpu, policy.granting(), []);
         let stays = |held: &&Holding| held.source != HoldingSource::Standing || granted.contains(held);
         if !self.holdings.iter().all(|held| stays(&held)) {
             self.holdings = self.holdings.iter().filter(stays).cloned().collect();
@@ -311,18 +332,17 @@ impl Account {
             return;
         }
         let stand = |(made_of, presence): &(Who, bool)| {
-            Arc::ptr_eq(made_of, who) && *presence == policy.presence && policy.standing.is_empty()
+            Arc::ptr_eq(made_of, who) && *presence == policy.presence && policy.grants_nothing()
         };
         if self.made_of.as_ref().is_some_and(stand) {
             return;
         }
-        let (holdings, covered_by) =
-            holdings(gpu, &policy.standing, policy.presence, who.iter().map(|holder| &**holder));
+        let (holdings, covered_by) = holdings(gpu, policy.granting(), who.iter().map(|holder| &**holder));
         if *self.holdings != *holdings {
             self.holdings = holdings.into();
         }
         self.covered_by = covered_by;
-        self.made_of = policy.standing.is_empty().then(|| (Arc::clone(who), policy.presence));
+        self.made_of = policy.grants_nothing().then(|| (Arc::clone(who), policy.presence));
     }
 
     /// A span from the cursor of which nothing but the holdings is known.
@@ -351,15 +371,21 @@ impl Account {
         if let Some(booted) = self.rebooted {
             let none = Arc::default();
             if self.cursor < booted {
+                self.gap.unavailable += to.min(booted).since(self.cursor);
                 self.push(to.min(booted), &none, (SlotState::Unavailable, Method::Observed), None);
             }
             if self.cursor < to.min(self.watched) {
+                self.gap.unobserved += to.min(self.watched).since(self.cursor);
                 self.push(to.min(self.watched), &none, (SlotState::Unobserved, Method::Observed), None);
             }
             self.rebooted = (self.cursor < self.watched).then_some(booted);
         } else if self.cursor < self.watched {
             let end = to.min(self.watched);
-            let first = share_of(&mut drawn, end.since(self.cursor), whole);
+            let length = end.since(self.cursor);
+            let held = held_of(length, both);
+            self.gap.bridged += held;
+            self.gap.unobserved += length - held;
+            let first = share_of(&mut drawn, length, whole);
             let state = (SlotState::Unobserved, Method::Bridged);
             self.push(end, both, state, first);
         }
@@ -420,6 +446,11 @@ impl Account {
         Some((Microjoules(delta), floor))
     }
 
+    /// What was booked because no agent looked, since the last look.
+    pub(super) fn take_gap(&mut self) -> Gap {
+        std::mem::take(&mut self.gap)
+    }
+
     /// Who holds what at the moment.
     pub(super) fn holdings(&self) -> &Arc<[Holding]> {
         &self.holdings
@@ -445,6 +476,16 @@ fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &P
         ActivitySource::Samples if reach >= length.0 / 2 => true,
         _ => length.0 <= 2 * policy.intervals[0].0,
     }
+}
+
+/// How much of a GPU's time these holdings hold; more than all of it is in conflict and counts as all.
+fn held_of(length: Nanoseconds, holdings: &[Holding]) -> Nanoseconds {
+    let share = |holding: &Holding| {
+        let Fraction { numerator, denominator } = holding.fraction;
+        u128::from(length.0) * u128::from(numerator) / u128::from(denominator.max(1))
+    };
+    let held: u128 = holdings.iter().map(share).sum();
+    Nanoseconds(u64::try_from(held).unwrap_or(length.0).min(length.0))
 }
 
 /// Takes a part of what was drawn, by time.
@@ -473,5 +514,51 @@ impl OpenSpan {
             add(entry, presence);
         }
         span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_that_holdings_hold_is_theirs_by_fraction_and_never_more_than_all() {
+        let holding = |numerator, denominator| Holding {
+            holder: HolderId::new("user:alice"),
+            fraction: Fraction { numerator, denominator },
+            source: HoldingSource::Standing,
+            rank: None,
+        };
+        let length = Nanoseconds(1_000);
+        assert_eq!(held_of(length, &[]), Nanoseconds(0));
+        assert_eq!(held_of(length, &[holding(1, 4), holding(1, 2)]), Nanoseconds(750));
+        assert_eq!(held_of(length, &[holding(1, 1), holding(1, 1)]), length);
+    }
+
+    #[test]
+    fn a_gap_is_counted_by_how_it_is_booked_over_a_restart_and_over_a_boot() {
+        let at = |second: u64| Utc(second * 1_000_000_000);
+        let second = Nanoseconds::from_seconds;
+        let mut account = Account { watched: at(30), ..Account::begin(at(10)) };
+        account.fill(at(31), &Arc::default(), None);
+        let gap = Gap { unobserved: second(20), ..Gap::default() };
+        assert_eq!((account.take_gap(), account.take_gap()), (gap, Gap::default()));
+        let mut account = Account { watched: at(30), rebooted: Some(at(25)), ..Account::begin(at(10)) };
+        account.fill(at(31), &Arc::default(), None);
+        let gap = Gap { unavailable: second(15), unobserved: second(5), ..Gap::default() };
+        assert_eq!(account.take_gap(), gap);
+    }
+
+    #[test]
+    fn a_gap_over_a_boot_is_divided_once_it_is_known_when_the_boot_was() {
+        let at = |second: u64| Utc(second * 1_000_000_000);
+        let second = Nanoseconds::from_seconds;
+        // The provisional axis goes on at the last commit, 10; the agent began to look 20 s after the boot.
+        let mut account = Account { watched: at(30), rebooted: Some(Utc(0)), ..Account::begin(at(10)) };
+        account.fill(at(31), &Arc::default(), None);
+        let anchor = Anchor { since: Some(at(10)), shift: 100_000_000_000, booted: at(110), offset: 0 };
+        account.move_by(&anchor);
+        let gap = Gap { unavailable: second(100), unobserved: second(20), ..Gap::default() };
+        assert_eq!(account.take_gap(), gap);
     }
 }

@@ -13,7 +13,7 @@ use crate::model::{HolderId, Nanoseconds, UnattributedReason, Utc};
 pub(super) struct Accounts {
     counters: BTreeMap<CounterKey, Known>,
     /// For each tenant with one of these, the sum of its counters that the ledger keeps alone.
-    at_rest: BTreeMap<TenantKey, Counter>,
+    unloaded_sums: BTreeMap<TenantKey, Counter>,
     /// The GPUs of which somebody has energy: no GPU draws nothing, so of the others it is not measured.
     metered: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
@@ -43,7 +43,7 @@ impl Accounts {
     /// Goes on from what the ledger holds.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
         self.learn(&recovered.counters, now);
-        self.at_rest.clone_from(&recovered.at_rest);
+        self.unloaded_sums.clone_from(&recovered.unloaded_sums);
         self.imbalance = recovered.imbalance;
         for (uuid, gpu) in &recovered.gpus {
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot };
@@ -61,9 +61,10 @@ impl Accounts {
     /// Takes what a commit changed.
     pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Utc) {
         self.learn(&acknowledged.counters, now);
-        self.at_rest.extend(acknowledged.at_rest.iter().map(|(tenant, sum)| (tenant.clone(), sum.clone())));
-        if !acknowledged.resting.is_empty() {
-            for key in &acknowledged.resting {
+        self.unloaded_sums
+            .extend(acknowledged.unloaded_sums.iter().map(|(tenant, sum)| (tenant.clone(), sum.clone())));
+        if !acknowledged.unloaded.is_empty() {
+            for key in &acknowledged.unloaded {
                 self.counters.remove(key);
             }
             let live: BTreeSet<TenantKey> = self
@@ -71,7 +72,7 @@ impl Accounts {
                 .iter()
                 .map(|((uuid, _), known)| (Arc::clone(uuid), Arc::clone(&known.counter.tenant)))
                 .collect();
-            self.at_rest.retain(|tenant, _| live.contains(tenant));
+            self.unloaded_sums.retain(|tenant, _| live.contains(tenant));
         }
         self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), *total)));
         self.imbalance = acknowledged.imbalance;
@@ -107,7 +108,7 @@ impl Accounts {
             let key = (Arc::clone(&counter.tenant), Arc::clone(uuid));
             let (sum, latest) = sums.entry(key).or_insert_with(|| {
                 // A sum stays whole while anybody in it is here, or it would go back.
-                let rest = self.at_rest.get(&(Arc::clone(uuid), Arc::clone(&counter.tenant)));
+                let rest = self.unloaded_sums.get(&(Arc::clone(uuid), Arc::clone(&counter.tenant)));
                 let values = rest.map(|rest| self::values(false, rest, (tariff, metered)));
                 (AccountState { values: values.unwrap_or_default() }, *changed)
             });

@@ -1,18 +1,27 @@
-//! Which standing holdings match no GPU that the driver counts.
+//! Which GPUs that standing holdings name are not there.
 //!
 //! In: the standing holdings, and the GPUs with their index in the current driver session, once the driver has told of
-//! all. Out: how many holdings match none, and a line of the log for each that begins or ends to. It grants nothing.
+//! all. Out: how many holdings name a GPU that is not there, and a line of the log for each that begins or ends to. It
+//! grants nothing.
+
+use std::collections::BTreeMap;
 
 use super::Meter;
-use crate::holders::{Standing, unmatched};
+use crate::holders::{GpuSelector, Standing, in_words};
 
-/// What is known of the standing holdings that match no GPU.
+/// What is known of the GPUs that standing holdings name and that are not there.
 #[derive(Default)]
 pub(super) struct GrantMatches {
     /// Whether the driver has listed all its GPUs since its library was last opened.
     told: bool,
-    /// Those that matched none when the driver had last told of all; none before that.
-    unmatched: Option<Vec<Standing>>,
+    /// Those holdings by their place in the list, when the driver had last told of all; none before that.
+    unmatched: Option<BTreeMap<usize, Unmatched>>,
+}
+
+/// A standing holding with the GPUs that it names and that are not there.
+struct Unmatched {
+    grant: Standing,
+    missing: Vec<GpuSelector>,
 }
 
 impl GrantMatches {
@@ -33,33 +42,45 @@ impl GrantMatches {
 }
 
 impl Meter {
-    /// Finds the standing holdings that match no GPU, and logs those that did not before.
+    /// Finds the standing holdings that name a GPU which is not there, and logs those that did not before.
     pub(super) fn match_grants(&mut self) {
         if !self.grants.told {
             return;
         }
         let gpus = self.gpus.values().map(|gpu| &gpu.in_session).filter(|gpu| gpu.index.is_some());
-        let found: Vec<Standing> = unmatched(&self.policy.standing, gpus).cloned().collect();
         let known = self.grants.unmatched.take().unwrap_or_default();
-        for grant in found.iter().filter(|grant| !known.contains(grant)) {
-            tracing::warn!(
-                grant = grant.id,
-                gpu = %grant.gpu,
-                holder = %grant.selector.holder().as_str(),
-                "a standing holding matches no GPU that the driver counts; see nvidia-smi -L and correct attribution.standing"
-            );
-        }
-        let matched = known.iter().filter(|grant| !found.contains(grant));
-        for grant in matched.filter(|grant| self.policy.standing.contains(grant)) {
-            tracing::info!(grant = grant.id, gpu = %grant.gpu, "a standing holding matches a GPU again");
+        let mut found = BTreeMap::new();
+        for (place, grant) in self.policy.standing.iter().enumerate() {
+            let missing = grant.unmatched(gpus.clone());
+            // A holding without a name has its place as id, so another one may have that id after a reload.
+            let before = known.get(&place).filter(|known| known.grant.has_id_and_holder_of(grant));
+            if missing.is_empty() {
+                if before.is_some() {
+                    tracing::info!(
+                        grant = grant.id,
+                        gpu = in_words(&grant.gpus),
+                        "a standing holding matches its GPUs now"
+                    );
+                }
+                continue;
+            }
+            if before.is_none_or(|known| known.missing != missing) {
+                tracing::warn!(
+                    grant = grant.id,
+                    gpu = in_words(&missing),
+                    holder = %grant.selector.holder().id,
+                    "a standing holding names GPUs that the driver does not count; see nvidia-smi -L and correct attribution.standing"
+                );
+            }
+            found.insert(place, Unmatched { grant: grant.clone(), missing });
         }
         self.grants.unmatched = Some(found);
     }
 
-    /// How many standing holdings match no GPU; none without any, and until the driver has told of all its GPUs.
+    /// How many standing holdings name a GPU that is not there; none without any, and until the driver has told of all
+    /// its GPUs.
     pub(super) fn unmatched_grants(&self) -> Option<usize> {
         let unmatched = self.grants.unmatched.as_ref()?;
-        let standing = &self.policy.standing;
-        (!standing.is_empty()).then(|| standing.iter().filter(|grant| unmatched.contains(grant)).count())
+        (!self.policy.standing.is_empty()).then_some(unmatched.len())
     }
 }

@@ -10,7 +10,7 @@ use super::account::ENERGY;
 use super::{Gpu, Meter, Policy};
 use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
-use crate::ledger::{Batch, Latched};
+use crate::ledger::{Batch, Latched, XidSums};
 use crate::model::frame::Tier;
 use crate::model::{
     Absence, GpuName, Latch, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Utc, Verdict, XidCount,
@@ -149,6 +149,30 @@ impl Meter {
             if !same && gpu.bench.keep() {
                 batch.latched.push(gpu.bench.latched(&gpu.id.uuid, self.module));
             }
+        }
+    }
+
+    /// Shows the counts of XIDs that may be shown, and tells the ledger of new ones. They are on disk before they are
+    /// shown: under the ledger's start time no counter may go back after a power loss.
+    pub(super) fn count_xids(&mut self, now: Stamp, batch: &mut Batch) {
+        let has_ledger = self.has_ledger();
+        for gpu in self.gpus.values_mut() {
+            if let Some(sums) = gpu.xids.publish(now.boottime, has_ledger) {
+                batch.xids.push(sums);
+                batch.sync = true;
+            }
+        }
+    }
+
+    /// XIDs that were counted before the agent's start.
+    pub(super) fn recover_xids(&mut self, stored: Vec<XidSums>) {
+        for stored in stored {
+            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.place.was_seen()) {
+                gpu.xids.recover(&stored);
+            }
+        }
+        for gpu in self.gpus.values_mut().filter(|gpu| gpu.place.was_seen()) {
+            gpu.xids.start_at(self.begun);
         }
     }
 

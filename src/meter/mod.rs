@@ -10,7 +10,9 @@ mod budget;
 mod grants;
 mod idle;
 mod integrate;
+mod introduce;
 mod judge;
+mod late;
 mod named;
 mod numbers;
 mod presence;
@@ -26,29 +28,27 @@ pub use judge::NoticeCount;
 pub use numbers::{Counters, Services};
 pub use sources::source_told_from;
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
-use crate::holders::{Identities, Selector, SessionGpu, Standing};
+use crate::holders::{Allocation, Granting, Identities, SessionGpu, Standing};
 use crate::host::Pci;
-use crate::ledger::{
-    Acknowledged, Anchor, Batch, Closed, Expected, Open, Recovered, Resumed, Sight, Timeline,
-};
+use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
 use crate::model::{
-    Absence, Frame, GpuId, Holder, HolderId, Nanoseconds, Reading, Stamp, Unframed, Utc, Whereabouts,
-    XidCount,
+    Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, Whereabouts, XidCount,
 };
 use crate::nvml::InFlight;
 
-use account::Account;
+use account::{Account, Gap};
 use accounts::Accounts;
 use budget::{Budget, Costs, OwnSeries};
 use grants::GrantMatches;
 use integrate::GR_ENGINE;
+use introduce::Introduced;
 use judge::{Bench, Unplaced};
 use named::Named;
 use numbers::Order;
@@ -66,7 +66,9 @@ pub struct Policy {
     pub intervals: [Nanoseconds; 3],
     /// Standing holdings.
     pub standing: Vec<Standing>,
-    /// Whether presence holds on GPUs without standing holdings.
+    /// What schedulers allocated on this node, as last told by [`Inputs::allocations`].
+    pub allocations: Arc<[Allocation]>,
+    /// Whether presence holds on GPUs without other holdings.
     pub presence: bool,
     /// How long a new series of the account stays at 0.
     pub birth_delay: Nanoseconds,
@@ -79,9 +81,27 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether neither a scheduler nor the operator grants anything on any GPU.
+    fn grants_nothing(&self) -> bool {
+        self.allocations.is_empty() && self.standing.is_empty()
+    }
+
+    /// What grants holdings.
+    fn granting(&self) -> Granting<'_> {
+        let Self { allocations, standing, presence, .. } = self;
+        Granting { allocations, standing, presence: *presence }
+    }
+
     /// The price in force at that time.
     fn price(&self, at: Utc) -> Option<&PriceEntry> {
         self.prices.iter().rev().find(|(from, _)| *from <= at).and_then(|(_, price)| price.as_ref())
+    }
+
+    /// Whether prices are configured and none is in force at that time; none without prices, or once they have been
+    /// removed.
+    fn price_missing(&self, at: Utc) -> Option<bool> {
+        self.prices.last()?.1.as_ref()?;
+        Some(self.price(at).is_none())
     }
 }
 
@@ -125,6 +145,8 @@ pub struct Inputs {
     pub notices: Vec<NoticeCount>,
     /// Who the processes are.
     pub identities: Arc<Identities>,
+    /// What schedulers allocated on this node.
+    pub allocations: Arc<[Allocation]>,
     /// The driver calls that lanes are in, by UUID.
     pub in_flight: BTreeMap<Arc<str>, InFlight>,
     /// From the ledger thread.
@@ -192,6 +214,8 @@ impl Labels {
 
 /// Follows all GPUs from tick to tick.
 pub struct Meter {
+    /// As the operator decided, without what schedulers allocated.
+    configured: Arc<Policy>,
     policy: Arc<Policy>,
     timeline: Timeline,
     /// Account time at which this process began to watch; an earlier frame counts from then on.
@@ -202,10 +226,7 @@ pub struct Meter {
     accounts: Accounts,
     /// Which loading of the driver's module was opened.
     module: Option<u64>,
-    /// Holders that the ledger has been told of, as far as they are here.
-    introduced: BTreeSet<HolderId>,
-    /// The identities for which that holds; none where the grants or the ledger are others.
-    introduced_of: Option<Arc<Identities>>,
+    introduced: Introduced,
     unplaced: Unplaced,
     grants: GrantMatches,
     counters: Counters,
@@ -233,8 +254,7 @@ impl Meter {
             gpus: BTreeMap::new(),
             accounts: Accounts::default(),
             module: None,
-            introduced: BTreeSet::new(),
-            introduced_of: None,
+            introduced: Introduced::default(),
             unplaced: Unplaced::default(),
             grants: GrantMatches::default(),
             counters: Counters::default(),
@@ -245,6 +265,7 @@ impl Meter {
             shown: None,
             roster: Arc::default(),
             sequence: 0,
+            configured: Arc::clone(&policy),
             policy,
         };
         if let Some(recovered) = recovered {
@@ -263,57 +284,6 @@ impl Meter {
         self.timeline
     }
 
-    /// Goes on from a ledger that was opened after the start: the account begins now, and the time since its last
-    /// commit is not bridged.
-    fn open_late(&mut self, recovered: Recovered, now: Stamp, batch: &mut Batch) {
-        self.timeline = recovered.timeline;
-        self.ledger = Some(recovered.created);
-        batch.now = self.timeline.at(now.boottime);
-        self.begun = batch.now;
-        (self.introduced, self.introduced_of) = (BTreeSet::new(), None);
-        let resting: BTreeSet<Arc<str>> = recovered
-            .inventory
-            .iter()
-            .filter(|expected| expected.whereabouts.rests())
-            .map(|expected| Arc::clone(&expected.gpu))
-            .collect();
-        self.recover(recovered, batch.now);
-        for (uuid, gpu) in &mut self.gpus {
-            if gpu.bench.is_under_another(self.module) {
-                gpu.account.forget_energy();
-                gpu.bench.renew();
-            }
-            if gpu.place.was_seen() && resting.contains(uuid) {
-                // Another GPU, or nobody, has the time since its account rested.
-                gpu.account = Account::begin(batch.now);
-                batch.resumed.push(Resumed { gpu: Arc::clone(uuid), at: batch.now });
-            }
-            gpu.account.bridge_nothing();
-            gpu.account.fail(gpu.bench.has_failed());
-            if gpu.place.is_missing() {
-                gpu.account.lose();
-            }
-            if !gpu.place.was_seen() {
-                continue;
-            }
-            let model =
-                gpu.frame.as_ref().map_or_else(|| "".into(), |frame| Arc::clone(&frame.identity.model));
-            batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
-            gpu.place.since = batch.now;
-            batch.expected.push(Expected {
-                gpu: Arc::clone(uuid),
-                bus: gpu.place.bus().into(),
-                whereabouts: gpu.place.whereabouts,
-                since: batch.now,
-            });
-        }
-        if self.grants.has_told() {
-            // GPUs that only the ledger knows are not among those that the driver has counted.
-            self.counted();
-        }
-        self.shown = None;
-    }
-
     /// Fixes the account's time in this boot, once the wall clock may be taken.
     fn fix_time(&mut self, now: Stamp, synchronised: bool) -> Option<Anchor> {
         let anchor = self.timeline.anchor(now, synchronised)?;
@@ -324,6 +294,7 @@ impl Meter {
         for gpu in self.gpus.values_mut() {
             gpu.account.move_by(&anchor);
             gpu.place.since = anchor.moved(gpu.place.since);
+            gpu.xids.move_by(&anchor);
         }
         self.shown = None;
         tracing::info!(
@@ -354,6 +325,7 @@ impl Meter {
             gpu.bench.stood_at(counter);
         }
         self.recover_latches(recovered.latched);
+        self.recover_xids(recovered.xids);
         for expected in recovered.inventory {
             if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.place.was_seen()) {
                 match expected.whereabouts {
@@ -372,9 +344,12 @@ impl Meter {
 
     /// From the next pulse on, what the operator decided is this.
     pub fn obey(&mut self, policy: Arc<Policy>) {
-        if Arc::ptr_eq(&policy, &self.policy) {
+        if Arc::ptr_eq(&policy, &self.configured) {
             return;
         }
+        self.configured = Arc::clone(&policy);
+        let allocations = Arc::clone(&self.policy.allocations);
+        let policy = Arc::new(Policy { allocations, ..(*policy).clone() });
         self.costs = Costs::at(policy.level);
         if policy.level != self.policy.level {
             for gpu in self.gpus.values_mut() {
@@ -382,7 +357,8 @@ impl Meter {
                 gpu.series = OwnSeries::of(readings, policy.level);
             }
         }
-        (self.shown, self.introduced_of) = (None, None);
+        self.introduced.grants_changed();
+        self.shown = None;
         self.policy = policy;
     }
 
@@ -401,10 +377,16 @@ impl Meter {
         let at = batch.now;
         for acknowledged in &inputs.acknowledged {
             self.accounts.acknowledge(acknowledged, at);
+            for stored in &acknowledged.xids {
+                if let Some(gpu) = self.gpus.get_mut(&stored.gpu) {
+                    gpu.xids.acknowledge(stored);
+                }
+            }
             if !acknowledged.counters.is_empty() {
                 self.shown = None;
             }
         }
+        self.allocate(inputs.allocations);
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);
         }
@@ -413,9 +395,20 @@ impl Meter {
         self.match_grants();
         self.listen(now, inputs.xids, inputs.notices);
         self.settle(at, &inputs.identities, &mut batch);
+        self.log_gap();
         self.judge(now, &mut batch);
+        self.count_xids(now, &mut batch);
         let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
         Pulse { snapshot, batch }
+    }
+
+    /// Takes what schedulers allocated from now on.
+    fn allocate(&mut self, allocations: Arc<[Allocation]>) {
+        if *allocations != *self.policy.allocations {
+            self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
+            self.shown = None;
+            self.introduced.grants_changed();
+        }
     }
 
     /// Steps 1 and 2: who was there, and what the tick adds to the GPU's own time.
@@ -425,7 +418,7 @@ impl Meter {
             News::Found { gpu, bus } => self.found(&gpu, &bus, batch),
             News::Counted => self.counted(),
             News::Lost(id) => self.lost(&id),
-            News::Forget(uuid) => self.forget(&uuid),
+            News::Forget(uuid) => self.forget(&uuid, batch.now),
             News::Unframed(Unframed { calls, rejected }) => self.counters.observe(&calls, &rejected),
             News::Frame(frame) => {
                 let frame: Arc<Frame> = Arc::from(frame);
@@ -460,8 +453,8 @@ impl Meter {
             if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
             }
-            gpu.account.identify(identities);
-            if self.timeline.provisional_since.is_none() {
+            gpu.account.identify(identities, &self.policy);
+            if !self.timeline.is_provisional() {
                 gpu.close(at, &self.policy, &self.counters, batch);
             }
             let (spans, energy_counter) = gpu.account.unsent();
@@ -469,34 +462,43 @@ impl Meter {
                 batch.open.push(Open { gpu: Arc::clone(uuid), spans, energy_counter });
             }
         }
-        self.introduce(identities, batch);
+        self.introduced.introduce(identities, self.policy.granting(), batch);
     }
 
-    /// Tells the ledger of holders that have come, with their facts.
-    fn introduce(&mut self, identities: &Arc<Identities>, batch: &mut Batch) {
-        if self.introduced_of.as_ref().is_some_and(|known| known.are_those_of(identities)) {
+    /// Logs how the time was booked in which no agent looked; not before it is known when the boot was.
+    fn log_gap(&mut self) {
+        if self.timeline.is_provisional() {
             return;
         }
-        let mut here = BTreeSet::new();
-        for holder in identities.holders() {
-            if here.insert(holder.id.clone()) && !self.introduced.contains(&holder.id) {
-                batch.holders.push((**holder).clone());
+        let (mut gpus, mut longest, mut sum) = (0, Nanoseconds(0), Gap::default());
+        for gpu in self.gpus.values_mut() {
+            let gap = gpu.account.take_gap();
+            let whole = gap.bridged + gap.unobserved + gap.unavailable;
+            if whole.0 == 0 {
+                continue;
             }
+            gpus += 1;
+            longest = longest.max(whole);
+            sum.bridged += gap.bridged;
+            sum.unobserved += gap.unobserved;
+            sum.unavailable += gap.unavailable;
         }
-        // A grant knows less of its holder than a process of that holder does: the ledger takes it only where it knows
-        // nothing.
-        batch.grantees.extend(self.policy.standing.iter().map(granted));
-        (self.introduced, self.introduced_of) = (here, Some(Arc::clone(identities)));
+        if gpus > 0 {
+            tracing::info!(
+                gpus,
+                seconds = %in_seconds(longest),
+                bridged_gpu_seconds = %in_seconds(sum.bridged),
+                unobserved_gpu_seconds = %in_seconds(sum.unobserved),
+                unavailable_gpu_seconds = %in_seconds(sum.unavailable),
+                "the time without an agent is booked"
+            );
+        }
     }
 }
 
-/// The holder of a standing grant, as far as the grant tells.
-fn granted(standing: &Standing) -> Holder {
-    match &standing.selector {
-        Selector::User(name) => Holder::user(name, None),
-        Selector::Uid { uid, name } => Holder::user(name, Some(*uid)),
-        Selector::Unit(name) => Holder::unit(name, None, None),
-    }
+/// In seconds, with one decimal.
+fn in_seconds(time: Nanoseconds) -> String {
+    format!("{}.{}", time.0 / 1_000_000_000, time.0 / 100_000_000 % 10)
 }
 
 impl Gpu {
@@ -529,11 +531,11 @@ impl Gpu {
 
     fn new(id: GpuId, account: Account, (at, level): (Utc, Level)) -> Self {
         Self {
+            xids: Xids::of(&id.uuid),
             labels: Labels::of(&id),
             in_session: SessionGpu::from(&id),
             id,
             account,
-            xids: Xids::default(),
             bench: Bench::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],

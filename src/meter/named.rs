@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Gpu;
 use super::budget::{self, Costs, Purse};
 use super::processes::Busy;
-use crate::holders::Identities;
+use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{
     GpuState, HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry,
 };
@@ -20,10 +20,26 @@ use crate::tenants::tenant;
 /// What the last pulse showed.
 #[derive(Default)]
 pub(super) struct Named {
-    identities: Arc<Identities>,
+    known: KnownHolders,
     processes: Section<Vec<(usize, Row)>, ProcessEntry>,
     holdings: Section<Vec<(usize, HolderId, HoldingSource)>, HoldingEntry>,
     workloads: Section<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
+}
+
+/// What is known of holders.
+#[derive(Default)]
+struct KnownHolders {
+    identities: Arc<Identities>,
+    allocations: Arc<[Allocation]>,
+}
+
+impl KnownHolders {
+    /// Who a holder is: as a process of it was identified, else as a scheduler or the operator's grant names it.
+    fn holder(&self, id: &HolderId) -> Holder {
+        let allocated = || self.allocations.iter().map(|one| &one.holder).find(|holder| holder.id == *id);
+        let known = self.identities.holder(id).map(|holder| &**holder).or_else(allocated);
+        known.map_or_else(|| Holder::from_id(id.clone()), Clone::clone)
+    }
 }
 
 /// Entries, and the key that they were made of.
@@ -49,6 +65,12 @@ impl<K: PartialEq, E> Section<K, E> {
     }
 }
 
+/// A listed process, and the number under which it is identified.
+pub(super) struct ListedProcess<'a> {
+    process: &'a GpuProcess,
+    number: Option<usize>,
+}
+
 /// A row of processes.
 #[derive(Clone, Copy, PartialEq)]
 enum Row {
@@ -60,23 +82,41 @@ enum Row {
 
 impl Named {
     /// Who processes are from now on; where that has changed nothing that was made stands.
-    pub(super) fn know(&mut self, identities: &Arc<Identities>) {
-        if self.identities.are_those_of(identities) {
-            self.identities = Arc::clone(identities);
-        } else {
-            *self = Self { identities: Arc::clone(identities), ..Self::default() };
+    pub(super) fn know(&mut self, identities: &Arc<Identities>, allocations: &Arc<[Allocation]>) {
+        let known = &self.known;
+        if !known.identities.are_those_of(identities) || !Arc::ptr_eq(&known.allocations, allocations) {
+            *self = Self::default();
         }
+        self.known =
+            KnownHolders { identities: Arc::clone(identities), allocations: Arc::clone(allocations) };
+    }
+
+    /// The processes that each GPU lists. They are looked up once, for process rows and workloads.
+    pub(super) fn list<'a>(&self, gpus: &[&'a Gpu]) -> Vec<Vec<ListedProcess<'a>>> {
+        let list = |gpu: &&'a Gpu| {
+            let frame = gpu.frame.as_deref()?;
+            let read = frame.list_read_at();
+            let number = |process: &GpuProcess| self.known.identities.find(process.pid, read);
+            let processes = frame.processes.as_ref().ok()?.iter();
+            Some(processes.map(|process| ListedProcess { process, number: number(process) }).collect())
+        };
+        gpus.iter().map(|gpu| list(gpu).unwrap_or_default()).collect()
     }
 
     /// Processes by GPU and pid, the largest first into the limit; what is above it is one row per GPU.
     pub(super) fn processes(
         &mut self,
         (gpus, states): (&[&Gpu], &[GpuState]),
+        mut lists: Vec<Vec<ListedProcess<'_>>>,
         limit: usize,
         (purse, costs): (&mut Purse<'_>, &Costs),
     ) -> (Arc<[ProcessEntry]>, Vec<ProcessState>) {
-        let mut lists: Vec<Vec<&GpuProcess>> =
-            gpus.iter().zip(states).map(|(gpu, state)| listed(gpu, state)).collect();
+        for (list, state) in lists.iter_mut().zip(states) {
+            if !state.is_up() {
+                list.clear();
+            }
+            list.sort_by_key(ListedProcess::order);
+        }
         let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
         let most = budget::most_processes(&counts, limit, purse.room(&costs.process));
         let mut rows = Vec::new();
@@ -84,13 +124,11 @@ impl Named {
         for (place, (gpu, processes)) in gpus.iter().zip(&mut lists).enumerate() {
             let (Some(frame), Some(most)) = (gpu.frame.as_deref(), most) else { continue };
             let rest = cut(processes, most);
-            let read = frame.list_read_at();
-            rows.extend(processes.iter().map(|one| {
-                let known = self.identities.find(one.pid, read);
-                (place, Row::Process(one.pid, one.gpu_instance, known))
+            rows.extend(processes.iter().map(|ListedProcess { process, number }| {
+                (place, Row::Process(process.pid, process.gpu_instance, *number))
             }));
             let busy = Busy::of(frame);
-            values.extend(processes.iter().map(|process| busy.one(process)));
+            values.extend(processes.iter().map(|listed| busy.one(listed.process)));
             if !rest.is_empty() {
                 rows.push((place, Row::Other));
                 values.push(busy.all(&rest));
@@ -98,7 +136,7 @@ impl Named {
         }
         let wanted = budget::rows(&counts, limit);
         purse.pay(&costs.process, rows.len(), wanted.saturating_sub(rows.len()));
-        let identities = &self.identities;
+        let identities = &self.known.identities;
         let entries = self
             .processes
             .of(rows, |rows| rows.iter().map(|(gpu, row)| process_entry(*gpu, *row, identities)).collect());
@@ -121,12 +159,12 @@ impl Named {
                 (key, HoldingState { fraction: holding.fraction })
             })
             .unzip();
-        let identities = &self.identities;
+        let known = &self.known;
         let entries = self.holdings.of(keys, |keys: &Vec<_>| {
             let entry = |(gpu, id, source): &(usize, HolderId, HoldingSource)| HoldingEntry {
                 gpu: *gpu,
                 workload: Arc::clone(&id.0),
-                tenant: tenant(&holder(id, identities)),
+                tenant: tenant(&known.holder(id)),
                 source: *source,
             };
             keys.iter().map(entry).collect()
@@ -137,28 +175,24 @@ impl Named {
     /// Everybody who holds or has a process on a GPU, by id.
     pub(super) fn workloads(
         &mut self,
-        gpus: &[&Gpu],
+        lists: &[Vec<ListedProcess<'_>>],
         holdings: &Arc<[HoldingEntry]>,
         (purse, costs): (&mut Purse<'_>, &Costs),
     ) -> Arc<[WorkloadEntry]> {
-        let identities = &self.identities;
+        let known = &self.known;
+        let identities = &known.identities;
         let mut here = vec![false; identities.holders().len()];
-        let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
-        for frame in frames {
-            let read = frame.list_read_at();
-            for process in frame.processes.iter().flat_map(|list| list.iter()) {
-                let place = identities.place(process.pid, read);
-                if let Some(here) = place.and_then(|place| here.get_mut(place)) {
-                    *here = true;
-                }
+        for listed in lists.iter().flatten() {
+            let place = listed.number.and_then(|number| identities.place_of(number));
+            if let Some(here) = place.and_then(|place| here.get_mut(place)) {
+                *here = true;
             }
         }
         let key = (here, Arc::clone(holdings));
         let all = self.workloads.of(key, |(here, holdings)| {
             let users = identities.holders().zip(here).filter(|(_, here)| **here);
             let users = users.map(|(user, _)| (**user).clone());
-            let holders =
-                holdings.iter().map(|entry| holder(&HolderId(Arc::clone(&entry.workload)), identities));
+            let holders = holdings.iter().map(|entry| known.holder(&HolderId(Arc::clone(&entry.workload))));
             let mut all: Vec<Holder> = users.chain(holders).collect();
             all.sort_by(|one, other| one.id.cmp(&other.id));
             all.dedup_by(|one, other| one.id == other.id);
@@ -169,24 +203,21 @@ impl Named {
     }
 }
 
-/// The processes of a GPU that answers, by pid.
-fn listed<'a>(gpu: &'a Gpu, state: &GpuState) -> Vec<&'a GpuProcess> {
-    let frame = gpu.frame.as_deref().filter(|_| state.is_up());
-    let listed = frame.and_then(|frame| frame.processes.as_ref().ok());
-    let mut processes: Vec<_> = listed.into_iter().flat_map(|list| list.iter()).collect();
-    processes.sort_by_key(|process| (process.pid, process.gpu_instance));
-    processes
+impl ListedProcess<'_> {
+    const fn order(&self) -> (u32, Option<u32>) {
+        (self.process.pid, self.process.gpu_instance)
+    }
 }
 
 /// Leaves the largest of them, in their order, and takes the others.
-fn cut<'a>(processes: &mut Vec<&'a GpuProcess>, most: usize) -> Vec<&'a GpuProcess> {
+fn cut<'a>(processes: &mut Vec<ListedProcess<'a>>, most: usize) -> Vec<&'a GpuProcess> {
     if processes.len() <= most {
         return Vec::new();
     }
-    processes.sort_by_key(|process| (Reverse(process.memory), process.pid));
+    processes.sort_by_key(|listed| (Reverse(listed.process.memory), listed.process.pid));
     let rest = processes.split_off(most);
-    processes.sort_by_key(|process| (process.pid, process.gpu_instance));
-    rest
+    processes.sort_by_key(ListedProcess::order);
+    rest.into_iter().map(|listed| listed.process).collect()
 }
 
 fn process_entry(gpu: usize, row: Row, identities: &Identities) -> ProcessEntry {
@@ -211,23 +242,11 @@ fn process_entry(gpu: usize, row: Row, identities: &Identities) -> ProcessEntry 
     }
 }
 
-/// Who a holder is: as it was identified, else as the operator's grant names it.
-fn holder(id: &HolderId, identities: &Identities) -> Holder {
-    identities.holder(id).map(|holder| (**holder).clone()).unwrap_or_else(|| {
-        match id.as_str().split_once(':') {
-            Some(("unit", unit)) => Holder::unit(unit, None, None),
-            Some(("user", user)) => Holder::user(user, None),
-            _ => Holder::remainder(id.clone()),
-        }
-    })
-}
-
 fn workload_entry(holder: Holder) -> WorkloadEntry {
     WorkloadEntry {
         tenant: tenant(&holder),
-        kind: holder.kind.name(),
-        unit: holder.facts.unit.unwrap_or_default(),
-        user: holder.facts.user.unwrap_or_default(),
+        kind: holder.id.kind().name(),
+        facts: holder.facts,
         workload: holder.id.0,
     }
 }

@@ -217,10 +217,11 @@ impl Meter {
     }
 
     /// The operator does not expect a GPU any more; one that is there is expected all the same.
-    pub(super) fn forget(&mut self, uuid: &str) {
+    pub(super) fn forget(&mut self, uuid: &str, at: Utc) {
         if let Some(gpu) = self.gpus.get_mut(uuid).filter(|gpu| !gpu.place.is_there()) {
             gpu.place.forgotten = true;
             gpu.account.lose();
+            gpu.xids.forget(at);
         }
     }
 

@@ -33,7 +33,7 @@ impl Meter {
         let of_gpus: usize = gpus.iter().zip(&states).map(|(gpu, state)| gpu.series.count(gpu, state)).sum();
         let mut budget = std::mem::take(&mut self.budget);
         let mut named = std::mem::take(&mut self.named);
-        named.know(identities);
+        named.know(identities, &self.policy.allocations);
         let mut order = std::mem::take(&mut self.order);
         let (agent_entries, agent) = order.sort(own);
         let costs = &self.costs;
@@ -41,11 +41,12 @@ impl Meter {
         let shown = self.shown.take();
         let shown = self.shown(shown, (now, &gpus), &mut purse);
         let (holding_entries, holdings) = named.holdings(&gpus, (&mut purse, costs));
-        let workloads = named.workloads(&gpus, &holding_entries, (&mut purse, costs));
+        let listed = named.list(&gpus);
+        let workloads = named.workloads(&listed, &holding_entries, (&mut purse, costs));
         let (process_entries, processes) = if self.policy.level < Level::Full {
             Default::default()
         } else {
-            named.processes((&gpus, &states), self.policy.processes, (&mut purse, costs))
+            named.processes((&gpus, &states), listed, self.policy.processes, (&mut purse, costs))
         };
         let roster = Roster {
             gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
@@ -94,8 +95,9 @@ impl Meter {
             slot: slot
                 .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
             in_flight: late,
-            xids: gpu.xids.codes.values().map(|code| (code.count, code.last)).collect(),
-            xid_actions: gpu.xids.actions.clone(),
+            xids: gpu.xids.shown().codes.values().map(|code| (code.count, code.last)).collect(),
+            xid_actions: gpu.xids.actions(),
+            xids_since: gpu.xids.shown().since,
             health: Arc::clone(&gpu.bench.verdict),
         }
     }
@@ -115,7 +117,7 @@ impl Meter {
             let interval = self.policy.intervals[tier as usize].0 * u64::from(stretch);
             own.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
         }
-        let fixed = self.timeline.provisional_since.is_none();
+        let fixed = !self.timeline.is_provisional();
         own.add(AgentFamily::ClockAnchored, Vec::new(), fixed.into());
         if fixed {
             own.add(AgentFamily::ClockStep, Vec::new(), self.timeline.lead(now));
@@ -130,6 +132,9 @@ impl Meter {
         }
         if let Some(count) = self.unmatched_grants() {
             own.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        if let Some(missing) = self.policy.price_missing(self.timeline.at(now.boottime)) {
+            own.add(AgentFamily::PriceMissing, Vec::new(), missing.into());
         }
         for (family, count) in self.budget.dropped() {
             own.add(AgentFamily::SeriesDropped, vec![("family", family.into())], whole(count));
@@ -199,7 +204,7 @@ fn entry(gpu: &Gpu) -> GpuEntry {
         identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
         instances: frame.map(instances).unwrap_or_default(),
         unsupported: gpu.unsupported.clone(),
-        xids: gpu.xids.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
+        xids: gpu.xids.shown().codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
         absence: gpu.place.absence(),
         activity_source: gpu.account.source().map(|source| source.name()),
     }

@@ -115,6 +115,7 @@ mod tests {
         let policy = Policy {
             level: Level::Full,
             intervals: [Nanoseconds::SECOND; 3],
+            allocations: Arc::default(),
             standing: Vec::new(),
             presence: false,
             birth_delay: Nanoseconds(0),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Fact, Facts, HolderKind};
+
 /// A workload id such as `unit:trainer.service`, `user:alice`, or a reserved remainder such as `__system__`.
 ///
 /// Ordered by its text, which is how ties are broken everywhere in the account.
@@ -14,6 +16,8 @@ pub struct HolderId(pub Arc<str>);
 impl HolderId {
     /// Nobody held it.
     pub const UNALLOCATED: &'static str = "__unallocated__";
+    /// Placements of a MIG GPU that no profile can use.
+    pub const STRANDED: &'static str = "__stranded__";
     /// Lost, broken or reshaping.
     pub const UNAVAILABLE: &'static str = "__unavailable__";
     /// Nobody looked: neither holdings nor activity can be known.
@@ -98,75 +102,49 @@ impl UnattributedReason {
     }
 }
 
-/// The kinds of identity, in order of precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HolderKind {
-    /// A systemd unit of the system manager.
-    Unit,
-    /// A Unix user.
-    User,
-    /// A reserved remainder.
-    Remainder,
-}
-
-impl HolderKind {
-    /// The value of the `kind` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unit => "unit",
-            Self::User => "user",
-            Self::Remainder => "remainder",
-        }
-    }
-}
-
-/// Facts about a holder as they were observed; the outer identities stay here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Facts {
-    /// systemd unit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unit: Option<Arc<str>>,
-    /// Unix user name, or the number where no name is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<Arc<str>>,
-    /// Unix user id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-}
-
-/// A holder with its facts.
+/// A holder with its facts; its kind is told by its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
     /// Workload id.
     pub id: HolderId,
-    /// What kind of identity it is.
-    pub kind: HolderKind,
     /// What was observed.
     pub facts: Facts,
 }
 
 impl Holder {
+    /// A holder of that kind, whose id is made of the facts.
+    pub fn new(kind: HolderKind, facts: Facts) -> Self {
+        Self { id: HolderId::of(kind, &facts), facts }
+    }
+
+    /// A holder of whom no more is known than its id.
+    pub fn from_id(id: HolderId) -> Self {
+        Self { facts: id.facts(), id }
+    }
+
     /// The holder of a reserved remainder.
     pub fn remainder(id: HolderId) -> Self {
-        Self { id, kind: HolderKind::Remainder, facts: Facts::default() }
+        Self { id, facts: Facts::default() }
     }
 
     /// A Unix user.
     pub fn user(name: &str, uid: Option<u32>) -> Self {
-        Self {
-            id: HolderId::new(format!("user:{name}")),
-            kind: HolderKind::User,
-            facts: Facts { unit: None, user: Some(name.into()), uid },
-        }
+        Self::new(HolderKind::User, Facts::new([(Fact::User, name)]).with_uid(uid))
+    }
+
+    /// A Unix group.
+    pub fn group(name: &str) -> Self {
+        Self::new(HolderKind::Group, Facts::new([(Fact::Group, name)]))
+    }
+
+    /// Users who hold together, under the id of their grant.
+    pub fn team(id: &str) -> Self {
+        Self::new(HolderKind::Team, Facts::new([(Fact::Group, id)]))
     }
 
     /// A systemd unit, with the user it runs as where that is known.
     pub fn unit(unit: &str, user: Option<&str>, uid: Option<u32>) -> Self {
-        Self {
-            id: HolderId::new(format!("unit:{unit}")),
-            kind: HolderKind::Unit,
-            facts: Facts { unit: Some(unit.into()), user: user.map(Into::into), uid },
-        }
+        let texts = [(Fact::Unit, unit), (Fact::User, user.unwrap_or_default())];
+        Self::new(HolderKind::Unit, Facts::new(texts).with_uid(uid))
     }
 }

@@ -30,6 +30,10 @@ impl std::fmt::Display for Fraction {
 pub enum HoldingSource {
     /// The operator's configuration (`attribution.standing`).
     Standing,
+    /// The kubelet's pod-resources API.
+    Kubernetes,
+    /// Slurm, as its prolog recorded the job.
+    Slurm,
     /// A process was there (`attribution.presence`), granted anew at each change.
     Presence,
 }
@@ -39,6 +43,8 @@ impl HoldingSource {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Standing => "standing",
+            Self::Kubernetes => "kubernetes",
+            Self::Slurm => "slurm",
             Self::Presence => "presence",
         }
     }

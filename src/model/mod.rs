@@ -8,6 +8,7 @@ pub mod frame;
 pub mod gpu;
 pub mod health;
 pub mod holder;
+mod holder_kind;
 pub mod holding;
 pub mod quantity;
 pub mod reading;
@@ -24,7 +25,8 @@ pub use gpu::{
     Via, Whereabouts, XidCount, XidSource,
 };
 pub use health::{HealthState, Latch, Reason, Remedy, Verdict};
-pub use holder::{Facts, Holder, HolderId, HolderKind, UnattributedReason};
+pub use holder::{Holder, HolderId, UnattributedReason};
+pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
 pub use reading::{Absence, Reading};

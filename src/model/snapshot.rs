@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::frame::Tier;
 use super::{
-    Absence, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds, Reading,
-    Stamp, UnattributedReason, Utc, Verdict,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds,
+    Reading, Stamp, UnattributedReason, Utc, Verdict,
 };
 
 /// Everything known at the end of one tick.
@@ -73,7 +73,7 @@ pub struct GpuEntry {
     pub instances: Vec<InstanceEntry>,
     /// Families that it cannot answer, by name, and why.
     pub unsupported: Vec<(&'static str, Absence)>,
-    /// XIDs seen since the agent's start, ascending, with the number as a label value.
+    /// XIDs that were seen, ascending, with the number as a label value.
     pub xids: Vec<(u32, Arc<str>)>,
     /// Why it is not there, while it is absent ([`super::Whereabouts::name`]).
     pub absence: Option<&'static str>,
@@ -140,10 +140,8 @@ pub struct WorkloadEntry {
     pub kind: &'static str,
     /// Its tenant.
     pub tenant: Arc<str>,
-    /// systemd unit, "" if none.
-    pub unit: Arc<str>,
-    /// Unix user, "" if unknown.
-    pub user: Arc<str>,
+    /// What is known of it.
+    pub facts: Facts,
 }
 
 /// The price in force.
@@ -188,8 +186,10 @@ pub struct GpuState {
     pub in_flight: Option<(&'static str, Nanoseconds)>,
     /// Parallel to [`GpuEntry::xids`]: how often, and when last.
     pub xids: Vec<(u64, Utc)>,
-    /// XIDs since the agent's start by action, in the catalogue's order of actions.
+    /// XIDs by action, in the catalogue's order of actions.
     pub xid_actions: Vec<u64>,
+    /// When counting XIDs began again because the GPU was forgotten; none where it never was.
+    pub xids_since: Option<Utc>,
     /// What is judged of it.
     pub health: Arc<Verdict>,
 }

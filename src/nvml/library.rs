@@ -86,6 +86,12 @@ pub enum OpenError {
         /// Whose it is, or who can write it.
         why: String,
     },
+    /// It is there, and who opens it does not let it be initialised.
+    #[error("driver library {path}: not initialised")]
+    NotAllowed {
+        /// What was opened.
+        path: PathBuf,
+    },
     /// It is there and refuses.
     #[error("driver library {path}: nvmlInit: {reason}")]
     Refused {
@@ -123,27 +129,37 @@ impl Library {
     /// loader's own and those where installers put it.
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
         match path {
-            Some(path) => Self::at(path),
-            None => first(places(), Self::at),
+            Some(path) => Self::at(path, &mut |_| true),
+            None => first(places(), |path| Self::at(path, &mut |_| true)),
         }
     }
 
     /// As [`open`](Self::open), and `slot` shows meanwhile that it is in `nvmlInit_v2`: a sick driver hangs the
-    /// first who asks, and a mount that is gone the loader before it.
-    pub fn open_seen(path: Option<&Path>, slot: &CallSlot, clock: &Clock) -> Result<Arc<Self>, OpenError> {
+    /// first who asks, and a mount that is gone the loader before it. `may_init` is asked before that call, and told
+    /// whether the library is simulated.
+    pub fn open_seen(
+        path: Option<&Path>,
+        (slot, clock): (&CallSlot, &Clock),
+        may_init: &mut dyn FnMut(bool) -> bool,
+    ) -> Result<Arc<Self>, OpenError> {
         let init = InFlight { function: "nvmlInit_v2", since: clock.now().boottime };
-        slot.during(init, || Self::open(path))
+        slot.during(init, || match path {
+            Some(path) => Self::at(path, may_init),
+            None => first(places(), |path| Self::at(path, may_init)),
+        })
     }
 
-    fn at(path: &Path) -> Result<Arc<Self>, OpenError> {
+    fn at(path: &Path, may_init: &mut dyn FnMut(bool) -> bool) -> Result<Arc<Self>, OpenError> {
         check_trust(path)?;
+        let simulated = is_simulated(path)?;
+        if !may_init(simulated) {
+            return Err(OpenError::NotAllowed { path: path.into() });
+        }
         let nvml = Nvml::builder().lib_path(path.as_os_str()).init().map_err(|error| refused(path, error))?;
-        // SAFETY: the symbol is only looked up; its address is not read.
-        let marker = unsafe { nvml.lib().__library.get::<*const u32>(SIMULATED) }.is_ok();
         Ok(Arc::new(Self {
             nvml: ManuallyDrop::new(nvml),
             path: path.into(),
-            simulated: marker,
+            simulated,
             recorder: OnceLock::new(),
         }))
     }
@@ -212,6 +228,14 @@ fn check_trust(path: &Path) -> Result<(), OpenError> {
             Ok(())
         }
     }
+}
+
+/// Whether the library says that it is simulated; it is loaded, and no function of it is called.
+fn is_simulated(path: &Path) -> Result<bool, OpenError> {
+    // SAFETY: loading runs the initialisers of the library that is to be used; its path was checked.
+    let table = unsafe { NvmlLib::new(path) }.map_err(|error| refused(path, error.into()))?;
+    // SAFETY: the symbol is only looked up; its address is not read.
+    Ok(unsafe { table.__library.get::<*const u32>(SIMULATED) }.is_ok())
 }
 
 /// The loader's own, then those of installers.

@@ -60,11 +60,14 @@ impl Recorder {
         Ok(Self { begun, tape: Mutex::new(Some(tape)) })
     }
 
-    /// Ends the recording; the error is the first that occurred. What passes later is not taken down.
-    pub fn end(&self) -> io::Result<()> {
+    /// Ends the recording; how many answers it holds, or the first error. What passes later is not taken down.
+    pub fn end(&self) -> io::Result<u64> {
         match self.tape.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(tape) => tape.writer.end().map(|_| ()),
-            None => Ok(()),
+            Some(tape) => {
+                let written = tape.writer.written();
+                tape.writer.end().map(|_| written)
+            }
+            None => Ok(0),
         }
     }
 

@@ -6,11 +6,12 @@
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 
 use super::reply::{accepted, status_message};
@@ -22,9 +23,12 @@ const PRODUCT: &str = concat!("gpumeter/", env!("CARGO_PKG_VERSION"));
 
 /// Posts a batch once.
 pub(super) async fn attempt(destination: &Destination, body: Bytes) -> Result<Accepted, Failure> {
-    let stream = TcpStream::connect((destination.host.as_str(), destination.port))
+    let addresses: Vec<SocketAddr> = lookup_host((destination.host.as_str(), destination.port))
         .await
-        .map_err(|error| Failure::Unreachable(error.to_string()))?;
+        .map_err(|error| Failure::Unresolved(error.to_string()))?
+        .collect();
+    let stream =
+        TcpStream::connect(&*addresses).await.map_err(|error| Failure::Unreachable(error.to_string()))?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
     // Dropping the set ends the connection, whichever way this function is left.
@@ -60,6 +64,7 @@ async fn exchange(
 }
 
 fn request(destination: &Destination, body: Bytes) -> Request<Full<Bytes>> {
+    let length = HeaderValue::from(body.len());
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = destination.path.clone();
@@ -67,6 +72,8 @@ fn request(destination: &Destination, body: Bytes) -> Request<Full<Bytes>> {
     headers.insert(HOST, destination.authority.clone());
     headers.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+    // hyper leaves it out where there is no body.
+    headers.insert(CONTENT_LENGTH, length);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     request
 }

@@ -9,6 +9,7 @@ mod attempt;
 mod destination;
 mod queue;
 mod reply;
+mod report;
 mod run;
 mod send;
 mod tally;
@@ -18,7 +19,7 @@ use std::time::Duration;
 pub use destination::{BadDestination, Destination};
 pub use queue::{Batch, Queue};
 pub use run::run;
-pub use send::{Failure, send};
+pub use send::{Failure, send, try_once};
 pub use tally::Tally;
 
 /// What a destination made of a batch that it took.

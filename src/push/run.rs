@@ -1,7 +1,6 @@
 //! The sender: takes batches off the queue, sends them one after the other, and counts what became of them.
 //!
-//! When the agent stops it has a moment for what is under way and waiting; the rest is counted as dropped. A
-//! destination that stays down is logged when it goes and when it is back, not at every push.
+//! When the agent stops it has a moment for what is under way and waiting; the rest is counted as dropped.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,32 +9,37 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::report::Report;
 use super::{Accepted, Destination, Failure, Queue, Tally, send};
+use crate::clock::system_now;
 
 /// Time for the last batches when the agent stops.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// Sends what comes into the queue until `shutdown` says true or its sender is gone.
 pub async fn run(queue: Arc<Queue>, destination: Destination, mut shutdown: watch::Receiver<bool>) {
-    let mut sending = pin!(send_all(&queue, &destination));
-    tokio::select! {
-        () = sending.as_mut() => {}
-        // An error means that whoever could say it is gone: stop as well.
-        _ = shutdown.wait_for(|stop| *stop) => {
-            queue.close();
-            let _ = timeout(LAST_MOMENT, sending).await;
+    let mut report = Report::default();
+    {
+        let mut sending = pin!(send_all(&queue, &destination, &mut report));
+        tokio::select! {
+            () = sending.as_mut() => {}
+            // An error means that whoever could say it is gone: stop as well.
+            _ = shutdown.wait_for(|stop| *stop) => {
+                queue.close();
+                let _ = timeout(LAST_MOMENT, sending).await;
+            }
         }
     }
     queue.clear();
+    report.end(&destination);
 }
 
-async fn send_all(queue: &Queue, destination: &Destination) {
-    let mut is_well = true;
+async fn send_all(queue: &Queue, destination: &Destination, report: &mut Report) {
     while let Some(batch) = queue.next().await {
         let unsettled = Unsettled { points: batch.points, tally: destination.tally() };
         let outcome = send(destination, batch.body).await;
-        tell(destination, &outcome, &mut is_well);
         unsettled.settle(&outcome);
+        report.settle(destination, &outcome, system_now().boottime);
     }
 }
 
@@ -62,20 +66,5 @@ impl Unsettled<'_> {
 impl Drop for Unsettled<'_> {
     fn drop(&mut self) {
         self.tally.count_dropped(self.points);
-    }
-}
-
-/// Logs what changed.
-fn tell(destination: &Destination, outcome: &Result<Accepted, Failure>, is_well: &mut bool) {
-    let was_well = std::mem::replace(is_well, matches!(outcome, Ok(accepted) if accepted.rejected == 0));
-    match outcome {
-        Err(failure) if was_well => tracing::warn!(%destination, %failure, "points were not pushed"),
-        Ok(Accepted { rejected: 1.., message }) if was_well => {
-            tracing::warn!(%destination, message, "the destination rejects points");
-        }
-        Ok(Accepted { rejected: 0, .. }) if !was_well => {
-            tracing::info!(%destination, "the destination takes all points again");
-        }
-        _ => {}
     }
 }

@@ -15,6 +15,9 @@ use super::{Accepted, Destination, Limits};
 /// Why a batch was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
+    /// Its name has no address.
+    #[error("its name cannot be resolved ({0}); correct otlp.endpoint, or the node's name service")]
+    Unresolved(String),
     /// No connection, or one that broke before the reply.
     #[error("no connection ({0}); is a Collector listening there?")]
     Unreachable(String),
@@ -29,7 +32,7 @@ pub enum Failure {
         retry_after: Option<Duration>,
     },
     /// It does not want this batch, now or later.
-    #[error("it refused the batch ({status} {message}); check the address")]
+    #[error("it refused the batch ({status} {message}); {}", advice(*.status))]
     Refused {
         /// The HTTP status.
         status: u16,
@@ -37,7 +40,9 @@ pub enum Failure {
         message: String,
     },
     /// What it said is no reply of OTLP over HTTP.
-    #[error("what answers there does not speak OTLP over HTTP; check the address and the port")]
+    #[error(
+        "what answers there does not speak OTLP over HTTP; check the address and the port (4318; 4317 is gRPC)"
+    )]
     NotOtlp,
     /// All tries together took too long.
     #[error("no answer within {} s; is it overloaded, or is the network cut?", .0.as_secs_f64())]
@@ -47,8 +52,27 @@ pub enum Failure {
 impl Failure {
     /// Whether trying again may help.
     const fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Busy { .. })
+        matches!(self, Self::Unresolved(_) | Self::Unreachable(_) | Self::Busy { .. })
     }
+}
+
+/// What to do about a refusal with that HTTP status.
+const fn advice(status: u16) -> &'static str {
+    match status {
+        401 | 403 => "it wants credentials, which are not sent; push to a Collector on the node",
+        404 | 405 => {
+            "nothing takes OTLP at this path; correct otlp.endpoint (of Prometheus: http://HOST:9090/api/v1/otlp) and \
+             switch its OTLP receiver on"
+        }
+        413 => "the request is larger than it allows; raise its limit",
+        _ => "check the address and its log",
+    }
+}
+
+/// Posts a request that holds no points, once: whether the destination takes OTLP.
+pub async fn try_once(destination: &Destination) -> Result<Accepted, Failure> {
+    let total = destination.limits.total;
+    timeout(total, attempt(destination, Bytes::new())).await.unwrap_or(Err(Failure::TimedOut(total)))
 }
 
 /// Posts a batch until the destination has taken it, refused it, or exhausted the limits.

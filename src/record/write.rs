@@ -11,6 +11,8 @@ pub struct Writer<W> {
     to: W,
     /// The last answer to every question.
     last: HashMap<Question, Answer>,
+    /// How many answers were written.
+    written: u64,
     /// The first failure; after it nothing is written any more.
     failed: Option<io::Error>,
 }
@@ -22,7 +24,7 @@ impl<W: Write> Writer<W> {
     /// Begins a recording.
     pub fn begin(mut to: W, head: &Head) -> io::Result<Self> {
         line(&mut to, head)?;
-        Ok(Self { to, last: HashMap::new(), failed: None })
+        Ok(Self { to, last: HashMap::new(), written: 0, failed: None })
     }
 
     /// An answer to a question, `at` nanoseconds after the beginning; written if it is another one than last
@@ -34,7 +36,10 @@ impl<W: Write> Writer<W> {
         let (call, arguments) = question.clone();
         let (code, out) = answer.clone();
         let entry = Entry { at, call: Cow::Borrowed(call), arguments, code, out };
-        self.failed = line(&mut self.to, &entry).err();
+        match line(&mut self.to, &entry) {
+            Ok(()) => self.written += 1,
+            Err(error) => self.failed = Some(error),
+        }
         self.last.insert(question, answer);
     }
 
@@ -42,6 +47,11 @@ impl<W: Write> Writer<W> {
     pub fn event(&mut self, at: u64, question: Question, answer: Answer) {
         self.last.remove(&question);
         self.answer(at, question, answer);
+    }
+
+    /// How many answers were written.
+    pub const fn written(&self) -> u64 {
+        self.written
     }
 
     /// Ends the recording; the error is the first that occurred.

@@ -1,28 +1,24 @@
 //! Who pays: from the facts of a holder to a tenant.
 //!
-//! In: a holder. Out: the tenant's name. There are no rules yet: a unit is its own tenant, so is a user, and
-//! a remainder is the reserved tenant of its name, whatever its reason. Versioned rules will stand before this default and read
+//! In: a holder. Out: the tenant's name. There are no rules yet: the row of a holder's kind
+//! names the fact that is its tenant, and a remainder is the reserved tenant of its name, whatever its reason. Versioned rules will stand before this default and read
 //! the same facts. It does not know where facts come from, nor what anything costs.
 
 use std::sync::Arc;
 
-use crate::model::{Holder, HolderId, HolderKind};
+use crate::model::{Holder, HolderId};
 
 /// The tenant of a holder.
 ///
 /// Names that begin with two underscores are reserved for remainders. A unit or user that is called so keeps
 /// its workload id as its tenant (`user:__system__`), which begins with its kind and so is never reserved.
 pub fn tenant(holder: &Holder) -> Arc<str> {
-    let name = match holder.kind {
-        HolderKind::Unit => holder.facts.unit.as_ref(),
-        HolderKind::User => holder.facts.user.as_ref(),
-        HolderKind::Remainder if holder.id.unattributed_reason().is_some() => {
-            return HolderId::UNATTRIBUTED.into();
-        }
-        HolderKind::Remainder => None,
-    };
+    if holder.id.unattributed_reason().is_some() {
+        return HolderId::UNATTRIBUTED.into();
+    }
+    let name = holder.id.kind().tenant_fact().and_then(|fact| holder.facts.get(fact));
     match name {
-        Some(name) if !name.is_empty() && !name.starts_with("__") => Arc::clone(name),
+        Some(name) if !name.starts_with("__") => Arc::clone(name),
         _ => Arc::clone(&holder.id.0),
     }
 }
@@ -38,6 +34,8 @@ mod tests {
     fn without_rules_a_unit_and_a_user_are_their_own_tenants() {
         assert_eq!(&*tenant(&Holder::unit("train.service", Some("alice"), Some(1000))), "train.service");
         assert_eq!(&*tenant(&Holder::user("alice", Some(1000))), "alice");
+        assert_eq!(&*tenant(&Holder::group("research")), "research");
+        assert_eq!(&*tenant(&Holder::team("lab")), "lab");
         assert_eq!(&*tenant(&Holder::remainder(HolderId::new(HolderId::SYSTEM))), "__system__");
     }
 

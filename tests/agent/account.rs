@@ -79,15 +79,39 @@ fn every_gpu_second_is_in_the_bill_exactly_once_and_on_the_page_too() {
 }
 
 #[test]
-fn the_bill_command_prints_a_table_that_reconciles() {
+fn the_bill_command_prints_text_csv_and_json_for_a_month_or_between_dates() {
     let demo = Demo::start(FAST);
     demo.agent.wait_for("two minutes of account", |page| settled_seconds(page) >= 120);
-    let table = output(&["bill", "--url", &format!("http://{}", demo.agent.address)]);
-    let text = String::from_utf8(table.stdout).unwrap();
-    assert!(table.status.success(), "{text}{}", String::from_utf8_lossy(&table.stderr));
-    for word in ["tenant", "held h", "used h", "idle h", "USD", "total", "reconciles"] {
-        assert!(text.contains(word), "{word} in\n{text}");
+    let url = format!("http://{}", demo.agent.address);
+    let printed = |options: &[&str]| {
+        let output = output(&[&["bill", "--url", &*url], options].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    let text = printed(&[]);
+    for words in [
+        "Bill of demo-node\n",
+        "SIMULATED: ",
+        "EXAMPLE PRICES: ",
+        "tenant",
+        "idle",
+        "USD",
+        "total",
+        "price: 2.50 USD per GPU-hour, class example: ",
+        "reconciles",
+    ] {
+        assert!(text.contains(words), "{words} in\n{text}");
     }
+    let csv = printed(&["--csv"]);
+    assert!(csv.starts_with("node,cluster,from,to,time_zone,tenant,held_hours,"), "{csv}");
+    assert!(csv.lines().skip(1).all(|line| line.starts_with("demo-node,,")), "{csv}");
+    let month = bill(&demo.agent)["from_local"].as_str().unwrap()[..7].to_owned();
+    let json: Value = serde_json::from_str(&printed(&["--json", "--month", &month])).unwrap();
+    check(&json);
+    assert!(json["asked_to"].is_string(), "the month is not over: {json}");
+    let earlier = printed(&["--from", "2020-01-01", "--to", "2020-01-15"]);
+    assert!(earlier.contains("no GPU time was accounted for in this period"), "{earlier}");
 }
 
 #[test]

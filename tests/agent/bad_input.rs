@@ -36,6 +36,21 @@ fn every_problem_of_a_configuration_is_told_at_once_with_its_line() {
 }
 
 #[test]
+fn a_first_rate_that_lies_in_the_future_is_a_warning_and_not_a_mistake() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(&directory, "config.yaml");
+    let prices = "prices: {currency: EUR, rates: [{gpu_hour: 1.1, from: \"2200-01-01T00:00:00Z\"}]}\n";
+    fs::write(&file, prices).unwrap();
+    let checked = output(&["check-config", &file]);
+    let told = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.status.success(), "{told}");
+    let warning = "warning: prices.rates: no price is in force before 2200-01-01T00:00:00Z";
+    assert!(told.starts_with(&format!("{file}: {warning}")) && told.ends_with("config.yaml: ok\n"), "{told}");
+    let doctor = String::from_utf8(output(&["doctor", "--config", &file]).stdout).unwrap();
+    assert!(doctor.contains("missing prices: prices.rates: no price is in force before 2200-"), "{doctor}");
+}
+
+#[test]
 fn a_broken_file_is_told_with_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
@@ -305,7 +320,13 @@ fn a_server_that_is_not_an_agent_is_told_so() {
 #[test]
 fn a_bill_with_a_wrong_time_is_told_which() {
     let demo = Demo::start(&[]);
-    let (status, body) = demo.agent.get("/api/v1/bill?from=yesterday");
-    assert_eq!(status, 400, "{body}");
-    assert!(body.contains("yesterday"), "{body}");
+    for (query, words) in [
+        ("from=yesterday", "yesterday"),
+        ("to=2026-11-01T08:00:30Z", "2026-11-01T08:00:30Z\\\" is not on a whole minute"),
+        ("from=2026-11-15&to=2026-11-01", "exchange them"),
+    ] {
+        let (status, body) = demo.agent.get(&format!("/api/v1/bill?{query}"));
+        assert_eq!(status, 400, "{body}");
+        assert!(body.contains(words), "{body}");
+    }
 }

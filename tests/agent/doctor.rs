@@ -2,7 +2,8 @@
 
 use std::process::Output;
 
-use crate::running::{Demo, program};
+use crate::kubelet::{Answers, Fault, Kubelet, pod};
+use crate::running::{Agent, Demo, program};
 
 struct Diagnosis {
     status: Option<i32>,
@@ -64,6 +65,8 @@ fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
     let owner = format!("ledger.db: a running agent writes it, process {}\n", demo.agent.id());
     assert!(page.lines().any(|line| line.starts_with("ok      ledger: ")), "{page}");
     assert!(page.contains(&owner), "{page}");
+    // On a simulated driver no agent takes it.
+    assert!(page.contains(" node lock: /run/gpumeter.lock: "), "{page}");
     assert!(page.contains("ok      xids: the driver tells of them"), "{page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 8, "{page}");
     assert_eq!(page.matches(" families answered").count(), 1, "they answer alike: {page}");
@@ -88,7 +91,52 @@ fn a_grant_on_an_index_that_the_driver_does_not_count_is_a_finding() {
     let finding = page.lines().find(|line| line.starts_with("missing grants: ")).unwrap_or_default();
     assert!(finding.contains("old (GPU 8);") && !finding.contains("new"), "{page}");
     let Diagnosis { page, .. } = doctor_with(&demo, &grants.replace("gpu: 8", "gpu: 4"));
-    assert!(page.contains("ok      grants: all 2 standing holdings match a GPU"), "{page}");
+    assert!(page.contains("ok      grants: all 2 standing holdings match their GPUs"), "{page}");
+}
+
+#[test]
+fn the_doctor_lists_what_each_grant_matches_and_check_config_warns_where_it_runs_on_the_node() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let grants = "attribution: {standing: [{id: lab, gpu: [0, 99], user: root, fraction: 0.5}]}\n";
+    let Diagnosis { page, .. } = doctor_with(&demo, grants);
+    let listed = page.lines().find(|line| line.starts_with("  lab: 1/2 of GPU 0 GPU-")).unwrap_or_default();
+    assert!(listed.ends_with(", GPU 99 (not there); held by user root"), "{page}");
+    let file = demo.directory.path().join("doctor.yaml");
+    let library = demo.driver("libnvidia-ml.so.1");
+    std::fs::write(&file, format!("nvml: {{library: {}}}\n{grants}", library.display())).unwrap();
+    let check = |flags: &[&str]| {
+        let output = program().arg("check-config").arg(&file).args(flags).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(!check(&[]).contains("warning"), "without the flag no driver is asked");
+    let told = check(&["--node"]);
+    assert!(
+        told.contains("warning: attribution.standing: no GPU that the driver counts matches lab (GPU 99);"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_doctor_finds_the_demo_that_runs_beside_it_and_says_how_to_examine_it() {
+    let state = tempfile::tempdir().unwrap();
+    let command = |what: &str| {
+        let mut command = program();
+        command.arg(what).env("XDG_STATE_HOME", state.path());
+        command
+    };
+    let page = || String::from_utf8(command("doctor").output().unwrap().stdout).unwrap();
+    assert!(!page().contains(" demo: "), "none runs yet");
+    let mut demo = command("demo");
+    demo.args(["--listen", "127.0.0.1:0"]);
+    let agent = Agent::start(demo);
+    agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let page = page();
+    let library = state.path().join("gpumeter/demo/driver/libnvidia-ml.so.1");
+    let how = format!("examine that with gpumeter doctor --nvml-library {}\n", library.display());
+    assert!(page.contains(&format!("ok      demo: process {} runs one in ", agent.id())), "{page}");
+    assert!(page.contains(&how), "{page}");
 }
 
 #[test]
@@ -139,4 +187,64 @@ fn programs_are_told_of_every_family_of_every_gpu() {
         assert_eq!(standing("gpu_power_watts"), "answered");
         assert_eq!(standing("gpu_process_memory_bytes"), "off");
     }
+}
+
+/// Answers so many requests with that status line.
+fn destination(status: &'static str, requests: usize) -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for _ in 0..requests {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).unwrap();
+            assert!(String::from_utf8_lossy(&request[..read]).contains("content-length: 0\r\n"));
+            stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn the_otlp_destination_is_tried_with_a_request_that_adds_nothing() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let with = |address: &str| doctor_with(&demo, &format!("otlp: {{endpoint: \"http://{address}\"}}\n"));
+    let well = destination("200 OK", 1).to_string();
+    let page = with(&well).page;
+    let line = format!("ok      otlp: http://{well}/v1/metrics accepted an empty request\n");
+    assert!(page.contains(&line), "{page}");
+    let Diagnosis { status, page } = with(&destination("404 Not Found", 1).to_string());
+    assert_eq!(status, Some(1), "{page}");
+    assert!(
+        page.contains("it refused the batch (404 ); nothing takes OTLP at this path; correct otlp.endpoint"),
+        "{page}"
+    );
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let page = with(&closed).page;
+    assert!(page.contains("missing otlp: ") && page.contains("Connection refused"), "{page}");
+    let page = with("collector.invalid:4318").page;
+    assert!(page.contains("its name cannot be resolved"), "{page}");
+    assert!(!doctor(&demo).page.contains(" otlp: "), "nothing is tried where nothing is pushed");
+}
+
+#[test]
+fn what_the_kubelet_tells_and_why_it_does_not_is_a_finding() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let socket = demo.directory.path().join("kubelet.sock");
+    let more = format!("attribution: {{kubernetes: {{socket: {}}}}}\n", socket.display());
+    let finding = || {
+        let page = doctor_with(&demo, &more).page;
+        page.lines().find(|line| line.contains(" pods: ")).unwrap_or_default().to_owned()
+    };
+    let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+    let pods = vec![pod("ml", "a", "main", &[gpu]), pod("ml", "b", "main", &["MIG-1"])];
+    let kubelet = Kubelet::start(&socket, Answers { pods, ..Answers::default() });
+    let told = finding();
+    assert!(told.contains("the kubelet assigned GPUs: 1;") && told.contains("MIG-1"), "{told}");
+    kubelet.answer(|answers| answers.fault = Some(Fault::Error(tonic::Code::Unavailable)));
+    let told = finding();
+    assert!(told.starts_with("missing pods: pods hold nothing") && told.contains("List failed"), "{told}");
 }

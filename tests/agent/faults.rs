@@ -1,6 +1,8 @@
 //! What a sick driver may do to the agent, and what it may not.
 
 use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::running::Demo;
@@ -107,7 +109,24 @@ fn a_gpu_that_hangs_at_start_holds_up_no_other_and_is_logged() {
         log.contains("does not return") && log.contains("nvmlDeviceGetUUID")
     });
     demo.faults("[]");
+    let log = demo.agent.wait_for_log("a driver call returned");
+    assert!(log.lines().last().unwrap().contains("who=gpu3 call=\"nvmlDeviceGetUUID\" seconds="), "{log}");
     demo.agent.wait_for("recovery", |page| up(page) == 8);
+}
+
+#[test]
+fn a_call_that_hangs_is_logged_and_so_is_its_return_with_how_long_it_took() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("all GPUs", |page| up(page) == 8);
+    demo.faults(HANG);
+    let log = demo.agent.wait_for_log("a driver call does not return");
+    let call = "who=gpu3 call=\"nvmlDeviceGetUtilizationRates\"";
+    assert!(log.lines().last().unwrap().contains(call), "{log}");
+    demo.faults("[]");
+    let log = demo.agent.wait_for_log("a driver call returned");
+    let line = log.lines().last().unwrap();
+    let seconds = line.split_once("seconds=").unwrap().1.trim().parse::<u64>().unwrap();
+    assert!(line.contains(call) && (2..60).contains(&seconds), "{line}");
 }
 
 #[test]
@@ -213,4 +232,48 @@ pub(crate) fn over(scenario: &str) -> Demo {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), scenario).unwrap();
     Demo::start(&["--scenario", file.path().to_str().unwrap()])
+}
+
+#[test]
+fn lost_otlp_points_are_logged_with_counts_and_reason_and_so_is_their_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("c.yaml");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    std::fs::write(&config, format!("otlp: {{endpoint: \"http://{closed}\", interval: 1s}}\n")).unwrap();
+    let demo = Demo::start(&["--config", config.to_str().unwrap()]);
+    let log = demo.agent.wait_for_log("OTLP points are lost");
+    let line = log.lines().last().unwrap();
+    assert!(line.contains("Connection refused") && line.contains("sent=0"), "{line}");
+    let dropped: u64 =
+        line.split_once("dropped=").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(dropped > 100, "{line}");
+    let page = demo.agent.wait_for("more losses", |page| {
+        page.value("gpumeter_otlp_points_dropped_total", &[])
+            .is_some_and(|sum| sum.parse::<u64>().unwrap() > 3 * dropped)
+    });
+    drop(page);
+    // A destination that takes everything.
+    let listener = TcpListener::bind(closed).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = answer_empty(stream.unwrap());
+        }
+    });
+    let log = demo.agent.wait_for_log("takes all points again");
+    assert!(!log.contains("points are lost"), "one line a minute: {log}");
+    assert!(log.lines().last().unwrap().contains("dropped="), "{log}");
+}
+
+/// Reads a request to its end and accepts it.
+fn answer_empty(stream: std::net::TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut length, mut line) = (0, String::new());
+    while reader.read_line(&mut line)? > 2 {
+        if let Some(value) = line.strip_prefix("content-length: ") {
+            length = value.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 }

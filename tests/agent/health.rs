@@ -1,5 +1,6 @@
 //! What a running agent says of the health of its GPUs: on the page, in the API, to the command, in the log.
 
+use std::io::Write;
 use std::process::Output;
 
 use crate::faults::over;
@@ -32,7 +33,9 @@ fn node(xids: &str) -> Demo {
 fn a_gpu_whose_hardware_failed_is_told_everywhere_with_what_to_do() {
     let demo = node(r#"{"at": 8, "gpu": 1, "xid": 79}, {"at": 8, "gpu": 0, "xid": 13}"#);
     demo.agent.wait_for("verdicts", |page| is("gpu=\"0\"", "state=\"ok\"")(page));
-    let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
+    let page = demo.agent.wait_for("the fault", |page| {
+        is("gpu=\"1\"", "state=\"failed\"")(page) && page.has("gpu_xid_info", &["gpu=\"1\""])
+    });
     assert!(is("gpu=\"0\"", "state=\"ok\"")(&page), "an application's fault is none of the GPU");
     assert!(
         page.has(
@@ -110,7 +113,9 @@ fn an_xid_that_only_the_kernel_logs_is_counted_and_one_that_both_tell_once() {
         format!("4,5,3,-;NVRM: Xid (PCI:{at}): 62, 0cb5(2d50) 8503d428\n"),
     ];
     std::fs::write(demo.driver("kmsg"), lines.concat()).unwrap();
-    let page = demo.agent.wait_for("the lines", is("gpu=\"1\"", "state=\"failed\""));
+    let page = demo.agent.wait_for("the lines", |page| {
+        is("gpu=\"1\"", "state=\"failed\"")(page) && page.has("gpu_xid_errors_total", &["xid=\"62\""])
+    });
     // The line of the event came before that of the other.
     assert_eq!(page.of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(), ["1", "1"]);
     assert_eq!(page.value("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]), Some("1"));
@@ -234,4 +239,27 @@ fn an_agent_without_a_ledger_says_that_it_remembers_nothing() {
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("the agent forgets faults"), "{text}");
+}
+
+#[test]
+fn counts_of_xids_outlive_the_agent_and_what_the_kernel_log_has_of_them_is_not_counted_again() {
+    let (mut demo, scenario) = failed();
+    let of = ["gpu=\"1\"", "xid=\"48\""];
+    let page = demo.agent.wait_for("the count", |page| page.value("gpu_xid_errors_total", &of).is_some());
+    let at = place(&page, "gpu=\"1\"");
+    let last = page.value("gpu_xid_last_timestamp_seconds", &of).unwrap().to_owned();
+    demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
+    let page = demo.agent.wait_for("the first page", |page| page.has("gpu_xid_info", &of));
+    assert_eq!(page.value("gpu_xid_errors_total", &of), Some("1"));
+    assert_eq!(page.value("gpu_xid_last_timestamp_seconds", &of), Some(&*last));
+    assert_eq!(page.value("gpu_xid_action_errors_total", &["gpu=\"1\"", "action=\"reset_gpu\""]), Some("1"));
+    // The log has the line of the first life, too.
+    let path = demo.driver("kmsg");
+    assert!(std::fs::read_to_string(&path).unwrap().contains("): 48, "));
+    let mut log = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+    writeln!(log, "4,9000,2,-;NVRM: Xid (PCI:{at}): 62, x").unwrap();
+    let page = demo
+        .agent
+        .wait_for("the next line", |page| page.has("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]));
+    assert_eq!(page.value("gpu_xid_errors_total", &of), Some("1"));
 }

@@ -111,6 +111,27 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
 }
 
 #[test]
+fn after_a_kill_the_log_says_how_long_the_gap_was_and_how_it_was_booked() {
+    let mut demo = started();
+    let commit = |page: &Scrape| page.nano_sum("gpumeter_ledger_last_commit_timestamp_seconds", &[]);
+    let page = demo.agent.wait_for("holders", |page| page.has("gpu_holding_ratio", &[]) && commit(page) > 0);
+    demo.agent.wait_for("their commit", |later| commit(later) > commit(&page) + 2_000_000_000);
+    demo.kill_and_restart(&[]);
+    let log = demo.agent.wait_for_log("the time without an agent is booked");
+    let line = log.lines().last().unwrap();
+    let seconds = |name: &str| -> f64 {
+        let (_, rest) = line.split_once(&format!(" {name}=")).unwrap_or_else(|| panic!("{name}: {line}"));
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (gap, bridged, unobserved) =
+        (seconds("seconds"), seconds("bridged_gpu_seconds"), seconds("unobserved_gpu_seconds"));
+    assert!(line.contains(" gpus=8 "), "{line}");
+    assert_eq!(seconds("unavailable_gpu_seconds"), 0.0, "the node was not off: {line}");
+    // What holders of both sides hold is bridged, the rest is nobody's.
+    assert!(bridged > 0.0 && bridged + unobserved <= 8.0 * gap + 1.0, "{line}");
+}
+
+#[test]
 fn a_command_runs_while_the_driver_is_let_go_of_and_its_status_is_ours() {
     let demo = started();
     let process = demo.agent.id().to_string();

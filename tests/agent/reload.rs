@@ -23,11 +23,15 @@ impl Configured {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
-        let state = directory.path().join("state");
+        let agent = Self::launch(&directory, arguments);
+        Self { directory, agent }
+    }
+
+    fn launch(directory: &TempDir, arguments: &[&str]) -> Agent {
+        let path = directory.path().join("c.yaml");
         let mut arguments = arguments.to_vec();
         arguments.extend(["--config", path.to_str().unwrap()]);
-        let agent = Agent::start(Demo::command(&state, &arguments));
-        Self { directory, agent }
+        Agent::start(Demo::command(&directory.path().join("state"), &arguments))
     }
 
     fn path(&self) -> PathBuf {
@@ -68,6 +72,9 @@ fn a_changed_file_is_in_force_within_seconds_and_a_bad_one_changes_nothing() {
     demo.write("sampling: {interval: 500ms, level: lean}");
     let page = demo.agent.wait_for("the new interval", |page| interval(page) == Some("0.5"));
     assert!(!page.has("gpu_process_memory_bytes", &[]), "the level is another one, too");
+    let log = demo.agent.wait_for_log("configuration reloaded");
+    assert!(log.contains("configuration key changed: sampling.interval: 1s -> 500ms\n"), "{log}");
+    assert!(log.contains("configuration key changed: sampling.level: full -> lean\n"), "{log}");
     demo.agent.wait_for("frames of the new plan", |later| up(later) && busy(later) > busy(&page));
     demo.write("sampling:\n  interval: soon\n  levle: lean\n");
     let page = demo.agent.wait_for("the refusal", |page| success(page) == Some("0"));
@@ -155,18 +162,142 @@ fn a_new_price_counts_from_the_next_minute_on_and_never_before() {
 }
 
 #[test]
+fn the_node_and_its_cluster_are_named_on_the_page_and_in_the_api() {
+    let demo = Configured::start("node: {name: gpu-node-7, cluster: zurich-1}\n", &[]);
+    let labels = ["node_name=\"gpu-node-7\"", "cluster_name=\"zurich-1\""];
+    demo.agent.wait_for("the node's name", |page| page.value("gpumeter_node_info", &labels) == Some("1"));
+    for path in ["/api/v1/snapshot", "/api/v1/health"] {
+        let (status, body) = demo.agent.get(path);
+        assert_eq!(status, 200, "{body}");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["node"], serde_json::json!({"name": "gpu-node-7", "cluster": "zurich-1"}), "{path}");
+    }
+}
+
+#[test]
+fn a_demo_uses_web_listen_and_web_control_of_its_file_and_refuses_another_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let [file, state, socket, ledger] =
+        ["c.yaml", "state", "own.sock", "ledger.db"].map(|name| directory.path().join(name));
+    let demo = || {
+        let mut command = crate::running::program();
+        command.arg("demo").arg("--state-dir").arg(&state).arg("--config").arg(&file);
+        command
+    };
+    std::fs::write(&file, format!("ledger: {{path: {}}}\n", ledger.display())).unwrap();
+    let refused = demo().output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("ledger.path") && told.contains("--state-dir"), "{told}");
+    assert!(!ledger.exists() && !state.exists(), "nothing was written");
+    let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let web = format!("web: {{listen: \"{listen}\", control: {}}}\n", socket.display());
+    std::fs::write(&file, web).unwrap();
+    let agent = Agent::start(demo());
+    assert_eq!(agent.address, listen.to_string());
+    agent.wait_for("the first page", |page| page.has("gpumeter_build_info", &[]));
+    assert!(socket.exists() && !state.join("control.sock").exists());
+}
+
+#[test]
+fn a_group_holds_for_its_members_and_a_team_for_those_in_its_list() {
+    let grants = "sampling: {level: full}\nattribution:\n  standing:\n    - {gpu: [0, \"4-7\"], group: lab, fraction: 1}\n    \
+                  - {id: pair, gpu: 1, user: [bob, carol], fraction: 0.5}\n";
+    let demo = Configured::start(grants, &["--speed", "30"]);
+    let log = demo.agent.wait_for_log("cannot be looked up");
+    assert!(log.contains("group lab: cannot be looked up (the host's group file cannot be read"), "{log}");
+    // On GPU 0 alice runs a unit.
+    let group = demo.directory.path().join("state/host/etc/group");
+    std::fs::write(&group, "lab:x:4242:alice\n").unwrap();
+    let inside = |page: &Scrape, tenant: &str, gpu: &str| {
+        let (tenant, gpu) = (format!("tenant=\"{tenant}\""), format!("gpu=\"{gpu}\""));
+        let of = |family: &str| page.nano_sum(family, &[&tenant, &gpu]);
+        of("gpu_tenant_held_seconds_total") - of("gpu_tenant_idle_seconds_total")
+    };
+    demo.agent.wait_for("use inside both holdings", |page| {
+        page.has("gpu_workload_info", &["kind=\"group\"", "workload=\"group:lab\""])
+            && inside(page, "lab", "0") > 0
+            && page.has("gpu_workload_info", &["kind=\"team\"", "workload=\"team:pair\""])
+            && inside(page, "pair", "1") > 0
+    });
+    let (status, bill) = demo.agent.get("/api/v1/bill");
+    assert_eq!(status, 200, "{bill}");
+    let bill: Value = serde_json::from_str(&bill).unwrap();
+    let lines = bill["lines"].as_array().unwrap();
+    let held = |holder: &str| lines.iter().filter(|line| line["holder"] == *holder).count();
+    assert_eq!((held("group:lab"), held("team:pair")), (5, 1), "{bill}");
+}
+
+#[test]
+fn configured_prices_that_are_not_in_force_yet_are_told_by_the_page_until_one_is() {
+    let missing = |page: &Scrape| page.value("gpumeter_price_missing", &[]).map(str::to_owned);
+    let later = "prices: {currency: CHF, rates: [{gpu_hour: 1, from: \"2200-01-01T00:00:00Z\"}]}";
+    let demo = Configured::start(later, &["--speed", "30"]);
+    let page = demo.agent.wait_for("no price", |page| missing(page).as_deref() == Some("1"));
+    assert!(!page.has("gpu_cost_per_hour", &[]));
+    demo.write("prices: {currency: CHF, rates: [{gpu_hour: 1}]}");
+    demo.agent.wait_for("a price", |page| missing(page).as_deref() == Some("0"));
+    demo.write("sampling: {interval: 1s}");
+    demo.agent.wait_for("a configuration without prices", |page| missing(page).is_none());
+}
+
+#[test]
 fn a_grant_that_matches_no_gpu_is_told_by_the_log_and_counted_until_it_is_corrected() {
     let grant =
         |gpu: u32| format!("attribution: {{standing: [{{id: lab, gpu: {gpu}, user: alice, fraction: 1}}]}}");
     let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
     let demo = Configured::start(&grant(8), &[]);
     demo.agent.wait_for("a grant that matches nothing", |page| unmatched(page).as_deref() == Some("1"));
-    let log = demo.agent.wait_for_log("a standing holding matches no GPU");
-    let told = log.lines().filter(|line| line.contains("a standing holding matches no GPU"));
+    let log = demo.agent.wait_for_log("a standing holding names GPUs that the driver does not count");
+    let told = log
+        .lines()
+        .filter(|line| line.contains("a standing holding names GPUs that the driver does not count"));
     assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("lab")), "{log}");
     demo.write(&grant(7));
     demo.agent.wait_for("its correction", |page| {
         unmatched(page).as_deref() == Some("0")
             && page.has("gpu_holding_ratio", &["gpu=\"7\"", "tenant=\"alice\""])
     });
+}
+
+#[test]
+fn what_the_log_says_of_a_grant_is_not_mixed_up_with_another_grant_that_has_its_id() {
+    let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
+    let demo = Configured::start(
+        "attribution: {standing: [{gpu: 8, user: alice}, {gpu: [7, 9], user: bob}, {id: 2, gpu: 10, user: carol}]}",
+        &[],
+    );
+    demo.agent.wait_for("three such grants", |page| unmatched(page).as_deref() == Some("3"));
+    demo.write("attribution: {standing: [{gpu: 7, user: bob}]}");
+    demo.agent.wait_for("no such grant", |page| unmatched(page).as_deref() == Some("0"));
+    let log = demo.agent.log();
+    assert_eq!(log.matches("names GPUs that the driver does not count").count(), 3, "{log}");
+    assert!(!log.contains("matches its GPUs now"), "{log}");
+}
+
+#[test]
+fn the_log_says_at_the_start_what_runs_by_which_file_and_where_the_account_stands() {
+    let text = "sampling: {level: lean}\nattribution: {standing: [{gpu: 0, user: alice, fraction: 1}]}\n\
+                prices: {currency: CHF, rates: [{gpu_hour: 2}]}\n";
+    let mut demo = Configured::start(text, &[]);
+    let log = demo.agent.first_lines.clone() + &demo.agent.wait_for_log("first snapshot");
+    for words in [
+        format!(
+            "gpumeter starts version=\"{}\" config=\"{}\" level=\"lean\" interval_ms=1000",
+            env!("CARGO_PKG_VERSION"),
+            demo.path().display()
+        ),
+        "grants and prices standing=1 presence=false rates=1 currency=\"CHF\"".to_owned(),
+        format!(
+            "ledger opened path={} last_commit=\"none: no GPU has an account in it yet\" gpus=0",
+            demo.directory.path().join("state/ledger.db").display()
+        ),
+    ] {
+        assert!(log.contains(&words), "{words:?} in {log}");
+    }
+    demo.agent.wait_for("a commit", |page| page.has("gpumeter_ledger_last_commit_timestamp_seconds", &[]));
+    demo.agent.terminate();
+    demo.agent = Configured::launch(&demo.directory, &[]);
+    let log = demo.agent.wait_for_log("first snapshot");
+    assert!(log.contains(" last_commit=\"20") && log.contains(" gpus=8 "), "{log}");
 }

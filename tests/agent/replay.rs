@@ -1,6 +1,10 @@
 //! A recording shows what the driver showed, on a machine that has none.
 
 use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::running::{Agent, Demo, output, program};
 use crate::scrape::Scrape;
@@ -42,6 +46,35 @@ fn replay(recording: &Path, directory: &Path) -> Agent {
     std::fs::write(&config, "sampling:\n  level: full\n").unwrap();
     command.arg("--config").arg(config).arg(recording);
     Agent::start(command)
+}
+
+#[test]
+fn a_recording_that_is_interrupted_says_how_much_was_recorded_and_where() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let recording = demo.directory.path().join("node.jsonl");
+    let mut command = program();
+    command.args(["record", "--for", "1h", "--interval", "100ms", "--nvml-library"]);
+    command.arg(demo.driver("libnvidia-ml.so.1")).arg(&recording);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    // The head is there at once, and an answer when the file is longer than what is written at a time.
+    while std::fs::metadata(&recording).map_or(0, |file| file.len()) < 10_000 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is recorded");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let [said, told] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert_eq!(output.status.code(), Some(1), "{said}{told}");
+    assert!(told.contains("interrupted before 3600 s were over") && told.contains("node.jsonl"), "{told}");
+    let answers = std::fs::read_to_string(&recording).unwrap().lines().count() - 1;
+    assert!(
+        said.contains("GPUs 8, readings of each ") && said.contains(&format!(", answers {answers};")),
+        "{said}"
+    );
+    drop(demo);
 }
 
 #[test]

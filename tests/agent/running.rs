@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::scrape::Scrape;
+use crate::scrape::{Scrape, nano};
 
 /// How long anything may take before a test gives up; generous, since nothing is measured here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,6 +68,8 @@ pub(crate) struct Agent {
     child: Child,
     pub(crate) address: String,
     log: Receiver<String>,
+    /// What it logged before it listened.
+    pub(crate) first_lines: String,
 }
 
 impl Demo {
@@ -131,7 +133,7 @@ impl Agent {
             }
             seen.push(line);
         };
-        Self { child, address, log }
+        Self { child, address, log, first_lines: seen.join("\n") }
     }
 
     /// An agent whose log nobody reads: the other end of its standard error is closed.
@@ -145,7 +147,7 @@ impl Agent {
     /// An agent whose log goes where the command says.
     pub(crate) fn start_aside(mut command: Command, address: String) -> Self {
         let child = command.stdout(Stdio::null()).spawn().unwrap();
-        Self { child, address, log: channel().1 }
+        Self { child, address, log: channel().1, first_lines: String::new() }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -234,4 +236,19 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The lines of the bill, which must be balanced.
+pub(crate) fn bill_lines(agent: &Agent) -> Vec<serde_json::Value> {
+    let (status, body) = agent.get("/api/v1/bill");
+    assert_eq!(status, 200, "{body}");
+    let bill: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(bill["reconciliation"]["imbalance_ns"], "0");
+    bill["lines"].as_array().unwrap().clone()
+}
+
+/// Whole seconds that a tenant has in a family.
+pub(crate) fn seconds(page: &Scrape, family: &str, tenant: &str) -> i128 {
+    let label = format!("tenant=\"{tenant}\"");
+    page.of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000
 }

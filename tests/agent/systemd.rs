@@ -123,5 +123,6 @@ fn the_unit_hides_no_device_and_cannot_set_the_clock() {
     }
     assert_eq!(value("SystemCallFilter"), Some("~clock_settime clock_settime64 settimeofday"));
     assert_eq!(value("CapabilityBoundingSet"), Some("~CAP_SYS_TIME"));
+    assert_eq!(value("RuntimeDirectoryPreserve"), Some("yes"), "the prolog of Slurm reads and writes there");
     assert!(value("After").unwrap().split(' ').any(|unit| unit == "time-sync.target"));
 }

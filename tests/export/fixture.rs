@@ -46,8 +46,7 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
             workload: "unit:trainer.service".into(),
             kind: "unit",
             tenant: "physics".into(),
-            unit: "trainer.service".into(),
-            user: HOSTILE.into(),
+            facts: Facts::new([(Fact::Unit, "trainer.service"), (Fact::User, HOSTILE)]),
         }]),
         price: Some(PriceEntry {
             currency: "EUR".into(),
@@ -251,5 +250,6 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         xids: gpu.xids.iter().map(|(code, _)| (u64::from(*code), Utc(AT.0 - u64::from(*code)))).collect(),
         health: Arc::new(Verdict { state: HealthState::Degraded, ..Verdict::default() }),
         xid_actions: (0..catalogue::xid::Action::ALL.len() as u64).collect(),
+        xids_since: None,
     }
 }

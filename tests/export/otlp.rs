@@ -124,6 +124,7 @@ fn expected(snapshot: &Snapshot, visit: &Visit) -> Point {
         (Kind::Gauge, _) | (_, Origin::Driver) => 0,
         (_, Origin::Agent) => snapshot.started.0,
         (_, Origin::Ledger) => snapshot.ledger_started.map_or(0, |started| started.0),
+        (_, Origin::LedgerOrAgent) => snapshot.ledger_started.unwrap_or(snapshot.started).0,
     };
     Point {
         name: native_name(visit.family),
@@ -173,6 +174,10 @@ fn the_resource_names_service_and_node() {
         ("host.name", "node-1"),
     ];
     assert_eq!(texts(&resource.attributes), wanted.map(|(key, value)| (key.into(), value.into())));
+    Otlp::in_cluster(Level::Lean, "node-1", "zurich").encode(&fixture::node(1, 0), &mut body);
+    let in_cluster = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
+    let attributes = &in_cluster.resource_metrics[0].resource.as_ref().unwrap().attributes;
+    assert_eq!(texts(attributes).last(), Some(&("k8s.cluster.name".to_owned(), "zurich".to_owned())));
     let scope = request.resource_metrics[0].scope_metrics[0].scope.as_ref().unwrap();
     assert_eq!((scope.name.as_str(), scope.version.as_str()), ("gpumeter", version));
 }

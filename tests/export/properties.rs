@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
 use gpumeter::export::{Press, Variant, json};
-use gpumeter::model::Absence;
 use gpumeter::model::snapshot::{Roster, Snapshot};
+use gpumeter::model::{Absence, Fact, Facts};
 use proptest::prelude::*;
 
 use crate::fixture;
@@ -20,7 +20,7 @@ fn rosters() -> impl Strategy<Value = Arc<Roster>> {
         for (process, text) in Arc::make_mut(&mut roster.processes).iter_mut().zip(&texts) {
             process.process = text.as_str().into();
         }
-        Arc::make_mut(&mut roster.workloads)[0].user = texts[3].as_str().into();
+        Arc::make_mut(&mut roster.workloads)[0].facts = Facts::new([(Fact::User, texts[3].as_str())]);
         for account in Arc::make_mut(&mut roster.accounts) {
             account.tenant = texts[2].as_str().into();
         }

@@ -9,6 +9,8 @@ import subprocess
 import harness
 from harness import ROOT
 
+# What chooses the targets in every query.
+TARGETS = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
 FILES = sorted((ROOT / "dashboards").glob("*.json"))
 LEVELS = ("lean", "standard", "full")
 
@@ -36,6 +38,11 @@ def substitute(text, **values):
     return text
 
 
+def outside_by(expression):
+    """The expression without its lists of labels to join or group by."""
+    return re.sub(r"\b(?:by|on|without|group_left|group_right) ?\([^)]*\)", "", expression)
+
+
 def dashboards(suite):
     suite.expect(FILES, "there is no dashboard")
     rules = []
@@ -47,13 +54,14 @@ def dashboards(suite):
             for target in panel["targets"]:
                 unknown = set(re.findall(r"\$(?!__)(\w+)", target["expr"])) - known
                 suite.expect(not unknown, f"{path.name}, {panel['title']}: no variable is called {unknown}")
-                expression = substitute(target["expr"], instance="n1", gpu=".+", __rate_interval="1m", __range="1h")
+                for metric, selector in re.findall(r"\b((?:gpu|gpumeter|process)_\w+)\b(?:\{([^}]*)\})?", outside_by(target["expr"])):
+                    suite.expect(selector.startswith(TARGETS), f"{path.name}, {panel['title']}: {metric} is of any target: {selector}")
+                expression = substitute(target["expr"], cluster=".*", job=".*", instance="n1", gpu=".+", __rate_interval="1m", __range="1h")
                 rules.append({"record": f"query:{len(rules)}", "expr": expression})
     file = suite.folder / "queries.yaml"
     file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}, indent=1))
     parsed = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
     suite.expect(parsed.returncode == 0, f"a query does not parse:\n{parsed.stdout}{parsed.stderr}")
-
 
     for path, level in [*((path, "standard") for path in FILES), (ROOT / "alerts/gpumeter.yaml", "lean")]:
         exported(suite, path, level)
@@ -79,10 +87,18 @@ def shape(suite, name, dashboard):
     suite.expect(len(ids) == len(set(ids)), f"{name}: a panel id is given twice")
     suite.expect("__inputs" not in dashboard, f"{name}: __inputs are resolved by the import dialog alone")
     suite.expect(dashboard["id"] is None and dashboard["uid"], f"{name}: id is null and uid is set")
+    suite.expect(dashboard["editable"], f"{name}: it cannot be edited")
+    for variable in dashboard["templating"]["list"]:
+        # A target need not have the label: All has to match its absence, too.
+        if variable["name"] in ("cluster", "job"):
+            suite.expect(variable["includeAll"] and variable["allValue"] == ".*", f"{name}: {variable['name']} cannot be left open")
     for panel in panels(dashboard):
         title = f"{name}, {panel['id']} {panel['title']}"
         suite.expect(panel.get("description"), f"{title}: no description")
-        suite.expect(panel["fieldConfig"]["defaults"].get("unit"), f"{title}: no unit")
+        defaults = panel["fieldConfig"]["defaults"]
+        suite.expect(defaults.get("unit"), f"{title}: no unit")
+        may_be_empty = re.search(r"\b(?:empty|absent)\b", panel.get("description", ""), re.I)
+        suite.expect(not may_be_empty or defaults.get("noValue"), f"{title}: it may be empty and does not say what that means")
         suite.expect(panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"{title}: its own data source")
         suite.expect(panel["targets"], f"{title}: no query")
         at = panel["gridPos"]

@@ -201,22 +201,28 @@ class Demo:
 
     def faults(self, *faults):
         """Sets the driver's faults, for instance {"function": "*", "gpu": 2, "hang": True}; none lifts all."""
-        aside = self.driver / "faults.new"
-        aside.write_text(json.dumps(faults))
-        aside.rename(self.driver / "faults")
+        self._replace("faults", faults)
+
+    def condition(self, state):
+        """Sets what became of hardware and driver, for instance {"gpus": {"3": {"state": "lost"}}}."""
+        self._replace("state", state)
+
+    def _replace(self, name, content):
+        aside = self.driver / f"{name}.new"
+        aside.write_text(json.dumps(content))
+        aside.rename(self.driver / name)
 
 
 class Prometheus:
-    """A Prometheus that scrapes every second, or takes OTLP."""
+    """A Prometheus that scrapes every second, or takes OTLP; `config` adds keys to its configuration."""
 
-    def __init__(self, suite, scrape=None, rules=None, otlp=False):
+    def __init__(self, suite, scrape=None, config=None, otlp=False):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}}
+        config = dict(config or {})
+        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         if scrape:
             config["scrape_configs"] = [{"job_name": "gpumeter", "static_configs": [{"targets": [scrape]}]}]
-        if rules:
-            config["rule_files"] = [str(rules)]
         # JSON is YAML.
         path = suite.folder / "prometheus.yaml"
         path.write_text(json.dumps(config, indent=2))

@@ -1,4 +1,4 @@
-"""The account, from outside: it adds up over minutes, and a kill neither loses nor counts twice.
+"""The account, from outside: it adds up over minutes, as printed too, and a kill neither loses nor counts twice.
 
 Law L1 is held exactly, per GPU and in integer nanoseconds, on /api/v1/bill and, where every series of a GPU is
 old enough to show its first increments, on the page. Meanwhile a Prometheus scrapes every second and the agent is
@@ -10,6 +10,7 @@ import os
 import random
 import time
 
+import bill as printed_bill
 import harness
 import samples
 from harness import Demo, Prometheus, wait_for
@@ -45,6 +46,7 @@ def ledger(suite):
     watch(suite, demo, births, first.time + LEAST - time.time())
     last = reading(demo, births)
     last.adds_up(suite)
+    printed_bill.printed_adds_up(suite, demo, "USD")
     time.sleep(3)  # one scrape more than needed
     compare(suite, server, first, last)
 

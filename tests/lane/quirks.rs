@@ -1,9 +1,11 @@
 //! Old drivers and sick ones.
 
 use gpumeter::catalogue::{device_points, first_point};
+use gpumeter::clock::Clock;
 use gpumeter::model::{Absence, Reading, Rejection};
+use gpumeter::nvml::{CallSlot, Library, OpenError};
 
-use crate::world::{World, calls};
+use crate::world::{LIBRARY, World, calls};
 
 const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
     {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5, "memory_bytes": 1073741824}]}]}"#;
@@ -115,4 +117,25 @@ fn what_an_instance_says_and_nobody_believes_is_counted() {
     assert!(of_instance > 0, "{:?}", frame.instances);
     let all = rejected(&frame.readings) + of_instance;
     assert!(frame.rejected.contains(&(Rejection::OutOfRange, all)), "{all}: {:?}", frame.rejected);
+}
+
+#[test]
+fn a_library_is_not_initialised_before_the_one_who_opens_it_allows_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("libnvidia-ml.so.1");
+    std::fs::write(&path, LIBRARY).unwrap();
+    // nvmlInit refuses a scenario that it cannot read.
+    std::fs::write(directory.path().join("scenario"), "no scenario").unwrap();
+    let (slot, clock) = (CallSlot::default(), Clock::System);
+    let open = |allows: bool| {
+        let mut told = None;
+        let mut may_init = |simulated| {
+            told = Some(simulated);
+            allows
+        };
+        let error = Library::open_seen(Some(&path), (&slot, &clock), &mut may_init).unwrap_err();
+        (error, told)
+    };
+    assert!(matches!(open(true), (OpenError::Refused { .. }, Some(true))));
+    assert!(matches!(open(false), (OpenError::NotAllowed { .. }, Some(true))));
 }

@@ -13,7 +13,7 @@ use gpumeter::nvml::{CallSlot, Lane, Library, Recorder, find};
 use gpumeter::record::{FORMAT, Head};
 use tempfile::TempDir;
 
-static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
+pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
 /// GPUs of one node, read every second; medium every 5 s, slow every minute.
 pub(crate) struct World {

@@ -1,11 +1,14 @@
 //! Prices and bills.
 
-use gpumeter::ledger::{Batch, Cause, Reader};
-use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Use, Utc};
+use gpumeter::ledger::{Batch, Cause, Ledger, NodeIdentity, Opening, Reader};
+use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Stamp, Use, Utc};
+
+use jiff::tz::TimeZone;
 
 use crate::world::*;
 
 const EURO: i128 = 1_000_000_000;
+const HOUR: Nanoseconds = Nanoseconds::from_seconds(3600);
 /// 2025-11-01T00:00:00Z and 2025-12-01T00:00:00Z.
 const NOVEMBER: Utc = Utc(1_761_955_200_000_000_000);
 const DECEMBER: Utc = Utc(1_764_547_200_000_000_000);
@@ -108,7 +111,7 @@ fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
     let (mut ledger, _) = world.open(200, Some(book(&[(0, 7200 * EURO)])));
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
     // No book any more: no money from the next minute on, and what was billed stays.
-    ledger.reprice(None, after(200)).unwrap();
+    ledger.reprice(None, boottime(200)).unwrap();
     settle(&mut ledger, 0, 180..300, "user:a");
     let bill = reader.bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 + 120) * EURO)));
@@ -122,8 +125,8 @@ fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (60, 7200 * EURO)])));
     introduced(&mut ledger, 1);
     settle(&mut ledger, 0, 0..120, "user:a");
-    ledger.reprice(Some(&book(&[(0, 7200 * EURO), (600, EURO)])), after(125)).unwrap();
-    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), after(130)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO), (600, EURO)])), boottime(125)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(130)).unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((60 + 120) * EURO)));
@@ -135,7 +138,7 @@ fn a_price_that_was_decided_on_before_what_is_settled_holds_from_the_end_of_that
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (120, 5400 * EURO)])));
     introduced(&mut ledger, 1);
     settle(&mut ledger, 0, 0..195, "user:a");
-    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), after(10)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(10)).unwrap();
     settle(&mut ledger, 0, 195..300, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 * 3 / 2 + 60 * 2) * EURO)));
@@ -149,7 +152,7 @@ fn a_first_book_does_not_price_what_was_settled_without_one() {
     settle(&mut ledger, 0, 0..60, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
-    ledger.reprice(Some(&book(&[(0, 3600 * EURO)])), after(61)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 3600 * EURO)])), boottime(61)).unwrap();
     settle(&mut ledger, 0, 60..180, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(60 * EURO)));
@@ -157,11 +160,122 @@ fn a_first_book_does_not_price_what_was_settled_without_one() {
 }
 
 #[test]
+fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_the_real_time() {
+    const DAY: u64 = 86_400;
+    for changed_by_reload in [false, true] {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+        introduced(&mut ledger, 1);
+        settle(&mut ledger, 0, 0..60, "user:a");
+        drop(ledger);
+        // The next boot is a day later; the agent starts with it, and its clock is not synchronised at first.
+        let old = Some(book(&[(0, 3600 * EURO)]));
+        let new = Some(book(&[(0, 7200 * EURO)]));
+        let at = |seconds| Stamp { boottime: Nanoseconds(seconds * SECOND), utc: after(DAY + seconds) };
+        let opening = Opening {
+            boot_id: "second".into(),
+            now: at(20),
+            unsynchronised: true,
+            book: if changed_by_reload { old } else { new.clone() },
+            ..Opening::default()
+        };
+        let (mut ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+        if changed_by_reload {
+            ledger.reprice(new.as_ref(), at(30).boottime).unwrap();
+        }
+        assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 1);
+        let anchor = recovered.timeline.anchor(at(45), true);
+        ledger.commit(&Batch { now: after(DAY + 45), anchor, ..Batch::default() }).unwrap();
+        let begins = world.sql::<i64>("SELECT max(from_ns) FROM price");
+        assert_eq!(Utc(begins.unsigned_abs()), after(DAY + 60), "by reload: {changed_by_reload}");
+    }
+}
+
+#[test]
+fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(120, 3600 * EURO)])));
+    introduced(&mut ledger, 1);
+    let half = 7_500_000_000;
+    for from in (0..180).step_by(15) {
+        let rows = vec![
+            row(HolderId::UNALLOCATED, Parts { waste: half, ..Parts::default() }, Use::default()),
+            row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
+        ];
+        let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let statement = reader.statement(None, None).unwrap();
+    let lines: Vec<_> = statement
+        .lines
+        .iter()
+        .map(|line| {
+            (&*line.tenant, line.charged_ns / SECOND, line.unpriced_ns / SECOND, line.money.as_deref())
+        })
+        .collect();
+    let money = Some("30.000000000");
+    assert_eq!(lines, [(HolderId::UNALLOCATED, 30, 60, money), ("a", 30, 60, money)]);
+    assert_eq!(statement.unpriced_ns, Some(120 * SECOND));
+    let price = &statement.prices[0];
+    assert_eq!((statement.prices.len(), price.slot_ns), (1, 60 * SECOND));
+    assert_eq!((&*price.gpu_hour, &*price.money), ("3600.000000000", "60.000000000"));
+    // Before it is in force there is no money, and yet the price that is to come makes that worth a line.
+    let before = reader.statement(None, Some(after(120))).unwrap();
+    assert_eq!((before.currency, before.unpriced_ns, before.prices), (None, Some(120 * SECOND), Vec::new()));
+}
+
+#[test]
+fn a_ledger_without_any_price_tells_of_no_unpriced_time() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let statement = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
+    assert_eq!((statement.unpriced_ns, statement.currency), (None, None));
+}
+
+#[test]
+fn a_bill_names_its_node_and_begins_with_the_month_of_the_reader_s_zone() {
+    let world = World::new();
+    let node = NodeIdentity { name: "n1".into(), cluster: Some("c1".into()), simulated: false };
+    // The last minute is at 23:59 of November 30 in UTC, and in December an hour further east.
+    let last = (DECEMBER.0 - START.0) / SECOND - 60;
+    let opening = Opening { node: node.clone(), ..opening(last, None) };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, last..last + 60, "user:a");
+    let utc = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
+    assert_eq!((&*utc.from, &*utc.from_local), ("2025-11-01T00:00:00Z", "2025-11-01T00:00:00+00:00"));
+    assert_eq!(utc.time_zone, "UTC");
+    assert_eq!((utc.node, utc.cluster, utc.simulated), (node.name, node.cluster, false));
+    let east = TimeZone::fixed(jiff::tz::offset(1));
+    let east = Reader::open(&world.path()).unwrap().in_zone(east).statement(None, None).unwrap();
+    assert_eq!((&*east.from, &*east.from_local), ("2025-11-30T23:00:00Z", "2025-12-01T00:00:00+01:00"));
+    assert_eq!(east.to_local, "2025-12-01T01:00:00+01:00");
+    let later = Reader::open(&world.path()).unwrap().statement(None, Some(DECEMBER.plus(HOUR))).unwrap();
+    assert_eq!(later.asked_to.as_deref(), Some("2025-12-01T01:00:00+00:00"));
+}
+
+#[test]
+fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simulated_once_it_was() {
+    let world = World::new();
+    let simulated = NodeIdentity { name: "n1".into(), cluster: None, simulated: true };
+    drop(Ledger::open(&world.path(), &Opening { node: simulated, ..opening(0, None) }).unwrap());
+    let real = NodeIdentity { name: "n2".into(), ..NodeIdentity::default() };
+    drop(Ledger::open(&world.path(), &Opening { node: real, ..opening(60, None) }).unwrap());
+    let node = || Reader::open(&world.path()).unwrap().node().unwrap();
+    assert_eq!(node(), NodeIdentity { name: "n2".into(), cluster: None, simulated: true });
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("DROP TABLE node").unwrap();
+    assert_eq!(node(), NodeIdentity::default());
+}
+
+#[test]
 fn bad_prices_are_refused() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     for prices in [vec![(0, -1)], vec![(7, 1)], vec![(60, 1), (60, 2)], vec![(0, i128::MAX)]] {
-        let error = ledger.reprice(Some(&book(&prices)), after(1)).unwrap_err();
+        let error = ledger.reprice(Some(&book(&prices)), boottime(1)).unwrap_err();
         assert!(matches!(error.cause, Cause::Price { .. }), "{error}");
     }
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 0);
@@ -175,7 +289,7 @@ fn a_bill_over_two_currencies_is_refused() {
     settle(&mut ledger, 0, 0..60, "user:a");
     let mut dollars = book(&[(0, EURO)]);
     dollars.currency = "USD".into();
-    ledger.reprice(Some(&dollars), after(30)).unwrap();
+    ledger.reprice(Some(&dollars), boottime(30)).unwrap();
     settle(&mut ledger, 0, 60..120, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     assert!(matches!(reader.bill(None, None).unwrap_err().cause, Cause::Currencies { .. }));

@@ -400,19 +400,16 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use gpumeter::model::{Facts, Holder, HolderKind};
+    use gpumeter::model::{Fact, Facts, Holder};
 
     let world = World::new();
     let (mut ledger, recovered) = world.open(0, None);
     introduced(&mut ledger, 1);
-    let job = |name: &str| {
-        let facts = Facts { unit: Some("team.service".into()), ..Facts::default() };
-        Holder { id: holder(name), kind: HolderKind::Unit, facts }
-    };
+    let job = |name: &str| Holder { id: holder(name), facts: Facts::new([(Fact::Unit, "team.service")]) };
     let holders = vec![job("unit:first"), job("unit:second")];
     ledger.commit(&Batch { now: after(0), holders, ..Batch::default() }).unwrap();
     let tenant = (uuid(0), Arc::<str>::from("team.service"));
-    let (mut live, mut at_rest) = (recovered.counters, recovered.at_rest);
+    let (mut live, mut unloaded_sums) = (recovered.counters, recovered.unloaded_sums);
     let mut sum = 0;
     // The first one for a minute, the second one for 20, the first one again.
     for from in (0..1500).step_by(15) {
@@ -420,11 +417,11 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
         let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
         let told = ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
         live.extend(told.counters);
-        at_rest.extend(told.at_rest);
-        for key in told.resting {
+        unloaded_sums.extend(told.unloaded_sums);
+        for key in told.unloaded {
             live.remove(&key);
         }
-        let of_tenant = live.values().chain(at_rest.get(&tenant));
+        let of_tenant = live.values().chain(unloaded_sums.get(&tenant));
         let held: u64 = of_tenant.map(|counter| counter.parts.held()).sum();
         assert_eq!(held, (from + 15) * SECOND, "at second {from}");
         assert!(held > sum);
@@ -442,7 +439,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     let held = |counters: &BTreeMap<_, gpumeter::ledger::Counter>| -> u64 {
         counters.values().map(|counter| counter.parts.held()).sum()
     };
-    assert_eq!(held(&recovered.counters) + recovered.at_rest[&tenant].parts.held(), sum);
+    assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].parts.held(), sum);
     assert_eq!(recovered.imbalance, 0);
 }
 

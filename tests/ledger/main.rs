@@ -8,3 +8,4 @@ mod latches;
 mod laws;
 mod opening;
 mod world;
+mod xids;

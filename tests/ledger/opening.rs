@@ -1,7 +1,7 @@
 //! What may be opened, and what is refused without a scratch.
 
-use gpumeter::ledger::{Batch, Cause, Ledger, Reader, Timeline, unowned};
-use gpumeter::model::{Holder, Nanoseconds, Stamp};
+use gpumeter::ledger::{Batch, Cause, Ledger, Opening, Reader, Timeline, unowned};
+use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 
 use crate::world::*;
 
@@ -265,4 +265,43 @@ fn without_a_boot_id_every_start_is_a_new_boot() {
     opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
     let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
     assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));
+}
+
+/// A demo of the first schema that was killed after 80 s; it had committed a second before.
+const FIRST_SCHEMA: &str = include_str!("../fixtures/ledger/first-schema.sql");
+const FIRST_SCHEMA_COMMITTED: Utc = Utc(1_795_387_193_189_799_585);
+
+#[test]
+fn a_ledger_of_the_first_schema_goes_on_with_its_open_spans_and_its_bill() {
+    let world = World::new();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch(FIRST_SCHEMA).unwrap();
+    drop(connection);
+    let now = Stamp {
+        boottime: Nanoseconds::from_seconds(1080),
+        utc: FIRST_SCHEMA_COMMITTED.plus(Nanoseconds::from_seconds(2)),
+    };
+    let opening = Opening { boot_id: "demo-18ea7f115baad808".into(), now, ..Opening::default() };
+    let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(recovered.imbalance, 0);
+    assert_eq!(recovered.gpus.len(), 8);
+    for (uuid, gpu) in &recovered.gpus {
+        assert_eq!(gpu.spans.len(), 23, "{uuid}");
+        assert_eq!(gpu.spans[0].from, gpu.settled_until, "{uuid}");
+    }
+    let held: u64 = recovered.counters.values().map(|counter| counter.parts.held()).sum();
+    assert_eq!(held, recovered.gpus.values().map(|gpu| gpu.slot.0).sum::<u64>());
+    assert_eq!(recovered.users.iter().find(|(uid, _)| *uid == 1001).map(|(_, name)| &**name), Some("alice"));
+    drop(ledger);
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let holders = reader.holders().unwrap();
+    assert_eq!(
+        holders.iter().find(|holder| holder.id.as_str() == "unit:train-llm.service"),
+        Some(&Holder::unit("train-llm.service", Some("alice"), Some(1001)))
+    );
+    let statement = reader.statement(None, None).unwrap();
+    assert!(statement.is_balanced());
+    let tenants: std::collections::BTreeSet<&str> =
+        statement.lines.iter().map(|line| line.tenant.as_str()).collect();
+    assert!(tenants.contains("train-llm.service") && tenants.contains("__unallocated__"), "{tenants:?}");
 }

@@ -18,6 +18,11 @@ pub(crate) fn after(seconds: u64) -> Utc {
     START.plus(Nanoseconds::from_seconds(seconds))
 }
 
+/// Time since boot at that account time.
+pub(crate) const fn boottime(seconds: u64) -> Nanoseconds {
+    Nanoseconds::from_seconds(1000 + seconds)
+}
+
 pub(crate) fn uuid(gpu: u32) -> Arc<str> {
     format!("GPU-{gpu:08}").into()
 }
@@ -58,10 +63,9 @@ impl World {
 }
 
 pub(crate) fn opening(seconds: u64, book: Option<Book>) -> Opening {
-    let boottime = Nanoseconds::from_seconds(1000 + seconds);
     Opening {
         boot_id: "first".into(),
-        now: Stamp { boottime, utc: after(seconds) },
+        now: Stamp { boottime: boottime(seconds), utc: after(seconds) },
         book,
         ..Opening::default()
     }

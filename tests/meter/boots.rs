@@ -114,6 +114,22 @@ fn a_clock_behind_the_last_commit_is_held_there_and_the_difference_is_shown() {
 }
 
 #[test]
+fn a_new_ledger_takes_no_date_before_2025_from_a_clock_that_nothing_synchronises() {
+    const TO_2000: i64 = -800_000_000;
+    let mut world = World::new(&["alice"]);
+    world.run(10, idle);
+    world.without_ledger();
+    world.reboot(600, TO_2000);
+    let begun = world.wall_seconds().saturating_add_signed(-TO_2000);
+    world.run(200, idle);
+    assert_eq!(world.settled_seconds(), 0, "the date waits");
+    world.step(-TO_2000);
+    world.run(100, idle);
+    world.balanced();
+    assert_eq!(world.account_span().0, begun);
+}
+
+#[test]
 fn a_new_ledger_begins_at_the_real_time_though_the_clock_was_wrong_when_it_was_made() {
     for wrong in [7_200, -7_200] {
         let mut world = World::new(&["alice"]);

@@ -31,6 +31,7 @@ impl Device {
             level: Level::Full,
             intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
             standing: Vec::new(),
+            allocations: std::sync::Arc::default(),
             presence: true,
             birth_delay: Nanoseconds::from_seconds(60),
             processes: 100,

@@ -166,6 +166,22 @@ fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
 }
 
 #[test]
+fn a_process_that_is_named_late_is_inside_the_holding_of_a_group_in_which_its_user_was_found_since() {
+    let mut world = World::new(&[]);
+    world.grant_to_group("lab", &[]);
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    world.grant_to_group("lab", &[1]);
+    world.know(7, "alice");
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    let lab = rows[&holder("group:lab")].parts;
+    assert_eq!((lab.held(), lab.within), (world.settled_seconds() * SECOND, lab.held()));
+    let alice = &rows[&holder("user:alice")];
+    assert_eq!((alice.parts.held(), alice.used.within), (0, lab.within), "she uses and the group holds");
+    world.balanced();
+}
+
+#[test]
 fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
     let mut world = World::new(&["alice"]);
     world.run(16, |frame| frame.process(7, 100).utilization(0));

@@ -7,9 +7,11 @@ mod boots;
 mod device;
 mod gaps;
 mod latches;
+mod late_opening;
 mod making;
 mod presence;
 mod world;
+mod xids;
 
 use gpumeter::catalogue::AccountValue;
 use gpumeter::model::{HealthState, Holder, HolderId, Nanoseconds, Remedy, UnattributedReason};

@@ -39,6 +39,8 @@ pub(crate) struct World {
     generation: u32,
     meter: Meter,
     ledger: Option<Ledger>,
+    /// Where the account stands, of a ledger that was just opened late.
+    opened_late: Option<Box<Recovered>>,
     queue: Queue,
     acknowledged: Vec<gpumeter::ledger::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
@@ -84,6 +86,7 @@ impl World {
             generation: 1,
             meter,
             ledger: Some(ledger),
+            opened_late: None,
             queue: Queue::default(),
             acknowledged: Vec::new(),
             snapshot: None,
@@ -201,6 +204,28 @@ impl World {
         self.pulse_with(Vec::new(), vec![told]);
     }
 
+    /// The counts of XIDs on the page, by code.
+    pub(crate) fn xids(&self) -> Vec<(u32, u64)> {
+        let snapshot = self.snapshot.as_ref().unwrap();
+        let codes = snapshot.roster.gpus[0].xids.iter().map(|(code, _)| *code);
+        codes.zip(snapshot.gpus[0].xids.iter().map(|(count, _)| *count)).collect()
+    }
+
+    /// When the page says that the last XID was.
+    pub(crate) fn last_xid(&self) -> Option<Utc> {
+        self.snapshot.as_ref().unwrap().gpus[0].xids.iter().map(|(_, last)| *last).max()
+    }
+
+    /// The counts of XIDs on the page, summed over actions.
+    pub(crate) fn xid_actions(&self) -> u64 {
+        self.snapshot.as_ref().unwrap().gpus[0].xid_actions.iter().sum()
+    }
+
+    /// When counting began again.
+    pub(crate) fn xids_since(&self) -> Option<Utc> {
+        self.snapshot.as_ref().unwrap().gpus[0].xids_since
+    }
+
     pub(crate) fn verdict(&self) -> (HealthState, Remedy) {
         let health = &self.snapshot.as_ref().unwrap().gpus[0].health;
         (health.state, health.remedy)
@@ -247,11 +272,23 @@ impl World {
     pub(crate) fn grant_by_index(&mut self, grants: &[(u32, &str)]) {
         let grant = |(index, user): &(u32, &str)| Standing {
             id: format!("grant-{user}"),
-            gpu: GpuSelector::Index(*index),
+            gpus: vec![GpuSelector::Index(*index)],
             fraction: Fraction { numerator: 1, denominator: 1 },
             selector: Selector::User((*user).into()),
         };
         self.standing = grants.iter().map(grant).collect();
+        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+    }
+
+    /// From the next pulse on the members of a group hold every GPU whole, as far as they are known.
+    pub(crate) fn grant_to_group(&mut self, group: &str, members: &[u32]) {
+        let members = Arc::new(members.iter().copied().collect());
+        self.standing = vec![Standing {
+            id: "grant".into(),
+            gpus: vec![GpuSelector::All],
+            fraction: Fraction { numerator: 1, denominator: 1 },
+            selector: Selector::Group { name: group.into(), members },
+        }];
         self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
     }
 
@@ -369,6 +406,26 @@ impl World {
         self.meter = meter;
     }
 
+    /// The agent dies and comes back later, and cannot open its ledger.
+    pub(crate) fn restart_without_ledger(&mut self, seconds: u64) {
+        self.restart_silent(seconds);
+        self.ledger = None;
+        self.meter = Meter::new(Arc::new(policy(&self.standing, self.presence)), self.now, None);
+    }
+
+    /// The ledger can be opened now, and the next pulse goes on from it.
+    pub(crate) fn open_ledger(&mut self) {
+        let (ledger, recovered) = open_ledger(&self.directory, self.boots, (self.now, self.synchronised));
+        self.ledger = Some(ledger);
+        self.opened_late = Some(Box::new(recovered));
+    }
+
+    /// Something that the ledger's file says.
+    pub(crate) fn stored<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        connection.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
     /// The node is off for so many seconds, boots, and the agent starts 20 s later by a wall clock that is wrong by so
     /// many seconds and that nothing has synchronised.
     pub(crate) fn reboot(&mut self, off: u64, wrong: i64) {
@@ -446,13 +503,15 @@ impl World {
             pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),
             synchronised: self.synchronised,
+            opened_late: self.opened_late.take(),
             ..Inputs::default()
         };
         let pulse = self.meter.tick(self.now, inputs);
         self.snapshot = Some(pulse.snapshot);
+        let Some(ledger) = &mut self.ledger else { return };
         self.queue.offer(pulse.batch);
         let batch = self.queue.take(std::time::Duration::ZERO).unwrap();
-        let acknowledged = self.ledger.as_mut().unwrap().commit(&batch).unwrap();
+        let acknowledged = ledger.commit(&batch).unwrap();
         let own = acknowledged.counters.iter().filter(|((uuid, _), _)| **uuid == *UUID);
         for ((_, holder), counter) in own {
             let row = self.counters.entry(holder.clone()).or_default();
@@ -538,17 +597,15 @@ pub(crate) fn id() -> GpuId {
     GpuId { index: 0, uuid: UUID.into() }
 }
 
-fn open(
-    directory: &TempDir,
-    policy: Policy,
-    boots: u32,
-    (now, synchronised): (Stamp, bool),
-) -> (Ledger, Meter) {
+fn open(directory: &TempDir, policy: Policy, boots: u32, clock: (Stamp, bool)) -> (Ledger, Meter) {
+    let (ledger, recovered) = open_ledger(directory, boots, clock);
+    (ledger, Meter::new(Arc::new(policy), clock.0, Some(recovered)))
+}
+
+fn open_ledger(directory: &TempDir, boots: u32, (now, synchronised): (Stamp, bool)) -> (Ledger, Recovered) {
     let boot_id = format!("boot {boots}");
     let opening = Opening { boot_id, now, unsynchronised: !synchronised, ..Opening::default() };
-    let (ledger, recovered): (Ledger, Recovered) =
-        Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-    (ledger, Meter::new(Arc::new(policy), now, Some(recovered)))
+    Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap()
 }
 
 fn policy(standing: &[Standing], presence: bool) -> Policy {
@@ -556,6 +613,7 @@ fn policy(standing: &[Standing], presence: bool) -> Policy {
         level: Level::Full,
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
         standing: standing.to_vec(),
+        allocations: Arc::default(),
         presence,
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 100,
@@ -568,7 +626,7 @@ fn equal_shares(users: &[&str]) -> Vec<Standing> {
     let fraction = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
     let share = |user: &&str| Standing {
         id: (*user).into(),
-        gpu: GpuSelector::All,
+        gpus: vec![GpuSelector::All],
         fraction,
         selector: Selector::User((*user).into()),
     };

@@ -164,6 +164,7 @@ fn policy() -> Policy {
         level: Level::Full,
         intervals: [Nanoseconds::SECOND; 3],
         standing: Vec::new(),
+        allocations: std::sync::Arc::default(),
         presence: true,
         birth_delay: Nanoseconds(0),
         processes: 100,

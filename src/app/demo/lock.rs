@@ -14,6 +14,8 @@ use super::DemoError;
 /// The file that marks a directory as a demo's own, which a demo may overwrite and empty.
 pub(super) const MARKER: &str = ".gpumeter-demo";
 
+const LOCK: &str = "demo.lock";
+
 const MARKER_TEXT: &str =
     "gpumeter demo or replay uses this directory: it overwrites and removes files in it.\n";
 
@@ -43,7 +45,7 @@ pub(super) struct Lock {
 impl Lock {
     /// Becomes the owner of the directory, or tells who is.
     pub(super) fn take(directory: &Path) -> Result<Self, DemoError> {
-        let path = directory.join("demo.lock");
+        let path = directory.join(LOCK);
         let wrap = |source| DemoError::File { path: path.clone(), source };
         let mut file = OpenOptions::new()
             .read(true)
@@ -63,10 +65,19 @@ impl Lock {
     }
 }
 
+/// The process that owns the directory, if a demo runs there.
+pub(super) fn owner(directory: &Path) -> Option<String> {
+    let mut file = File::open(directory.join(LOCK)).ok()?;
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| pid(&mut file))
+}
+
 fn owned(directory: &Path, file: &mut File) -> DemoError {
+    DemoError::Owned { directory: PathBuf::from(directory), pid: pid(file) }
+}
+
+/// What stands in the lock file; without its number the owner is still an owner.
+fn pid(file: &mut File) -> String {
     let mut pid = String::new();
-    // Without its number the owner is still an owner.
     let _ = file.read_to_string(&mut pid);
-    let pid = if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() };
-    DemoError::Owned { directory: PathBuf::from(directory), pid }
+    if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() }
 }

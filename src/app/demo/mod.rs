@@ -115,6 +115,16 @@ pub enum DemoError {
         /// The demo's directory.
         directory: PathBuf,
     },
+    /// The configuration names a ledger outside the directory.
+    #[error(
+        "ledger.path {path}: a demo or replay never writes another ledger than its own, {own}; remove ledger.path from the file, or choose the directory with --state-dir"
+    )]
+    OtherLedger {
+        /// What the file says.
+        path: PathBuf,
+        /// The ledger in the demo's directory.
+        own: PathBuf,
+    },
     /// The library cannot be used.
     #[error("simulated {0}; start the demo with --fresh, or choose another directory with --state-dir")]
     Library(OpenError),
@@ -210,7 +220,8 @@ fn live(
     Ok(super::run(Launch { config, source, clock, root, simulated: true })?)
 }
 
-fn library(directory: &Path) -> PathBuf {
+/// The driver library of the demo in that directory.
+pub(super) fn library(directory: &Path) -> PathBuf {
     directory.join("driver/libnvidia-ml.so.1")
 }
 
@@ -218,14 +229,36 @@ fn directory(options: &Options) -> Result<PathBuf, DemoError> {
     if let Some(directory) = &options.directory {
         return Ok(directory.clone());
     }
+    let state = state_directory().ok_or(DemoError::Homeless)?;
+    Ok(state.join(match options.source {
+        Source::Scenario(_) => DEMO,
+        Source::Recording(_) => REPLAY,
+    }))
+}
+
+/// The directories of a demo and of a replay in the user's state directory.
+const DEMO: &str = "gpumeter/demo";
+const REPLAY: &str = "gpumeter/replay";
+
+fn state_directory() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("XDG_STATE_HOME")
-        .or_else(|| Some(variable("HOME")?.join(".local/state")))
-        .map(|state| match options.source {
-            Source::Scenario(_) => state.join("gpumeter/demo"),
-            Source::Recording(_) => state.join("gpumeter/replay"),
-        })
-        .ok_or(DemoError::Homeless)
+    variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))
+}
+
+/// A demo or replay that runs now.
+pub(super) struct Running {
+    pub(super) directory: PathBuf,
+    pub(super) pid: String,
+}
+
+/// The demo or replay that runs in the user's state directory, if one does.
+pub(super) fn running() -> Option<Running> {
+    let state = state_directory()?;
+    [DEMO, REPLAY].into_iter().find_map(|name| {
+        let directory = state.join(name);
+        let pid = lock::owner(&directory)?;
+        Some(Running { directory, pid })
+    })
 }
 
 /// Removes what a demo makes from its own directory. Lock files stay, and a ledger that another agent
@@ -268,14 +301,25 @@ fn configure(
             .map(|config| (None, config)),
     }
     .map_err(DemoError::Config)?;
+    // A file that began as the printed defaults names them all, and they are meant for a node.
+    let defaults = Config::default();
+    let ledger = directory.join("ledger.db");
+    if config.ledger.path != defaults.ledger.path && config.ledger.path != ledger {
+        return Err(DemoError::OtherLedger { path: config.ledger.path, own: ledger });
+    }
+    if let Some(path) = &config.nvml.library {
+        tracing::warn!(path = %path.display(), "nvml.library is not used: the driver of a demo or replay is simulated");
+    }
+    config.ledger.path = ledger;
     config.nvml.library = Some(library(directory));
-    config.ledger.path = directory.join("ledger.db");
-    config.web.control = Some(directory.join("control.sock"));
-    config.web.listen = if options.listen.is_empty() {
-        vec![SocketAddr::from(([127, 0, 0, 1], 9855))]
-    } else {
-        options.listen.clone()
-    };
+    if config.web.control == defaults.web.control {
+        config.web.control = Some(directory.join("control.sock"));
+    }
+    if !options.listen.is_empty() {
+        config.web.listen.clone_from(&options.listen);
+    } else if config.web.listen == defaults.web.listen {
+        config.web.listen = vec![SocketAddr::from(([127, 0, 0, 1], 9855))];
+    }
     if let Some(endpoint) = &options.otlp_endpoint {
         config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);
     }

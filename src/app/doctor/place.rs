@@ -8,12 +8,14 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::Finding;
+use crate::app::node_lock::{self, Found};
+use crate::app::prices::{in_words as price_in_words, price_warning};
 use crate::app::{policy, unresolved_grants};
 use crate::config::Config;
-use crate::holders::{SessionGpu, identify, unmatched};
+use crate::holders::{SessionGpu, Workloads, identify, in_words};
 use crate::host::{FIRST_PID_NAMESPACE, Gone, Host, Users};
 use crate::ledger::Cause;
-use crate::model::UnattributedReason;
+use crate::model::{UnattributedReason, Utc};
 
 /// Whether processes that the driver names by pid can be told apart.
 pub(super) fn processes(host: &Host) -> Finding {
@@ -42,12 +44,12 @@ pub(super) fn processes(host: &Host) -> Finding {
 }
 
 /// Whether the processes on GPUs have owners whom the account can name, and why those that have none have none.
-pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>) -> Finding {
+pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Workloads) -> Finding {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for pid in pids {
         let reason = match host.process(*pid) {
             Ok(process) => {
-                let holder = identify(host, &process).map(|holder| holder.id);
+                let holder = identify(host, &process, workloads).map(|identity| identity.holder.id);
                 holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason())
             }
             // It ended meanwhile, or is hidden from here, which is a finding of its own.
@@ -65,15 +67,15 @@ pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>) -> Finding {
     }
     let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     let why = format!(
-        "{unattributed} of {} processes on GPUs are __unattributed__, by reason: {}; only systemd units and Unix users \
-         are named, and what else they use is counted in gpu_unattributed_seconds_total",
+        "{unattributed} of {} processes on GPUs are __unattributed__, by reason: {}; what they \
+         use is counted in gpu_unattributed_seconds_total",
         pids.len(),
         reasons.join(", ")
     );
     Finding::new("owners", false, why)
 }
 
-/// Whether the users to whom the configuration grants holdings exist; nothing where it grants none.
+/// Whether the users and groups to whom the configuration grants holdings exist; nothing where it grants none.
 pub(super) fn standing(config: &Config, users: &Users) -> Option<Finding> {
     let granted = config.attribution.standing.len();
     if granted == 0 {
@@ -81,7 +83,7 @@ pub(super) fn standing(config: &Config, users: &Users) -> Option<Finding> {
     }
     let problems = unresolved_grants(config, users);
     let why = if problems.is_empty() {
-        format!("the users of all {granted} standing holdings resolve")
+        format!("the users and groups of all {granted} standing holdings resolve")
     } else {
         problems.join("; ")
     };
@@ -94,18 +96,30 @@ pub(super) fn grants(config: &Config, gpus: &[SessionGpu]) -> Option<Finding> {
     if granted.is_empty() {
         return None;
     }
-    let without: Vec<String> =
-        unmatched(&granted, gpus.iter()).map(|grant| format!("{} ({})", grant.id, grant.gpu)).collect();
+    let without: Vec<String> = granted
+        .iter()
+        .map(|grant| (&grant.id, grant.unmatched(gpus.iter())))
+        .filter(|(_, missing)| !missing.is_empty())
+        .map(|(id, missing)| format!("{id} ({})", in_words(&missing)))
+        .collect();
     let why = if without.is_empty() {
-        format!("all {} standing holdings match a GPU", granted.len())
+        format!("all {} standing holdings match their GPUs", granted.len())
     } else {
         format!(
-            "attribution.standing: no GPU that the driver counts matches {}; such a grant holds nothing: correct its gpu, \
+            "attribution.standing: no GPU that the driver counts matches {}; such a grant holds nothing there: correct its gpu, \
              indices and UUIDs are those of nvidia-smi -L",
             without.join(", ")
         )
     };
     Some(Finding::new("grants", without.is_empty(), why))
+}
+
+/// Whether a price is in force, where prices are configured.
+pub(super) fn prices(config: &Config, now: Utc) -> Finding {
+    match price_warning(config, now) {
+        Some(warning) => Finding::new("prices", false, warning),
+        None => Finding::new("prices", true, price_in_words(config, now)),
+    }
 }
 
 /// Whether the kernel's log can be read, where some XIDs stand alone.
@@ -133,6 +147,23 @@ fn namespaces(status: &str) -> usize {
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))
         .map_or(0, |numbers| numbers.split_ascii_whitespace().count())
+}
+
+/// Whether an agent holds the lock of which each node has one, and whether one could take it.
+pub(super) fn node_lock(path: &Path) -> Finding {
+    let name = path.display();
+    match node_lock::look(path) {
+        Ok(Found::Held(pid)) => Finding::new("node lock", true, format!("{name}: held by process {pid}")),
+        Ok(Found::Free) => {
+            Finding::new("node lock", true, format!("{name}: not held; no agent reads a real driver here"))
+        }
+        Ok(Found::Absent) => Finding::new(
+            "node lock",
+            true,
+            format!("{name}: does not exist yet; no agent reads a real driver here"),
+        ),
+        Err(error) => Finding::new("node lock", false, error.to_string()),
+    }
 }
 
 /// Whether a ledger can be kept where it is configured.
@@ -177,13 +208,26 @@ mod tests {
     #[test]
     fn processes_without_an_owner_are_counted_by_reason() {
         let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
-        let nested = owners(&Host::at(tree.join("nested")), &(400..=405).collect());
+        let nested = owners(&Host::at(tree.join("nested")), &(400..=405).collect(), &Workloads::default());
         assert!(!nested.works);
-        let counts =
-            "4 of 6 processes on GPUs are __unattributed__, by reason: container 1, job 1, pod 1, vm 1;";
+        let counts = "2 of 6 processes on GPUs are __unattributed__, by reason: job 1, pod 1;";
         assert!(nested.why.starts_with(counts), "{}", nested.why);
-        let named = owners(&Host::at(tree.join("v2")), &BTreeSet::from([2001, 2100, 9999]));
+        let named =
+            owners(&Host::at(tree.join("v2")), &BTreeSet::from([2001, 2100, 9999]), &Workloads::default());
         assert!(named.works, "{}", named.why);
+    }
+
+    #[test]
+    fn the_node_lock_is_told_with_its_path_and_its_holder() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gpumeter.lock");
+        let name = path.display().to_string();
+        let why = |words: &str| format!("{name}: {words}");
+        assert_eq!(super::node_lock(&path).why, why("does not exist yet; no agent reads a real driver here"));
+        let held = node_lock::take(&path).unwrap();
+        assert_eq!(super::node_lock(&path).why, why(&format!("held by process {}", std::process::id())));
+        drop(held);
+        assert_eq!(super::node_lock(&path).why, why("not held; no agent reads a real driver here"));
     }
 
     #[test]

@@ -3,15 +3,20 @@
 use super::Finding;
 
 /// What may be missing, what is left then, from the most to the least that it takes away.
-const VARIANTS: [(&str, &str); 7] = [
+const VARIANTS: [(&str, &str); 9] = [
     ("driver", "own health only: no driver, so no GPU is read"),
     ("gpus", "own health only: the driver is there, and no GPU is read"),
     ("processes", "telemetry: GPUs are read, but who uses them stays unnamed"),
     ("ledger", "attribution without a ledger: accounts end with the agent"),
     (
-        "owners",
-        "accounting of units and users: what runs in containers, pods, jobs and machines is billed to nobody",
+        "pods",
+        "accounting without all of Kubernetes: some pods hold nothing, or their processes are billed to nobody",
     ),
+    (
+        "jobs",
+        "accounting without all of Slurm: some jobs hold nothing, or their processes are billed to nobody",
+    ),
+    ("owners", "accounting of those whom the agent can name: what others use is billed to nobody"),
     ("xids", "accounting, without the driver's events"),
     ("kernel log", "accounting, without the kernel's log: a few XIDs stay unknown"),
 ];

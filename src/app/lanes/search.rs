@@ -90,23 +90,30 @@ pub(super) fn open(
 }
 
 fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Library>, u32), Problem> {
-    let library = Library::open_seen(path, slot, &shared.clock).map_err(|error| {
+    let mut not_owned = None;
+    // A second agent does not even initialise the driver.
+    let mut may_init = |simulated: bool| {
+        not_owned = if simulated { None } else { own_node(shared).err() };
+        not_owned.is_none()
+    };
+    let opened = Library::open_seen(path, (slot, &shared.clock), &mut may_init);
+    let library = opened.map_err(|error| {
+        if let Some(problem) = not_owned {
+            return problem;
+        }
         // A simulated library says in a file beside it what it could not tell by a return code.
         let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
         let reason = match error {
             OpenError::Missing { .. } | OpenError::Nowhere { .. } => "missing",
             OpenError::NotNvml { .. } => "not_nvml",
             OpenError::Untrusted { .. } => "untrusted",
-            OpenError::Refused { .. } => "refused",
+            OpenError::Refused { .. } | OpenError::NotAllowed { .. } => "refused",
             OpenError::Mismatch { .. } => MISMATCH,
         };
         let told = told.map(|text| format!(" ({})", text.trim())).unwrap_or_default();
         Problem { reason, text: format!("{error}{told}") }
     })?;
     shared.simulated.fetch_or(library.is_simulated(), Ordering::Relaxed);
-    if !library.is_simulated() {
-        own_node(shared)?;
-    }
     let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| Problem {
         reason: absence.reason(),
         text: format!("the driver does not count its GPUs: {}", absence.reason()),

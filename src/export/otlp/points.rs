@@ -112,7 +112,8 @@ impl Sink for Points<'_> {
         };
         // One time for all: Prometheus' receiver dates target_info by the earliest point of a request and refuses
         // the request when that lies before the last one.
-        let times = Times { start: current.start, taken: self.snapshot.at.utc.0 };
+        let start = sample.start.map_or(current.start, |start| start.0);
+        let times = Times { start, taken: self.snapshot.at.utc.0 };
         let out = &mut self.buffers.points;
         match sample.value {
             Some(Value::Number(number)) => {

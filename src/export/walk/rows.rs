@@ -10,7 +10,7 @@ use crate::catalogue::{
     Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
-use crate::model::{Fraction, HealthState, Reading, UnattributedReason, Unit};
+use crate::model::{Fraction, HealthState, Reading, UnattributedReason, Unit, Utc};
 
 /// Label names and values that the catalogue writes.
 type Pairs = &'static [(&'static str, &'static str)];
@@ -191,7 +191,10 @@ impl<'a, S: Sink> Walk<'a, S> {
                 let (class, action) = xid::meaning(*code);
                 let labels: [&str; 5] = [&gpu.index, &gpu.id.uuid, text, class.name(), action.name()];
                 match value {
-                    XidValue::Errors => self.visit(&labels[..3], seen.map(|seen| i128::from(seen.0))),
+                    XidValue::Errors => {
+                        let since = state.and_then(|state| state.xids_since);
+                        self.visit_since(since, &labels[..3], seen.map(|seen| i128::from(seen.0)));
+                    }
                     XidValue::LastTimestamp => {
                         self.visit(&labels[..3], seen.map(|seen| i128::from(seen.1.0)))
                     }
@@ -205,7 +208,9 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (gpu, state) in gpus(self.snapshot) {
             for (position, action) in Action::ALL.iter().enumerate() {
                 let count = state.and_then(|state| state.xid_actions.get(position));
-                self.visit(&[&gpu.index, &gpu.id.uuid, action.name()], count.map(|count| i128::from(*count)));
+                let labels = [&*gpu.index, &gpu.id.uuid, action.name()];
+                let since = state.and_then(|state| state.xids_since);
+                self.visit_since(since, &labels, count.map(|count| i128::from(*count)));
             }
         }
     }
@@ -316,7 +321,17 @@ impl<'a, S: Sink> Walk<'a, S> {
 
     fn workload(&mut self) {
         for entry in self.snapshot.roster.workloads.iter() {
-            self.visit(&[&entry.workload, entry.kind, &entry.tenant, &entry.unit, &entry.user], Some(1));
+            let mut names = [""; MOST_LABELS];
+            let mut values = [""; MOST_LABELS];
+            let facts = entry.facts.iter().map(|(fact, text)| (fact.label(), text));
+            let labels = [("workload", &*entry.workload), ("kind", entry.kind), ("tenant", &*entry.tenant)];
+            let mut count = 0;
+            for (name, value) in labels.into_iter().chain(facts).take(MOST_LABELS) {
+                (names[count], values[count]) = (name, value);
+                count += 1;
+            }
+            let labels = Labels { names: &names[..count], values: &values[..count] };
+            self.sink.sample(Sample { labels, value: Some(Value::Number(1)), start: None });
         }
     }
 
@@ -341,7 +356,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             let count = fill(&mut values, 0, entry.labels.iter().map(|label| &*label.1));
             let labels = Labels { names: self.family.labels, values: &values[..count] };
             debug_assert!(entry.labels.iter().map(|label| label.0).eq(labels.names.iter().copied()));
-            self.sink.sample(Sample { labels, value });
+            self.sink.sample(Sample { labels, value, start: None });
         }
     }
 
@@ -363,9 +378,13 @@ impl<'a, S: Sink> Walk<'a, S> {
     }
 
     fn visit(&mut self, values: &[&str], value: Option<i128>) {
+        self.visit_since(None, values, value);
+    }
+
+    fn visit_since(&mut self, start: Option<Utc>, values: &[&str], value: Option<i128>) {
         debug_assert_eq!(values.len(), self.family.labels.len(), "{}", self.family.name);
         let labels = Labels { names: self.family.labels, values };
-        self.sink.sample(Sample { labels, value: value.map(Value::Number) });
+        self.sink.sample(Sample { labels, value: value.map(Value::Number), start });
     }
 }
 

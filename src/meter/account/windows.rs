@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Account, ClosedWindows, OpenSpan};
 use crate::attribution::{settle, split, window_end};
-use crate::holders::{Identities, SessionGpu, holdings};
+use crate::holders::{Granting, Identities, SessionGpu, are_configured_alike, holdings};
 use crate::meter::Policy;
 use crate::meter::integrate::{Who, add};
 use crate::model::{Holder, HolderId, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
@@ -18,8 +18,8 @@ const WINDOWS_PER_PULSE: usize = 240;
 
 impl Account {
     /// Names processes that were unknown when their span was made, under the grants of that time: a reload since
-    /// changes nothing of it.
-    pub(in crate::meter) fn identify(&mut self, identities: &Identities) {
+    /// changes nothing of it. To which groups their users belong may have become known since.
+    pub(in crate::meter) fn identify(&mut self, identities: &Identities, current: &Policy) {
         for open in &mut self.open {
             let named: Vec<((u32, Nanoseconds), Arc<Holder>)> = open
                 .unnamed
@@ -44,7 +44,9 @@ impl Account {
             open.sent = false;
             let Some((gpu, policy)) = &open.granted else { continue };
             let who = open.who.iter().map(|holder| &**holder);
-            let (held, covered_by) = holdings(gpu, &policy.standing, policy.presence, who);
+            let same = are_configured_alike(&policy.standing, &current.standing);
+            let standing = if same { &current.standing } else { &policy.standing };
+            let (held, covered_by) = holdings(gpu, Granting { standing, ..policy.granting() }, who);
             open.span.holdings = held.into();
             open.span.covered_by = covered_by;
         }

@@ -1,0 +1,371 @@
+//! Reads segments of one GPU from JSON: integers as integers, fractions as "n/d".
+//!
+//! Everything that cannot be settled is refused with its place in the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gpumeter::attribution::{GpuEnergy, GpuSegment, Layout};
+use gpumeter::model::{
+    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Method, Microjoules, Presence,
+    SlotState, Span, Utc,
+};
+use serde_json::{Map, Value};
+
+/// What is wrong, with its place.
+pub type Problem = String;
+
+/// Weights of the window before, by holder.
+type Previous = BTreeMap<HolderId, u64>;
+
+/// The segments of a file: one, or a list; each by itself, or as `segment` beside a note and a result.
+pub fn segments(text: &str) -> Result<Vec<GpuSegment>, Problem> {
+    let file: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+    let root = Place { value: &file, path: String::new() };
+    match &file {
+        Value::Array(_) => root.items()?.iter().map(one).collect(),
+        _ => Ok(vec![one(&root)?]),
+    }
+}
+
+fn one(place: &Place<'_>) -> Result<GpuSegment, Problem> {
+    match place.optional("segment")? {
+        Some(inner) => {
+            place.only(&["note", "segment", "result"])?;
+            segment(&inner)
+        }
+        None => segment(place),
+    }
+}
+
+fn segment(place: &Place<'_>) -> Result<GpuSegment, Problem> {
+    place.only(&["t0", "t1", "mig", "layout", "covered_by", "slots", "energy", "carry"])?;
+    let (from, to) = (place.key("t0")?.integer()?, place.key("t1")?.integer()?);
+    if to <= from {
+        return Err(place.key("t1")?.wrong("is not after t0"));
+    }
+    let covered_by = covers(place)?;
+    let layout = place.optional("layout")?.map(|layout| self::layout(&layout)).transpose()?;
+    let mut slots = BTreeMap::new();
+    let mut previous = BTreeMap::new();
+    for (name, slot) in place.key("slots")?.entries()? {
+        if !layout.as_ref().is_some_and(|layout| layout.slots.contains_key(&name)) {
+            return Err(slot.wrong("is no slot of the layout"));
+        }
+        let (spans, weights) = self::slot(&slot, (from, to), &covered_by)?;
+        slots.insert(name.clone(), spans);
+        previous.insert(name, weights);
+    }
+    let missing =
+        layout.iter().flat_map(|layout| layout.slots.keys()).find(|name| !slots.contains_key(*name));
+    if let Some(name) = missing {
+        return Err(place.key("slots")?.wrong(&format!("lacks the slot {name:?} of the layout")));
+    }
+    Ok(GpuSegment {
+        from: Utc(from),
+        to: Utc(to),
+        mig: place.optional("mig")?.map(|mig| mig.flag()).transpose()?.unwrap_or(false),
+        layout,
+        slots,
+        previous,
+        energy: place.optional("energy")?.map(|energy| self::energy(&energy)).transpose()?,
+        carry: place.optional("carry")?.map(|carry| self::carry(&carry)).transpose()?.unwrap_or_default(),
+    })
+}
+
+/// Who is covered by whose holding; nobody by himself, in however many steps.
+fn covers(place: &Place<'_>) -> Result<BTreeMap<HolderId, HolderId>, Problem> {
+    let Some(place) = place.optional("covered_by")? else { return Ok(BTreeMap::new()) };
+    let mut covered_by = BTreeMap::new();
+    for (user, cover) in place.entries()? {
+        covered_by.insert(HolderId::new(user), HolderId::new(cover.text()?));
+    }
+    for (user, cover) in place.entries()? {
+        let start = HolderId::new(user);
+        let chain = std::iter::successors(covered_by.get(&start), |at| covered_by.get(*at));
+        if chain.take(covered_by.len()).any(|at| *at == start) {
+            return Err(cover.wrong("leads back to the holder that it covers"));
+        }
+    }
+    Ok(covered_by)
+}
+
+fn layout(place: &Place<'_>) -> Result<Layout, Problem> {
+    place.only(&["total", "slots", "unallocated", "stranded"])?;
+    let mut slots = BTreeMap::new();
+    for (name, size) in place.key("slots")?.entries()? {
+        if name.starts_with("__") || name == "root" {
+            return Err(size.wrong("is a reserved name; name the slot otherwise"));
+        }
+        slots.insert(name, size.integer()?);
+    }
+    let size = |key| place.optional(key)?.map_or(Ok(0), |size| size.integer());
+    let layout = Layout {
+        total: place.key("total")?.integer()?,
+        slots,
+        unallocated: size("unallocated")?,
+        stranded: size("stranded")?,
+    };
+    let sizes = layout.slots.values().chain([&layout.unallocated, &layout.stranded]);
+    let sum: u128 = sizes.map(|size| u128::from(*size)).sum();
+    if sum != u128::from(layout.total) || sum == 0 {
+        return Err(place.key("total")?.wrong(&format!("is not the sum of its parts, {sum}, or is 0")));
+    }
+    Ok(layout)
+}
+
+fn slot(
+    place: &Place<'_>,
+    (from, to): (u64, u64),
+    covered_by: &BTreeMap<HolderId, HolderId>,
+) -> Result<(Vec<Span>, Previous), Problem> {
+    place.only(&["state", "u_kind", "holdings", "ticks", "memory", "present", "previous"])?;
+    let state = state(place)?;
+    let whole = Span {
+        from: Utc(from),
+        to: Utc(to),
+        state,
+        source: ActivitySource::Gpm,
+        method: Method::Observed,
+        holdings: holdings(place)?,
+        covered_by: covered_by.clone(),
+        busy: 0,
+        present: BTreeMap::new(),
+        blind: false,
+        energy: None,
+        idle_energy: Microjoules(0),
+    };
+    let mut previous = weights(place, "previous")?;
+    let ticks = place.optional("ticks")?.map_or(Ok(Vec::new()), |ticks| ticks.items())?;
+    if ticks.is_empty() {
+        return Ok((vec![Span { present: present(&[place])?, ..whole }], previous));
+    }
+    let lengths = lengths(place, &ticks, to - from)?;
+    let mut at = from;
+    let mut spans = Vec::new();
+    for (tick, length) in ticks.iter().zip(lengths) {
+        tick.only(&["busy", "weights", "present", "memory", "previous", "length", "blind"])?;
+        let busy = tick.optional("busy")?.map_or(Ok(0), |busy| busy.integer())?;
+        if busy > length {
+            return Err(tick.key("busy")?.wrong(&format!("is above the tick's length, {length}")));
+        }
+        for (user, weight) in weights(tick, "previous")? {
+            if previous.insert(user, weight).is_some_and(|other| other != weight) {
+                return Err(tick.key("previous")?.wrong("differs from what was given before in this slot"));
+            }
+        }
+        spans.push(Span {
+            from: Utc(at),
+            to: Utc(at + length),
+            busy,
+            present: present(&[place, tick])?,
+            blind: tick.optional("blind")?.map_or(Ok(false), |blind| blind.flag())?,
+            ..whole.clone()
+        });
+        at += length;
+    }
+    Ok((spans, previous))
+}
+
+/// The lengths of ticks: as given, or equal parts of the segment.
+fn lengths(slot: &Place<'_>, ticks: &[Place<'_>], whole: u64) -> Result<Vec<u64>, Problem> {
+    let count = ticks.len() as u64;
+    let given: Vec<Option<u64>> = ticks
+        .iter()
+        .map(|tick| tick.optional("length")?.map(|length| length.integer()).transpose())
+        .collect::<Result<_, _>>()?;
+    if given.iter().all(Option::is_none) {
+        if !whole.is_multiple_of(count) {
+            let what = format!("do not divide {whole} ns equally; give each a length");
+            return Err(slot.key("ticks")?.wrong(&what));
+        }
+        return Ok(vec![whole / count; ticks.len()]);
+    }
+    let lengths: Option<Vec<u64>> = given.into_iter().collect();
+    let Some(lengths) = lengths else {
+        return Err(slot.key("ticks")?.wrong("have a length in part; give each one or none"));
+    };
+    let sum: u128 = lengths.iter().map(|length| u128::from(*length)).sum();
+    if sum != u128::from(whole) {
+        return Err(slot
+            .key("ticks")?
+            .wrong(&format!("are {sum} ns long together; the segment has {whole}")));
+    }
+    Ok(lengths)
+}
+
+fn state(place: &Place<'_>) -> Result<SlotState, Problem> {
+    let unheld = place.optional("u_kind")?;
+    let unheld_is = |kinds: &[&str]| match &unheld {
+        Some(kind) if !kinds.contains(&kind.text()?) => {
+            Err(kind.wrong(&format!("does not fit the state; it is {}", kinds.join(" or "))))
+        }
+        _ => Ok(()),
+    };
+    let state = place.key("state")?;
+    match state.text()? {
+        "measured" => unheld_is(&[HolderId::UNALLOCATED]).map(|()| SlotState::Measured),
+        "unavailable" => unheld_is(&[HolderId::UNAVAILABLE]).map(|()| SlotState::Unavailable),
+        "unmeasured" => {
+            unheld_is(&[HolderId::UNALLOCATED, HolderId::UNOBSERVED])?;
+            let is_unobserved = unheld.is_some_and(|kind| kind.text() == Ok(HolderId::UNOBSERVED));
+            Ok(if is_unobserved { SlotState::Unobserved } else { SlotState::Unmeasured })
+        }
+        _ => Err(state.wrong("is no state; it is measured, unmeasured or unavailable")),
+    }
+}
+
+fn holdings(slot: &Place<'_>) -> Result<Arc<[Holding]>, Problem> {
+    let mut holders = BTreeSet::new();
+    let Some(place) = slot.optional("holdings")? else { return Ok(Arc::default()) };
+    let mut holdings = Vec::new();
+    for place in place.items()? {
+        place.only(&["holder", "fraction", "rank"])?;
+        let name = place.key("holder")?;
+        let holder = HolderId::new(name.text()?);
+        if holder.is_remainder() {
+            return Err(name.wrong("is reserved and cannot hold"));
+        }
+        if !holders.insert(holder.clone()) {
+            return Err(name.wrong("holds twice on one slot; add the fractions"));
+        }
+        let rank = place.optional("rank")?.map(|rank| rank.small()).transpose()?;
+        let fraction = place.key("fraction")?.share()?;
+        holdings.push(Holding { holder, fraction, source: HoldingSource::Standing, rank });
+    }
+    Ok(holdings.into())
+}
+
+/// Who is present, by what the slot and then the tick says.
+fn present(places: &[&Place<'_>]) -> Result<BTreeMap<HolderId, Presence>, Problem> {
+    let mut present: BTreeMap<HolderId, Presence> = BTreeMap::new();
+    for place in places {
+        for user in place.optional("present")?.map_or(Ok(Vec::new()), |users| users.items())? {
+            present.entry(HolderId::new(user.text()?)).or_default();
+        }
+        for (user, memory) in weights(place, "memory")? {
+            present.entry(user).or_default().memory = Some(memory);
+        }
+        for (user, weight) in weights(place, "weights")? {
+            present.entry(user).or_default().weight = Some(weight);
+        }
+    }
+    Ok(present)
+}
+
+/// Integers by holder; none where the key is not there.
+fn weights(place: &Place<'_>, key: &str) -> Result<BTreeMap<HolderId, u64>, Problem> {
+    let entries = place.optional(key)?.map_or(Ok(Vec::new()), |weights| weights.entries())?;
+    entries.into_iter().map(|(user, weight)| Ok((HolderId::new(user), weight.integer()?))).collect()
+}
+
+fn energy(place: &Place<'_>) -> Result<GpuEnergy, Problem> {
+    place.only(&["delta", "floor"])?;
+    let part = |key| Ok::<_, Problem>(Microjoules(place.key(key)?.integer()?));
+    Ok(GpuEnergy { delta: part("delta")?, floor: part("floor")? })
+}
+
+/// What is owed by tree node and holder: fractions of a nanosecond, kept in units of 2^-32.
+fn carry(place: &Place<'_>) -> Result<Carry, Problem> {
+    let node = |(node, owed): (String, Place<'_>)| {
+        let owed = owed.entries()?.into_iter();
+        let owed = owed.map(|(holder, part)| Ok((HolderId::new(holder), part.carried()?)));
+        Ok((node, owed.collect::<Result<_, Problem>>()?))
+    };
+    place.entries()?.into_iter().map(node).collect()
+}
+
+/// A value and where it stands in the file.
+struct Place<'a> {
+    value: &'a Value,
+    path: String,
+}
+
+impl<'a> Place<'a> {
+    fn wrong(&self, what: &str) -> Problem {
+        let path = self.path.strip_prefix('.').unwrap_or(&self.path);
+        let shown = match self.value {
+            Value::Object(_) | Value::Array(_) => String::new(),
+            value => format!("{value} "),
+        };
+        format!("{}: {shown}{what}", if path.is_empty() { "the file" } else { path })
+    }
+
+    fn object(&self) -> Result<&'a Map<String, Value>, Problem> {
+        self.value.as_object().ok_or_else(|| self.wrong("is not an object"))
+    }
+
+    /// Refuses keys that nobody reads, which may be mistyped.
+    fn only(&self, keys: &[&str]) -> Result<(), Problem> {
+        match self.object()?.keys().find(|key| !keys.contains(&key.as_str())) {
+            Some(key) => {
+                Err(self.wrong(&format!("has an unknown key {key:?}; known are {}", keys.join(", "))))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn optional(&self, key: &str) -> Result<Option<Self>, Problem> {
+        let value = self.object()?.get(key).filter(|value| !value.is_null());
+        Ok(value.map(|value| Self { value, path: format!("{}.{key}", self.path) }))
+    }
+
+    fn key(&self, key: &str) -> Result<Self, Problem> {
+        self.optional(key)?.ok_or_else(|| self.wrong(&format!("lacks {key:?}")))
+    }
+
+    fn entries(&self) -> Result<Vec<(String, Self)>, Problem> {
+        let at = |key: &String| format!("{}.{key}", self.path);
+        let entries = self.object()?.iter();
+        Ok(entries.map(|(key, value)| (key.clone(), Self { value, path: at(key) })).collect())
+    }
+
+    fn items(&self) -> Result<Vec<Self>, Problem> {
+        let items = self.value.as_array().ok_or_else(|| self.wrong("is not a list"))?.iter().enumerate();
+        Ok(items.map(|(place, value)| Self { value, path: format!("{}[{place}]", self.path) }).collect())
+    }
+
+    fn text(&self) -> Result<&'a str, Problem> {
+        self.value.as_str().ok_or_else(|| self.wrong("is not a text"))
+    }
+
+    fn flag(&self) -> Result<bool, Problem> {
+        self.value.as_bool().ok_or_else(|| self.wrong("is neither true nor false"))
+    }
+
+    /// An integer that also fits the ledger's columns.
+    fn integer(&self) -> Result<u64, Problem> {
+        let value = self.value.as_u64().filter(|value| i64::try_from(*value).is_ok());
+        value.ok_or_else(|| self.wrong("is not an integer from 0 to 2^63 - 1"))
+    }
+
+    fn small(&self) -> Result<u32, Problem> {
+        u32::try_from(self.integer()?).map_err(|_| self.wrong("is above 2^32 - 1"))
+    }
+
+    /// A share of a slot, from 0 to the whole.
+    fn share(&self) -> Result<Fraction, Problem> {
+        let parts = self.text()?.split_once('/');
+        let parsed = parts.and_then(|(numerator, denominator)| {
+            Some(Fraction { numerator: numerator.parse().ok()?, denominator: denominator.parse().ok()? })
+        });
+        let fraction = parsed.ok_or_else(|| self.wrong("is not a fraction; write it like \"1/3\""))?;
+        if fraction.denominator == 0 || fraction.numerator > fraction.denominator {
+            return Err(self.wrong("is not between 0 and 1"));
+        }
+        Ok(fraction)
+    }
+
+    /// A fraction of a nanosecond in units of 2^-32, rounded down.
+    fn carried(&self) -> Result<i64, Problem> {
+        let text = self.text()?;
+        let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
+        let numerator = numerator.parse::<i64>().ok();
+        let denominator = denominator.parse::<u64>().ok().filter(|denominator| *denominator > 0);
+        numerator
+            .zip(denominator)
+            .map(|(numerator, denominator)| (i128::from(numerator) << 32).div_euclid(denominator.into()))
+            .and_then(|units| i64::try_from(units).ok())
+            .ok_or_else(|| self.wrong("is not a carry; write it like \"-1/3\""))
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether the kubelet tells which pods hold GPUs, and whether their processes can be joined to them.
+
+use super::Finding;
+use crate::app::pods::{ask, observe, resources};
+use crate::config::Config;
+use crate::holders::{PodHoldings, Pods, Workloads};
+use crate::host::Host;
+use crate::kubelet::{Error, PodResourcesClient};
+use crate::model::HoldingSource;
+
+/// What stands in the way without the log directories.
+const WITHOUT_LOGS: &str = "no process is joined to its pod, since /var/log/pods and /var/log/containers of the host cannot be \
+                            read; in a container mount them there, read-only";
+
+/// Asks the kubelet once; no finding where there is no kubelet, or the configuration turns it off. Also what was learned,
+/// with which processes are identified.
+pub(super) fn pods(config: &Config, host: &Host) -> (Option<Finding>, Workloads) {
+    let mut workloads = Workloads::default();
+    let kubernetes = &config.attribution.kubernetes;
+    let Some(socket) = &kubernetes.socket else { return (None, workloads) };
+    let (mut pods, resources) = (Pods::default(), resources(kubernetes));
+    let answer =
+        PodResourcesClient::new(&host.path(socket)).and_then(|client| ask(&client, (&pods, &resources)));
+    let known = observe(&mut pods, answer.as_ref().ok(), (host, &resources));
+    workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
+    let logs = host.pod_logs();
+    let has_logs = logs.pods.is_some() || logs.containers.is_some();
+    let finding = match &answer {
+        Err(Error::Missing { .. }) if !has_logs => None,
+        Err(error) => Some(Finding::new(
+            "pods",
+            false,
+            format!("pods hold nothing, since the kubelet does not tell what they were assigned: {error}"),
+        )),
+        Ok(_) => Some(told(&known, has_logs)),
+    };
+    workloads.pods = known.map.into();
+    (finding, workloads)
+}
+
+fn told(known: &PodHoldings, has_logs: bool) -> Finding {
+    let mut problems: Vec<String> = known.problems.iter().cloned().collect();
+    if !has_logs {
+        problems.insert(0, WITHOUT_LOGS.to_owned());
+    }
+    let mut holders: Vec<_> = known.allocations.iter().map(|one| &one.holder.id).collect();
+    holders.sort();
+    holders.dedup();
+    let mut why = format!("containers to which the kubelet assigned GPUs: {}", holders.len());
+    for problem in &problems {
+        why.push_str("; ");
+        why.push_str(problem);
+    }
+    Finding::new("pods", problems.is_empty(), why)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_kubelet_has_no_finding_and_one_whose_socket_is_not_mounted_has() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Host::at(root.path());
+        let config = Config::default();
+        assert!(pods(&config, &host).0.is_none());
+        std::fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
+        let finding = pods(&config, &host).0.unwrap();
+        assert!(!finding.works && finding.why.contains("pod-resources of the host"), "{}", finding.why);
+        let off = Config::parse("attribution: {kubernetes: {socket: off}}", "test").unwrap();
+        assert!(pods(&off, &host).0.is_none());
+    }
+
+    #[test]
+    fn what_hinders_the_holdings_of_pods_is_told_in_one_finding() {
+        let well = told(&PodHoldings::default(), true);
+        assert!(well.works, "{}", well.why);
+        let known =
+            PodHoldings { problems: ["a device holds nothing".to_owned()].into(), ..PodHoldings::default() };
+        let sick = told(&known, false);
+        assert!(
+            !sick.works && sick.why.contains("/var/log/pods") && sick.why.ends_with("a device holds nothing")
+        );
+    }
+}

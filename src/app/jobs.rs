@@ -1,0 +1,201 @@
+//! The thread that reads the records of Slurm's prolog, and writes the map of minor numbers that the prolog reads.
+//!
+//! Once per second it looks into the directory of the records; on a node without that directory it does nothing more.
+//! What was last known stays in force while the directory cannot be read. Beside the directory lies `gpus`, with a line
+//! `MINOR UUID` for each GPU; it stays when the agent ends, since jobs start meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+use std::{fs, io};
+
+use super::{Shared, StartError, Thread};
+use crate::clock::system_now;
+use crate::holders::{JobHoldings, JobObservation, Jobs};
+use crate::host::{Host, slurm};
+use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
+
+/// How often the thread looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the start of the agent waits for the first round.
+const FIRST_ROUND: Duration = Duration::from_secs(1);
+
+/// How the thread fares.
+#[derive(Default)]
+pub(super) struct JobStatus(Mutex<Option<(bool, Option<Nanoseconds>)>>);
+
+impl JobStatus {
+    /// Whether the records could be read the last time, and when they last could; none where there is no directory.
+    pub(super) fn last(&self) -> Option<(bool, Option<Nanoseconds>)> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, last: Option<(bool, Option<Nanoseconds>)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    }
+}
+
+/// Starts the thread where the configuration names a directory.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
+    let Some(records) = shared.in_force().config.attribution.slurm.records.clone() else { return Ok(()) };
+    let rounds = Rounds {
+        map: shared.host.path(&map_beside(&records)),
+        records: shared.host.path(&records),
+        jobs: Jobs::default(),
+        written: None,
+        problems: BTreeSet::new(),
+    };
+    shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Job));
+    let shared = Arc::clone(shared);
+    let (done, first_round) = mpsc::channel();
+    Thread::start("jobs", move || rounds.run(&shared, done))?;
+    // Holdings go on across a restart of the agent only if its first tick knows them.
+    let _ = first_round.recv_timeout(FIRST_ROUND);
+    Ok(())
+}
+
+/// The map of minor numbers that belongs to a directory of records.
+pub(super) fn map_beside(records: &Path) -> PathBuf {
+    records.with_file_name("gpus")
+}
+
+/// What is known of the jobs of a host, or why their records cannot be read.
+pub(super) fn observe(
+    jobs: &mut Jobs,
+    (host, records): (&Host, &Path),
+    minors: &BTreeMap<u32, String>,
+) -> io::Result<JobHoldings> {
+    let records = slurm::records(records)?;
+    let cgroups = if records.is_empty() { None } else { host.slurm_cgroups() };
+    let now = system_now().boottime;
+    Ok(jobs.observe(JobObservation { records: &records, cgroups: cgroups.as_deref(), minors, now }))
+}
+
+/// The rounds of the thread.
+struct Rounds {
+    records: PathBuf,
+    map: PathBuf,
+    jobs: Jobs,
+    /// What the map was last tried to be written with.
+    written: Option<BTreeMap<u32, String>>,
+    /// Problems that were logged and still stand.
+    problems: BTreeSet<String>,
+}
+
+impl Rounds {
+    fn run(mut self, shared: &Shared, done: mpsc::Sender<()>) {
+        let mut done = Some(done);
+        loop {
+            let minors = minors(shared);
+            self.write_map(shared, &minors);
+            self.round(shared, &minors);
+            drop(done.take());
+            if shared.stop.wait(LOOK) {
+                return;
+            }
+        }
+    }
+
+    fn round(&mut self, shared: &Shared, minors: &BTreeMap<u32, String>) {
+        let last = shared.jobs.last();
+        match observe(&mut self.jobs, (&shared.host, &self.records), minors) {
+            Ok(known) => {
+                if last.is_none_or(|(succeeded, _)| !succeeded) {
+                    tracing::info!(directory = %self.records.display(), "the prolog of Slurm records jobs");
+                }
+                shared.jobs.set(Some((true, Some(system_now().boottime))));
+                self.publish(shared, known);
+            }
+            // There never was one, or no job has begun since the boot.
+            Err(error) if error.kind() == ErrorKind::NotFound && last.is_none() => {}
+            Err(error) => {
+                if last.is_none_or(|(succeeded, _)| succeeded) {
+                    let directory = self.records.display();
+                    tracing::warn!(%directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
+                }
+                shared.jobs.set(Some((false, last.and_then(|(_, at)| at))));
+            }
+        }
+    }
+
+    fn publish(&mut self, shared: &Shared, known: JobHoldings) {
+        for problem in known.problems.difference(&self.problems) {
+            tracing::warn!("{problem}");
+        }
+        self.problems = known.problems;
+        shared.update_workloads(|workloads| {
+            workloads.allocate(HoldingSource::Slurm, &known.allocations);
+            if *workloads.jobs != known.map {
+                workloads.jobs = Arc::new(known.map);
+            }
+        });
+    }
+
+    /// Writes the map where it has changed. GPUs of a simulated driver are not those of the host.
+    fn write_map(&mut self, shared: &Shared, minors: &BTreeMap<u32, String>) {
+        let is_foreign =
+            shared.simulated.load(Ordering::Relaxed) && shared.host.path(Path::new("/")) == Path::new("/");
+        if minors.is_empty() || is_foreign || self.written.as_ref() == Some(minors) {
+            return;
+        }
+        match write_map(&self.map, minors) {
+            Ok(()) => {}
+            // Nothing of Slurm or of ours lies there.
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(error) => {
+                let path = self.map.display();
+                tracing::warn!(%path, %error, "the map of GPUs for the prolog of Slurm cannot be written");
+            }
+        }
+        self.written = Some(minors.clone());
+    }
+}
+
+/// UUIDs of the GPUs by minor number: as the driver tells them, else the kernel.
+fn minors(shared: &Shared) -> BTreeMap<u32, String> {
+    let of_driver = shared.pages.get().map(|sealed| {
+        let gpus = sealed.snapshot.roster.gpus.iter().zip(&sealed.snapshot.gpus);
+        let present = gpus.filter(|(_, state)| state.present).map(|(gpu, _)| gpu);
+        let minors = present
+            .filter_map(|gpu| Some((gpu.identity.minor_number.parse().ok()?, gpu.id.uuid.to_string())));
+        minors.collect::<BTreeMap<u32, String>>()
+    });
+    of_driver.filter(|minors| !minors.is_empty()).unwrap_or_else(|| shared.host.gpu_minors())
+}
+
+/// Replaces the map in one step.
+fn write_map(path: &Path, minors: &BTreeMap<u32, String>) -> io::Result<()> {
+    let mut text = String::new();
+    for (minor, uuid) in minors {
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{minor} {uuid}");
+    }
+    let temporary = path.with_file_name(".gpus.new");
+    fs::write(&temporary, text)?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o644))?;
+    fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_has_a_line_for_each_gpu_and_no_directory_is_made_for_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = map_beside(&place.path().join("slurm"));
+        let minors = BTreeMap::from([(8, "GPU-b".to_owned()), (0, "GPU-a".to_owned())]);
+        write_map(&path, &minors).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "0 GPU-a\n8 GPU-b\n");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+        let error = write_map(&place.path().join("missing/gpus"), &minors).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}

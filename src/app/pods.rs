@@ -1,0 +1,224 @@
+//! The thread that asks the kubelet which containers hold which GPUs, and names the pods of processes.
+//!
+//! It asks when a pod or container begins or ceases to have logs, when a process runs in a pod that is not known, and every
+//! ten seconds; never more than once per second, and ever less often while the kubelet does not answer. What was last
+//! known stays in force. On a node without a kubelet it only looks whether there is one.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use super::{Shared, StartError, Thread};
+use crate::clock::system_now;
+use crate::config::Kubernetes;
+use crate::holders::{PodHoldings, PodObservation, Pods, Resources};
+use crate::host::Host;
+use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
+use crate::kubelet::{Error, PodResourcesClient};
+use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
+
+/// How often the thread looks whether there is a reason to ask.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often it asks without any reason.
+const PERIOD: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// The longest time between two attempts while the kubelet does not answer.
+const LONGEST: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// How long the start of the agent waits for the first round.
+const FIRST_ROUND: Duration = Duration::from_secs(1);
+
+/// How the thread fares, and what it is asked for.
+#[derive(Default)]
+pub(super) struct PodStatus {
+    /// Whether a process runs in a pod that is not known.
+    wanted: AtomicBool,
+    /// Whether the kubelet answered the last time, and when it last did; none while there is no kubelet.
+    last: Mutex<Option<(bool, Option<Nanoseconds>)>>,
+}
+
+impl PodStatus {
+    /// Asks for another round, since a process runs in a pod that is not known.
+    pub(super) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kubelet answered the last time, and when it last did.
+    pub(super) fn last(&self) -> Option<(bool, Option<Nanoseconds>)> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an answer of the kubelet.
+    fn succeeded(&self, now: Nanoseconds) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((true, Some(now)));
+    }
+
+    /// Notes that it did not answer; whether it had answered the last time. Where there never was one nothing has failed.
+    fn failed(&self, is_missing: bool) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none() && is_missing {
+            return false;
+        }
+        let (succeeded, at) = last.unwrap_or((true, None));
+        *last = Some((false, at));
+        succeeded
+    }
+}
+
+/// Starts the thread where the configuration names a socket.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
+    let Some(socket) = shared.in_force().config.attribution.kubernetes.socket.clone() else { return Ok(()) };
+    shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Pod));
+    let shared = Arc::clone(shared);
+    let (done, first_round) = mpsc::channel();
+    Thread::start("pods", move || match PodResourcesClient::new(&shared.host.path(&socket)) {
+        Ok(client) => Rounds::new(client).run(&shared, done),
+        Err(error) => tracing::error!(%error, "pods are not attributed"),
+    })?;
+    // Holdings go on across a restart of the agent only if its first tick knows them.
+    let _ = first_round.recv_timeout(FIRST_ROUND);
+    Ok(())
+}
+
+/// Which resources are GPUs, as the configuration says.
+pub(super) fn resources(kubernetes: &Kubernetes) -> Resources {
+    let Kubernetes { resources, replicas, .. } = kubernetes;
+    Resources { names: resources.clone(), replicas: (*replicas > 0).then_some(*replicas) }
+}
+
+/// Asks the kubelet once: what it lists, and its devices where the shares of replicas depend on them.
+pub(super) fn ask(
+    client: &PodResourcesClient,
+    (pods, resources): (&Pods, &Resources),
+) -> Result<(ListPodResourcesResponse, Option<AllocatableResourcesResponse>), Error> {
+    let listed = client.list()?;
+    if !pods.needs_allocatable(&listed, resources) {
+        return Ok((listed, None));
+    }
+    match client.allocatable() {
+        Ok(allocatable) => Ok((listed, Some(allocatable))),
+        Err(Error::Unsupported { .. }) => Ok((listed, None)),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is known of the pods of a host, after that answer.
+pub(super) fn observe(
+    pods: &mut Pods,
+    answer: Option<&(ListPodResourcesResponse, Option<AllocatableResourcesResponse>)>,
+    (host, resources): (&Host, &Resources),
+) -> PodHoldings {
+    pods.observe(PodObservation {
+        listed: answer.map(|(listed, _)| listed),
+        allocatable: answer.and_then(|(_, allocatable)| allocatable.as_ref()),
+        logs: &host.pod_logs(),
+        minors: &host.gpu_minors(),
+        resources,
+    })
+}
+
+/// The rounds of the thread.
+struct Rounds {
+    client: PodResourcesClient,
+    pods: Pods,
+    /// When to ask at the latest.
+    next: Nanoseconds,
+    /// How long to wait after a failure.
+    pause: Nanoseconds,
+    /// State of the log directories at the last round.
+    logs: [Option<(i64, i64)>; 2],
+    /// Problems that were logged and still stand.
+    problems: BTreeSet<String>,
+}
+
+impl Rounds {
+    fn new(client: PodResourcesClient) -> Self {
+        Self {
+            client,
+            pods: Pods::default(),
+            next: Nanoseconds(0),
+            pause: Nanoseconds(0),
+            logs: [None; 2],
+            problems: BTreeSet::new(),
+        }
+    }
+
+    fn run(mut self, shared: &Shared, done: mpsc::Sender<()>) {
+        let mut done = Some(done);
+        loop {
+            let now = system_now().boottime;
+            let logs = shared.host.pod_logs_changed();
+            let wanted = shared.pods.wanted.swap(false, Ordering::Relaxed);
+            let may_answer = self.pause == Nanoseconds(0);
+            if now >= self.next || (may_answer && (wanted || logs != self.logs)) {
+                self.logs = logs;
+                self.round(shared, now);
+            }
+            drop(done.take());
+            if shared.stop.wait(LOOK) {
+                return;
+            }
+        }
+    }
+
+    fn round(&mut self, shared: &Shared, now: Nanoseconds) {
+        let resources = resources(&shared.in_force().config.attribution.kubernetes);
+        let answer = ask(&self.client, (&self.pods, &resources));
+        match &answer {
+            Ok(_) => {
+                if shared.pods.last().is_none_or(|(succeeded, _)| !succeeded) {
+                    tracing::info!("the kubelet tells which containers hold GPUs");
+                }
+                shared.pods.succeeded(now);
+                self.pause = Nanoseconds(0);
+            }
+            Err(error) => {
+                let is_missing = matches!(error, Error::Missing { .. });
+                if shared.pods.failed(is_missing) {
+                    tracing::warn!(%error, "the kubelet does not answer; holdings of pods stay as they were");
+                }
+                self.pause = Nanoseconds((self.pause.0 * 2).clamp(Nanoseconds::SECOND.0, LONGEST.0));
+            }
+        }
+        let known = observe(&mut self.pods, answer.as_ref().ok(), (&shared.host, &resources));
+        self.next = match (&answer, known.is_ending) {
+            (Err(_), _) => now + self.pause,
+            // The next list decides whether what is missing has ended.
+            (Ok(_), true) => now + Nanoseconds::SECOND,
+            (Ok(_), false) => now + PERIOD,
+        };
+        self.publish(shared, known);
+    }
+
+    fn publish(&mut self, shared: &Shared, known: PodHoldings) {
+        for problem in known.problems.difference(&self.problems) {
+            tracing::warn!("{problem}");
+        }
+        self.problems = known.problems;
+        shared.update_workloads(|workloads| {
+            workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
+            if *workloads.pods != known.map {
+                workloads.pods = Arc::new(known.map);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_never_had_a_kubelet_has_no_failure() {
+        let status = PodStatus::default();
+        assert!(!status.failed(true));
+        assert_eq!(status.last(), None);
+        assert!(status.failed(false), "a socket that refuses is a failure, told once");
+        assert!(!status.failed(true));
+        status.succeeded(Nanoseconds(7));
+        assert!(status.failed(true));
+        assert_eq!(status.last(), Some((false, Some(Nanoseconds(7)))));
+    }
+}

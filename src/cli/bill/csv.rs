@@ -1,0 +1,64 @@
+//! A bill as CSV (RFC 4180): one line per tenant, which repeats what the bill is of, and no line of totals.
+
+use super::columns::HOURS;
+use super::sheet::{Row, Sheet, decimal};
+use crate::ledger::Statement;
+
+/// The bill with its heading.
+pub(super) fn table(statement: &Statement) -> String {
+    let mut heads: Vec<String> =
+        ["node", "cluster", "from", "to", "time_zone", "tenant"].map(str::to_owned).into();
+    heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
+    heads.extend(
+        ["energy_kwh", "amount", "currency", "price_per_gpu_hour", "price_class", "simulated"]
+            .map(str::to_owned),
+    );
+    let sheet = Sheet::new(statement);
+    sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, row)))
+}
+
+fn fields(statement: &Statement, row: &Row) -> Vec<String> {
+    let mut fields = vec![
+        statement.node.clone(),
+        statement.cluster.clone().unwrap_or_default(),
+        statement.from_local.clone(),
+        statement.to_local.clone(),
+        statement.time_zone.clone(),
+        row.tenant.clone(),
+    ];
+    fields.extend(HOURS.iter().map(|column| decimal((column.of)(row))));
+    fields.push(row.energy.map(decimal).unwrap_or_default());
+    let has_money = statement.currency.is_some();
+    fields.push(if has_money { decimal(row.money) } else { String::new() });
+    fields.push(statement.currency.clone().unwrap_or_default());
+    // Several prices stand in order of time.
+    let prices = |text: fn(&crate::ledger::StatementPrice) -> &str| {
+        statement.prices.iter().map(text).collect::<Vec<_>>().join(";")
+    };
+    fields.extend([prices(|price| &price.gpu_hour), prices(|price| &price.class)]);
+    fields.push(statement.simulated.to_string());
+    fields
+}
+
+fn record(fields: &[String]) -> String {
+    fields.iter().map(|field| quoted(field)).collect::<Vec<_>>().join(",") + "\r\n"
+}
+
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_would_break_the_line_is_quoted() {
+        assert_eq!(quoted("lab.service"), "lab.service");
+        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+}

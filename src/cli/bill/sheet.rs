@@ -1,0 +1,232 @@
+//! A bill by tenant in the digits that are printed.
+//!
+//! In: a statement, exact. Out: a row per tenant in units of the last printed digit, such that the columns of
+//! each row add up, and the rows of each column to its total. The totals of held time, energy and money are rounded
+//! to the nearest and divided among tenants by largest remainder, and each tenant's held time among its parts.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::ledger::{Statement, StatementLine};
+use crate::model::HolderId;
+
+/// Decimals of hours, kWh and money.
+pub(super) const PLACES: u32 = 4;
+/// The last printed digit of hours, in nanoseconds, and of kWh, in microjoules.
+const UNIT: u128 = 360_000_000;
+/// The last printed digit of money, in nano-units.
+const MONEY_UNIT: u128 = 100_000;
+
+/// A tenant's sums over all its lines: exact, or in units of the last printed digit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) tenant: String,
+    /// Used within, lent, idle, unmeasured, unavailable: together, what was held.
+    pub(super) parts: [u128; 5],
+    /// Used beyond the share, outside any holding, and where nobody held.
+    pub(super) beside: [u128; 3],
+    /// Time that `money` is for.
+    pub(super) charged: u128,
+    /// The same while no price was in force.
+    pub(super) unpriced: u128,
+    /// None while no line's energy was measured.
+    pub(super) energy: Option<u128>,
+    pub(super) money: u128,
+}
+
+const UNAVAILABLE: usize = 4;
+
+impl Row {
+    /// Held time: the sum of its parts.
+    pub(super) fn held(&self) -> u128 {
+        self.parts.iter().sum()
+    }
+
+    fn add_line(&mut self, line: &StatementLine) {
+        let parts = [line.within_ns, line.lent_ns, line.waste_ns, line.unmeasured_ns, line.unavailable_ns];
+        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
+        self.add(&Self {
+            tenant: String::new(),
+            parts: parts.map(u128::from),
+            beside: [line.beyond_share_ns, line.outside_holding_ns, line.unheld_ns].map(u128::from),
+            charged: line.charged_ns.into(),
+            unpriced: line.unpriced_ns.into(),
+            energy: energy.map(|(floor, rest)| u128::from(floor) + u128::from(rest)),
+            money: line.money.as_deref().map_or(0, nano),
+        });
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, one) in self.parts.iter_mut().zip(other.parts) {
+            *sum += one;
+        }
+        for (sum, one) in self.beside.iter_mut().zip(other.beside) {
+            *sum += one;
+        }
+        self.charged += other.charged;
+        self.unpriced += other.unpriced;
+        let both = self.energy.zip(other.energy).map(|(one, other)| one + other);
+        self.energy = both.or(self.energy).or(other.energy);
+        self.money += other.money;
+    }
+}
+
+/// A bill as it is printed.
+pub(super) struct Sheet {
+    /// By tenant.
+    pub(super) rows: Vec<Row>,
+    /// Their sum.
+    pub(super) total: Row,
+}
+
+impl Sheet {
+    pub(super) fn new(statement: &Statement) -> Self {
+        let mut tenants: BTreeMap<&str, Row> = BTreeMap::new();
+        for line in &statement.lines {
+            let row = tenants.entry(&line.tenant).or_default();
+            row.tenant.clone_from(&line.tenant);
+            row.add_line(line);
+        }
+        let mut rows: Vec<Row> = tenants.into_values().collect();
+        round(&mut rows);
+        let mut total = Row { tenant: "total".into(), ..Row::default() };
+        for row in &rows {
+            total.add(row);
+        }
+        Self { rows, total }
+    }
+}
+
+/// Exact sums to units of the last printed digit, in place.
+fn round(rows: &mut [Row]) {
+    let held: Vec<u128> = rows.iter().map(Row::held).collect();
+    let held = apportion(nearest(held.iter().sum(), UNIT), &held);
+    for (row, held) in rows.iter_mut().zip(held) {
+        divide(held, row.parts.iter_mut().collect());
+    }
+    let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
+    for place in 0..3 {
+        let total = nearest(rows.iter().map(|row| row.beside[place]).sum(), UNIT);
+        divide(total, rows.iter_mut().map(|row| &mut row.beside[place]).collect());
+    }
+    for row in rows.iter_mut() {
+        // The price of unavailable time goes to the remainder of that name.
+        let others = if row.tenant == HolderId::UNAVAILABLE { unavailable } else { 0 };
+        let due = row.held() - row.parts[UNAVAILABLE] + others;
+        divide(due, vec![&mut row.charged, &mut row.unpriced]);
+    }
+    let energy = nearest(rows.iter().filter_map(|row| row.energy).sum(), UNIT);
+    divide(energy, rows.iter_mut().filter_map(|row| row.energy.as_mut()).collect());
+    let money = nearest(rows.iter().map(|row| row.money).sum(), MONEY_UNIT);
+    divide(money, rows.iter_mut().map(|row| &mut row.money).collect());
+}
+
+/// Puts each cell's share of `total` in the place of its exact value.
+fn divide(total: u128, cells: Vec<&mut u128>) {
+    let exact: Vec<u128> = cells.iter().map(|cell| **cell).collect();
+    for (cell, share) in cells.into_iter().zip(apportion(total, &exact)) {
+        *cell = share;
+    }
+}
+
+/// Shares of `total` in proportion to `exact`, by largest remainder, ties in their order; they sum to it unless
+/// all of `exact` is 0.
+pub(super) fn apportion(total: u128, exact: &[u128]) -> Vec<u128> {
+    let sum: u128 = exact.iter().sum();
+    if sum == 0 {
+        return vec![0; exact.len()];
+    }
+    let quota = |value: &u128| total.saturating_mul(*value);
+    let mut shares: Vec<u128> = exact.iter().map(|value| quota(value) / sum).collect();
+    let mut order: Vec<usize> = (0..exact.len()).collect();
+    order.sort_by_key(|place| Reverse(quota(&exact[*place]) % sum));
+    let left = total.saturating_sub(shares.iter().sum());
+    for (_, place) in (0..left).zip(order) {
+        shares[place] += 1;
+    }
+    shares
+}
+
+/// A number of units, rounded half up.
+fn nearest(value: u128, unit: u128) -> u128 {
+    (value + unit / 2) / unit
+}
+
+/// Units of the last printed digit, as a decimal.
+pub(super) fn decimal(units: u128) -> String {
+    let one = 10_u128.pow(PLACES);
+    format!("{}.{:0places$}", units / one, units % one, places = PLACES as usize)
+}
+
+/// A decimal with nine places in nano-units.
+pub(super) fn nano(decimal: &str) -> u128 {
+    decimal.replace('.', "").parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rows() -> impl Strategy<Value = Vec<Row>> {
+        // From nothing to a month, in nanoseconds, with many short times.
+        let time = || (0..=2_592_000_000_000_000_u128, 0..16_u32).prop_map(|(time, less)| time >> (3 * less));
+        let parts = [time(), time(), time(), time(), time()];
+        let others = (time(), time(), time(), 0..=4_u128, proptest::option::of(time()), time());
+        let row = (parts, others).prop_map(|(parts, (beyond, outside, unheld, quarter, energy, money))| {
+            let due = parts[..UNAVAILABLE].iter().sum::<u128>();
+            let unpriced = due * quarter / 4;
+            let beside = [beyond, outside, unheld];
+            Row { parts, beside, charged: due - unpriced, unpriced, energy, money, ..Row::default() }
+        });
+        proptest::collection::vec(row, 0..20).prop_map(|mut rows| {
+            let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
+            rows.push(Row { tenant: HolderId::UNAVAILABLE.into(), charged: unavailable, ..Row::default() });
+            rows
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn every_row_and_every_column_adds_up_and_totals_are_rounded_to_the_nearest(exact in rows()) {
+            let mut printed = exact.clone();
+            round(&mut printed);
+            let column = |rows: &[Row], cell: fn(&Row) -> u128| rows.iter().map(cell).sum::<u128>();
+            for (cell, unit) in [
+                (Row::held as fn(&Row) -> u128, UNIT),
+                (|row| row.beside[0], UNIT),
+                (|row| row.energy.unwrap_or(0), UNIT),
+                (|row| row.money, MONEY_UNIT),
+                (|row| row.charged + row.unpriced, UNIT),
+            ] {
+                prop_assert_eq!(column(&printed, cell), nearest(column(&exact, cell), unit));
+            }
+            let unavailable = printed.iter().map(|row| row.parts[UNAVAILABLE]).sum::<u128>();
+            for (row, exact) in printed.iter().zip(&exact) {
+                prop_assert!((row.held() * UNIT).abs_diff(exact.held()) < 2 * UNIT);
+                let others = if row.tenant.is_empty() { 0 } else { unavailable };
+                let due = row.held() - row.parts[UNAVAILABLE] + others;
+                prop_assert!(exact.charged + exact.unpriced == 0 || row.charged + row.unpriced == due);
+                for (part, exact) in row.parts.iter().zip(exact.parts) {
+                    prop_assert!((part * UNIT).abs_diff(exact) < 2 * UNIT);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_remainder_is_served_first_and_ties_in_their_order() {
+        assert_eq!(apportion(10, &[1, 1, 1]), [4, 3, 3]);
+        assert_eq!(apportion(3, &[25, 0, 45, 30]), [1, 0, 1, 1]);
+        assert_eq!(apportion(0, &[1, 2]), [0, 0]);
+        assert_eq!(apportion(1, &[0, 0]), [0, 0]);
+    }
+
+    #[test]
+    fn units_are_printed_with_every_place() {
+        assert_eq!((decimal(0), decimal(12_345)), ("0.0000".to_owned(), "1.2345".to_owned()));
+        assert_eq!(nano("2.500000000"), 2_500_000_000);
+    }
+}

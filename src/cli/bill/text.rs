@@ -1,0 +1,274 @@
+//! A bill for people: what it is of, a table by tenant, its prices, its reconciliation, and a legend.
+
+use std::collections::BTreeSet;
+
+use super::columns::{Column, ENERGY, HOURS, REMAINDERS};
+use super::sheet::{Row, Sheet, apportion, decimal, nano};
+use crate::ledger::Statement;
+
+/// The whole bill.
+pub(super) fn page(statement: &Statement) -> String {
+    let sheet = Sheet::new(statement);
+    let mut page = heading(statement);
+    if sheet.rows.is_empty() {
+        return page + "\nno GPU time was accounted for in this period\n" + &clipped(statement);
+    }
+    page += &table(statement, &sheet);
+    page += &unmetered(statement);
+    page += &prices(statement, &sheet.total);
+    page += &reconciliation(statement);
+    page += &clipped(statement);
+    page + &legend(statement, &sheet)
+}
+
+fn heading(statement: &Statement) -> String {
+    let name = if statement.node.is_empty() { "unknown node" } else { &*statement.node };
+    let cluster = statement.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
+    let mut page = format!(
+        "Bill of {name}{}\n{} to {}, time zone {}\n",
+        cluster.unwrap_or_default(),
+        readable(&statement.from_local),
+        readable(&statement.to_local),
+        statement.time_zone
+    );
+    if statement.simulated {
+        page += "SIMULATED: the GPUs are simulated, every number is made up\n";
+    }
+    if statement.example_prices {
+        page += "EXAMPLE PRICES: made up by gpumeter, not the operator's\n";
+    }
+    page
+}
+
+/// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
+fn readable(time: &str) -> String {
+    match (time.get(..10), time.get(11..16), time.get(19..)) {
+        (Some(date), Some(clock), Some(offset)) => format!("{date} {clock} {offset}"),
+        _ => time.to_owned(),
+    }
+}
+
+/// The columns of hours that a bill has: without any price, those about prices say nothing.
+fn columns(statement: &Statement) -> impl Iterator<Item = &'static Column> {
+    let has_prices = statement.unpriced_ns.is_some();
+    HOURS.iter().filter(move |column| column.always || has_prices)
+}
+
+fn table(statement: &Statement, sheet: &Sheet) -> String {
+    let mut lines: Vec<Vec<String>> = vec![vec!["tenant".into()]];
+    lines[0].extend(columns(statement).map(|column| column.name.to_owned()));
+    lines[0].push("kWh".into());
+    lines[0].extend(statement.currency.clone());
+    for row in sheet.rows.iter().chain([&sheet.total]) {
+        let mut line = vec![row.tenant.clone()];
+        line.extend(columns(statement).map(|column| decimal((column.of)(row))));
+        line.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
+        line.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
+        lines.push(line);
+    }
+    let width = |place: usize| lines.iter().map(|line| line[place].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    lines.iter().fold("\nGPU time in hours\n".to_owned(), |page, line| {
+        let cells = line.iter().zip(&widths).enumerate();
+        let text = cells.map(|(place, (cell, width))| match place {
+            0 => format!("{cell:width$}"),
+            _ => format!("  {cell:>width$}"),
+        });
+        page + &text.collect::<String>() + "\n"
+    })
+}
+
+/// Which GPUs the energy above leaves out.
+fn unmetered(statement: &Statement) -> String {
+    let lines = statement.lines.iter().filter(|line| line.energy_static_uj.is_none());
+    let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu, &*line.uuid)).collect();
+    if gpus.is_empty() {
+        return String::new();
+    }
+    let gpus: Vec<String> = gpus.iter().map(|(gpu, uuid)| format!("GPU {gpu} ({uuid})")).collect();
+    format!("\nenergy not measured, and in no kWh above: {}\n", gpus.join(", "))
+}
+
+/// Each price with the time and the money under it, and the time without one; together, the totals above.
+fn prices(statement: &Statement, total: &Row) -> String {
+    let Some(unpriced) = statement.unpriced_ns else {
+        return "\nno prices are configured: hours and energy only\n".into();
+    };
+    let currency = statement.currency.as_deref().unwrap_or_default();
+    let times: Vec<u128> = statement.prices.iter().map(|price| price.slot_ns.into()).collect();
+    let amounts: Vec<u128> = statement.prices.iter().map(|price| nano(&price.money)).collect();
+    let shares = apportion(total.charged, &times).into_iter().zip(apportion(total.money, &amounts));
+    let mut page = "\n".to_owned();
+    for (price, (hours, money)) in statement.prices.iter().zip(shares) {
+        let since = price.since.as_ref().filter(|since| **since > statement.from);
+        page += &format!(
+            "price: {} {currency} per GPU-hour, class {}{}: {} h, {} {currency}\n",
+            trimmed(&price.gpu_hour),
+            price.class,
+            since.map(|since| format!(", since {since}")).unwrap_or_default(),
+            decimal(hours),
+            decimal(money)
+        );
+    }
+    if unpriced > 0 {
+        page += &format!("no price in force: {} h\n", decimal(total.unpriced));
+    }
+    page
+}
+
+/// A price without the zeros at its end that say nothing.
+fn trimmed(price: &str) -> &str {
+    let kept = price.trim_end_matches('0').len();
+    let cents = price.find('.').map_or(price.len(), |point| point + 3);
+    price.get(..kept.max(cents)).unwrap_or(price)
+}
+
+fn reconciliation(statement: &Statement) -> String {
+    let proof = &statement.reconciliation;
+    let verdict = if statement.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
+    let money = statement
+        .currency
+        .as_ref()
+        .map(|code| format!(", money {} of {} {code}", proof.line_money, proof.gpu_money))
+        .unwrap_or_default();
+    format!("{verdict}: held {} s of {} s GPU time{money}\n", seconds(proof.held_ns), seconds(proof.slot_ns))
+}
+
+/// Says so where the bill ends before the time that was asked for.
+fn clipped(statement: &Statement) -> String {
+    let Some(asked) = &statement.asked_to else { return String::new() };
+    format!(
+        "ends at {} instead of {}: later minutes are not complete yet; ask again then\n",
+        readable(&statement.to_local),
+        readable(asked)
+    )
+}
+
+fn legend(statement: &Statement, sheet: &Sheet) -> String {
+    let mut entries: Vec<(&str, String)> =
+        columns(statement).map(|column| (column.name, column.meaning.to_owned())).collect();
+    entries.push(("kWh", ENERGY.to_owned()));
+    if let Some(currency) = &statement.currency {
+        entries.push((currency, "charged x price".to_owned()));
+    }
+    let is_there = |tenant: &str| sheet.rows.iter().any(|row| row.tenant == tenant);
+    let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
+    entries.extend(remainders.map(|(tenant, meaning)| (*tenant, (*meaning).to_owned())));
+    let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    entries
+        .iter()
+        .fold("\n".to_owned(), |page, (name, meaning)| page + &format!("{name:width$}  {meaning}\n"))
+}
+
+fn seconds(nanoseconds: u64) -> String {
+    format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    /// A bill of one hour of one GPU in Berlin, held and idle, with these fields instead.
+    fn statement(other: Value) -> Statement {
+        let mut all = json!({"node": "n1", "cluster": null, "from": "2026-10-31T23:00:00Z", "to": "2026-11-01T00:00:00Z",
+            "from_local": "2026-11-01T00:00:00+01:00", "to_local": "2026-11-01T01:00:00+01:00",
+            "time_zone": "Europe/Berlin", "closed_until": "2026-11-01T00:00:00Z", "currency": null,
+            "lines": [line("alice", 0, None)], "gpus": [],
+            "reconciliation": {"slot_ns": HOUR, "held_ns": HOUR, "imbalance_ns": "0", "gpu_money": "0",
+                "line_money": "0", "imbalance_money": "0"}});
+        all.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+        serde_json::from_value(all).unwrap()
+    }
+
+    fn line(tenant: &str, gpu: u32, energy: Option<u64>) -> Value {
+        json!({"tenant": tenant, "holder": tenant, "gpu": gpu, "uuid": format!("GPU-{gpu}"), "held_ns": HOUR,
+            "within_ns": 0, "lent_ns": 0, "waste_ns": HOUR, "unmeasured_ns": 0, "unavailable_ns": 0, "idle_ns": HOUR,
+            "used_ns": 0, "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": energy,
+            "energy_dynamic_uj": energy, "grade": "measured", "measured_ns": 0, "method": "observed",
+            "sources": [], "charged_ns": HOUR, "unpriced_ns": 0, "money": null})
+    }
+
+    #[test]
+    fn energy_that_nobody_measured_is_no_zero() {
+        let half = Some(1_800_000_000_000);
+        let lines =
+            [line("both", 0, half), line("both", 1, None), line("dark", 1, None), line("idle", 0, Some(0))];
+        let page = page(&statement(json!({"lines": lines})));
+        let energy = |tenant: &str| {
+            page.lines().find(|line| line.starts_with(tenant)).and_then(|line| line.split(' ').next_back())
+        };
+        let energies = ["both", "dark", "idle", "total"].map(energy);
+        assert_eq!(energies, [Some("1.0000"), Some("-"), Some("0.0000"), Some("1.0000")], "{page}");
+        assert!(page.contains("energy not measured, and in no kWh above: GPU 1 (GPU-1)\n"), "{page}");
+    }
+
+    #[test]
+    fn a_bill_that_ends_before_the_time_asked_for_says_so() {
+        let told = page(&statement(json!({"asked_to": "2026-12-01T00:00:00+01:00"})));
+        assert!(
+            told.contains("ends at 2026-11-01 01:00 +01:00 instead of 2026-12-01 00:00 +01:00: "),
+            "{told}"
+        );
+        assert!(!page(&statement(json!({}))).contains("ends at"));
+    }
+
+    #[test]
+    fn a_bill_says_whose_it_is_when_it_was_and_what_is_made_up() {
+        let told = page(&statement(json!({"cluster": "c1"})));
+        let heading = "Bill of n1, cluster c1\n2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00, time zone Europe/Berlin\n\n";
+        assert!(told.starts_with(heading), "{told}");
+        assert!(!told.contains("SIMULATED") && !told.contains("EXAMPLE PRICES"), "{told}");
+        assert!(told.contains("\nno prices are configured: hours and energy only\n"), "{told}");
+        assert!(!told.contains("unpriced"), "{told}");
+        let made_up = page(&statement(json!({"simulated": true, "example_prices": true})));
+        assert!(made_up.contains("\nSIMULATED: ") && made_up.contains("\nEXAMPLE PRICES: "), "{made_up}");
+    }
+
+    #[test]
+    fn every_price_and_the_time_without_one_have_a_line_and_add_up_to_the_total() {
+        let price = |since: Option<&str>, gpu_hour: &str, slot_ns: u64, money: &str| json!({"since": since, "gpu_hour": gpu_hour, "class": "spot", "slot_ns": slot_ns, "money": money});
+        let mut alice = line("alice", 0, None);
+        let (charged, unpriced) = (HOUR * 3 / 4, HOUR / 4);
+        alice.as_object_mut().unwrap().extend(
+            json!({"charged_ns": charged, "unpriced_ns": unpriced, "money": "1.500000000"})
+                .as_object()
+                .unwrap()
+                .clone(),
+        );
+        let told = page(&statement(
+            json!({"currency": "EUR", "lines": [alice], "unpriced_ns": unpriced, "prices": [
+            price(Some("2026-10-31T23:15:00Z"), "1.000000000", charged / 3, "0.250000000"),
+            price(Some("2026-10-31T23:30:00Z"), "2.500000000", charged * 2 / 3, "1.250000000")]}),
+        ));
+        for line in [
+            "price: 1.00 EUR per GPU-hour, class spot, since 2026-10-31T23:15:00Z: 0.2500 h, 0.2500 EUR",
+            "price: 2.50 EUR per GPU-hour, class spot, since 2026-10-31T23:30:00Z: 0.5000 h, 1.2500 EUR",
+            "no price in force: 0.2500 h",
+        ] {
+            assert!(told.lines().any(|found| found == line), "{line}: {told}");
+        }
+        let total: Vec<&str> =
+            told.lines().find(|line| line.starts_with("total")).unwrap().split_whitespace().collect();
+        assert_eq!(total[10..], ["0.7500", "0.2500", "-", "1.5000"], "{told}");
+    }
+
+    #[test]
+    fn a_price_keeps_its_cents_and_every_place_that_says_something() {
+        let prices = ["2.000000000", "2.490000000", "0.000000001", "0.123400000"].map(trimmed);
+        assert_eq!(prices, ["2.00", "2.49", "0.000000001", "0.1234"]);
+    }
+
+    #[test]
+    fn every_column_is_explained() {
+        let told = page(&statement(json!({"unpriced_ns": 0})));
+        for column in &HOURS {
+            let is_explained = |line: &str| line.starts_with(column.name) && line.ends_with(column.meaning);
+            assert!(told.lines().any(is_explained), "{}: {told}", column.name);
+        }
+    }
+}

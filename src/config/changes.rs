@@ -1,0 +1,127 @@
+//! Which keys of a configuration file say something else than before.
+//!
+//! In: two texts that are valid. Out: key paths with the old and the new words, as they were written. It does not
+//! compare what the words mean: `60s` in place of `1m` is a change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::key::Absent;
+use super::keys::KEYS;
+use super::tree::{self, Node, Shape};
+
+/// Longest value that is shown, in characters.
+const LONGEST: usize = 80;
+
+/// What each key of a file says, by its path; entries of a list have a number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeyTexts(BTreeMap<String, String>);
+
+/// A key that says something else than before. No key holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    path: String,
+    old: Option<String>,
+    new: Option<String>,
+}
+
+impl KeyTexts {
+    pub(super) fn of(text: &str) -> Self {
+        let mut said = Self::default();
+        if let Ok(tree) = tree::read(text) {
+            said.collect("", &tree);
+        }
+        said
+    }
+
+    fn collect(&mut self, path: &str, node: &Node) {
+        match &node.shape {
+            Shape::Empty => {}
+            Shape::Scalar(text) => {
+                self.0.insert(path.to_owned(), text.clone());
+            }
+            Shape::List(entries) => {
+                for (place, entry) in entries.iter().enumerate() {
+                    self.collect(&format!("{path}[{place}]"), entry);
+                }
+            }
+            Shape::Map(pairs) => {
+                for (key, value) in pairs {
+                    let Shape::Scalar(name) = &key.shape else { continue };
+                    let dot = if path.is_empty() { "" } else { "." };
+                    self.collect(&format!("{path}{dot}{name}"), value);
+                }
+            }
+        }
+    }
+
+    /// What is said otherwise in `later`, by path.
+    pub(super) fn changes(&self, later: &Self) -> Vec<KeyChange> {
+        let mut paths: Vec<&String> = self.0.keys().chain(later.0.keys()).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let change = |path: &String| {
+            let (old, new) = (self.0.get(path).cloned(), later.0.get(path).cloned());
+            (old != new).then(|| KeyChange { path: path.clone(), old, new })
+        };
+        paths.into_iter().filter_map(change).collect()
+    }
+}
+
+impl KeyChange {
+    /// The value in words; that of a key that is not given is its default.
+    fn words(&self, value: Option<&String>) -> String {
+        let default = KEYS.iter().find(|key| key.path == self.path).and_then(|key| match key.absent {
+            Absent::Default(text) => Some(text),
+            _ => None,
+        });
+        match (value, default) {
+            (Some(value), _) => {
+                let (cut, rest) =
+                    value.char_indices().nth(LONGEST).map_or((&**value, ""), |(at, _)| value.split_at(at));
+                format!("{}{}", cut.escape_debug(), if rest.is_empty() { "" } else { "..." })
+            }
+            (None, Some(text)) => format!("{text} (default)"),
+            (None, None) => "not set".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} -> {}", self.path, self.words(self.old.as_ref()), self.words(self.new.as_ref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(old: &str, new: &str) -> Vec<String> {
+        KeyTexts::of(old).changes(&KeyTexts::of(new)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn keys_are_named_with_what_they_said_and_say() {
+        let old =
+            "sampling: {interval: 1s}\nattribution: {standing: [{gpu: 0, user: alice, fraction: 1/2}]}\n";
+        let new = "sampling: {interval: 2s, level: lean}\nattribution:\n  standing:\n    - {gpu: 0, user: bob, fraction: 1/2}\n";
+        assert_eq!(
+            changes(old, new),
+            [
+                "attribution.standing[0].user: alice -> bob",
+                "sampling.interval: 1s -> 2s",
+                "sampling.level: standard (default) -> lean",
+            ]
+        );
+        assert_eq!(changes("otlp: {endpoint: \"http://a:1\"}", ""), ["otlp.endpoint: http://a:1 -> not set"]);
+        assert!(changes(old, &format!("# A comment.\n{old}")).is_empty());
+    }
+
+    #[test]
+    fn a_long_value_is_cut_and_a_line_stays_one() {
+        let told = changes("", &format!("node: {{name: \"a\\nb{}\"}}", "x".repeat(200)));
+        assert!(told[0].starts_with("node.name: not set -> a\\nbx") && told[0].ends_with("x..."), "{told:?}");
+        assert!(told[0].chars().count() < 120, "{told:?}");
+    }
+}

@@ -1,0 +1,595 @@
+//! Kubernetes pods: which container holds which GPU, and in which container a process runs.
+//!
+//! In: what the kubelet's pod-resources API lists, which has no UIDs; what its log directories name, which has no devices;
+//! the GPUs' minor numbers. Out: [`PodMap`] and the holdings of containers, with a reason for each device that holds
+//! nothing. The two are joined by namespace and name. It asks nobody itself and knows no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::pod_devices::{DeviceId, Resources};
+use super::workloads::Allocation;
+use crate::host::PodLogs;
+use crate::host::pod_logs::{LoggedPod, is_label, is_subdomain};
+use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Utc};
+
+/// The most reasons that are kept of one round.
+const MOST_PROBLEMS: usize = 32;
+
+/// What one round has learned.
+#[derive(Clone, Copy, Debug)]
+pub struct PodObservation<'a> {
+    /// What the kubelet lists; none where it did not answer.
+    pub listed: Option<&'a ListPodResourcesResponse>,
+    /// The devices that it may assign, where it tells them.
+    pub allocatable: Option<&'a AllocatableResourcesResponse>,
+    /// What its log directories name.
+    pub logs: &'a PodLogs,
+    /// UUIDs of GPUs by minor number.
+    pub minors: &'a BTreeMap<u32, String>,
+    /// Which devices are GPUs.
+    pub resources: &'a Resources,
+}
+
+/// In which containers processes run, as last published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodMap {
+    /// By container id: UID of the pod, and the container.
+    containers: BTreeMap<String, (String, Holder)>,
+    /// By UID: the container of a pod that has only one, where container ids are not known.
+    sole: BTreeMap<String, Holder>,
+}
+
+impl PodMap {
+    /// Whose process runs in the pod and container of these ids.
+    pub(super) fn holder(&self, uid: &str, container: &str) -> Option<&Holder> {
+        let known = self.containers.get(container).filter(|(pod, _)| pod == uid);
+        known.map(|(_, holder)| holder).or_else(|| self.sole.get(uid))
+    }
+}
+
+/// What is known after a round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHoldings {
+    /// In which containers processes run.
+    pub map: PodMap,
+    /// What containers hold.
+    pub allocations: Vec<Allocation>,
+    /// Why devices hold nothing, and what stands in the way of joining pods to processes.
+    pub problems: BTreeSet<String>,
+    /// Whether a container was missing for the first time, so that the next list decides on its holding.
+    pub is_ending: bool,
+}
+
+/// A container as the kubelet lists it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ContainerName {
+    namespace: String,
+    pod: String,
+    container: String,
+}
+
+/// What a container was granted.
+#[derive(Clone, Debug, Default)]
+struct Grant {
+    /// By device id.
+    devices: BTreeMap<String, GrantedDevice>,
+    /// Whether the last list did not have it.
+    missing: bool,
+}
+
+/// A device of a container.
+#[derive(Clone, Debug)]
+struct GrantedDevice {
+    /// UUID of its GPU.
+    gpu: Arc<str>,
+    /// How much of it, as it was when granted.
+    fraction: Fraction,
+    /// Number of the list that had it first.
+    since: u64,
+    /// Whether another container was granted it since: kubelets list pods that have ended until they are deleted.
+    superseded: bool,
+}
+
+/// Follows the containers of a node from list to list.
+#[derive(Debug, Default)]
+pub struct Pods {
+    granted: BTreeMap<ContainerName, Grant>,
+    /// UID of the pod when it was last listed, by namespace and name.
+    uids: BTreeMap<(String, String), String>,
+    /// How many lists there were.
+    lists: u64,
+}
+
+impl Pods {
+    /// Takes what a round has learned. A holding begins with the first list that has it, and ends with the second one
+    /// that has not; the share of a replica stays what it was when it was granted.
+    pub fn observe(&mut self, seen: PodObservation<'_>) -> PodHoldings {
+        let mut known = PodHoldings::default();
+        if let Some(listed) = seen.listed {
+            self.list(listed, &seen, &mut known);
+        }
+        self.find_uids(seen.logs);
+        self.publish(seen.logs, &mut known);
+        known
+    }
+
+    /// Whether shares depend on which devices the kubelet may assign: a replica is listed that was not granted before.
+    pub fn needs_allocatable(&self, listed: &ListPodResourcesResponse, resources: &Resources) -> bool {
+        let is_granted =
+            |id: &String| self.granted.values().any(|grant| grant.devices.contains_key(id) && !grant.missing);
+        let containers = listed.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let devices = containers.flat_map(|container| &container.devices);
+        let ids = devices.filter(|of| resources.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
+        let mut replicas = ids.filter(|id| DeviceId::parse(id).is_ok_and(|device| device.is_replica()));
+        replicas.any(|id| !is_granted(id))
+    }
+
+    fn list(
+        &mut self,
+        listed: &ListPodResourcesResponse,
+        seen: &PodObservation<'_>,
+        known: &mut PodHoldings,
+    ) {
+        let mut granted = BTreeMap::new();
+        self.lists += 1;
+        for pod in &listed.pod_resources {
+            for container in &pod.containers {
+                if !(is_label(&pod.namespace) && is_subdomain(&pod.name) && is_label(&container.name)) {
+                    let names = format!("{}/{}/{}", pod.namespace, pod.name, container.name);
+                    let names: String = names.chars().take(200).collect();
+                    tell(&mut known.problems, format!("{names:?} is no container's name"));
+                    continue;
+                }
+                let name = ContainerName {
+                    namespace: pod.namespace.clone(),
+                    pod: pod.name.clone(),
+                    container: container.name.clone(),
+                };
+                let before = self.granted.remove(&name).unwrap_or_default();
+                let mut devices = devices(&name, container, (&before, seen), &mut known.problems);
+                for (_, device) in devices.iter_mut().filter(|(id, _)| !before.devices.contains_key(*id)) {
+                    device.since = self.lists;
+                }
+                granted.insert(name, Grant { devices, missing: false });
+            }
+        }
+        for (name, grant) in std::mem::take(&mut self.granted) {
+            if !grant.missing {
+                known.is_ending |= !grant.devices.is_empty();
+                granted.insert(name, Grant { missing: true, ..grant });
+            }
+        }
+        self.granted = granted;
+        self.supersede();
+    }
+
+    /// Ends the holdings of devices that another container was granted later.
+    fn supersede(&mut self) {
+        let mut latest: BTreeMap<String, u64> = BTreeMap::new();
+        for (id, device) in self.granted.values().flat_map(|grant| &grant.devices) {
+            let since = latest.entry(id.clone()).or_default();
+            *since = (*since).max(device.since);
+        }
+        for (id, device) in self.granted.values_mut().flat_map(|grant| &mut grant.devices) {
+            device.superseded |= latest.get(id).is_some_and(|since| *since > device.since);
+        }
+    }
+
+    /// Finds the UIDs of the listed pods. Of several pods of one name, as a StatefulSet makes, the latest counts; a pod that is
+    /// not listed any more keeps the UID that it had.
+    fn find_uids(&mut self, logs: &PodLogs) {
+        let mut latest = BTreeMap::new();
+        for log in logs.pods.iter().flatten() {
+            let LoggedPod { namespace, name, uid } = &log.pod;
+            let found = latest.entry((namespace.as_str(), name.as_str())).or_insert((log.changed, uid));
+            *found = (*found).max((log.changed, uid));
+        }
+        let of_containers = logs.containers.iter().flatten().map(|log| &log.pod);
+        for LoggedPod { namespace, name, uid } in of_containers.filter(|_| logs.pods.is_none()) {
+            latest.entry((namespace, name)).or_insert((Utc(0), uid));
+        }
+        let mut uids = BTreeMap::new();
+        for (name, grant) in &mut self.granted {
+            let pod = (name.namespace.clone(), name.pod.clone());
+            let before = self.uids.get(&pod);
+            let found = latest.get(&(&*name.namespace, &*name.pod)).map(|(_, uid)| *uid);
+            if !grant.missing && before.is_some() && found.is_some() && before != found {
+                // Another pod of the same name.
+                for device in grant.devices.values_mut() {
+                    (device.since, device.superseded) = (self.lists, false);
+                }
+            }
+            if let Some(uid) = before.filter(|_| grant.missing).or(found) {
+                uids.insert(pod, uid.clone());
+            }
+        }
+        self.uids = uids;
+    }
+
+    fn publish(&self, logs: &PodLogs, known: &mut PodHoldings) {
+        let mut names: BTreeMap<(&str, &str), Vec<&ContainerName>> = BTreeMap::new();
+        for (name, grant) in &self.granted {
+            let uid = self.uids.get(&(name.namespace.clone(), name.pod.clone()));
+            let holder = name.holder(uid.map(String::as_str));
+            names.entry((&name.namespace, &name.pod)).or_default().push(name);
+            let devices = grant.devices.values().filter(|device| !device.superseded);
+            known.allocations.extend(devices.map(|device| Allocation {
+                holder: holder.clone(),
+                gpu: Arc::clone(&device.gpu),
+                fraction: device.fraction,
+                source: HoldingSource::Kubernetes,
+            }));
+        }
+        known
+            .allocations
+            .sort_by(|one, other| (&one.gpu, &one.holder.id).cmp(&(&other.gpu, &other.holder.id)));
+        let Some(containers) = &logs.containers else {
+            for ((namespace, pod), containers) in names {
+                let uid = self.uids.get(&(namespace.to_owned(), pod.to_owned()));
+                if let (Some(uid), [one]) = (uid, &containers[..]) {
+                    known.map.sole.insert(uid.clone(), one.holder(Some(uid)));
+                }
+            }
+            return;
+        };
+        for log in containers {
+            let LoggedPod { namespace, name, uid } = log.pod.clone();
+            let name = ContainerName { namespace, pod: name, container: log.name.clone() };
+            known.map.containers.insert(log.id.clone(), (uid.clone(), name.holder(Some(&uid))));
+        }
+    }
+}
+
+impl ContainerName {
+    /// The container as a holder; without the pod's UID its id is made of names, and no process is joined to it.
+    fn holder(&self, uid: Option<&str>) -> Holder {
+        let Self { namespace, pod, container } = self;
+        let mut facts = Facts::new([
+            (Fact::Namespace, namespace.as_str()),
+            (Fact::Pod, pod),
+            (Fact::PodContainer, container),
+        ]);
+        match uid {
+            Some(uid) => {
+                facts.set(Fact::PodUid, uid.into());
+                Holder::new(HolderKind::Pod, facts)
+            }
+            None => Holder { id: HolderId::new(format!("k8s:{namespace}/{pod}/{container}")), facts },
+        }
+    }
+}
+
+impl std::fmt::Display for ContainerName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { namespace, pod, container } = self;
+        write!(f, "container {container} of pod {namespace}/{pod}")
+    }
+}
+
+/// The GPUs of a container, and their shares.
+fn devices(
+    name: &ContainerName,
+    container: &ContainerResources,
+    (before, seen): (&Grant, &PodObservation<'_>),
+    problems: &mut BTreeSet<String>,
+) -> BTreeMap<String, GrantedDevice> {
+    let mut devices = BTreeMap::new();
+    let assigned = container.devices.iter().filter(|devices| seen.resources.includes(&devices.resource_name));
+    for (resource, id) in assigned.flat_map(|of| of.device_ids.iter().map(|id| (&of.resource_name, id))) {
+        if let Some(granted) = before.devices.get(id) {
+            devices.insert(id.clone(), granted.clone());
+            continue;
+        }
+        match granted(id, seen) {
+            Ok((gpu, fraction)) => {
+                devices.insert(id.clone(), GrantedDevice { gpu, fraction, since: 0, superseded: false });
+            }
+            Err(reason) => {
+                let [resource, id] = [resource, id].map(|text| text.chars().take(100).collect::<String>());
+                let resource = resource.escape_debug();
+                tell(problems, format!("{name}: {resource} {id:?} holds nothing: {reason}"));
+            }
+        }
+    }
+    for claim in &container.dynamic_resources {
+        let drivers = claim.claim_resources.iter().map(|device| device.driver_name.as_str());
+        if drivers.into_iter().any(|driver| driver == "gpu.nvidia.com") {
+            tell(problems, format!("{name}: a resource claim holds nothing: claims (DRA) are not read yet"));
+        }
+    }
+    devices
+}
+
+/// The GPU that a device id means, and how much of it.
+fn granted(id: &str, seen: &PodObservation<'_>) -> Result<(Arc<str>, Fraction), String> {
+    let device = DeviceId::parse(id)?;
+    let gpu = device.gpu(seen.minors)?;
+    let fraction = if device.is_replica() {
+        let pods = seen.listed.iter().flat_map(|listed| &listed.pod_resources);
+        let listed = pods.flat_map(|pod| &pod.containers).flat_map(|container| &container.devices);
+        let allocatable = seen.allocatable.map(|of| of.devices.iter().chain(listed));
+        seen.resources.share(&device, allocatable)?
+    } else {
+        Fraction::WHOLE
+    };
+    Ok((gpu.into(), fraction))
+}
+
+fn tell(problems: &mut BTreeSet<String>, problem: String) {
+    if problems.len() < MOST_PROBLEMS {
+        problems.insert(problem);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::host::pod_logs::{ContainerLog, PodLog};
+    use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
+
+    const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+    const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
+    const OTHER_UID: &str = "22222222-052c-4b11-80d3-4d7b2d2d3464";
+    const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
+
+    fn devices(ids: &[&str]) -> ContainerDevices {
+        let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids }
+    }
+
+    fn container(name: &str, ids: &[&str]) -> ContainerResources {
+        ContainerResources { name: name.into(), devices: vec![devices(ids)], dynamic_resources: Vec::new() }
+    }
+
+    /// Pod `ml/train-0` with these containers.
+    fn listed(containers: Vec<ContainerResources>) -> ListPodResourcesResponse {
+        let pod = PodResources { name: "train-0".into(), namespace: "ml".into(), containers };
+        ListPodResourcesResponse { pod_resources: vec![pod] }
+    }
+
+    fn logged(uid: &str) -> LoggedPod {
+        LoggedPod { namespace: "ml".into(), name: "train-0".into(), uid: uid.into() }
+    }
+
+    /// Logs of these pods, begun one after the other, and of one container of the last.
+    fn logs(uids: &[&str]) -> PodLogs {
+        let pods = (1..).zip(uids).map(|(second, uid)| PodLog { pod: logged(uid), changed: Utc(second) });
+        let main = |uid: &&str| ContainerLog { pod: logged(uid), name: "main".into(), id: ID.into() };
+        PodLogs { pods: Some(pods.collect()), containers: Some(uids.last().map(main).into_iter().collect()) }
+    }
+
+    /// A node, and what it was last told.
+    struct Node {
+        pods: Pods,
+        resources: Resources,
+    }
+
+    impl Node {
+        fn new(replicas: Option<u32>) -> Self {
+            let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
+            Self { pods: Pods::default(), resources }
+        }
+
+        fn round(
+            &mut self,
+            listed: Option<&ListPodResourcesResponse>,
+            allocatable: Option<&[&str]>,
+            logs: &PodLogs,
+        ) -> PodHoldings {
+            let allocatable =
+                allocatable.map(|ids| AllocatableResourcesResponse { devices: vec![devices(ids)] });
+            self.pods.observe(PodObservation {
+                listed,
+                allocatable: allocatable.as_ref(),
+                logs,
+                minors: &BTreeMap::from([(0, GPU.to_owned())]),
+                resources: &self.resources,
+            })
+        }
+    }
+
+    fn held(known: &PodHoldings) -> Vec<(&str, Fraction)> {
+        known.allocations.iter().map(|one| (one.holder.id.as_str(), one.fraction)).collect()
+    }
+
+    const fn one_of(denominator: u32) -> Fraction {
+        Fraction { numerator: 1, denominator }
+    }
+
+    #[test]
+    fn a_container_with_a_gpu_holds_it_and_its_processes_are_its() {
+        let mut node = Node::new(None);
+        let list = listed(vec![container("main", &[GPU]), container("sidecar", &[])]);
+        let known = node.round(Some(&list), None, &logs(&[UID]));
+        let id = format!("k8s:{UID}/main");
+        assert_eq!(held(&known), [(&*id, Fraction::WHOLE)]);
+        assert_eq!(known.problems, BTreeSet::new());
+        let holder = known.map.holder(UID, ID).unwrap();
+        assert_eq!(*holder, known.allocations[0].holder);
+        let facts: Vec<_> = holder.facts.iter().map(|(_, text)| text).collect();
+        assert_eq!(facts, ["ml", "train-0", UID, "main"]);
+        assert_eq!(known.map.holder(OTHER_UID, ID), None, "a container of another pod");
+        assert_eq!(known.map.holder(UID, ""), None);
+    }
+
+    #[test]
+    fn a_holding_ends_with_the_second_list_that_has_it_not_and_a_failed_list_ends_nothing() {
+        let mut node = Node::new(None);
+        let (list, none) = (listed(vec![container("main", &[GPU])]), ListPodResourcesResponse::default());
+        let id = format!("k8s:{UID}/main");
+        node.round(Some(&list), None, &logs(&[UID]));
+        let missing = node.round(Some(&none), None, &logs(&[]));
+        assert_eq!((held(&missing), missing.is_ending), (vec![(&*id, Fraction::WHOLE)], true));
+        let unanswered = node.round(None, None, &logs(&[]));
+        assert_eq!(held(&unanswered).len(), 1);
+        let ended = node.round(Some(&none), None, &logs(&[]));
+        assert_eq!((held(&ended), ended.is_ending), (vec![], false));
+        node.round(Some(&list), None, &logs(&[UID]));
+        node.round(Some(&none), None, &logs(&[UID]));
+        let back = node.round(Some(&list), None, &logs(&[UID]));
+        assert_eq!(held(&back).len(), 1);
+        assert_eq!(
+            held(&node.round(Some(&none), None, &logs(&[UID]))).len(),
+            1,
+            "missing for the first time"
+        );
+    }
+
+    #[test]
+    fn a_replica_keeps_the_share_that_it_was_granted() {
+        let mut node = Node::new(Some(3));
+        let replica = |at: u32| format!("{GPU}::{at}");
+        let all: Vec<String> = (0..10).map(replica).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let first = listed(vec![container("main", &all[..1])]);
+        assert!(node.pods.needs_allocatable(&first, &node.resources));
+        let known = node.round(Some(&first), Some(&all[..4]), &logs(&[UID]));
+        assert_eq!(known.allocations[0].fraction, one_of(4));
+        assert!(!node.pods.needs_allocatable(&first, &node.resources));
+        let both = listed(vec![container("main", &all[..1]), container("other", &all[7..8])]);
+        let known = node.round(Some(&both), Some(&all), &logs(&[UID]));
+        let shares: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
+        assert_eq!(shares, [one_of(4), one_of(10)]);
+        let mut old_kubelet = Node::new(Some(3));
+        assert_eq!(old_kubelet.round(Some(&first), None, &logs(&[UID])).allocations[0].fraction, one_of(3));
+        let mut unknown = Node::new(None);
+        let known = unknown.round(Some(&first), None, &logs(&[UID]));
+        assert!(known.allocations.is_empty());
+        let problem = known.problems.first().unwrap();
+        assert!(problem.contains("attribution.kubernetes.replicas"), "{problem}");
+    }
+
+    #[test]
+    fn a_pod_made_anew_under_the_same_name_is_another_holder() {
+        let mut node = Node::new(None);
+        let list = listed(vec![container("main", &[GPU])]);
+        node.round(Some(&list), None, &logs(&[UID]));
+        let known = node.round(Some(&list), None, &logs(&[UID, OTHER_UID]));
+        assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+        assert_eq!(known.map.holder(OTHER_UID, ID).unwrap().id.as_str(), format!("k8s:{OTHER_UID}/main"));
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_and_is_still_listed_yields_its_gpu_to_the_next() {
+        let mut node = Node::new(None);
+        let mut list = listed(vec![container("main", &[GPU])]);
+        node.round(Some(&list), None, &logs(&[UID]));
+        let mut next = list.pod_resources[0].clone();
+        next.name = "train-1".into();
+        list.pod_resources.push(next);
+        let holders = |known: &PodHoldings| {
+            known
+                .allocations
+                .iter()
+                .map(|one| one.holder.facts.get(Fact::Pod).unwrap().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(holders(&node.round(Some(&list), None, &logs(&[UID]))), ["train-1"]);
+        assert_eq!(holders(&node.round(Some(&list), None, &logs(&[UID]))), ["train-1"]);
+        list.pod_resources.pop();
+        node.round(Some(&list), None, &logs(&[UID]));
+        assert!(node.round(Some(&list), None, &logs(&[UID])).allocations.is_empty(), "ended is ended");
+    }
+
+    #[test]
+    fn without_logs_a_container_holds_under_its_names_and_no_process_is_joined() {
+        let mut node = Node::new(None);
+        let list = listed(vec![container("main", &[GPU])]);
+        let known = node.round(Some(&list), None, &PodLogs::default());
+        assert_eq!(held(&known), [("k8s:ml/train-0/main", Fraction::WHOLE)]);
+        assert_eq!(known.allocations[0].holder.facts.get(Fact::Namespace).map(|text| &**text), Some("ml"));
+        assert_eq!(known.map, PodMap::default());
+    }
+
+    #[test]
+    fn without_container_ids_only_a_pod_of_one_container_is_joined() {
+        let mut node = Node::new(None);
+        let only_pods = PodLogs { containers: None, ..logs(&[UID]) };
+        let known = node.round(Some(&listed(vec![container("main", &[GPU])])), None, &only_pods);
+        assert_eq!(known.map.holder(UID, ID).unwrap().id.as_str(), format!("k8s:{UID}/main"));
+        let two = listed(vec![container("main", &[GPU]), container("sidecar", &[])]);
+        assert_eq!(node.round(Some(&two), None, &only_pods).map.holder(UID, ID), None);
+    }
+
+    #[test]
+    fn what_is_no_known_device_and_who_has_no_kubernetes_name_holds_nothing_and_is_told() {
+        let mut node = Node::new(None);
+        let hami = format!("{GPU}-0");
+        let mut claiming = container("claims", &[]);
+        claiming.dynamic_resources = vec![DynamicResource {
+            claim_resources: vec![ClaimResource {
+                driver_name: "gpu.nvidia.com".into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }];
+        let mut unrelated = container("other", &["x"]);
+        unrelated.devices[0].resource_name = "example.com/fpga".into();
+        let list = listed(vec![
+            container("main", &[&hami, "MIG-1", "nvidia7", "nvidia0"]),
+            claiming,
+            unrelated,
+            container("a\nb", &[GPU]),
+            container(&"x".repeat(64), &[GPU]),
+        ]);
+        let known = node.round(Some(&list), None, &logs(&[UID]));
+        assert_eq!(held(&known), [(&*format!("k8s:{UID}/main"), Fraction::WHOLE)], "nvidia0");
+        assert_eq!(known.problems.len(), 6, "{:#?}", known.problems);
+        assert!(known.problems.iter().all(|problem| !problem.contains('\n')));
+    }
+
+    fn any_name() -> impl Strategy<Value = String> {
+        prop::sample::select(vec![
+            "ml",
+            "train-0",
+            "a.b",
+            "",
+            "A",
+            "a/b",
+            "a_b",
+            "a\nb",
+            "../..",
+            "\u{202e}x",
+        ])
+        .prop_map(str::to_owned)
+    }
+
+    fn any_device() -> impl Strategy<Value = String> {
+        prop::sample::select(vec!["", "::0", "::1", "::x", "-0", "/vgpu0"]).prop_flat_map(|end| {
+            prop::sample::select(vec![GPU, "MIG-1", "nvidia0", "nvidia9", ""])
+                .prop_map(move |device| format!("{device}{end}"))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_kubelet_lists_only_known_devices_are_held_by_printable_names(
+            lists in prop::collection::vec(
+                prop::collection::vec((any_name(), any_name(), any_name(), any_device()), 0..6), 1..4,
+            )
+        ) {
+            let mut node = Node::new(None);
+            for list in lists {
+                let pod_resources = list.iter().map(|(namespace, name, of, device)| PodResources {
+                    name: name.clone(),
+                    namespace: namespace.clone(),
+                    containers: vec![container(of, &[device])],
+                });
+                let list = ListPodResourcesResponse { pod_resources: pod_resources.collect() };
+                let known = node.round(Some(&list), Some(&[]), &logs(&[UID]));
+                for one in known.allocations {
+                    prop_assert_eq!(&*one.gpu, GPU);
+                    prop_assert!(one.holder.id.as_str().starts_with("k8s:"));
+                    prop_assert!(one.holder.id.as_str().chars().all(|c| c.is_ascii_graphic()));
+                    prop_assert!(one.fraction.numerator == 1 && one.fraction.denominator >= 1);
+                }
+                prop_assert!(known.problems.iter().all(|problem| !problem.contains(char::is_control)));
+            }
+        }
+    }
+}

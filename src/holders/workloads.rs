@@ -1,0 +1,70 @@
+//! What the resolvers know of the workloads on this node, as last published.
+//!
+//! A resolver asks a scheduler or a runtime in a thread of its own and publishes what it learned; identification and the
+//! meter read that and never wait. Immutable, shared.
+
+use std::sync::Arc;
+
+use super::workload::WorkloadPath;
+use super::{JobMap, PodMap, SessionGpu, container, vm};
+use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
+
+/// A share of a GPU that a scheduler granted to a workload. It covers what runs within it: a job's covers its steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// To whom it was granted.
+    pub holder: Holder,
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// The share, as it was when granted.
+    pub fraction: Fraction,
+    /// Which scheduler says so.
+    pub source: HoldingSource,
+}
+
+impl Allocation {
+    pub(super) fn is_on(&self, gpu: &SessionGpu) -> bool {
+        self.gpu == gpu.uuid
+    }
+}
+
+/// Workloads of this node and what was allocated to them.
+#[derive(Clone, Debug, Default)]
+pub struct Workloads {
+    /// What schedulers allocated, by GPU and holder.
+    pub allocations: Arc<[Allocation]>,
+    /// The kinds of which a resolver runs: it may still learn of a workload that it does not know.
+    pub awaited: Vec<UnattributedReason>,
+    /// Kubernetes pods.
+    pub pods: Arc<PodMap>,
+    /// Slurm jobs.
+    pub jobs: Arc<JobMap>,
+}
+
+impl Workloads {
+    /// Takes what a scheduler has allocated by now in the place of what it had before.
+    pub fn allocate(&mut self, source: HoldingSource, allocations: &[Allocation]) {
+        let others = self.allocations.iter().filter(|one| one.source != source);
+        let all = others.chain(allocations).cloned().collect::<Vec<_>>();
+        if *self.allocations != *all {
+            self.allocations = all.into();
+        }
+    }
+
+    /// Whose process runs at that place, or why it is nobody's.
+    pub(super) fn holder(&self, path: &WorkloadPath) -> Result<Holder, UnattributedReason> {
+        let holder = match path {
+            WorkloadPath::Container { runtime, id } => container::holder(runtime, id),
+            WorkloadPath::Vm { name } => vm::holder(name),
+            WorkloadPath::Pod { uid, container } => self.pods.holder(uid, container).cloned(),
+            WorkloadPath::Job { job, step, .. } => self.jobs.holder(job, step),
+            WorkloadPath::Unknown => None,
+        };
+        holder.ok_or_else(|| path.reason())
+    }
+
+    /// Whether a resolver may still name workloads that are nobody's for that reason.
+    pub(super) fn awaits(&self, reason: UnattributedReason) -> bool {
+        self.awaited.contains(&reason)
+    }
+}

@@ -1,0 +1,216 @@
+//! What the kubelet's log directories say of pods: UIDs, container ids and names.
+//!
+//! In: `/var/log/pods` with a directory `NAMESPACE_POD_UID` per pod, and `/var/log/containers` with a link
+//! `POD_NAMESPACE_CONTAINER-ID.log` per container. Out: [`PodLogs`]. An entry that the kubelet would not have made is
+//! skipped: the names of Kubernetes have no underscore, so that nothing can be read in two ways. It reads no log.
+
+use std::fs::{self, DirEntry};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::model::Utc;
+
+/// Largest number of entries that is read of a directory; a kubelet runs 110 pods unless it is told otherwise.
+const MOST_ENTRIES: usize = 8_192;
+
+/// A directory of a pod's logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLog {
+    /// The pod.
+    pub pod: LoggedPod,
+    /// When its latest container began to log.
+    pub changed: Utc,
+}
+
+/// A pod as the kubelet names its logs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoggedPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID, or the hash of a static pod, as it stands in the pod's cgroups.
+    pub uid: String,
+}
+
+/// The log of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerLog {
+    /// The pod that it belongs to.
+    pub pod: LoggedPod,
+    /// Its name.
+    pub name: String,
+    /// Its id, 64 hexadecimal digits.
+    pub id: String,
+}
+
+/// What the directories say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodLogs {
+    /// Pods, by namespace, name and UID; none where the directory cannot be read.
+    pub pods: Option<Vec<PodLog>>,
+    /// Containers, those that have ended among them, by id; none where the directory cannot be read.
+    pub containers: Option<Vec<ContainerLog>>,
+}
+
+impl PodLogs {
+    /// Reads the directories of the host whose `/` is `root`.
+    pub(super) fn read(root: &Path) -> Self {
+        let pods = entries(&root.join("var/log/pods"));
+        let pods = pods.map(|entries| {
+            let mut pods: Vec<PodLog> = entries.filter_map(|entry| pod_log(&entry)).collect();
+            pods.sort_by(|one, other| one.pod.cmp(&other.pod));
+            pods
+        });
+        let containers = entries(&root.join("var/log/containers"));
+        let containers = containers.map(|entries| {
+            let mut containers: Vec<ContainerLog> =
+                entries.filter_map(|entry| container_log(&entry)).collect();
+            containers.sort_by(|one, other| one.id.cmp(&other.id));
+            containers
+        });
+        Self { pods, containers }
+    }
+}
+
+/// When a pod or container was last added or removed, as a value that only changes with it.
+pub(super) fn changed(root: &Path) -> [Option<(i64, i64)>; 2] {
+    ["var/log/pods", "var/log/containers"].map(|directory| {
+        let directory = fs::metadata(root.join(directory)).ok()?;
+        Some((directory.mtime(), directory.mtime_nsec()))
+    })
+}
+
+fn entries(directory: &Path) -> Option<impl Iterator<Item = DirEntry> + use<>> {
+    Some(fs::read_dir(directory).ok()?.take(MOST_ENTRIES).filter_map(Result::ok))
+}
+
+fn pod_log(entry: &DirEntry) -> Option<PodLog> {
+    let name = entry.file_name();
+    let metadata = entry.metadata().ok().filter(fs::Metadata::is_dir)?;
+    let seconds = u64::try_from(metadata.mtime()).ok()?.checked_mul(1_000_000_000)?;
+    let changed = Utc(seconds.checked_add(u64::try_from(metadata.mtime_nsec()).ok()?)?);
+    Some(PodLog { pod: logged_pod(name.to_str()?)?, changed })
+}
+
+/// The link's name tells the id, and its target the rest: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log`.
+fn container_log(entry: &DirEntry) -> Option<ContainerLog> {
+    let link = entry.file_name();
+    let id = link.to_str()?.strip_suffix(".log")?.rsplit_once('-')?.1;
+    let is_id = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let target = fs::read_link(entry.path()).ok().filter(|_| is_id)?;
+    let mut parts = target.to_str()?.rsplit('/').skip(1);
+    let name = parts.next().filter(|name| is_label(name))?;
+    let pod = logged_pod(parts.next()?)?;
+    Some(ContainerLog { pod, name: name.to_owned(), id: id.to_owned() })
+}
+
+fn logged_pod(directory: &str) -> Option<LoggedPod> {
+    let mut parts = directory.split('_');
+    let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_pod = parts.next().is_none() && is_label(namespace) && is_subdomain(name) && is_uid(uid);
+    let owned = || LoggedPod { namespace: namespace.into(), name: name.into(), uid: uid.into() };
+    is_pod.then(owned)
+}
+
+/// Whether a text can be the name of a namespace or a container (RFC 1123 label).
+pub fn is_label(text: &str) -> bool {
+    text.len() <= 63 && is_subdomain(text) && !text.contains('.')
+}
+
+/// Whether a text can be the name of a pod (RFC 1123 subdomain).
+pub fn is_subdomain(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=253).contains(&text.len())
+        && text.split('.').all(|label| {
+            label.bytes().all(|byte| is_plain(byte) || byte == b'-')
+                && label.bytes().next().is_some_and(is_plain)
+                && label.bytes().next_back().is_some_and(is_plain)
+        })
+}
+
+fn is_uid(text: &str) -> bool {
+    let digits = text.bytes().filter(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).count();
+    digits == 32 && (text.len() == 32 || (text.len() == 36 && text.split('-').count() == 5))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+    const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
+
+    fn pod(namespace: &str, name: &str, uid: &str) -> LoggedPod {
+        LoggedPod { namespace: namespace.into(), name: name.into(), uid: uid.into() }
+    }
+
+    #[test]
+    fn pods_and_containers_are_read_from_the_names_of_their_logs() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = root.path().join("var/log");
+        fs::create_dir_all(logs.join(format!("pods/ml_train-0_{UID}/main"))).unwrap();
+        fs::create_dir_all(logs.join("containers")).unwrap();
+        let link = logs.join(format!("containers/train-0_ml_main-{ID}.log"));
+        symlink(format!("/var/log/pods/ml_train-0_{UID}/main/3.log"), link).unwrap();
+        let read = PodLogs::read(root.path());
+        let pods: Vec<_> = read.pods.unwrap().into_iter().map(|log| log.pod).collect();
+        assert_eq!(pods, [pod("ml", "train-0", UID)]);
+        let expected = ContainerLog { pod: pod("ml", "train-0", UID), name: "main".into(), id: ID.into() };
+        assert_eq!(read.containers.unwrap(), [expected]);
+    }
+
+    #[test]
+    fn without_the_directories_nothing_is_known_and_an_empty_one_has_no_pods() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(PodLogs::read(root.path()), PodLogs::default());
+        fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
+        assert_eq!(PodLogs::read(root.path()).pods, Some(Vec::new()));
+        assert_eq!(changed(root.path())[1], None);
+    }
+
+    #[test]
+    fn names_that_the_kubelet_would_not_have_made_are_skipped() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = root.path().join("var/log");
+        for name in [
+            format!("ml_train_0_{UID}"),
+            format!("ml_{UID}"),
+            format!("_train-0_{UID}"),
+            format!("ml_Train_{UID}"),
+            format!("ml_a\nb_{UID}"),
+            format!("ml_-a_{UID}"),
+            format!("ml_a..b_{UID}"),
+            "ml_train-0_../../etc".replace('/', "-"),
+            format!("ml_train-0_{}", &UID[1..]),
+        ] {
+            fs::create_dir_all(logs.join("pods").join(name)).unwrap();
+        }
+        fs::write(logs.join(format!("pods/ml_file_{UID}")), "").unwrap();
+        fs::create_dir_all(logs.join("containers")).unwrap();
+        for (name, target) in [
+            (format!("a_ml_main-{ID}.log"), "/etc/passwd".to_owned()),
+            (format!("b_ml_main-{}.log", &ID[1..]), format!("/var/log/pods/ml_b_{UID}/main/0.log")),
+            (format!("c_ml_main-{ID}"), format!("/var/log/pods/ml_c_{UID}/main/0.log")),
+            (format!("d_ml_main-{ID}.log"), format!("/var/log/pods/ml_d_{UID}/ma in/0.log")),
+        ] {
+            symlink(target, logs.join("containers").join(name)).unwrap();
+        }
+        fs::write(logs.join(format!("containers/e_ml_main-{ID}.log")), "").unwrap();
+        assert_eq!(PodLogs::read(root.path()), PodLogs { pods: Some(vec![]), containers: Some(vec![]) });
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_of_a_directory_is_read_without_a_panic(name in "([a-z0-9_.-]|\\PC){0,40}") {
+            if let Some(pod) = logged_pod(&name) {
+                prop_assert_eq!(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid), name);
+            }
+        }
+    }
+}

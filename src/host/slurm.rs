@@ -1,0 +1,206 @@
+//! What Slurm leaves on a node: records of jobs that its prolog wrote, cgroups of jobs, its configuration file.
+//!
+//! In: a directory of records, or the root of the host. Out: the bytes of records, the names of jobs' cgroups. It knows
+//! no holder, and does not know what a record says.
+
+use std::fs::{self, DirEntry};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::bounded;
+
+/// Largest number of records that is read.
+const MOST_RECORDS: usize = 4_096;
+
+/// Largest size of a record, in bytes; ours have less than a tenth of that.
+const MOST_BYTES: u64 = 16 * 1024;
+
+/// Largest number of cgroups that is read of a directory.
+const MOST_CGROUPS: usize = 8_192;
+
+/// Where the configuration file lies: written by hand, then as slurmd keeps what slurmctld sent.
+const CONFIGURATIONS: [&str; 4] = [
+    "etc/slurm/slurm.conf",
+    "etc/slurm-llnl/slurm.conf",
+    "run/slurm/conf/slurm.conf",
+    "var/spool/slurmd/conf-cache/slurm.conf",
+];
+
+/// A record of a job as it lies in the directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordFile {
+    /// Name of the file.
+    pub name: String,
+    /// Changes when the file is written anew: inode, and time of modification in seconds and nanoseconds.
+    pub version: (u64, i64, i64),
+    /// What it holds, or why it cannot be read.
+    pub bytes: Result<Vec<u8>, String>,
+}
+
+/// The cgroup of a job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobCgroup {
+    /// Number of the job, or its SLUID.
+    pub name: String,
+    /// Number of the job where the name is a SLUID and a step of it runs.
+    pub job: Option<String>,
+}
+
+/// Reads the records in a directory, by name. Hidden files are not complete yet. Nobody but root and the agent's own user
+/// may be able to write there: a record says who pays.
+pub fn records(directory: &Path) -> io::Result<Vec<RecordFile>> {
+    let about = fs::metadata(directory)?;
+    let is_own = about.uid() == 0 || about.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || about.mode() & 0o022 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "others than root can write there; give the directory to root with mode 0755",
+        ));
+    }
+    let entries = fs::read_dir(directory)?.take(MOST_RECORDS).filter_map(Result::ok);
+    let mut files: Vec<RecordFile> = entries.filter_map(|entry| record(&entry)).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn record(entry: &DirEntry) -> Option<RecordFile> {
+    let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))?;
+    let about = entry.metadata().ok()?;
+    let bytes = match () {
+        () if !about.is_file() => Err("it is no regular file".to_owned()),
+        () if about.len() > MOST_BYTES => Err("it is longer than 16 KiB".to_owned()),
+        () => bounded::read(&entry.path(), MOST_BYTES).map_err(|error| error.to_string()),
+    };
+    Some(RecordFile { name, version: (about.ino(), about.mtime(), about.mtime_nsec()), bytes })
+}
+
+/// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1.
+pub(super) fn cgroups(root: &Path) -> Option<Vec<JobCgroup>> {
+    let mut found = None;
+    for below_root in directories(&root.join("sys/fs/cgroup")) {
+        for part in directories(&below_root.path()) {
+            let Ok(name) = part.file_name().into_string() else { continue };
+            if name.ends_with("slurmstepd.scope") {
+                found.get_or_insert_with(Vec::new).extend(jobs(root, &part.path()));
+            } else if name == "slurm" || name.starts_with("slurm_") {
+                let found = found.get_or_insert_with(Vec::new);
+                for user in directories(&part.path()) {
+                    found.extend(jobs(root, &user.path()));
+                }
+            }
+        }
+    }
+    found.map(|mut jobs: Vec<JobCgroup>| {
+        jobs.sort();
+        jobs.dedup();
+        jobs
+    })
+}
+
+fn directories(path: &Path) -> impl Iterator<Item = DirEntry> + use<> {
+    let entries = fs::read_dir(path).into_iter().flatten().take(MOST_CGROUPS).filter_map(Result::ok);
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+}
+
+fn jobs(root: &Path, directory: &Path) -> Vec<JobCgroup> {
+    let one = |entry: DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        if let Some(number) = name.strip_prefix("job_") {
+            return Some(JobCgroup { name: number.to_owned(), job: None });
+        }
+        (name.len() == 14 && name.starts_with('s'))
+            .then(|| JobCgroup { job: number(root, &entry.path()), name })
+    };
+    directories(directory).filter_map(one).collect()
+}
+
+/// Number of the job of a cgroup with a SLUID: its slurmstepd call themselves `slurmstepd: [3385.0]`.
+fn number(root: &Path, cgroup: &Path) -> Option<String> {
+    let read = |path: &Path| bounded::read(path, bounded::PROC).ok();
+    directories(cgroup).find_map(|step| {
+        let pids = read(&step.path().join("slurm/cgroup.procs"))?;
+        let pid = String::from_utf8_lossy(&pids).lines().next()?.parse::<u32>().ok()?;
+        let command = read(&root.join(format!("proc/{pid}/cmdline")))?;
+        let command = String::from_utf8_lossy(&command).into_owned();
+        let (job, _) = command.strip_prefix("slurmstepd: [")?.split_once(['.', ']'])?;
+        (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then(|| job.to_owned())
+    })
+}
+
+/// The configuration file, wherever it lies.
+pub(super) fn configuration(root: &Path) -> Option<String> {
+    const MOST: u64 = 1024 * 1024;
+    let bytes = CONFIGURATIONS.iter().find_map(|path| bounded::read(&root.join(path), MOST).ok())?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn cgroup(name: &str, job: Option<&str>) -> JobCgroup {
+        JobCgroup { name: name.into(), job: job.map(str::to_owned) }
+    }
+
+    #[test]
+    fn cgroups_of_jobs_are_found_on_both_versions_and_with_several_slurmd() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(cgroups(root.path()), None);
+        let make = |path: &str| fs::create_dir_all(root.path().join("sys/fs/cgroup").join(path)).unwrap();
+        make("system.slice/ssh.service/job_1");
+        assert_eq!(cgroups(root.path()), None, "no Slurm");
+        make("system.slice/slurmstepd.scope/system");
+        assert_eq!(cgroups(root.path()), Some(vec![]));
+        make("system.slice/slurmstepd.scope/job_211/step_extern/user/task_0");
+        make("system.slice/node1_slurmstepd.scope/job_212");
+        make("memory/slurm/uid_1000/job_7/step_0");
+        make("cpuset/slurm/uid_1000/job_7/step_0");
+        make("freezer/slurm_node1/uid_1000/job_8");
+        let expected = ["211", "212", "7", "8"].map(|name| cgroup(name, None));
+        assert_eq!(cgroups(root.path()), Some(expected.to_vec()));
+    }
+
+    #[test]
+    fn a_sluid_is_resolved_by_the_name_of_its_slurmstepd() {
+        let root = tempfile::tempdir().unwrap();
+        let scope = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope");
+        fs::create_dir_all(scope.join("s5K1KKYAYG5D00/step_0/slurm")).unwrap();
+        assert_eq!(cgroups(root.path()), Some(vec![cgroup("s5K1KKYAYG5D00", None)]));
+        fs::write(scope.join("s5K1KKYAYG5D00/step_0/slurm/cgroup.procs"), "77\n").unwrap();
+        fs::create_dir_all(root.path().join("proc/77")).unwrap();
+        for (command, job) in [
+            ("slurmstepd: [3385.0]\0\0", Some("3385")),
+            ("slurmstepd: [3385.extern]", Some("3385")),
+            ("slurmstepd: [x.0]", None),
+            ("slurmstepd: [.0]", None),
+            ("python3\0slurmstepd: [1.0]", None),
+        ] {
+            fs::write(root.path().join("proc/77/cmdline"), command).unwrap();
+            assert_eq!(cgroups(root.path()), Some(vec![cgroup("s5K1KKYAYG5D00", job)]), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn records_are_files_that_are_complete_and_in_a_directory_of_root() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("slurm");
+        assert_eq!(records(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(directory.join("7"), "job_id=7\n").unwrap();
+        fs::write(directory.join(".8.tmp"), "job_id=8\n").unwrap();
+        fs::write(directory.join("9"), vec![b'x'; 20_000]).unwrap();
+        symlink("/etc/shadow", directory.join("link")).unwrap();
+        let read = records(&directory).unwrap();
+        let names: Vec<&str> = read.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["7", "9", "link"]);
+        assert_eq!(read[0].bytes.as_deref(), Ok(&b"job_id=7\n"[..]));
+        assert!(read[1].bytes.is_err() && read[2].bytes.is_err());
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(records(&directory).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -1,0 +1,92 @@
+//! Messages of the kubelet's pod-resources API v1, as far as the agent reads them.
+//!
+//! Names and field numbers are those of `pkg/apis/podresources/v1/api.proto` in `k8s.io/kubelet` v0.36.3; fields that are
+//! not listed here are skipped by the decoder. Written by hand instead of generated: protoc would have to be installed
+//! wherever the agent is built.
+
+/// Request of both methods; it has no fields.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct EmptyRequest {}
+
+/// Response of `List`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ListPodResourcesResponse {
+    /// Every pod on the node.
+    #[prost(message, repeated, tag = "1")]
+    pub pod_resources: Vec<PodResources>,
+}
+
+/// Response of `GetAllocatableResources`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct AllocatableResourcesResponse {
+    /// Every device that the kubelet may assign.
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<ContainerDevices>,
+}
+
+/// A pod with its containers.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PodResources {
+    /// Name of the pod.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its namespace.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// Its containers.
+    #[prost(message, repeated, tag = "3")]
+    pub containers: Vec<ContainerResources>,
+}
+
+/// A container with its devices.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ContainerResources {
+    /// Name of the container.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Devices of device plugins; the kubelet may repeat a resource, once per NUMA node.
+    #[prost(message, repeated, tag = "2")]
+    pub devices: Vec<ContainerDevices>,
+    /// Devices that were assigned through resource claims (DRA).
+    #[prost(message, repeated, tag = "5")]
+    pub dynamic_resources: Vec<DynamicResource>,
+}
+
+/// Devices of one resource.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct ContainerDevices {
+    /// Extended resource, such as `nvidia.com/gpu`.
+    #[prost(string, tag = "1")]
+    pub resource_name: String,
+    /// Ids of the device plugin.
+    #[prost(string, repeated, tag = "2")]
+    pub device_ids: Vec<String>,
+}
+
+/// A resource claim of a container.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct DynamicResource {
+    /// Name of the claim.
+    #[prost(string, tag = "2")]
+    pub claim_name: String,
+    /// Its namespace.
+    #[prost(string, tag = "3")]
+    pub claim_namespace: String,
+    /// What it was granted.
+    #[prost(message, repeated, tag = "4")]
+    pub claim_resources: Vec<ClaimResource>,
+}
+
+/// A device of a resource claim.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct ClaimResource {
+    /// Name of the driver, such as `gpu.nvidia.com`.
+    #[prost(string, tag = "2")]
+    pub driver_name: String,
+    /// Pool of the driver, usually the node.
+    #[prost(string, tag = "3")]
+    pub pool_name: String,
+    /// Device in the pool.
+    #[prost(string, tag = "4")]
+    pub device_name: String,
+}

@@ -1,0 +1,340 @@
+//! The kinds of holders and the facts known of them, one row each.
+//!
+//! A kind's row says how its workload ids are written, whose bill it is on without rules, and why a process of that kind
+//! is nobody's while no resolver names it. A new kind is a row here and its resolver in `holders`; nothing else looks at
+//! the text of a workload id. The order of the rows is the precedence where a process belongs to several kinds.
+
+use std::sync::Arc;
+
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::HolderId;
+
+/// Declares [`Fact`]: variant, name in the ledger's JSON, label of `gpu_workload_info`, meaning of that label.
+macro_rules! facts {
+    ($($fact:ident $name:literal $label:literal $meaning:literal,)*) => {
+        /// Something known of a holder beside its id.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Fact {
+            $(#[doc = $meaning] $fact,)*
+        }
+
+        impl Fact {
+            /// All facts, in the order of their labels.
+            pub const ALL: &[Self] = &[$(Self::$fact),*];
+
+            /// The key in the ledger's JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$fact => $name),* }
+            }
+
+            /// The label of `gpu_workload_info`.
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$fact => $label),* }
+            }
+
+            /// What the label says.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$fact => $meaning),* }
+            }
+        }
+    };
+}
+
+facts! {
+    SlurmCluster "slurm_cluster" "slurm_cluster" "Slurm cluster",
+    SlurmJob "slurm_job" "slurm_job_id" "Slurm job",
+    SlurmStep "slurm_step" "slurm_step_id" "step of the Slurm job: a number, batch, extern or interactive",
+    SlurmArrayJob "slurm_array_job" "slurm_array_job_id" "Slurm job array that the job is a task of",
+    SlurmArrayTask "slurm_array_task" "slurm_array_task_id" "number of the job in its Slurm job array",
+    SlurmHetJob "slurm_het_job" "slurm_het_job_id" "heterogeneous Slurm job that the job is a component of",
+    SlurmAccount "slurm_account" "slurm_account" "account that the Slurm job is charged to",
+    SlurmUser "slurm_user" "slurm_user" "owner of the Slurm job",
+    SlurmPartition "slurm_partition" "slurm_partition" "partition of the Slurm job",
+    SlurmQos "slurm_qos" "slurm_qos" "quality of service of the Slurm job",
+    Namespace "k8s_namespace" "k8s_namespace_name" "Kubernetes namespace",
+    Pod "k8s_pod" "k8s_pod_name" "Kubernetes pod",
+    PodUid "k8s_pod_uid" "k8s_pod_uid" "UID of the Kubernetes pod",
+    PodContainer "k8s_container" "k8s_container_name" "container of the Kubernetes pod",
+    ContainerRuntime "runtime" "container_runtime" "container runtime",
+    Container "container" "container_id" "container, as its runtime numbers it",
+    Vm "vm" "vm_name" "virtual machine",
+    Unit "unit" "systemd_unit" "systemd unit",
+    User "user" "user_name" "Unix user",
+    Group "group" "group_name" "Unix group, or id of the grant to a team",
+}
+
+/// Declares [`HolderKind`]: variant, name, the facts that its ids are made of with what stands before each, and the fact
+/// that names the tenant where no rule does.
+macro_rules! holder_kinds {
+    ($($(#[$doc:meta])* $kind:ident $name:literal { id: [$($before:literal $fact:ident),*], tenant: [$($tenant:ident)?] },)*) => {
+        /// The kinds of holders, in order of precedence.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum HolderKind {
+            $($(#[$doc])* $kind,)*
+            /// A reserved remainder, such as `__unallocated__`.
+            Remainder,
+            /// A kind that this version does not know, in a ledger that another version wrote.
+            Other,
+        }
+
+        impl HolderKind {
+            /// The kinds that have workload ids.
+            const WITH_IDS: &[Self] = &[$(Self::$kind),*];
+
+            /// Every value of the `kind` label.
+            pub const NAMES: &[&'static str] = &[$($name,)* "remainder", "other"];
+
+            /// The value of the `kind` label and, before a colon, the beginning of its workload ids.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                    Self::Remainder => "remainder",
+                    Self::Other => "other",
+                }
+            }
+
+            /// The facts that its workload ids are made of, each with the text before it.
+            const fn id_facts(self) -> &'static [(&'static str, Fact)] {
+                match self {
+                    $(Self::$kind => &[$(($before, Fact::$fact)),*],)*
+                    Self::Remainder | Self::Other => &[],
+                }
+            }
+
+            /// The fact that names its tenant where no rule does; without one its workload id does.
+            pub const fn tenant_fact(self) -> Option<Fact> {
+                let facts: &[Fact] = match self {
+                    $(Self::$kind => &[$(Fact::$tenant)?],)*
+                    Self::Remainder | Self::Other => &[],
+                };
+                facts.first().copied()
+            }
+        }
+    };
+}
+
+holder_kinds! {
+    /// A job of Slurm, or a step of one.
+    Slurm "slurm" { id: ["" SlurmCluster, "/" SlurmJob, "." SlurmStep], tenant: [SlurmAccount] },
+    /// A container of a Kubernetes pod.
+    Pod "k8s" { id: ["" PodUid, "/" PodContainer], tenant: [Namespace] },
+    /// A container that belongs to no pod and no job.
+    Container "container" { id: ["" ContainerRuntime, "/" Container], tenant: [ContainerRuntime] },
+    /// A virtual machine.
+    Vm "vm" { id: ["" Vm], tenant: [Vm] },
+    /// A systemd unit of the system manager.
+    Unit "unit" { id: ["" Unit], tenant: [Unit] },
+    /// A Unix user.
+    User "user" { id: ["" User], tenant: [User] },
+    /// A Unix group, which only holds: its members use.
+    Group "group" { id: ["" Group], tenant: [Group] },
+    /// Users listed in a standing grant, who hold together under its id; each of them uses.
+    Team "team" { id: ["" Group], tenant: [Group] },
+}
+
+/// What is known of a holder beside its id, as it was observed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Facts {
+    /// Unix user id.
+    pub uid: Option<u32>,
+    /// By fact, each once.
+    texts: Vec<(Fact, Arc<str>)>,
+}
+
+impl Facts {
+    /// Facts from pairs; of several texts for one fact the last counts.
+    pub fn new<T: Into<Arc<str>>>(texts: impl IntoIterator<Item = (Fact, T)>) -> Self {
+        let mut facts = Self::default();
+        for (fact, text) in texts {
+            facts.set(fact, text.into());
+        }
+        facts
+    }
+
+    /// The same with that Unix user id.
+    #[must_use]
+    pub fn with_uid(self, uid: Option<u32>) -> Self {
+        Self { uid, ..self }
+    }
+
+    /// Notes a fact; an empty text is none.
+    pub fn set(&mut self, fact: Fact, text: Arc<str>) {
+        match self.texts.binary_search_by_key(&fact, |(known, _)| *known) {
+            Ok(at) => self.texts[at].1 = text,
+            Err(at) => self.texts.insert(at, (fact, text)),
+        }
+        self.texts.retain(|(_, text)| !text.is_empty());
+    }
+
+    /// The text of a fact, if it is known.
+    pub fn get(&self, fact: Fact) -> Option<&Arc<str>> {
+        self.texts.iter().find(|(known, _)| *known == fact).map(|(_, text)| text)
+    }
+
+    /// All facts that are texts, in the order of [`Fact::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Fact, &str)> {
+        self.texts.iter().map(|(fact, text)| (*fact, &**text))
+    }
+}
+
+impl Serialize for Facts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (fact, text) in self.iter() {
+            map.serialize_entry(fact.name(), text)?;
+        }
+        if let Some(uid) = self.uid {
+            map.serialize_entry("uid", &uid)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Facts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FactsVisitor)
+    }
+}
+
+struct FactsVisitor;
+
+impl<'de> Visitor<'de> for FactsVisitor {
+    type Value = Facts;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a map of facts")
+    }
+
+    /// Skips facts of a newer version.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Facts, A::Error> {
+        let mut facts = Facts::default();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "uid" {
+                facts.uid = map.next_value()?;
+            } else if let Some(fact) = Fact::ALL.iter().find(|fact| fact.name() == name) {
+                facts.set(*fact, map.next_value::<Option<Arc<str>>>()?.unwrap_or_default());
+            } else {
+                map.next_value::<serde::de::IgnoredAny>()?;
+            }
+        }
+        Ok(facts)
+    }
+}
+
+impl HolderId {
+    /// The id of a holder of that kind with these facts; a fact that is not known ends it.
+    pub fn of(kind: HolderKind, facts: &Facts) -> Self {
+        let mut text = format!("{}:", kind.name());
+        for (before, fact) in kind.id_facts() {
+            let Some(part) = facts.get(*fact) else { break };
+            text.push_str(before);
+            text.push_str(part);
+        }
+        Self::new(text)
+    }
+
+    /// What kind of holder it names.
+    pub fn kind(&self) -> HolderKind {
+        self.parse().0
+    }
+
+    /// The facts that stand in it.
+    pub fn facts(&self) -> Facts {
+        let (kind, mut rest) = self.parse();
+        let mut facts = Facts::default();
+        let mut parts = kind.id_facts().iter().peekable();
+        while let Some((_, fact)) = parts.next() {
+            let (part, behind) = match parts.peek() {
+                Some((before, _)) => rest.split_once(before).unwrap_or((rest, "")),
+                None => (rest, ""),
+            };
+            facts.set(*fact, part.into());
+            rest = behind;
+        }
+        facts
+    }
+
+    /// Whether it names a part of what that id names, as a job's step is a part of the job.
+    pub fn is_within(&self, outer: &Self) -> bool {
+        let Some(rest) = self.as_str().strip_prefix(outer.as_str()) else { return false };
+        self.kind().id_facts().iter().any(|(before, _)| !before.is_empty() && rest.starts_with(before))
+    }
+
+    /// The kind, and what stands behind its name.
+    fn parse(&self) -> (HolderKind, &str) {
+        if self.is_remainder() {
+            return (HolderKind::Remainder, "");
+        }
+        self.as_str()
+            .split_once(':')
+            .and_then(|(name, rest)| {
+                let kind = HolderKind::WITH_IDS.iter().find(|kind| kind.name() == name)?;
+                Some((*kind, rest))
+            })
+            .unwrap_or((HolderKind::Other, ""))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_id_tells_its_kind_and_its_facts() {
+        for (id, kind, facts) in [
+            ("unit:train.service", HolderKind::Unit, vec![(Fact::Unit, "train.service")]),
+            (
+                "slurm:alpha/7.batch",
+                HolderKind::Slurm,
+                vec![(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, "7"), (Fact::SlurmStep, "batch")],
+            ),
+            ("user:alice", HolderKind::User, vec![(Fact::User, "alice")]),
+            ("user:a:b/c", HolderKind::User, vec![(Fact::User, "a:b/c")]),
+            ("group:lab", HolderKind::Group, vec![(Fact::Group, "lab")]),
+            ("team:lab", HolderKind::Team, vec![(Fact::Group, "lab")]),
+            ("user:", HolderKind::User, vec![]),
+            ("__system__", HolderKind::Remainder, vec![]),
+            ("__unattributed__/pod", HolderKind::Remainder, vec![]),
+            ("newer:thing", HolderKind::Other, vec![]),
+            ("remainder:x", HolderKind::Other, vec![]),
+            ("", HolderKind::Other, vec![]),
+        ] {
+            let id = HolderId::new(id);
+            assert_eq!((id.kind(), id.facts().iter().collect()), (kind, facts), "{id}");
+        }
+    }
+
+    #[test]
+    fn facts_are_stored_as_ledgers_have_them() {
+        let facts = Facts::new([(Fact::User, "alice"), (Fact::Unit, "a.service")]).with_uid(Some(1000));
+        let json = r#"{"unit":"a.service","user":"alice","uid":1000}"#;
+        assert_eq!(serde_json::to_string(&facts).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Facts>(json).unwrap(), facts);
+        assert_eq!(serde_json::from_str::<Facts>(r#"{"newer":[1],"user":null}"#).unwrap(), Facts::default());
+        assert!(serde_json::from_str::<Facts>(r#"{"uid":"x"}"#).is_err());
+    }
+
+    fn any_kind() -> impl Strategy<Value = HolderKind> {
+        prop::sample::select(HolderKind::WITH_IDS)
+    }
+
+    proptest! {
+        #[test]
+        fn an_id_made_of_facts_tells_them_again(kind in any_kind(), texts in prop::collection::vec("[a-z0-9-]{1,9}", 4)) {
+            let facts = Facts::new(kind.id_facts().iter().map(|(_, fact)| *fact).zip(texts));
+            let id = HolderId::of(kind, &facts);
+            prop_assert_eq!((id.kind(), id.facts()), (kind, facts));
+        }
+
+        #[test]
+        fn any_text_is_read_as_an_id_without_a_panic(text in "(unit|user|__)?:?\\PC{0,12}") {
+            HolderId::new(text).facts();
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Slurm jobs on GPUs: the whole agent beside the records that the prolog writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::running::{Demo, bill_lines, seconds};
+use crate::scrape::{Scrape, nano};
+
+/// A node of two GPUs with a process at work in step 0 of job 211.
+struct Node {
+    demo: Demo,
+    /// UUIDs by index.
+    gpus: Vec<String>,
+    _scenario: tempfile::TempDir,
+}
+
+impl Node {
+    fn start() -> Self {
+        let scenario = tempfile::tempdir().unwrap();
+        let text = serde_json::json!({
+            "driver_version": "590.48.01", "cycle_seconds": 600,
+            "gpus": [{"profile": "h100", "count": 2}],
+            "processes": [{
+                "pid": 4001, "name": "python3", "gpu": 0,
+                "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
+                "host": {"uid": 0, "cgroup": "/system.slice/slurmstepd.scope/job_211/step_0/user/task_0"},
+            }],
+            "config": "limits: {birth_delay: 0s}\n",
+        });
+        let file = scenario.path().join("scenario.json");
+        fs::write(&file, text.to_string()).unwrap();
+        let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
+        let page = demo.agent.wait_for("both GPUs", |page| page.of("gpu_up", &[]).count() == 2);
+        let label = |name: &str| name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        let gpus = page.of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
+        fs::create_dir_all(demo.directory.path().join("host/run/gpumeter")).unwrap();
+        Self { demo, gpus, _scenario: scenario }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.demo.directory.path().join("host").join(path)
+    }
+
+    /// Runs a hook of Slurm as slurmd would for job 211 on these GPUs.
+    fn hook(&self, script: &str, gpus: &str) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm").join(script);
+        let status = Command::new("sh")
+            .arg(script)
+            .env_clear()
+            .env("GPUMETER_DIRECTORY", self.path("run/gpumeter"))
+            .env("SLURM_JOB_ID", "211")
+            .env("SLURMD_NODENAME", "node1")
+            .env("SLURM_CLUSTER_NAME", "alpha")
+            .env("SLURM_JOB_ACCOUNT", "physics")
+            .env("SLURM_JOB_USER", "ada")
+            .env("SLURM_JOB_UID", "1000")
+            .env("SLURM_JOB_PARTITION", "gpu")
+            .env("SLURM_JOB_QOS", "high")
+            .env("SLURM_JOB_GPUS", gpus)
+            .status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits until the agent has written its map; the minor number of the first GPU.
+    fn minor(&self) -> String {
+        let map = self.path("run/gpumeter/gpus");
+        self.demo.agent.wait_for("the map of GPUs", |_| map.exists());
+        let text = fs::read_to_string(map).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        let line = text.lines().find(|line| line.ends_with(&self.gpus[0]));
+        line.unwrap().split(' ').next().unwrap().to_owned()
+    }
+
+    fn wait_for(&self, what: &str, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
+        self.demo.agent.wait_for(what, wanted)
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        bill_lines(&self.demo.agent)
+    }
+}
+
+const HOLDING: &str = "workload=\"slurm:alpha/211\"";
+
+#[test]
+fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
+    let node = Node::start();
+    let minor = node.minor();
+    node.hook("prolog.sh", &minor);
+    let record = fs::read_to_string(node.path("run/gpumeter/slurm/211.node1")).unwrap();
+    assert!(record.contains(&format!("gpus={}\n", node.gpus[0])), "{record}");
+    let page = node.wait_for("two minutes of the account", |page| {
+        seconds(page, "gpu_tenant_held_seconds_total", "physics") >= 120
+            && seconds(page, "gpu_tenant_used_seconds_total", "physics") >= 60
+    });
+    assert_eq!(page.value("gpu_holding_ratio", &[HOLDING, "source=\"slurm\""]), Some("1"));
+    let step = page.of("gpu_workload_info", &["workload=\"slurm:alpha/211.0\""]).next().unwrap().0.to_owned();
+    for label in [
+        "kind=\"slurm\"",
+        "tenant=\"physics\"",
+        "slurm_cluster=\"alpha\"",
+        "slurm_job_id=\"211\"",
+        "slurm_step_id=\"0\"",
+        "slurm_account=\"physics\"",
+        "slurm_user=\"ada\"",
+        "slurm_partition=\"gpu\"",
+        "slurm_qos=\"high\"",
+    ] {
+        assert!(step.contains(label), "{label} in {step}");
+    }
+    assert_eq!(page.value("gpumeter_resolver_success", &["resolver=\"jobs\""]), Some("1"));
+    assert_eq!(seconds(&page, "gpu_tenant_outside_holding_seconds_total", "physics"), 0);
+    let lines: Vec<Value> = node.lines().into_iter().filter(|line| line["tenant"] == "physics").collect();
+    let [job, step] = &lines[..] else { panic!("lines of the job and its step in {lines:?}") };
+    let amount = |line: &Value, key: &str| line[key].as_u64().unwrap();
+    for (line, holder) in [(job, "slurm:alpha/211"), (step, "slurm:alpha/211.0")] {
+        assert_eq!((&line["holder"], &line["uuid"]), (&holder.into(), &node.gpus[0].as_str().into()));
+        assert_eq!(amount(line, "outside_holding_ns"), 0, "a step is within its job: {line}");
+    }
+    assert_eq!(amount(job, "held_ns"), amount(job, "within_ns") + amount(job, "waste_ns"));
+    assert!(amount(job, "within_ns") > 0 && amount(job, "waste_ns") > 0, "{job}");
+    assert!(amount(step, "used_ns") > 0 && amount(step, "held_ns") == 0, "{step}");
+    node.hook("epilog.sh", &minor);
+    assert!(!node.path("run/gpumeter/slurm/211.node1").exists());
+    node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
+}
+
+#[test]
+fn a_job_holds_until_its_cgroup_is_gone_where_no_epilog_ran_and_a_bad_record_holds_nothing() {
+    let node = Node::start();
+    let minor = node.minor();
+    let scope = node.path("sys/fs/cgroup/system.slice/slurmstepd.scope");
+    fs::create_dir_all(scope.join("job_211")).unwrap();
+    node.hook("prolog.sh", &minor);
+    fs::write(node.path("run/gpumeter/slurm/212"), "job_id=212\ncluster=alpha\ngpus=all\n").unwrap();
+    node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[HOLDING]));
+    let log = node.demo.agent.wait_for_log("is not the UUID of a GPU");
+    assert!(log.contains("212"), "{log}");
+    fs::remove_dir(scope.join("job_211")).unwrap();
+    let page = node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
+    assert!(!page.has("gpu_holding_ratio", &["workload=\"slurm:alpha/212\""]));
+    node.demo.agent.wait_for_log("does the epilog run?");
+}
+
+#[test]
+fn minor_numbers_that_the_prolog_could_not_map_are_mapped_by_the_agent() {
+    let node = Node::start();
+    let minor = node.minor();
+    fs::remove_file(node.path("run/gpumeter/gpus")).unwrap();
+    node.hook("prolog.sh", &minor);
+    let record = fs::read_to_string(node.path("run/gpumeter/slurm/211.node1")).unwrap();
+    assert!(record.contains(&format!("gpu_minors={minor}\n")), "{record}");
+    let uuid = format!("uuid=\"{}\"", node.gpus[0]);
+    node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[HOLDING, &uuid]));
+}
+
+#[test]
+fn the_use_of_a_job_without_a_record_is_nobodys() {
+    let node = Node::start();
+    node.minor();
+    let nobody = |page: &Scrape| {
+        page.of("gpu_unattributed_seconds_total", &["reason=\"job\""]).any(|(_, value)| nano(value) > 0)
+    };
+    let page = node.wait_for("use by nobody", nobody);
+    assert!(!page.has("gpu_workload_info", &["kind=\"slurm\""]));
+}

@@ -1,0 +1,212 @@
+//! Pods on GPUs: the client of the kubelet, and the whole agent beside one.
+
+use std::path::{Path, PathBuf};
+
+use gpumeter::kubelet::{Error, PodResourcesClient};
+use serde_json::Value;
+use tonic::Code;
+
+use crate::kubelet::{Answers, Fault, Kubelet, gpus, log, pod};
+use crate::running::{Demo, bill_lines, seconds};
+use crate::scrape::Scrape;
+
+fn socket() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("pod-resources/kubelet.sock");
+    (directory, socket)
+}
+
+#[test]
+fn the_client_reads_what_a_kubelet_serves() {
+    let (_directory, socket) = socket();
+    let pods = vec![pod("ml", "train-0", "main", &["GPU-a", "GPU-b"])];
+    let allocatable = Some(vec![gpus(&["GPU-a", "GPU-b", "GPU-c"])]);
+    let kubelet = Kubelet::start(&socket, Answers { pods: pods.clone(), allocatable, ..Answers::default() });
+    let client = PodResourcesClient::new(&socket).unwrap();
+    assert_eq!(client.list().unwrap().pod_resources, pods);
+    assert_eq!(client.allocatable().unwrap().devices, [gpus(&["GPU-a", "GPU-b", "GPU-c"])]);
+    kubelet.answer(|answers| answers.allocatable = None);
+    assert!(matches!(client.allocatable(), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn every_fault_of_a_kubelet_has_its_reason_and_a_restart_is_survived() {
+    let (_directory, socket) = socket();
+    let client = PodResourcesClient::new(&socket).unwrap();
+    assert!(matches!(client.list(), Err(Error::Missing { .. })));
+    let kubelet = Kubelet::start(&socket, Answers::default());
+    assert!(client.list().is_ok());
+    kubelet.answer(|answers| answers.fault = Some(Fault::Error(Code::ResourceExhausted)));
+    let error = client.list().unwrap_err();
+    assert!(matches!(error, Error::Failed { code: Code::ResourceExhausted, .. }), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    kubelet.answer(|answers| answers.fault = Some(Fault::Hangup));
+    assert!(matches!(client.list(), Err(Error::Unreachable { .. } | Error::Failed { .. })));
+    drop(kubelet);
+    assert!(matches!(client.list(), Err(Error::Missing { .. })));
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert!(matches!(client.list(), Err(Error::Unreachable { .. })), "nobody listens");
+    std::fs::remove_file(&socket).unwrap();
+    let kubelet = Kubelet::start(&socket, Answers::default());
+    assert!(client.list().is_ok());
+    kubelet.answer(|answers| answers.fault = Some(Fault::BlackHole));
+    let error = client.list().unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+}
+
+const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
+
+/// A node of two GPUs with a process at work in a pod on the first.
+struct Node {
+    demo: Demo,
+    kubelet: Kubelet,
+    gpus: Vec<String>,
+    _scenario: tempfile::TempDir,
+}
+
+impl Node {
+    fn start() -> Self {
+        let scenario = tempfile::tempdir().unwrap();
+        let cgroup = format!("/kubepods/burstable/pod{UID}/{ID}");
+        let text = serde_json::json!({
+            "driver_version": "590.48.01", "cycle_seconds": 600,
+            "gpus": [{"profile": "h100", "count": 2}],
+            "processes": [{
+                "pid": 4001, "name": "python3", "gpu": 0,
+                "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
+                "host": {"uid": 0, "cgroup": cgroup},
+            }],
+            "config": "limits: {birth_delay: 0s}\n",
+        });
+        let file = scenario.path().join("scenario.json");
+        std::fs::write(&file, text.to_string()).unwrap();
+        let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
+        let page = demo.agent.wait_for("both GPUs", |page| page.of("gpu_up", &[]).count() == 2);
+        let label = |name: &str| name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        let gpus = page.of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
+        let kubelet = Kubelet::start(&Self::socket(&demo), Answers::default());
+        Self { demo, kubelet, gpus, _scenario: scenario }
+    }
+
+    fn root(demo: &Demo) -> PathBuf {
+        demo.directory.path().join("host")
+    }
+
+    fn socket(demo: &Demo) -> PathBuf {
+        Self::root(demo).join("var/lib/kubelet/pod-resources/kubelet.sock")
+    }
+
+    fn log(&self, container: &str, id: &str) {
+        log(Path::new(&Self::root(&self.demo)), ("ml", "train-0", UID), (container, id));
+    }
+
+    fn wait_for(&self, what: &str, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
+        self.demo.agent.wait_for(what, wanted)
+    }
+}
+
+#[test]
+fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
+    let node = Node::start();
+    node.log("main", ID);
+    let gpu = node.gpus[0].as_str();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[gpu])]);
+    let page = node.wait_for("two minutes of the namespace", |page| {
+        seconds(page, "gpu_tenant_held_seconds_total", "ml") >= 120
+            && seconds(page, "gpu_tenant_used_seconds_total", "ml") >= 60
+    });
+    let workload = format!("workload=\"k8s:{UID}/main\"");
+    assert_eq!(page.value("gpu_holding_ratio", &[&workload, "source=\"kubernetes\""]), Some("1"));
+    let info = page.of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
+    for label in [
+        "kind=\"k8s\"",
+        "tenant=\"ml\"",
+        "k8s_namespace_name=\"ml\"",
+        "k8s_pod_name=\"train-0\"",
+        "k8s_container_name=\"main\"",
+    ] {
+        assert!(info.contains(label), "{label} in {info}");
+    }
+    assert_eq!(page.value("gpumeter_resolver_success", &["resolver=\"pods\""]), Some("1"));
+    let of_pods: Vec<Value> =
+        bill_lines(&node.demo.agent).into_iter().filter(|line| line["tenant"] == "ml").collect();
+    let [line] = &of_pods[..] else { panic!("one line of ml in {of_pods:?}") };
+    assert_eq!(line["uuid"], gpu);
+    assert!(line["used_ns"].as_u64() > Some(0) && line["waste_ns"].as_u64() > Some(0), "{line}");
+    // Deleted: its holding ends, and what it still uses is outside of any.
+    node.kubelet.answer(|answers| answers.pods.clear());
+    node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
+}
+
+#[test]
+fn a_kubelet_that_fails_leaves_every_holding_as_it_was() {
+    let mut node = Node::start();
+    node.log("main", ID);
+    let gpu = node.gpus[0].clone();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&gpu])]);
+    let holds = |page: &Scrape| page.has("gpu_holding_ratio", &["tenant=\"ml\""]);
+    node.wait_for("the holding", holds);
+    for fault in [Fault::Error(Code::Internal), Fault::Hangup] {
+        node.kubelet.answer(|answers| answers.fault = Some(fault));
+        let failed =
+            |page: &Scrape| page.value("gpumeter_resolver_success", &["resolver=\"pods\""]) == Some("0");
+        let page = node.wait_for("the failure", failed);
+        assert!(holds(&page));
+        node.kubelet.answer(|answers| answers.fault = None);
+        node.wait_for("the kubelet's return", |page| !failed(page));
+    }
+    let answers = Answers { pods: vec![pod("ml", "train-0", "main", &[&gpu])], ..Answers::default() };
+    let lists = node.kubelet.lists();
+    let socket = Node::socket(&node.demo);
+    // The old one takes its socket away before the new one binds it.
+    let other = Kubelet::start(&socket.with_extension("other"), Answers::default());
+    drop(std::mem::replace(&mut node.kubelet, other));
+    assert!(lists > 0);
+    node.kubelet = Kubelet::start(&socket, answers);
+    let again = || node.kubelet.lists() > 0;
+    let page = node.wait_for("a list of the restarted kubelet", |_| again());
+    assert!(holds(&page));
+}
+
+#[test]
+fn replicas_hold_their_share_and_an_unknown_device_holds_nothing_and_is_told() {
+    let node = Node::start();
+    let replicas: Vec<String> = (0..4).map(|at| format!("{}::{at}", node.gpus[1])).collect();
+    let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
+    let hami = format!("{}-0", node.gpus[0]);
+    node.kubelet.answer(|answers| {
+        answers.pods = vec![
+            pod("web", "chat", "main", &replicas[..1]),
+            pod("ml", "notebook", "main", &replicas[1..3]),
+            pod("hami", "shared", "main", &[&hami]),
+        ];
+        answers.allocatable = Some(vec![gpus(&replicas)]);
+    });
+    let share = |page: &Scrape, workload: &str| {
+        let label = format!("workload=\"{workload}\"");
+        page.value("gpu_holding_ratio", &[&label]).map(str::to_owned)
+    };
+    let page = node.wait_for("the holdings", |page| share(page, "k8s:ml/notebook/main").is_some());
+    assert_eq!(share(&page, "k8s:web/chat/main").as_deref(), Some("0.25"));
+    assert_eq!(share(&page, "k8s:ml/notebook/main").as_deref(), Some("0.5"));
+    assert_eq!(share(&page, "k8s:hami/shared/main"), None);
+    let log = node.demo.agent.wait_for_log("holds nothing");
+    assert!(log.contains(&hami), "{log}");
+}
+
+#[test]
+fn a_container_that_restarts_stays_the_same_holder() {
+    let node = Node::start();
+    let before = ID.replace("2b18", "0000");
+    let gpu = node.gpus[0].as_str();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[gpu])]);
+    node.log("main", &before);
+    let holds = |page: &Scrape| page.has("gpu_holding_ratio", &[&format!("workload=\"k8s:{UID}/main\"")]);
+    node.wait_for("the holding", holds);
+    // The process runs in a container that began after the agent had looked.
+    let lists = node.kubelet.lists();
+    node.log("main", ID);
+    node.wait_for("use by the namespace", |page| seconds(page, "gpu_tenant_used_seconds_total", "ml") >= 30);
+    assert!(node.kubelet.lists() > lists);
+}
