@@ -120,7 +120,9 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
         assert_eq!((&line["holder"], &line["uuid"]), (&holder.into(), &node.gpus[0].as_str().into()));
         assert_eq!(amount(line, "outside_holding_ns"), 0, "a step is within its job: {line}");
     }
-    assert_eq!(amount(job, "held_ns"), amount(job, "within_ns") + amount(job, "waste_ns"));
+    // A slow machine may miss a tick, whose time is unmeasured.
+    let parts = ["within_ns", "lent_ns", "waste_ns", "unmeasured_ns", "unavailable_ns"];
+    assert_eq!(amount(job, "held_ns"), parts.iter().map(|part| amount(job, part)).sum::<u64>(), "{job}");
     assert!(amount(job, "within_ns") > 0 && amount(job, "waste_ns") > 0, "{job}");
     assert!(amount(step, "used_ns") > 0 && amount(step, "held_ns") == 0, "{step}");
     node.hook("epilog.sh", &minor);
