@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::scenario::HostProcess;
 use super::{DemoError, Scenario, make};
 use crate::clock::Page;
+use crate::host::FIRST_PID_NAMESPACE;
 
 /// Writes the tree anew and says where it is rooted.
 pub(super) fn write(directory: &Path, scenario: &Scenario, page: &Page) -> Result<PathBuf, DemoError> {
@@ -24,6 +25,11 @@ pub(super) fn write(directory: &Path, scenario: &Scenario, page: &Page) -> Resul
     let boot = page.state().utc.0;
     super::write(&random.join("boot_id"), format!("demo-{boot:016x}\n").as_bytes())?;
     super::write(&root.join("proc/sys/kernel/hostname"), b"demo-node\n")?;
+    // The simulated driver counts processes as this host does.
+    let namespaces = root.join("proc/self/ns");
+    make(&namespaces)?;
+    let pid = namespaces.join("pid");
+    symlink(FIRST_PID_NAMESPACE, &pid).map_err(|source| DemoError::File { path: pid, source })?;
     // The simulated driver writes its kernel log beside the library, once it has something to say.
     let log = root.join("dev/kmsg");
     make(&root.join("dev"))?;
