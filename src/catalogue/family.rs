@@ -178,6 +178,8 @@ pub enum Rows {
     Process(&'static [ProcessPoint]),
     /// One value per tenant and GPU, from closed and committed windows.
     Account(&'static [AccountPoint]),
+    /// One value per workload and GPU, from closed and committed windows.
+    WorkloadAccount(&'static [AccountPoint]),
     /// One value per GPU, from closed and committed windows.
     Slot,
     /// One value per GPU and reason why the owner of a process is not known, from closed and committed windows.
@@ -193,7 +195,7 @@ impl Rows {
     pub const fn origin(&self) -> Origin {
         match self {
             Self::Device(_) | Self::State(_) | Self::Instance(_) => Origin::Driver,
-            Self::Account(_) | Self::Slot | Self::Unattributed => Origin::Ledger,
+            Self::Account(_) | Self::WorkloadAccount(_) | Self::Slot | Self::Unattributed => Origin::Ledger,
             Self::Xid(_) => Origin::LedgerOrAgent,
             Self::Integral(_)
             | Self::Flow(_)

@@ -224,7 +224,7 @@ pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
         Rows::Instance(points) | Rows::InstanceIntegral(points) => {
             &mut points.iter().map(|point| point.labels)
         }
-        Rows::Account(points) => &mut points.iter().map(|point| point.labels),
+        Rows::Account(points) | Rows::WorkloadAccount(points) => &mut points.iter().map(|point| point.labels),
         Rows::Process(points) => &mut points.iter().map(|point| point.labels),
         rows => &mut rows.points().iter().map(|point| point.labels),
     };

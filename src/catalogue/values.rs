@@ -110,16 +110,16 @@ pub enum ProcessValue {
     Decoder,
 }
 
-/// One series per tenant and GPU.
+/// One series per tenant, or per workload, and GPU.
 #[derive(Debug)]
 pub struct AccountPoint {
-    /// Values of the family's labels beyond `tenant`, `gpu` and `uuid`.
+    /// Values of the family's labels beyond `tenant` or `workload`, `gpu` and `uuid`.
     pub labels: &'static [(&'static str, &'static str)],
     /// Which value of the account.
     pub value: AccountValue,
 }
 
-/// A value of the account of a tenant on a GPU; the order is that of
+/// A value of the account of a tenant or workload on a GPU; the order is that of
 /// [`crate::model::snapshot::AccountState::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each family's help says it")]

@@ -39,6 +39,20 @@ pub(super) struct TenantAccount {
     pub(super) state: AccountState,
 }
 
+impl TenantAccount {
+    /// Tenant and UUID.
+    pub(super) fn key(&self) -> (Arc<str>, Arc<str>) {
+        (Arc::clone(&self.tenant), Arc::clone(&self.uuid))
+    }
+}
+
+/// A workload's account on one GPU, ready to be shown.
+pub(super) struct WorkloadAccount {
+    pub(super) workload: Arc<str>,
+    pub(super) uuid: Arc<str>,
+    pub(super) state: AccountState,
+}
+
 impl Accounts {
     /// Goes on from what the ledger holds.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
@@ -129,6 +143,27 @@ impl Accounts {
             .filter(|(_, (_, latest))| now < latest.plus(LINGER))
             .map(|((tenant, uuid), (state, _))| TenantAccount { tenant, uuid, state })
             .collect()
+    }
+
+    /// The accounts by workload and GPU, of those that are here or have just gone, without costs. A series that is
+    /// younger than `birth_delay` shows 0.
+    pub(super) fn by_workload(&self, (now, birth_delay): (Utc, Nanoseconds)) -> Vec<WorkloadAccount> {
+        let live = self
+            .counters
+            .iter()
+            .filter(|((_, holder), known)| !holder.is_remainder() && now < known.changed.plus(LINGER));
+        live.map(|((uuid, holder), Known { counter, .. })| {
+            let mut values = values(false, counter, (None, self.metered.contains(uuid)));
+            if now < counter.born.plus(birth_delay) {
+                values.iter_mut().flatten().for_each(|value| *value = 0);
+            }
+            WorkloadAccount {
+                workload: holder.as_str().into(),
+                uuid: Arc::clone(uuid),
+                state: AccountState { values },
+            }
+        })
+        .collect()
     }
 
     /// What [`HolderId::UNATTRIBUTED`] used on a GPU, by reason. It is shown for as long as anything of it is known, so

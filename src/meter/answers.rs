@@ -100,6 +100,7 @@ impl Told<'_> {
             Rows::Identity(_)
             | Rows::Xid(_)
             | Rows::Account(_)
+            | Rows::WorkloadAccount(_)
             | Rows::Slot
             | Rows::Unattributed
             | Rows::Holding(_)

@@ -1,25 +1,24 @@
 //! How many series a snapshot may have, and what is left off when there are more.
 //!
 //! What a GPU and the agent say of themselves always stands. Of the rest tenants' accounts come first, then
-//! holdings and workloads, then processes. What is left off is counted by family. An account that is shown is
-//! shown for as long as it lasts, and with its whole value: a newcomer never takes its place, and nothing is
-//! folded into another series, since that one would have to shrink when the folded tenant is shown again.
+//! workloads' accounts, holdings and workloads, processes. What is left off is counted by family. An account that
+//! is shown is shown for as long as it lasts, and with its whole value: a newcomer never takes its place. What tenants
+//! without series grow by is the tenant `__other__`'s ([`super::folded`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::Gpu;
+use super::folded::{AccountKey, Folded};
 use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, Point, Rows, XidValue, families};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
-
-/// A tenant's account on a GPU, by UUID.
-type AccountKey = (Arc<str>, Arc<str>);
 
 /// What outlasts a pulse.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     shown: BTreeSet<AccountKey>,
+    /// What the accounts that are not shown grow by.
+    pub(super) folded: Folded,
     /// Series left off, summed over the pulses.
     dropped: BTreeMap<&'static str, u64>,
 }
@@ -47,6 +46,7 @@ impl Cost {
 /// What the entries of each list cost at a level.
 pub(super) struct Costs {
     pub(super) account: Cost,
+    pub(super) workload_account: Cost,
     pub(super) holding: Cost,
     pub(super) workload: Cost,
     pub(super) process: Cost,
@@ -59,6 +59,10 @@ impl Costs {
         };
         Self {
             account: Cost::at(level, |rows| if let Rows::Account(points) = rows { points.len() } else { 0 }),
+            workload_account: Cost::at(level, |rows| match rows {
+                Rows::WorkloadAccount(points) => points.len(),
+                _ => 0,
+            }),
             holding: of_holding(HoldingValue::Ratio),
             workload: of_holding(HoldingValue::WorkloadInfo),
             process: Cost::at(level, |rows| if let Rows::Process(points) = rows { points.len() } else { 0 }),
@@ -68,7 +72,7 @@ impl Costs {
 
 /// What is left of a pulse's budget.
 pub(super) struct Purse<'a> {
-    budget: &'a mut Budget,
+    pub(super) budget: &'a mut Budget,
     left: usize,
 }
 
@@ -107,28 +111,22 @@ impl Purse<'_> {
         fit
     }
 
-    /// The accounts that fit: those that were shown before, then newcomers, each in their order.
-    pub(super) fn accounts<T>(
-        &mut self,
-        mut entries: Vec<T>,
-        cost: &Cost,
-        key: impl Fn(&T) -> AccountKey,
-    ) -> Vec<T> {
-        let (all, room) = (entries.len(), self.room(cost));
+    /// The accounts that fit into so many places: those that were shown before, then newcomers, each in their order.
+    pub(super) fn fit_accounts(&mut self, mut entries: Vec<AccountKey>, room: usize) -> BTreeSet<AccountKey> {
+        let all = entries.len();
         let shown = std::mem::take(&mut self.budget.shown);
         if all > room {
-            let known = entries.iter().filter(|entry| shown.contains(&key(entry))).count();
+            let known = entries.iter().filter(|entry| shown.contains(*entry)).count();
             let (mut old, mut new) = (known.min(room), room.saturating_sub(known));
             entries.retain(|entry| {
-                let seats = if shown.contains(&key(entry)) { &mut old } else { &mut new };
+                let seats = if shown.contains(entry) { &mut old } else { &mut new };
                 let fits = *seats > 0;
                 *seats = seats.saturating_sub(1);
                 fits
             });
         }
-        self.budget.shown = entries.iter().map(&key).collect();
-        self.pay(cost, entries.len(), all - entries.len());
-        entries
+        self.budget.shown = entries.into_iter().collect();
+        self.budget.shown.clone()
     }
 }
 
@@ -205,7 +203,9 @@ fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]
         Rows::Unattributed => OwnSeries { fixed: UnattributedReason::ALL.len(), ..none },
         Rows::Xid(XidValue::ActionErrors) => OwnSeries { action: 1, ..none },
         Rows::Xid(_) => OwnSeries { code: 1, ..none },
-        Rows::Process(_) | Rows::Account(_) | Rows::Holding(_) | Rows::Agent => none,
+        Rows::Process(_) | Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Holding(_) | Rows::Agent => {
+            none
+        }
     }
 }
 
@@ -225,7 +225,10 @@ mod tests {
     fn an_account_that_is_shown_stays_when_others_come_before_it() {
         let mut budget = Budget::default();
         let mut show = |limit, tenants: &[&str]| {
-            let shown = budget.purse(limit, 10).accounts(names(tenants), &cost(), Clone::clone);
+            let mut purse = budget.purse(limit, 10);
+            let room = purse.room(&cost());
+            let shown = purse.fit_accounts(names(tenants), room);
+            purse.pay(&cost(), shown.len(), tenants.len() - shown.len());
             shown.into_iter().map(|(tenant, _)| tenant.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(show(14, &["bob", "dave"]), ["bob", "dave"]);
@@ -241,7 +244,7 @@ mod tests {
     fn what_always_stands_may_leave_nothing_for_the_rest() {
         let mut budget = Budget::default();
         assert_eq!(budget.purse(10, 99).fit(&cost(), 2), 0);
-        assert!(budget.purse(10, 99).accounts(names(&["alice"]), &cost(), Clone::clone).is_empty());
+        assert!(budget.purse(10, 99).fit_accounts(names(&["alice"]), 0).is_empty());
     }
 
     #[test]

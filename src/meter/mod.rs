@@ -7,6 +7,7 @@ mod account;
 mod accounts;
 mod answers;
 mod budget;
+mod folded;
 mod grants;
 mod idle;
 mod integrate;

@@ -52,6 +52,7 @@ impl Meter {
             gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
             processes: process_entries,
             accounts: Arc::clone(&shown.entries),
+            workload_accounts: Arc::clone(&shown.workloads.entries),
             holdings: holding_entries,
             workloads,
             price: self.policy.price(self.timeline.at(now.boottime)).cloned(),
@@ -61,6 +62,7 @@ impl Meter {
             self.roster = Arc::new(roster);
         }
         let (accounts, unattributed) = (Arc::clone(&shown.states), Arc::clone(&shown.unattributed));
+        let workload_accounts = Arc::clone(&shown.workloads.states);
         (self.budget, self.named, self.order, self.shown) = (budget, named, order, Some(shown));
         self.sequence += 1;
         Arc::new(Snapshot {
@@ -72,6 +74,7 @@ impl Meter {
             gpus: states,
             processes,
             accounts,
+            workload_accounts,
             unattributed,
             holdings,
             agent,

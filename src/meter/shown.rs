@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use super::accounts::TenantAccount;
 use super::budget::Purse;
+use super::folded::AccountKey;
 use super::{Gpu, Meter};
+use crate::catalogue::Level;
 use crate::ledger::Tariff;
-use crate::model::snapshot::{AccountEntry, AccountState};
+use crate::model::snapshot::{AccountEntry, AccountState, WorkloadAccountEntry};
 use crate::model::{Stamp, UnattributedReason, Utc};
 
 /// What is shown, and what it was made for.
@@ -26,8 +28,16 @@ pub(super) struct Shown {
     left_off: usize,
     pub(super) entries: Arc<[AccountEntry]>,
     pub(super) states: Arc<[AccountState]>,
+    pub(super) workloads: ShownWorkloads,
     /// By GPU and reason.
     pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
+}
+
+/// The workloads' accounts that are shown.
+pub(super) struct ShownWorkloads {
+    pub(super) entries: Arc<[WorkloadAccountEntry]>,
+    pub(super) states: Arc<[AccountState]>,
+    left_off: usize,
 }
 
 impl Meter {
@@ -49,6 +59,8 @@ impl Meter {
         };
         if let Some(shown) = shown.filter(stands) {
             purse.pay(&self.costs.account, shown.entries.len(), shown.left_off);
+            let ShownWorkloads { entries, left_off, .. } = &shown.workloads;
+            purse.pay(&self.costs.workload_account, entries.len(), *left_off);
             return shown;
         }
         let tariff = price
@@ -63,16 +75,18 @@ impl Meter {
         let mut accounts = self.accounts.by_tenant((at, delay), tariff.as_ref());
         // Of a GPU that is forgotten nothing is shown, and nothing is left off.
         accounts.retain(|account| places.contains_key(&*account.uuid));
-        let key = |account: &TenantAccount| (Arc::clone(&account.tenant), Arc::clone(&account.uuid));
         let (all, room) = (accounts.len(), purse.room(&self.costs.account));
-        let fit = purse.accounts(accounts, &self.costs.account, key);
-        let (entries, states): (Vec<_>, Vec<_>) = fit
+        fold_what_does_not_fit(&mut accounts, (room, gpus.len()), tariff.as_ref(), purse);
+        let (entries, states): (Vec<_>, Vec<_>) = accounts
             .into_iter()
             .filter_map(|account| {
                 let gpu = *places.get(&*account.uuid)?;
                 Some((AccountEntry { tenant: account.tenant, gpu }, account.state))
             })
             .unzip();
+        let left_off = all.saturating_sub(entries.len());
+        purse.pay(&self.costs.account, entries.len(), left_off);
+        let workloads = self.show_workloads(at, &places, purse);
         let unattributed = gpus.iter().map(|gpu| self.accounts.unattributed(&gpu.id.uuid, (at, delay)));
         Shown {
             unattributed: unattributed.collect(),
@@ -80,17 +94,62 @@ impl Meter {
             gpus: gpus.iter().map(|gpu| Arc::clone(&gpu.id.uuid)).collect(),
             tariff,
             room,
-            left_off: all - entries.len(),
+            left_off,
             entries: entries.into(),
             states: states.into(),
+            workloads,
         }
     }
+}
+
+impl Meter {
+    /// The workloads' accounts that fit; below level full there are none.
+    fn show_workloads(
+        &self,
+        at: Utc,
+        places: &BTreeMap<&str, usize>,
+        purse: &mut Purse<'_>,
+    ) -> ShownWorkloads {
+        if self.policy.level < Level::Full {
+            return ShownWorkloads { entries: Arc::default(), states: Arc::default(), left_off: 0 };
+        }
+        let mut accounts = self.accounts.by_workload((at, self.policy.birth_delay));
+        accounts.retain(|account| places.contains_key(&*account.uuid));
+        let fit = purse.fit(&self.costs.workload_account, accounts.len());
+        let left_off = accounts.len() - fit;
+        accounts.truncate(fit);
+        let (entries, states): (Vec<_>, Vec<_>) = accounts
+            .into_iter()
+            .filter_map(|account| {
+                let gpu = *places.get(&*account.uuid)?;
+                Some((WorkloadAccountEntry { workload: account.workload, gpu }, account.state))
+            })
+            .unzip();
+        ShownWorkloads { entries: entries.into(), states: states.into(), left_off }
+    }
+}
+
+/// Takes out the accounts that have no series, and adds those of `__other__` for what they grew by.
+fn fold_what_does_not_fit(
+    accounts: &mut Vec<TenantAccount>,
+    (room, gpus): (usize, usize),
+    tariff: Option<&Tariff>,
+    purse: &mut Purse<'_>,
+) {
+    // Where not all fit, each GPU may have a place for the others, but never more of them than of tenants.
+    let reserved = if accounts.len() > room { gpus.min(room / 2) } else { 0 };
+    let keys: Vec<AccountKey> = accounts.iter().map(TenantAccount::key).collect();
+    let fit = purse.fit_accounts(keys, room - reserved);
+    let mut others = purse.budget.folded.fold(accounts, &fit, tariff);
+    accounts.retain(|account| fit.contains(&account.key()));
+    others.truncate(room.saturating_sub(accounts.len()));
+    accounts.append(&mut others);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{AccountValue, Level};
+    use crate::catalogue::AccountValue;
     use crate::ledger::{Acknowledged, Cost, Counter};
     use crate::meter::Policy;
     use crate::meter::account::Account;

@@ -20,6 +20,8 @@ impl HolderId {
     pub const STRANDED: &'static str = "__stranded__";
     /// Lost, broken or reshaping.
     pub const UNAVAILABLE: &'static str = "__unavailable__";
+    /// Tenants without series of their own on a page, taken together; never in the ledger.
+    pub const OTHER: &'static str = "__other__";
     /// Nobody looked: neither holdings nor activity can be known.
     pub const UNOBSERVED: &'static str = "__unobserved__";
     /// Persistence daemon, display server, MPS control, the agent itself.

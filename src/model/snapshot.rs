@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub processes: Vec<ProcessState>,
     /// Parallel to [`Roster::accounts`].
     pub accounts: Arc<[AccountState]>,
+    /// Parallel to [`Roster::workload_accounts`].
+    pub workload_accounts: Arc<[AccountState]>,
     /// Parallel to [`Roster::gpus`]: time used by processes whose owner is not known, in closed and committed windows,
     /// in nanoseconds by [`UnattributedReason::ALL`]; absent where there was none.
     pub unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
@@ -50,6 +52,8 @@ pub struct Roster {
     pub processes: Arc<[ProcessEntry]>,
     /// Tenants and remainders with an account, by tenant and GPU.
     pub accounts: Arc<[AccountEntry]>,
+    /// Workloads with an account, by workload and GPU; empty below level full.
+    pub workload_accounts: Arc<[WorkloadAccountEntry]>,
     /// Holdings of the moment, by GPU and holder.
     pub holdings: Arc<[HoldingEntry]>,
     /// Workloads of the moment, by id.
@@ -114,6 +118,15 @@ pub struct ProcessEntry {
 pub struct AccountEntry {
     /// Tenant or remainder.
     pub tenant: Arc<str>,
+    /// Position of the GPU in [`Roster::gpus`].
+    pub gpu: usize,
+}
+
+/// A workload's account on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadAccountEntry {
+    /// Workload id.
+    pub workload: Arc<str>,
     /// Position of the GPU in [`Roster::gpus`].
     pub gpu: usize,
 }
@@ -217,7 +230,7 @@ pub struct ProcessState {
     pub values: [Reading; 5],
 }
 
-/// A tenant's account on one GPU: what closed and committed windows say, by
+/// The account of a tenant or workload on one GPU: what closed and committed windows say, by
 /// [`crate::catalogue::AccountValue`] order; absent where the value has no meaning for it.
 #[derive(Clone, Debug)]
 pub struct AccountState {

@@ -99,7 +99,12 @@ fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
         let Some(row) = family(name.split('{').next().unwrap_or_default()) else { return false };
         let happens = matches!(
             row.rows,
-            Rows::Account(_) | Rows::Slot | Rows::Unattributed | Rows::Holding(_) | Rows::Process(_)
+            Rows::Account(_)
+                | Rows::WorkloadAccount(_)
+                | Rows::Slot
+                | Rows::Unattributed
+                | Rows::Holding(_)
+                | Rows::Process(_)
         );
         let named = |label| family(name.split(label).nth(1)?.split('"').next()?);
         let unsupported = named("family=\"").map_or(Level::Lean, |family| family.level);

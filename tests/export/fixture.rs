@@ -34,6 +34,9 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
                 gpu: number / 2,
             })
             .collect(),
+        workload_accounts: (0..gpus)
+            .map(|gpu| WorkloadAccountEntry { workload: "unit:trainer.service".into(), gpu })
+            .collect(),
         holdings: (0..gpus)
             .map(|gpu| HoldingEntry {
                 gpu,
@@ -139,6 +142,11 @@ pub fn histogram(scale: u64) -> Histogram {
 
 /// A value for everything on the roster, each different, `scale` times as large.
 pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
+    let account = |number: usize| AccountState {
+        values: std::array::from_fn(|value| {
+            Some(i128::from(scale) * (number as i128 * 15_000_000_000 + value as i128))
+        }),
+    };
     Snapshot {
         sequence: 7,
         at: stamp(AT.0),
@@ -153,13 +161,8 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
                 }),
             })
             .collect(),
-        accounts: (0..roster.accounts.len() as i128)
-            .map(|number| AccountState {
-                values: std::array::from_fn(|value| {
-                    Some(i128::from(scale) * (number * 15_000_000_000 + value as i128))
-                }),
-            })
-            .collect(),
+        accounts: (0..roster.accounts.len()).map(account).collect(),
+        workload_accounts: (0..roster.workload_accounts.len()).map(account).collect(),
         unattributed: (1..=roster.gpus.len() as u64)
             .map(|gpu| [1, 0, 3, 0, 5].map(|part| (part > 0).then_some(scale.unsigned_abs() * gpu * part)))
             .collect(),

@@ -163,7 +163,7 @@ fn series(snapshot: &Snapshot, level: Level) -> Vec<Visit> {
     visits.retain(|visit| {
         let happens = matches!(
             visit.family.rows,
-            Rows::Account(_) | Rows::Slot | Rows::Unattributed | Rows::Holding(_)
+            Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Slot | Rows::Unattributed | Rows::Holding(_)
         );
         let of_one_xid = visit.family.labels.contains(&"xid");
         !happens && !of_one_xid && visit.family.labels.contains(&"gpu")

@@ -15,7 +15,12 @@ const FILE: &str = "docs/names.txt";
 fn is_settled(family: &Family) -> bool {
     let with_the_account = matches!(
         family.rows,
-        Rows::Account(_) | Rows::Slot | Rows::Unattributed | Rows::Holding(_) | Rows::Process(_)
+        Rows::Account(_)
+            | Rows::WorkloadAccount(_)
+            | Rows::Slot
+            | Rows::Unattributed
+            | Rows::Holding(_)
+            | Rows::Process(_)
     );
     !with_the_account && !family.name.starts_with("gpumeter_otlp_")
 }

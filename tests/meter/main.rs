@@ -398,3 +398,39 @@ fn a_driver_that_was_loaded_anew_has_reset_what_failed() {
         world.balanced();
     }
 }
+
+#[test]
+fn what_tenants_without_series_grow_by_is_published_as_other_and_jumps_neither_way() {
+    const TENANTS: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "__other__"];
+    let mut world = World::new(&[]);
+    let users = (7..).zip(TENANTS[..5].iter().map(|user| Holder::user(user, None)));
+    world.know_holders(&users.collect::<Vec<_>>());
+    let busy = |world: &mut World| {
+        world.run(60, |frame| (7..12).fold(frame, |frame, pid| frame.process(pid, 20)).busy(100));
+    };
+    let used = |world: &World| TENANTS.map(|tenant| world.value(tenant, AccountValue::Used));
+    busy(&mut world);
+    busy(&mut world);
+    let all = used(&world);
+    assert!(all[..5].iter().all(Option::is_some) && all[5].is_none(), "{all:?}");
+    // As few as leave out somebody, but not everybody.
+    let limit = (0..5_000).step_by(10).find(|limit| {
+        world.limit(*limit);
+        busy(&mut world);
+        used(&world)[..5].iter().flatten().count() == 2
+    });
+    assert!(limit.is_some());
+    let before = used(&world);
+    busy(&mut world);
+    let after = used(&world);
+    let growth: i128 =
+        before.iter().zip(&after).map(|(before, after)| after.unwrap_or(0) - before.unwrap_or(0)).sum();
+    assert_eq!(growth, i128::from(60 * SECOND), "{before:?} {after:?}");
+    assert!(after[5] > Some(0));
+    world.limit(20_000);
+    busy(&mut world);
+    let again = used(&world);
+    assert_eq!(again[5], after[5], "all have series again, so it stands");
+    assert!(again[..5].iter().all(Option::is_some));
+    world.balanced();
+}

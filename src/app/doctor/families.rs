@@ -98,7 +98,8 @@ fn fault(absence: Absence) -> &'static str {
 
 /// What leaves a family out that could be there.
 fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
-    let of_account = matches!(family.rows, Rows::Account(_) | Rows::Slot | Rows::Unattributed);
+    let of_account =
+        matches!(family.rows, Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Slot | Rows::Unattributed);
     let of_money =
         family.unit == Unit::Money || matches!(family.rows, Rows::Holding(HoldingValue::CostPerHour));
     if family.level > wanted.level {

@@ -10,7 +10,7 @@ use crate::catalogue::{
     Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
-use crate::model::{Fraction, HealthState, Reading, UnattributedReason, Unit, Utc};
+use crate::model::{Fraction, HealthState, HolderId, Reading, UnattributedReason, Unit, Utc};
 
 /// Label names and values that the catalogue writes.
 type Pairs = &'static [(&'static str, &'static str)];
@@ -38,6 +38,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             Rows::InstanceIntegral(points) => self.instance_integral(points),
             Rows::Process(points) => self.process(points),
             Rows::Account(points) => self.account(points),
+            Rows::WorkloadAccount(points) => self.workload_account(points),
             Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
             Rows::Unattributed => self.unattributed(),
             Rows::Holding(HoldingValue::Ratio) => self.holding(),
@@ -285,6 +286,8 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (position, account) in roster.accounts.iter().enumerate() {
             let Some(gpu) = roster.gpus.get(account.gpu) else { continue };
             let state = self.snapshot.accounts.get(position);
+            // What is taken together begins with the agent, each tenant's own account with the ledger.
+            let start = (&*account.tenant == HolderId::OTHER).then_some(self.snapshot.started);
             for point in points {
                 let value = state.and_then(|state| state.values[point.value as usize]);
                 let mut labels = [""; MOST_LABELS];
@@ -293,6 +296,21 @@ impl<'a, S: Sink> Walk<'a, S> {
                 labels[2] = &gpu.id.uuid;
                 let own = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
                 let count = fill(&mut labels, own, price.into_iter().flatten());
+                self.visit_since(start, &labels[..count], value);
+            }
+        }
+    }
+
+    fn workload_account(&mut self, points: &[AccountPoint]) {
+        let roster = &self.snapshot.roster;
+        for (position, account) in roster.workload_accounts.iter().enumerate() {
+            let Some(gpu) = roster.gpus.get(account.gpu) else { continue };
+            let state = self.snapshot.workload_accounts.get(position);
+            for point in points {
+                let value = state.and_then(|state| state.values[point.value as usize]);
+                let mut labels = [""; MOST_LABELS];
+                labels[..3].copy_from_slice(&[&account.workload, &gpu.index, &gpu.id.uuid]);
+                let count = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
                 self.visit(&labels[..count], value);
             }
         }
