@@ -6,12 +6,14 @@
 //! time is that of the clock page in it, which agent and library share. One demo owns it at a time. A
 //! directory with other files in it is refused.
 
+mod kubelet;
 mod local;
 mod lock;
 mod node;
 mod scenario;
 mod time;
 mod trial;
+mod workloads;
 
 use std::fs;
 use std::io::{self, Read};
@@ -159,6 +161,11 @@ pub enum DemoError {
     /// The child processes of the local scenario cannot be started.
     #[error("starting a process for the local scenario: {0}")]
     Child(io::Error),
+    /// A pod or job of the scenario has a device that is not there.
+    #[error(
+        "the scenario's pods or jobs name GPU {0:?}, which is not in it; write its index, or INDEX::REPLICA"
+    )]
+    UnknownDevice(String),
     /// The agent itself cannot start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -209,6 +216,9 @@ fn live(
     trial::open(options, directory, &library(directory))?;
     let root =
         if scenario.local { PathBuf::from("/") } else { node::write(directory, &scenario, &time.page)? };
+    if let Some(workloads) = &scenario.workloads {
+        workloads.start(&root, &workloads::uuids(&library(directory))?)?;
+    }
     // It may need more memory than the agent, which has no use for it.
     drop(scenario);
     let what = match &options.source {

@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
+
+use super::workloads::Workloads;
 
 /// The built-in scenarios.
 const NODE: &str = include_str!("node.json");
@@ -40,6 +43,8 @@ pub struct Scenario {
     pub local: bool,
     /// The agent's configuration in it, if not the demo's own.
     pub config: Option<String>,
+    /// Its pods and jobs, if it has any.
+    pub(super) workloads: Option<Workloads>,
     document: Value,
 }
 
@@ -74,7 +79,7 @@ impl Scenario {
     /// The scenario of a replay: everything is in the recording, and the host knows none of its processes.
     pub(super) fn of_recording() -> Self {
         let document = serde_json::json!({ "gpus": [], "recording": RECORDING });
-        Self { local: false, config: None, document }
+        Self { local: false, config: None, workloads: None, document }
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {
@@ -85,7 +90,12 @@ impl Scenario {
                 "has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into(),
             ));
         }
+        let has_workloads = ["pods", "jobs"].iter().any(|key| document.get(key).is_some());
+        let workloads = has_workloads.then(|| Workloads::deserialize(&document));
+        let workloads =
+            workloads.transpose().map_err(|error| broken(format!("pods, replicas or jobs: {error}")))?;
         Ok(Self {
+            workloads,
             local: document.get("local").and_then(Value::as_bool).unwrap_or(false),
             config: document.get("config").and_then(Value::as_str).map(Into::into),
             document,
