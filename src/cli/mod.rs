@@ -108,8 +108,8 @@ struct Run {
 
 #[derive(Args, Debug)]
 struct Demo {
-    /// A built-in scenario (node, local) or a file.
-    #[arg(long, default_value = "node", value_name = "NAME|FILE")]
+    /// A built-in scenario (cluster; node, without schedulers; local, with real processes) or a file.
+    #[arg(long, default_value = "cluster", value_name = "NAME|FILE")]
     scenario: String,
     /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]

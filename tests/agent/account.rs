@@ -79,6 +79,37 @@ fn every_gpu_second_is_in_the_bill_exactly_once_and_on_the_page_too() {
 }
 
 #[test]
+fn every_kind_of_workload_of_the_demo_has_its_line() {
+    let demo = Demo::start(&["--speed", "30", "--scenario", "cluster"]);
+    let page = demo.agent.wait_for("three minutes of account", |page| settled_seconds(page) >= 180);
+    let bill = bill(&demo.agent);
+    check(&bill);
+    // Holder, tenant, GPU, and whether it was granted anything there.
+    for (holder, tenant, gpu, held) in [
+        ("unit:train-llm.service", "train-llm.service", 0, true),
+        ("user:alice", "alice", 2, true),
+        ("user:dave", "dave", 3, false),
+        ("k8s:6f1c2a9e-3d0b-4b57-9a55-0c7e1a2b3c40/main", "ml", 8, true),
+        ("k8s:a41d7c52-8e0f-4f0c-b1f3-5d6e7f801122/notebook", "team-a", 9, true),
+        ("k8s:c0ffee11-2233-4455-8677-8899aabbccdd/triton", "team-b", 9, true),
+        ("slurm:alpha/211", "physics", 10, true),
+        ("slurm:alpha/211.0", "physics", 10, false),
+        (&format!("container:docker/{}", "4".repeat(64)), "docker", 10, false),
+    ] {
+        let lines = bill["lines"].as_array().unwrap();
+        let line = lines.iter().find(|line| line["holder"] == holder && line["gpu"] == gpu);
+        let line = line.unwrap_or_else(|| panic!("{holder} on GPU {gpu} in {lines:?}"));
+        assert_eq!((&line["tenant"], number(line, "held_ns") > 0), (&tenant.into(), held), "{line}");
+        let workload = format!("workload=\"{holder}\"");
+        assert!(page.has("gpu_workload_held_seconds_total", &[&workload]), "{holder}");
+    }
+    for (tenant, share) in [("team-a", "0.25"), ("team-b", "0.5")] {
+        let tenant = format!("tenant=\"{tenant}\"");
+        assert_eq!(page.value("gpu_holding_ratio", &["gpu=\"9\"", &tenant]), Some(share), "replicas of four");
+    }
+}
+
+#[test]
 fn the_bill_command_prints_text_csv_and_json_for_a_month_or_between_dates() {
     let demo = Demo::start(FAST);
     demo.agent.wait_for("two minutes of account", |page| settled_seconds(page) >= 120);

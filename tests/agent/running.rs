@@ -87,6 +87,9 @@ impl Demo {
     pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         let mut command = program();
         command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory).args(arguments);
+        if !arguments.contains(&"--scenario") {
+            command.args(["--scenario", "node"]);
+        }
         command
     }
 

@@ -169,7 +169,7 @@ class Demo:
         self.instance = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.instance}"
         self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
-        self.command += ["--scenario", scenario] if scenario else []
+        self.command += ["--scenario", scenario or "node"]
         if config:
             path = suite.folder / "demo.yaml"
             path.write_text(config)

@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::workloads::Workloads;
 
 /// The built-in scenarios.
+const CLUSTER: &str = include_str!("cluster.json");
 const NODE: &str = include_str!("node.json");
 const LOCAL: &str = include_str!("local.json");
 
@@ -19,7 +20,7 @@ pub(super) const RECORDING: &str = "recording";
 #[derive(Debug, Error)]
 pub enum ScenarioError {
     /// It cannot be read.
-    #[error("scenario {path}: {source}; the built-in ones are node and local")]
+    #[error("scenario {path}: {source}; the built-in ones are cluster, node and local")]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -65,6 +66,7 @@ impl Scenario {
     /// A built-in scenario by name, or a file.
     pub fn load(name: &str) -> Result<Self, ScenarioError> {
         match name {
+            "cluster" => Self::parse(CLUSTER, Path::new("cluster")),
             "node" => Self::parse(NODE, Path::new("node")),
             "local" => Self::parse(LOCAL, Path::new("local")),
             file => {
