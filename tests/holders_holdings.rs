@@ -228,9 +228,9 @@ proptest! {
 
 #[test]
 fn what_schedulers_allocate_comes_before_standing_holdings_and_covers_what_is_within_it() {
-    let allocation = |gpu: &str, user: &str, fraction| Allocation {
+    let allocation = |device: &str, user: &str, fraction| Allocation {
         holder: Holder::user(user, None),
-        gpu: gpu.into(),
+        device: device.into(),
         fraction,
         source: HoldingSource::Presence,
     };

@@ -277,8 +277,8 @@ fn hold(record: JobRecord, seen: &JobObservation<'_>, known: &mut JobHoldings) {
                 }
             },
         };
-        let (gpu, source) = (Arc::from(uuid.as_str()), HoldingSource::Slurm);
-        let allocation = Allocation { holder: holder.clone(), gpu, fraction, source };
+        let (device, source) = (Arc::from(uuid.as_str()), HoldingSource::Slurm);
+        let allocation = Allocation { holder: holder.clone(), device, fraction, source };
         if !known.allocations.contains(&allocation) {
             known.allocations.push(allocation);
         }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
-        known.allocations.iter().map(|one| (one.holder.id.as_str(), &*one.gpu)).collect()
+        known.allocations.iter().map(|one| (one.holder.id.as_str(), &*one.device)).collect()
     }
 
     #[test]

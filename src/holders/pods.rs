@@ -217,14 +217,14 @@ impl Pods {
             let devices = grant.devices.values().filter(|device| !device.superseded);
             known.allocations.extend(devices.map(|device| Allocation {
                 holder: holder.clone(),
-                gpu: Arc::clone(&device.gpu),
+                device: Arc::clone(&device.gpu),
                 fraction: device.fraction,
                 source: HoldingSource::Kubernetes,
             }));
         }
         known
             .allocations
-            .sort_by(|one, other| (&one.gpu, &one.holder.id).cmp(&(&other.gpu, &other.holder.id)));
+            .sort_by(|one, other| (&one.device, &one.holder.id).cmp(&(&other.device, &other.holder.id)));
         let Some(containers) = &logs.containers else {
             for ((namespace, pod), containers) in names {
                 let uid = self.uids.get(&(namespace.to_owned(), pod.to_owned()));
@@ -583,7 +583,7 @@ mod tests {
                 let list = ListPodResourcesResponse { pod_resources: pod_resources.collect() };
                 let known = node.round(Some(&list), Some(&[]), &logs(&[UID]));
                 for one in known.allocations {
-                    prop_assert_eq!(&*one.gpu, GPU);
+                    prop_assert_eq!(&*one.device, GPU);
                     prop_assert!(one.holder.id.as_str().starts_with("k8s:"));
                     prop_assert!(one.holder.id.as_str().chars().all(|c| c.is_ascii_graphic()));
                     prop_assert!(one.fraction.numerator == 1 && one.fraction.denominator >= 1);

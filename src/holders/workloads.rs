@@ -9,13 +9,13 @@ use super::workload::WorkloadPath;
 use super::{JobMap, PodMap, SessionGpu, container, vm};
 use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
 
-/// A share of a GPU that a scheduler granted to a workload. It covers what runs within it: a job's covers its steps.
+/// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's covers its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// To whom it was granted.
     pub holder: Holder,
-    /// UUID of the GPU.
-    pub gpu: Arc<str>,
+    /// UUID of the GPU, `GPU-...`, or of the MIG instance, `MIG-...`.
+    pub device: Arc<str>,
     /// The share, as it was when granted.
     pub fraction: Fraction,
     /// Which scheduler says so.
@@ -24,7 +24,7 @@ pub struct Allocation {
 
 impl Allocation {
     pub(super) fn is_on(&self, gpu: &SessionGpu) -> bool {
-        self.gpu == gpu.uuid
+        self.device == gpu.uuid
     }
 }
 
