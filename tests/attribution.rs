@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{GpuSegment, settle, settle_gpu};
+use gpumeter::attribution::{GpuSegment, Unsettled, settle, settle_gpu};
 use gpumeter::model::{Carry, Grade, HolderId, Row, Settlement};
 use serde_json::{Value, json};
 
@@ -90,12 +90,6 @@ fn a_bad_segment_is_refused_with_its_place() {
         (segment(&fine, &json!({"t1": 0})), "t1: 0 is not after t0"),
         (segment(&fine, &json!({"t0": 1.5})), "t0: 1.5 is not an integer"),
         (segment(&fine, &json!({"tick": 1})), "unknown key \"tick\""),
-        (segment(&fine, &json!({"slots": {}})), "slots: lacks the slot \"gpu\""),
-        (segment(&fine, &json!({"layout": null})), "slots.gpu: is no slot of the layout"),
-        (
-            segment(&fine, &json!({"layout": {"total": 2, "slots": {"gpu": 1}}})),
-            "layout.total: 2 is not the sum",
-        ),
         (segment(&fine, &json!({"covered_by": {"a": "b", "b": "a"}})), "covered_by.a: \"b\" leads back"),
         (
             segment(&fine, &json!({"carry": {"gpu/held": {"a": "1/0"}}})),
@@ -143,6 +137,20 @@ fn a_bad_segment_is_refused_with_its_place() {
     let problem = read::segments("[{\"segment\": 1}]").err().unwrap();
     assert_eq!(problem, "[0].segment: 1 is not an object");
     assert!(read::segments("[{]").err().unwrap().contains("line 1 column 3"));
+}
+
+#[test]
+fn slots_that_are_not_those_of_the_layout_are_refused() {
+    let refused = |more: Value| {
+        let slot = json!({"state": "measured", "holdings": [], "ticks": []});
+        let segment = read::segments(&segment(&slot, &more).to_string()).unwrap().remove(0);
+        settle_gpu(&segment).unwrap_err()
+    };
+    let gpu = || "gpu".into();
+    assert_eq!(refused(json!({"slots": {}})), Unsettled::MissingSlot { slot: gpu() });
+    assert_eq!(refused(json!({"layout": null})), Unsettled::UnknownSlot { slot: gpu() });
+    let layout = json!({"total": 2, "slots": {"gpu": 1}});
+    assert_eq!(refused(json!({"layout": layout})), Unsettled::Layout { total: 2, sum: 1 });
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn span(second: u64, holdings: &[(&str, u32)], present: &[(&str, Option<u64>, Op
         blind: false,
         energy: None,
         idle_energy: Microjoules(0),
+        instances: None,
     }
 }
 

@@ -84,6 +84,7 @@ fn span(second: u64, job: &str) -> Span {
         blind: false,
         energy: Some(Microjoules(400_000_000)),
         idle_energy: Microjoules(67_000_000),
+        instances: None,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 /// The result of a segment.
 pub fn result(segment: &GpuSegment, settled: &GpuSettlement) -> Value {
     let slots: Map<String, Value> =
-        settled.slots.iter().map(|(name, slot)| (name.clone(), self::slot(slot))).collect();
+        settled.slots.iter().map(|(name, slot)| (name.to_string(), self::slot(slot))).collect();
     let mut result = json!({
         "time": segment.to.since(segment.from).0,
         "root": settled.root,
@@ -71,7 +71,7 @@ fn by_slot(energy: &SlotEnergy) -> Value {
         let part = part.iter().filter(|(_, energy)| **energy > 0);
         Value::Object(part.map(|(holder, energy)| (holder.to_string(), json!(energy))).collect())
     };
-    Value::Object(energy.iter().map(|(name, part)| (name.clone(), slot(part))).collect())
+    Value::Object(energy.iter().map(|(name, part)| (name.to_string(), slot(part))).collect())
 }
 
 /// What is owed, in reduced fractions of a nanosecond.

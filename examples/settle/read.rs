@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpumeter::attribution::{GpuEnergy, GpuSegment, Layout};
+use gpumeter::attribution::{GpuEnergy, GpuSegment};
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Method, Microjoules, Presence,
-    SlotState, Span, Utc,
+    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Method, Microjoules, MigLayout,
+    MigSlot, Presence, SlotState, Span, Utc,
 };
 use serde_json::{Map, Value};
 
@@ -49,17 +49,10 @@ fn segment(place: &Place<'_>) -> Result<GpuSegment, Problem> {
     let mut slots = BTreeMap::new();
     let mut previous = BTreeMap::new();
     for (name, slot) in place.key("slots")?.entries()? {
-        if !layout.as_ref().is_some_and(|layout| layout.slots.contains_key(&name)) {
-            return Err(slot.wrong("is no slot of the layout"));
-        }
+        let name: Arc<str> = name.into();
         let (spans, weights) = self::slot(&slot, (from, to), &covered_by)?;
-        slots.insert(name.clone(), spans);
+        slots.insert(Arc::clone(&name), spans);
         previous.insert(name, weights);
-    }
-    let missing =
-        layout.iter().flat_map(|layout| layout.slots.keys()).find(|name| !slots.contains_key(*name));
-    if let Some(name) = missing {
-        return Err(place.key("slots")?.wrong(&format!("lacks the slot {name:?} of the layout")));
     }
     Ok(GpuSegment {
         from: Utc(from),
@@ -90,28 +83,22 @@ fn covers(place: &Place<'_>) -> Result<BTreeMap<HolderId, HolderId>, Problem> {
     Ok(covered_by)
 }
 
-fn layout(place: &Place<'_>) -> Result<Layout, Problem> {
+fn layout(place: &Place<'_>) -> Result<MigLayout, Problem> {
     place.only(&["total", "slots", "unallocated", "stranded"])?;
     let mut slots = BTreeMap::new();
     for (name, size) in place.key("slots")?.entries()? {
         if name.starts_with("__") || name == "root" {
             return Err(size.wrong("is a reserved name; name the slot otherwise"));
         }
-        slots.insert(name, size.integer()?);
+        slots.insert(name.into(), MigSlot { size: size.integer()?, devices: BTreeMap::new() });
     }
     let size = |key| place.optional(key)?.map_or(Ok(0), |size| size.integer());
-    let layout = Layout {
+    Ok(MigLayout {
         total: place.key("total")?.integer()?,
         slots,
         unallocated: size("unallocated")?,
-        stranded: size("stranded")?,
-    };
-    let sizes = layout.slots.values().chain([&layout.unallocated, &layout.stranded]);
-    let sum: u128 = sizes.map(|size| u128::from(*size)).sum();
-    if sum != u128::from(layout.total) || sum == 0 {
-        return Err(place.key("total")?.wrong(&format!("is not the sum of its parts, {sum}, or is 0")));
-    }
-    Ok(layout)
+        stranded: Some(size("stranded")?),
+    })
 }
 
 fn slot(
@@ -134,6 +121,7 @@ fn slot(
         blind: false,
         energy: None,
         idle_energy: Microjoules(0),
+        instances: None,
     };
     let mut previous = weights(place, "previous")?;
     let ticks = place.optional("ticks")?.map_or(Ok(Vec::new()), |ticks| ticks.items())?;

@@ -1,6 +1,7 @@
 //! What each child of each node of the splitting tree is still owed, while a window is settled.
 //!
-//! Nodes are `<slot>/held`, `<slot>/nested/<holder>`, `<slot>/used`, `<slot>/lent` and `<slot>/within/<holder>`. A debt is kept through segments
+//! Nodes are `<slot>/held`, `<slot>/nested/<holder>`, `<slot>/busy`, `<slot>/used`, `<slot>/lent` and
+//! `<slot>/within/<holder>`. A debt is kept through segments
 //! whose activity is unknown and dropped when its holder goes. It does not know how debts arise.
 
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ pub(super) struct Carries {
     pub(super) held: Owed,
     /// Per holding in which others lie: its time to those and itself.
     pub(super) nested: BTreeMap<HolderId, Owed>,
+    /// Of a MIG instance: slot time to busy time.
+    pub(super) busy: Owed,
     /// Busy time to users.
     pub(super) used: Owed,
     /// Lent time to those who had slack.
@@ -33,6 +36,7 @@ impl Carries {
         for (node, owed) in carry {
             match node.strip_prefix(slot).and_then(|rest| rest.strip_prefix('/')) {
                 Some("held") => carries.held.clone_from(owed),
+                Some("busy") => carries.busy.clone_from(owed),
                 Some("used") => carries.used.clone_from(owed),
                 Some("lent") => carries.lent.clone_from(owed),
                 Some(name) => {
@@ -58,6 +62,7 @@ impl Carries {
             }
         };
         store(format!("{slot}/held"), self.held);
+        store(format!("{slot}/busy"), self.busy);
         store(format!("{slot}/used"), self.used);
         store(format!("{slot}/lent"), self.lent);
         for (holder, owed) in self.nested {

@@ -3,8 +3,10 @@
 //! Spans must follow one another and cover the window exactly; nobody is busy longer than there was time; a
 //! claim lies between nothing and the whole. It says what does not fit; it mends nothing.
 
+use std::sync::Arc;
+
 use super::Unsettled;
-use crate::model::{Holding, Microjoules, Span, Utc};
+use crate::model::{Holding, Microjoules, MigLayout, MigSpan, Span, Utc};
 
 /// Whether the spans are the window from `from` to `to`.
 pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), Unsettled> {
@@ -19,12 +21,49 @@ pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), Unsettled>
         energy = summed(span, energy, span.energy.unwrap_or_default())?;
         idle_energy = summed(span, idle_energy, span.idle_energy)?;
         check_holdings(&span.holdings)?;
+        if let Some(mig) = &span.instances {
+            check_instances(span, mig)?;
+        }
     }
     match spans.last() {
         Some(last) if reached > to => Err(Unsettled::Overlap { from: last.from, at: to }),
         _ if reached < to => Err(Unsettled::Gap { from: reached, to }),
         _ => Ok(()),
     }
+}
+
+fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(), Unsettled> {
+    check_layout(Some(layout), |name| slots.contains_key(name), slots.keys())?;
+    for slot in slots.values() {
+        if slot.busy > span.length().0 {
+            return Err(Unsettled::Busy { from: span.from, busy: slot.busy, length: span.length() });
+        }
+        check_holdings(&slot.holdings)?;
+    }
+    Ok(())
+}
+
+/// Whether the parts of a layout sum to the GPU, and whether each of its slots, and no other, is there.
+pub(super) fn check_layout<'a>(
+    layout: Option<&MigLayout>,
+    is_there: impl Fn(&Arc<str>) -> bool,
+    mut there: impl Iterator<Item = &'a Arc<str>>,
+) -> Result<(), Unsettled> {
+    let is_of_layout = |name: &&Arc<str>| layout.is_some_and(|layout| layout.slots.contains_key(*name));
+    if let Some(slot) = there.find(|name| !is_of_layout(name)) {
+        return Err(Unsettled::UnknownSlot { slot: Arc::clone(slot) });
+    }
+    let Some(layout) = layout else { return Ok(()) };
+    if let Some(slot) = layout.slots.keys().find(|name| !is_there(name)) {
+        return Err(Unsettled::MissingSlot { slot: Arc::clone(slot) });
+    }
+    let sizes = layout.slots.values().map(|slot| slot.size);
+    let sizes = sizes.chain([layout.unallocated, layout.stranded.unwrap_or(0)]);
+    let sum: u128 = sizes.map(u128::from).sum();
+    if sum == 0 || sum != u128::from(layout.total) {
+        return Err(Unsettled::Layout { total: layout.total, sum });
+    }
+    Ok(())
 }
 
 fn check_span(span: &Span, reached: Utc) -> Result<(), Unsettled> {

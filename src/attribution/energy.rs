@@ -1,19 +1,30 @@
 //! The energy of a segment to rows: the idle floor along held time, the rest along use.
 //!
-//! In go a segment (differences of the driver's counter, idle power x time), what was held and what was used;
-//! out come integer microjoules that sum to the difference (L5). Splits once per segment, without a carry. It
-//! does not know power: a difference is never an integrated reading.
+//! In go differences of the driver's counter, idle power x time, what was held and what was used of each slot; out come
+//! integer microjoules that sum to the difference (L5). All slots of a GPU share one pool. Splits once per segment,
+//! without a carry. It does not know power: a difference is never an integrated reading.
 
 use std::collections::BTreeMap;
 
 use super::apportion::apportion_once;
-use super::held::Held;
-use super::segment::Segment;
+use super::settle::SettledSlot;
 use super::shares::Shares;
-use super::used::Used;
+use super::{ROOT, SLOT};
 use crate::model::{HolderId, SlotState, Span};
 
-/// The energy of a segment by holder, in microjoules.
+/// Separates slot and holder in the ids of the split; no id contains it.
+const SEPARATOR: char = '\0';
+
+/// What the driver's counter says of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drawn {
+    /// Its difference, in microjoules.
+    pub(super) total: u64,
+    /// The most of it that can be floor.
+    pub(super) idle: u64,
+}
+
+/// The energy of a segment by slot and holder ([`slot_and_holder`]), in microjoules.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Energy {
     /// What an idle GPU would have drawn.
@@ -22,65 +33,87 @@ pub(super) struct Energy {
     pub(super) dynamic: BTreeMap<HolderId, u64>,
 }
 
-impl Energy {
-    /// Splits the energy of a segment; spans without a counter difference bring none.
-    pub(super) fn of(segment: &Segment<'_>, held: &Held, used: &BTreeMap<HolderId, Used>) -> Self {
-        let known = || segment.spans.iter().filter(|span| span.energy.is_some());
-        let total: u64 = known().filter_map(|span| span.energy).map(|energy| energy.0).sum();
-        if total == 0 {
-            return Self::default();
-        }
-        let floor = known().map(|span| span.idle_energy.0).sum::<u64>().min(total);
-        let as_held = Shares::by(held.with_remainder().map(|(holder, time)| (holder.clone(), time.into())))
-            .unwrap_or_else(|| Shares::all(held.remainder.clone()));
-        let dynamic = active(segment.constant().state, held, used)
-            .or_else(|| keepers(segment.spans))
-            .unwrap_or_else(|| as_held.clone());
-        Self { floor: along(&as_held, floor), dynamic: along(&dynamic, total - floor) }
+/// Those among whom the energy of a GPU is split.
+pub(super) struct EnergyPool<'a> {
+    pub(super) slots: &'a [SettledSlot<'a>],
+    /// Time that is no slot's, by remainder.
+    pub(super) free: &'a [(HolderId, u64)],
+}
+
+impl Drawn {
+    /// What the spans tell; none where no counter moved. Spans without a counter difference bring nothing.
+    pub(super) fn of(spans: &[Span]) -> Option<Self> {
+        let known = || spans.iter().filter(|span| span.energy.is_some());
+        let total = known().filter_map(|span| span.energy).map(|energy| energy.0).sum();
+        (total > 0).then(|| Self { total, idle: known().map(|span| span.idle_energy.0).sum() })
     }
 }
 
-/// Who was busy, or, where that is unknown, who held.
-fn active(state: SlotState, held: &Held, used: &BTreeMap<HolderId, Used>) -> Option<Shares> {
-    match state {
-        SlotState::Measured => Shares::by(used.iter().map(|(user, used)| (user.clone(), used.time.into()))),
-        _ => Shares::by(held.parts.iter().map(|(holder, time)| (holder.clone(), (*time).into()))),
-    }
-}
-
-/// The energy of a GPU with several slots, by slot and holder.
-pub(super) struct OfSlots {
-    /// What was held, with the remainders.
-    pub(super) held: Vec<(HolderId, u64)>,
-    /// Use of measured slots, and what was held of others.
-    pub(super) active: Vec<(HolderId, u64)>,
-    /// Memory x time of those who keep a context.
-    pub(super) memory: Vec<(HolderId, u128)>,
-}
-
-impl OfSlots {
-    /// Splits energy of which at most `idle` is floor.
-    pub(super) fn split(self, total: u64, idle: u64) -> Energy {
+impl EnergyPool<'_> {
+    /// Splits what was drawn.
+    pub(super) fn split(&self, Drawn { total, idle }: Drawn) -> Energy {
         let floor = idle.min(total);
-        let wide = |times: Vec<(HolderId, u64)>| times.into_iter().map(|(id, time)| (id, u128::from(time)));
-        let as_held = Shares::by(wide(self.held)).unwrap_or_else(|| Shares::all(HolderId::new("")));
-        let equal = self.memory.iter().map(|(id, _)| (id.clone(), 1)).collect::<Vec<_>>();
-        let dynamic = Shares::by(wide(self.active))
-            .or_else(|| Shares::by(self.memory))
-            .or_else(|| Shares::by(equal))
+        let as_held = Shares::by(self.held()).unwrap_or_else(|| {
+            // Only a segment without length has no time.
+            let remainder = self.slots.first().map(|slot| in_slot(&slot.name, &slot.held.remainder));
+            Shares::all(remainder.unwrap_or_else(|| in_slot(ROOT, &HolderId::new(HolderId::UNAVAILABLE))))
+        });
+        let dynamic = Shares::by(self.active())
+            .or_else(|| Shares::by(self.keepers(|memory, time| u128::from(memory).saturating_mul(time))))
+            .or_else(|| Shares::by(self.keepers(|_, time| time)))
             .unwrap_or_else(|| as_held.clone());
         Energy { floor: along(&as_held, floor), dynamic: along(&dynamic, total - floor) }
     }
+
+    /// What was held, the remainders among it.
+    fn held(&self) -> impl Iterator<Item = (HolderId, u128)> {
+        let of_slot = |slot: &SettledSlot<'_>| {
+            let held = slot.held.with_remainder().map(|(holder, time)| (in_slot(&slot.name, holder), time));
+            held.collect::<Vec<_>>()
+        };
+        let free = self.free.iter().map(|(remainder, time)| (in_slot(ROOT, remainder), *time));
+        self.slots.iter().flat_map(of_slot).chain(free).map(|(id, time)| (id, time.into()))
+    }
+
+    /// Who was busy, or, where that is unknown, who held.
+    fn active(&self) -> impl Iterator<Item = (HolderId, u128)> {
+        self.slots.iter().flat_map(|slot| {
+            let id = |holder: &HolderId| in_slot(&slot.name, holder);
+            match slot.state {
+                SlotState::Measured => {
+                    slot.used.iter().map(|(user, used)| (id(user), used.time.into())).collect::<Vec<_>>()
+                }
+                _ => slot.held.parts.iter().map(|(holder, time)| (id(holder), (*time).into())).collect(),
+            }
+        })
+    }
+
+    /// Those who keep a context, each weighed by memory and time.
+    fn keepers(&self, weigh: impl Fn(u64, u128) -> u128) -> Vec<(HolderId, u128)> {
+        let mut keepers = Vec::new();
+        for slot in self.slots {
+            for span in &*slot.spans {
+                keepers.extend(span.present.iter().map(|(user, presence)| {
+                    let memory = presence.memory.unwrap_or(0);
+                    (in_slot(&slot.name, user), weigh(memory, span.length().0.into()))
+                }));
+            }
+        }
+        keepers
+    }
 }
 
-/// Those who keep a context while nothing is busy: by memory x time, else equally.
-fn keepers(spans: &[Span]) -> Option<Shares> {
-    let present = || spans.iter().flat_map(|span| span.present.iter().map(move |user| (span, user)));
-    Shares::by(present().map(|(span, (user, presence))| {
-        let memory = u128::from(presence.memory.unwrap_or(0));
-        (user.clone(), memory.saturating_mul(span.length().0.into()))
-    }))
-    .or_else(|| Shares::by(present().map(|(span, (user, _))| (user.clone(), span.length().0.into()))))
+/// The id of a holder on a slot; of one on a whole GPU simply its own.
+fn in_slot(slot: &str, holder: &HolderId) -> HolderId {
+    if slot == SLOT { holder.clone() } else { HolderId::new(format!("{slot}{SEPARATOR}{holder}")) }
+}
+
+/// The slot and the holder of an id of the split.
+pub(super) fn slot_and_holder(id: &HolderId) -> (&str, HolderId) {
+    match id.as_str().split_once(SEPARATOR) {
+        Some((slot, holder)) => (slot, HolderId::new(holder)),
+        None => (SLOT, id.clone()),
+    }
 }
 
 fn along(shares: &Shares, total: u64) -> BTreeMap<HolderId, u64> {

@@ -1,41 +1,22 @@
-//! Settles one segment of a GPU with all its slots: the root split among instances, each slot, and one energy pool.
+//! Settles the slots of a GPU together: the root split among MIG instances, each slot, and one energy pool.
 //!
-//! In go the layout, the spans of each slot and the carries; out comes each slot's account in full and, for each user,
-//! how much of the use lies within each holding. A slot's time is its weight x the GPU's: its spans are scaled to that before they are
-//! settled like those of a whole GPU. Between two epochs there is no slot and all time is unavailable.
+//! A slot's time is its weight x the GPU's: its spans are scaled to that before they are settled like those of a whole
+//! GPU. `settle_gpu` settles one segment and shows each slot's account in full and, for each user, how much of the use
+//! lies within each holding; between two epochs there is no slot and all time is unavailable.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Unsettled;
 use super::apportion::apportion;
-use super::carries::{Carries, Owed};
-use super::check::check;
-use super::energy::OfSlots;
+use super::check::{check, check_layout};
+use super::energy::Drawn;
 use super::ladder::Ladder;
 use super::quota::Quota;
-use super::rows::Rows;
-use super::segment::segments;
-use super::settle::{Settled, Window};
-use crate::model::{Carry, Grade, HolderId, Microjoules, Parts, SlotState, Span, Use, Utc};
-
-/// The carry node of the root split.
-const ROOT: &str = "root";
-
-/// Separates slot and holder in the ids of the energy split; no id contains it.
-const SEPARATOR: char = '\0';
-
-/// How the slots of a GPU divide it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// The placements of the whole GPU.
-    pub total: u64,
-    /// Those of each slot.
-    pub slots: BTreeMap<String, u64>,
-    /// Those that a profile could still use.
-    pub unallocated: u64,
-    /// Those that none can.
-    pub stranded: u64,
-}
+use super::segment::Segment;
+use super::settle::{Closed, OpenSlot, SettledSegment, SettledSlot, Window, add_flag};
+use crate::model::{Carry, Grade, HolderId, Microjoules, MigLayout, Parts, SlotState, Span, Use, Utc};
 
 /// Energy of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +37,11 @@ pub struct GpuSegment {
     /// Whether its slots are MIG instances.
     pub mig: bool,
     /// None between two epochs.
-    pub layout: Option<Layout>,
+    pub layout: Option<MigLayout>,
     /// The spans of each slot of the layout, in the GPU's time and without energy.
-    pub slots: BTreeMap<String, Vec<Span>>,
-    /// The weights of each slot's window before.
-    pub previous: BTreeMap<String, BTreeMap<HolderId, u64>>,
+    pub slots: BTreeMap<Arc<str>, Vec<Span>>,
+    /// The weights of each slot's window before; there are none of MIG instances.
+    pub previous: BTreeMap<Arc<str>, BTreeMap<HolderId, u64>>,
     /// Of the whole GPU; none where the counter's difference is not known.
     pub energy: Option<GpuEnergy>,
     /// What the segment before left.
@@ -83,7 +64,7 @@ pub struct SlotSettlement {
     pub time: u64,
     /// What could be known.
     pub state: SlotState,
-    /// The remainder that has the time that nobody held, how much that is, and how much of it was drawn.
+    /// The remainder that has the time that nobody held.
     pub remainder: HolderId,
     /// How much it has.
     pub unheld: u64,
@@ -102,15 +83,15 @@ pub struct SlotSettlement {
 }
 
 /// Energy by slot and holder, in microjoules; that of time without a slot is under `root`.
-pub type SlotEnergy = BTreeMap<String, BTreeMap<HolderId, u64>>;
+pub type SlotEnergy = BTreeMap<Arc<str>, BTreeMap<HolderId, u64>>;
 
 /// The account of a segment.
 #[derive(Clone, Debug)]
 pub struct GpuSettlement {
     /// The GPU's time by slot and remainder.
-    pub root: BTreeMap<String, u64>,
+    pub root: BTreeMap<Arc<str>, u64>,
     /// The slots.
-    pub slots: BTreeMap<String, SlotSettlement>,
+    pub slots: BTreeMap<Arc<str>, SlotSettlement>,
     /// Floor and dynamic energy, where the difference is known.
     pub energy: Option<(SlotEnergy, SlotEnergy)>,
     /// Remarks.
@@ -122,117 +103,122 @@ pub struct GpuSettlement {
 /// Settles a segment of a GPU.
 ///
 /// # Errors
-/// Spans that do not cover the segment, or that no account can hold.
+/// A layout that does not sum, slots that are not those of the layout, spans that do not cover the segment, or that no
+/// account can hold.
 pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, Unsettled> {
-    for spans in segment.slots.values() {
-        check(segment.from, segment.to, spans)?;
+    let GpuSegment { from, to, mig, layout, slots, previous, energy, carry } = segment;
+    check_layout(layout.as_ref(), |name| slots.contains_key(name), slots.keys())?;
+    for spans in slots.values() {
+        check(*from, *to, spans)?;
     }
-    let mut carry = Carry::new();
-    let root = root(segment, &mut carry);
-    let mut slots = BTreeMap::new();
-    let mut flags = Vec::new();
-    let mut energy = OfSlots { held: Vec::new(), active: Vec::new(), memory: Vec::new() };
-    for (name, time) in &root {
-        match segment.slots.get(name) {
-            Some(spans) => {
-                let slot = Slot { name, time: *time, segment };
-                let settlement = slot.settle(spans, (&mut carry, &mut flags), &mut energy);
-                slots.insert(name.clone(), settlement);
-            }
-            None => energy.held.push((in_slot(ROOT, &HolderId::new(name.as_str())), *time)),
+    let none = BTreeMap::new();
+    let previous = |name: &Arc<str>| previous.get(name).unwrap_or(&none);
+    let mut window = Window::open(carry);
+    let time = to.since(*from).0;
+    let settled = match layout {
+        None => {
+            SettledSegment { slots: Vec::new(), free: vec![(HolderId::new(HolderId::UNAVAILABLE), time)] }
         }
-    }
-    let energy = segment.energy.map(|of| {
-        let split = energy.split(of.delta.0, of.floor.0);
+        Some(layout) => window.settle_slots(time, (layout, SlotState::Measured), |name| {
+            let spans: &[Span] = slots.get(name).map_or(&[], Vec::as_slice);
+            let ladder = if *mig { Ladder::of_instance() } else { Ladder::new(spans, previous(name)) };
+            (Cow::Borrowed(spans), ladder)
+        }),
+    };
+    window.keep_slots_of(&settled);
+    let energy = energy.map(|of| {
+        let split = settled.energy_pool().split(Drawn { total: of.delta.0, idle: of.floor.0 });
         (by_slot(split.floor), by_slot(split.dynamic))
     });
+    let Closed { carry, flags, .. } = window.close();
+    let of_slots = settled.slots.iter().map(|slot| (Arc::clone(&slot.name), slot.time));
+    let free = settled.free.iter().map(|(remainder, time)| (Arc::clone(&remainder.0), *time));
+    let root = of_slots.chain(free).collect();
+    let slots = settled.slots.into_iter().map(|slot| (Arc::clone(&slot.name), slot.account())).collect();
     Ok(GpuSettlement { root, slots, energy, flags, carry })
 }
 
-/// The GPU's time by slot, and by remainder for what is no slot.
-fn root(segment: &GpuSegment, carry: &mut Carry) -> BTreeMap<String, u64> {
-    let time = segment.to.since(segment.from).0;
-    let Some(layout) = &segment.layout else {
-        return BTreeMap::from([(HolderId::UNAVAILABLE.to_owned(), time)]);
-    };
-    let free = [(HolderId::UNALLOCATED, layout.unallocated), (HolderId::STRANDED, layout.stranded)];
-    let free = free.into_iter().filter(|(_, size)| *size > 0);
-    let sizes = layout.slots.iter().map(|(name, size)| (name.as_str(), *size)).chain(free);
-    let quotas =
-        sizes.map(|(name, size)| (HolderId::new(name), Quota::of(time, size, layout.total))).collect();
-    let mut owed = segment.carry.get(ROOT).cloned().unwrap_or_default();
-    owed.retain(|name, _| BTreeMap::contains_key(&quotas, name));
-    let parts = apportion(time, &quotas, &mut owed);
-    store(carry, ROOT.to_owned(), owed);
-    parts.into_iter().map(|(name, time)| (name.as_str().to_owned(), time)).collect()
-}
-
-fn store(carry: &mut Carry, node: String, owed: Owed) {
-    if !owed.is_empty() {
-        carry.insert(node, owed);
+impl<'a> Window<'a> {
+    /// Settles a segment of a MIG GPU.
+    pub(super) fn settle_instances<'s>(
+        &mut self,
+        segment: &Segment<'s>,
+        layout: &MigLayout,
+    ) -> SettledSegment<'s> {
+        if layout.stranded.is_none() {
+            add_flag(&mut self.flags, "gpu: possible placements are not known".to_owned());
+        }
+        let settled = self.settle_slots(segment.length(), (layout, segment.constant().state), |name| {
+            let slot = |span: &Span| {
+                let mig = span.instances.as_ref()?;
+                mig.slots.get(name).map(|slot| slot.during(span))
+            };
+            (Cow::Owned(segment.spans.iter().filter_map(slot).collect()), Ladder::of_instance())
+        });
+        if segment.shows_who_went() {
+            self.keep_slots_of(&settled);
+        }
+        settled
     }
-}
 
-/// A slot while it is settled.
-#[derive(Clone, Copy)]
-struct Slot<'a> {
-    name: &'a str,
-    /// Its slot time.
-    time: u64,
-    segment: &'a GpuSegment,
-}
+    /// Settles the slots of a layout, each by its spans in the GPU's time and with the ladder for its users.
+    fn settle_slots<'s>(
+        &mut self,
+        time: u64,
+        (layout, state): (&MigLayout, SlotState),
+        slot: impl Fn(&Arc<str>) -> (Cow<'s, [Span]>, Ladder<'a>),
+    ) -> SettledSegment<'s> {
+        let mut parts = self.divide(time, layout, state);
+        let mut slots = Vec::with_capacity(layout.slots.len());
+        for name in layout.slots.keys() {
+            let slot_time = parts.remove(&HolderId(Arc::clone(name))).unwrap_or(0);
+            let (spans, ladder) = slot(name);
+            let open = self.slots.open(name, || ladder);
+            let scaled = open.scale(&spans, slot_time);
+            if let Some(segment) = Segment::of(&scaled) {
+                slots.push(open.settle(Arc::clone(name), &segment, spans, &mut self.flags));
+            }
+        }
+        SettledSegment { slots, free: parts.into_iter().collect() }
+    }
 
-impl Slot<'_> {
-    fn settle(
-        self,
-        spans: &[Span],
-        (carry, flags): (&mut Carry, &mut Vec<String>),
-        energy: &mut OfSlots,
-    ) -> SlotSettlement {
-        let none = BTreeMap::new();
-        let previous = self.segment.previous.get(self.name).unwrap_or(&none);
-        let spans = self.scaled(spans, carry);
-        let mut window = Window {
-            slot: self.name,
-            ladder: if self.segment.mig {
-                Ladder::of_instance(previous)
-            } else {
-                Ladder::new(&spans, previous)
-            },
-            carries: Carries::open(self.name, &self.segment.carry),
-            rows: Rows::default(),
-            flags: Vec::new(),
+    /// The GPU's time by slot, and by remainder for what is no slot: where nobody looked at the GPU, or it is lost, nothing
+    /// else is known of that.
+    fn divide(&mut self, time: u64, layout: &MigLayout, state: SlotState) -> BTreeMap<HolderId, u64> {
+        let stranded = layout.stranded.unwrap_or(0);
+        let free = match state {
+            SlotState::Measured | SlotState::Unmeasured => {
+                [(HolderId::UNALLOCATED, layout.unallocated), (HolderId::STRANDED, stranded)]
+            }
+            SlotState::Unavailable => [(HolderId::UNAVAILABLE, layout.unallocated + stranded), ("", 0)],
+            SlotState::Unobserved => [(HolderId::UNOBSERVED, layout.unallocated + stranded), ("", 0)],
         };
-        // Its state, holdings and source are constant, so it is one segment.
-        let settled = segments(&spans).first().map(|segment| window.settle(segment));
-        carry.extend(window.carries.close(self.name));
-        flags.append(&mut window.flags);
-        let state = spans.first().map_or(SlotState::Unobserved, |span| span.state);
-        let busy = if state == SlotState::Measured { spans.iter().map(|span| span.busy).sum() } else { 0 };
-        let settlement =
-            settled.map_or_else(|| self.empty(), |settled| self.settlement(settled, state, busy));
-        self.add_energy(&settlement, &spans, energy);
-        settlement
+        let free = free.into_iter().filter(|(_, size)| *size > 0);
+        let free = free.map(|(remainder, size)| (HolderId::new(remainder), size));
+        let slots = layout.slots.iter().map(|(name, slot)| (HolderId(Arc::clone(name)), slot.size));
+        let quotas =
+            slots.chain(free).map(|(name, size)| (name, Quota::of(time, size, layout.total))).collect();
+        self.root.retain(|name, _| BTreeMap::contains_key(&quotas, name));
+        apportion(time, &quotas, &mut self.root)
     }
+}
 
+impl OpenSlot<'_> {
     /// The spans in slot time. How much of it was busy is split with a carry, so that nothing is lost to rounding.
-    fn scaled(self, spans: &[Span], carry: &mut Carry) -> Vec<Span> {
-        let whole = self.segment.to.since(self.segment.from).0;
+    fn scale(&mut self, spans: &[Span], slot_time: u64) -> Vec<Span> {
+        let whole: u64 = spans.iter().map(|span| span.length().0).sum();
         let busy: u64 = spans.iter().map(|span| span.busy).sum();
-        let node = format!("{}/busy", self.name);
-        let mut owed = self.segment.carry.get(&node).cloned().unwrap_or_default();
         let [is_busy, is_free] = ["busy", "free"].map(HolderId::new);
         let quotas = BTreeMap::from([
-            (is_busy.clone(), Quota::of(self.time, busy, whole)),
-            (is_free, Quota::of(self.time, whole - busy, whole)),
+            (is_busy.clone(), Quota::of(slot_time, busy, whole)),
+            (is_free, Quota::of(slot_time, whole - busy, whole)),
         ]);
-        let slot_busy = apportion(self.time, &quotas, &mut owed).remove(&is_busy).unwrap_or(0);
-        store(carry, node, owed);
+        let slot_busy = apportion(slot_time, &quotas, &mut self.carries.busy).remove(&is_busy).unwrap_or(0);
         let mut before = (0, 0);
         let mut cut = |span: &Span| {
             let after = (before.0 + span.length().0, before.1 + span.busy);
             let part = |total, part: u64, whole| Quota::of(total, part, whole).floor();
-            let at = |time| Utc(part(self.time, time, whole));
+            let at = |time| Utc(part(slot_time, time, whole));
             let length = (at(before.0), at(after.0));
             let busy = part(slot_busy, after.1, busy) - part(slot_busy, before.1, busy);
             before = after;
@@ -240,9 +226,11 @@ impl Slot<'_> {
         };
         spans.iter().map(&mut cut).collect()
     }
+}
 
-    fn settlement(self, settled: Settled, state: SlotState, busy: u64) -> SlotSettlement {
-        let Settled { held, used, mut paid } = settled;
+impl SettledSlot<'_> {
+    fn account(self) -> SlotSettlement {
+        let Self { state, time, busy, held, used, mut paid, .. } = self;
         let drawn = paid.parts.get(&held.remainder).map_or(0, |rest| rest.lent);
         paid.parts.remove(&held.remainder);
         let grade = used.values().map(|used| used.grade).max().unwrap_or_default();
@@ -253,7 +241,7 @@ impl Slot<'_> {
         let shares = std::mem::take(&mut paid.uses).into_iter().filter(|(_, used)| used.total() > 0);
         let used = shares.map(|(user, used)| share(user, used)).collect();
         SlotSettlement {
-            time: self.time,
+            time,
             state,
             remainder: held.remainder,
             unheld: held.rest,
@@ -265,55 +253,13 @@ impl Slot<'_> {
             used,
         }
     }
-
-    /// A slot without spans, which no segment has.
-    fn empty(self) -> SlotSettlement {
-        SlotSettlement {
-            time: self.time,
-            state: SlotState::Unobserved,
-            remainder: HolderId::new(HolderId::UNOBSERVED),
-            unheld: self.time,
-            drawn: 0,
-            busy: 0,
-            grade: Grade::default(),
-            gross: BTreeMap::new(),
-            parts: BTreeMap::new(),
-            used: BTreeMap::new(),
-        }
-    }
-
-    fn add_energy(self, settlement: &SlotSettlement, spans: &[Span], energy: &mut OfSlots) {
-        let held: Vec<(HolderId, u64)> = settlement
-            .parts
-            .iter()
-            .map(|(holder, parts)| (in_slot(self.name, holder), parts.held()))
-            .collect();
-        match settlement.state {
-            SlotState::Measured => energy.active.extend(
-                settlement.used.iter().map(|(user, share)| (in_slot(self.name, user), share.used.total())),
-            ),
-            _ => energy.active.extend(held.iter().cloned()),
-        }
-        energy.held.extend(held);
-        energy.held.push((in_slot(self.name, &settlement.remainder), settlement.unheld));
-        for span in spans {
-            energy.memory.extend(span.present.iter().map(|(user, presence)| {
-                let memory = u128::from(presence.memory.unwrap_or(0)).saturating_mul(span.length().0.into());
-                (in_slot(self.name, user), memory)
-            }));
-        }
-    }
-}
-
-fn in_slot(slot: &str, holder: &HolderId) -> HolderId {
-    HolderId::new(format!("{slot}{SEPARATOR}{holder}"))
 }
 
 fn by_slot(energy: BTreeMap<HolderId, u64>) -> SlotEnergy {
     let mut by_slot = SlotEnergy::new();
     for (id, energy) in energy {
-        let Some((slot, holder)) = id.as_str().split_once(SEPARATOR) else { continue };
-        by_slot.entry(slot.to_owned()).or_default().insert(HolderId::new(holder), energy);
+        let (slot, holder) = super::energy::slot_and_holder(&id);
+        by_slot.entry(slot.into()).or_default().insert(holder, energy);
     }
     by_slot
 }

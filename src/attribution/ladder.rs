@@ -21,7 +21,7 @@ use crate::model::{Grade, HolderId, Presence, SlotState, Span};
 #[derive(Debug)]
 pub(super) struct Ladder<'a> {
     window: BTreeMap<HolderId, u64>,
-    previous: &'a BTreeMap<HolderId, u64>,
+    previous: Option<&'a BTreeMap<HolderId, u64>>,
     /// Whether the slot is a GPU instance: no weights exist there.
     is_instance: bool,
 }
@@ -36,12 +36,12 @@ impl<'a> Ladder<'a> {
             }
         }
         let window = window.into_iter().map(|(user, quota)| (user, quota.floor())).collect();
-        Self { window, previous, is_instance: false }
+        Self { window, previous: Some(previous), is_instance: false }
     }
 
     /// The ladder of a GPU instance, where what is held decides between several users, else memory.
-    pub(super) fn of_instance(previous: &'a BTreeMap<HolderId, u64>) -> Self {
-        Self { window: BTreeMap::new(), previous, is_instance: true }
+    pub(super) const fn of_instance() -> Self {
+        Self { window: BTreeMap::new(), previous: None, is_instance: true }
     }
 
     /// What the window's ticks measured, for the next window's ladder.
@@ -71,7 +71,7 @@ impl<'a> Ladder<'a> {
             return (shares, Grade::SplitByHolding);
         }
         known(&self.window, span)
-            .or_else(|| known(self.previous, span))
+            .or_else(|| known(self.previous?, span))
             .map(|shares| (shares, Grade::SplitByActivity))
             .or_else(|| by_memory(span).map(|shares| (shares, Grade::SplitByMemory)))
             .or_else(|| equally(span).map(|shares| (shares, Grade::SplitEqually)))

@@ -27,13 +27,14 @@ mod unsettled;
 mod used;
 mod window;
 
-pub use gpu::{
-    GpuEnergy, GpuSegment, GpuSettlement, Layout, SlotEnergy, SlotSettlement, UserShare, settle_gpu,
-};
+pub use gpu::{GpuEnergy, GpuSegment, GpuSettlement, SlotEnergy, SlotSettlement, UserShare, settle_gpu};
 pub use money::{charged_times, money, split_money};
 pub use settle::settle;
 pub use unsettled::Unsettled;
 pub use window::{WINDOW, split, window_end};
 
-/// The one slot of a GPU without MIG, and the root of its tree nodes; an instance brings its own name.
+/// The one slot of a GPU without MIG, and the root of its tree nodes; a MIG instance brings its own name.
 const SLOT: &str = "gpu";
+
+/// The tree node of the split of a GPU among its slots, and the place of energy of time without a slot.
+const ROOT: &str = "root";

@@ -4,16 +4,17 @@
 //! them; a row that is all zero is left out. It splits nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::energy::Energy;
-use super::parts::Paid;
+use super::energy::{Energy, slot_and_holder};
 use super::segment::Segment;
-use super::used::Used;
-use crate::model::{ActivitySource, HolderId, Microjoules, Nanoseconds, Row, SlotState};
+use super::settle::{SettledSegment, SettledSlot};
+use super::{ROOT, SLOT};
+use crate::model::{ActivitySource, HolderId, Microjoules, Nanoseconds, Parts, Row, SlotState, Span};
 
-/// The rows of a window while it is settled.
+/// The rows of a window while it is settled, by slot and holder.
 #[derive(Debug, Default)]
-pub(super) struct Rows(BTreeMap<HolderId, Entry>);
+pub(super) struct Rows(BTreeMap<(Arc<str>, HolderId), Entry>);
 
 #[derive(Debug)]
 struct Entry {
@@ -24,66 +25,89 @@ struct Entry {
 
 impl Rows {
     /// Adds what a segment settled.
-    pub(super) fn add(
-        &mut self,
-        segment: &Segment<'_>,
-        paid: &Paid,
-        used: &BTreeMap<HolderId, Used>,
-        energy: &Energy,
-    ) {
-        for (holder, parts) in &paid.parts {
-            self.row(holder, segment).parts.add(parts);
+    pub(super) fn add(&mut self, segment: &Segment<'_>, settled: &SettledSegment<'_>) {
+        for slot in &settled.slots {
+            self.add_slot(slot);
         }
-        for (user, share) in &paid.uses {
-            self.row(user, segment).used.add(share);
+        for (remainder, time) in &settled.free {
+            let parts = match remainder.as_str() {
+                HolderId::UNAVAILABLE => Parts { unavailable: *time, ..Parts::default() },
+                HolderId::UNOBSERVED => Parts { unmeasured: *time, ..Parts::default() },
+                _ => Parts { waste: *time, ..Parts::default() },
+            };
+            let row = &mut self.entry(&Arc::default(), remainder, None).row;
+            row.method = row.method.max(segment.constant().method);
+            row.parts.add(&parts);
         }
-        for (user, used) in used {
-            let row = self.row(user, segment);
+    }
+
+    fn add_slot(&mut self, slot: &SettledSlot<'_>) {
+        let Some(constant) = slot.spans.first() else { return };
+        let name = gpu_instance(&slot.name);
+        for (holder, parts) in &slot.paid.parts {
+            self.entry(&name, holder, Some(constant)).row.parts.add(parts);
+        }
+        for (user, share) in &slot.paid.uses {
+            self.entry(&name, user, Some(constant)).row.used.add(share);
+        }
+        for (user, used) in &slot.used {
+            let row = &mut self.entry(&name, user, Some(constant)).row;
             row.measured += used.measured;
             row.grade = row.grade.max(used.grade);
         }
-        for (holder, energy) in &energy.floor {
-            self.row(holder, segment).energy_static += Microjoules(*energy);
-        }
-        for (holder, energy) in &energy.dynamic {
-            self.row(holder, segment).energy_dynamic += Microjoules(*energy);
-        }
-        self.add_memory(segment);
-    }
-
-    fn add_memory(&mut self, segment: &Segment<'_>) {
-        for span in segment.spans {
+        for span in &*slot.spans {
             for (user, presence) in &span.present {
                 let Some(memory) = presence.memory else { continue };
                 let product = u128::from(memory).saturating_mul(span.length().0.into());
-                let entry = self.entry(user, segment);
+                let entry = self.entry(&name, user, Some(constant));
                 entry.memory = entry.memory.saturating_add(product);
             }
         }
     }
 
-    /// The rows, ordered by holder.
+    /// Adds the energy of a segment, of which it added the rest before.
+    pub(super) fn add_energy(&mut self, segment: &Segment<'_>, energy: &Energy) {
+        let whole = segment.constant();
+        let mut add = |id: &HolderId, add: &dyn Fn(&mut Row)| {
+            let (slot, holder) = slot_and_holder(id);
+            let name = gpu_instance(slot);
+            // Who has energy on a MIG instance was there, held or used it, and has a row with its source.
+            let constant = whole.instances.is_none().then_some(whole);
+            add(&mut self.entry(&name, &holder, constant).row);
+        };
+        for (id, energy) in &energy.floor {
+            add(id, &|row| row.energy_static += Microjoules(*energy));
+        }
+        for (id, energy) in &energy.dynamic {
+            add(id, &|row| row.energy_dynamic += Microjoules(*energy));
+        }
+    }
+
+    /// The rows, ordered by slot and holder.
     pub(super) fn close(self) -> Vec<Row> {
         self.0.into_values().map(Entry::close).filter(|row| !is_empty(row)).collect()
     }
 
-    fn row(&mut self, holder: &HolderId, segment: &Segment<'_>) -> &mut Row {
-        &mut self.entry(holder, segment).row
-    }
-
-    /// The holder's entry, which now also stands for this segment.
-    fn entry(&mut self, holder: &HolderId, segment: &Segment<'_>) -> &mut Entry {
-        let entry = self
-            .0
-            .entry(holder.clone())
-            .or_insert_with(|| Entry { row: Row::empty(holder.clone()), memory: 0 });
-        let constant = segment.constant();
-        entry.row.method = entry.row.method.max(constant.method);
-        if constant.state == SlotState::Measured {
-            entry.row.source = coarser(entry.row.source, constant.source);
+    /// The holder's entry, which now also stands for a segment of that kind.
+    fn entry(&mut self, slot: &Arc<str>, holder: &HolderId, constant: Option<&Span>) -> &mut Entry {
+        let key = (Arc::clone(slot), holder.clone());
+        let entry = self.0.entry(key).or_insert_with(|| Entry {
+            row: Row { gpu_instance: Arc::clone(slot), ..Row::empty(holder.clone()) },
+            memory: 0,
+        });
+        if let Some(constant) = constant {
+            entry.row.method = entry.row.method.max(constant.method);
+            if constant.state == SlotState::Measured {
+                entry.row.source = coarser(entry.row.source, constant.source);
+            }
         }
         entry
     }
+}
+
+/// The GPU instance of a slot: empty for the whole GPU, and for what is no slot's.
+fn gpu_instance(slot: &str) -> Arc<str> {
+    if [SLOT, ROOT].contains(&slot) { Arc::default() } else { slot.into() }
 }
 
 impl Entry {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Holding, Span};
+use crate::model::{Holding, InstanceSpan, MigSpan, SlotState, Span};
 
 /// A run of spans that are settled as one.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,16 @@ pub(super) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
+    /// Spans in which everything is constant, as one segment; none without spans.
+    pub(super) fn of(spans: &'a [Span]) -> Option<Self> {
+        spans.first().map(|first| Self { first, spans })
+    }
+
+    /// Whether it shows who is gone: a moment without length, and one in which nobody looked, show nobody going.
+    pub(super) fn shows_who_went(&self) -> bool {
+        self.length() > 0 && self.first.state != SlotState::Unobserved
+    }
+
     /// The span that stands for all in what is constant.
     pub(super) const fn constant(&self) -> &'a Span {
         self.first
@@ -34,10 +44,7 @@ impl<'a> Segment<'a> {
 
 /// The segments of a window, in order.
 pub(super) fn segments(spans: &[Span]) -> Vec<Segment<'_>> {
-    spans
-        .chunk_by(is_constant)
-        .filter_map(|run| run.first().map(|first| Segment { first, spans: run }))
-        .collect()
+    spans.chunk_by(is_constant).filter_map(Segment::of).collect()
 }
 
 fn is_constant(one: &Span, other: &Span) -> bool {
@@ -45,7 +52,33 @@ fn is_constant(one: &Span, other: &Span) -> bool {
         && one.source == other.source
         && one.method == other.method
         && one.covered_by == other.covered_by
-        && (Arc::ptr_eq(&one.holdings, &other.holdings) || ordered(&one.holdings) == ordered(&other.holdings))
+        && are_equal(&one.holdings, &other.holdings)
+        && match (&one.instances, &other.instances) {
+            (None, None) => true,
+            (Some(one), Some(other)) => are_divided_alike(one, other),
+            _ => false,
+        }
+}
+
+/// A cut of one slot cuts the whole GPU.
+fn are_divided_alike(one: &MigSpan, other: &MigSpan) -> bool {
+    let is_constant = |one: &InstanceSpan, other: &InstanceSpan| {
+        one.state == other.state
+            && one.source == other.source
+            && one.covered_by == other.covered_by
+            && are_equal(&one.holdings, &other.holdings)
+    };
+    (Arc::ptr_eq(&one.layout, &other.layout) || one.layout == other.layout)
+        && one.slots.len() == other.slots.len()
+        && one
+            .slots
+            .iter()
+            .zip(&other.slots)
+            .all(|((name, one), (others, other))| name == others && is_constant(one, other))
+}
+
+fn are_equal(one: &Arc<[Holding]>, other: &Arc<[Holding]>) -> bool {
+    Arc::ptr_eq(one, other) || ordered(one) == ordered(other)
 }
 
 /// Holdings by holder: the order in which they were listed is no change (L7).

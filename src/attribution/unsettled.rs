@@ -1,5 +1,7 @@
 //! Why something could not be settled, named so that the meter can say which span and go on.
 
+use std::sync::Arc;
+
 use crate::model::{Fraction, HolderId, Microjoules, Money, Nanoseconds, Utc};
 
 /// Input that fits no account; nothing was settled.
@@ -46,6 +48,26 @@ pub enum Unsettled {
         busy: u64,
         /// Its length.
         length: Nanoseconds,
+    },
+    /// The parts of a layout are not the whole GPU.
+    #[error("the parts of the layout are {sum} of {total} placements; name each placement once")]
+    Layout {
+        /// What the GPU has.
+        total: u64,
+        /// What the parts have.
+        sum: u128,
+    },
+    /// A slot of the layout has no spans.
+    #[error("the slot {slot:?} of the layout has no spans; pass one that says unobserved")]
+    MissingSlot {
+        /// Which slot.
+        slot: Arc<str>,
+    },
+    /// Spans of a slot that the layout does not have.
+    #[error("the layout has no slot {slot:?}; drop its spans")]
+    UnknownSlot {
+        /// Which slot.
+        slot: Arc<str>,
     },
     /// A claim above the whole, or of nothing at all.
     #[error("{holder} holds {fraction} of a slot; a share lies between 0 and 1")]

@@ -24,6 +24,11 @@ pub fn split(span: &Span, at: Utc) -> (Span, Span) {
     first.to = at;
     second.from = at;
     (first.busy, second.busy) = divided(span.busy, part, whole);
+    if let (Some(one), Some(other)) = (&mut first.instances, &mut second.instances) {
+        for (one, other) in one.slots.values_mut().zip(other.slots.values_mut()) {
+            (one.busy, other.busy) = divided(one.busy, part, whole);
+        }
+    }
     (first.idle_energy, second.idle_energy) = divided_energy(span.idle_energy, part, whole);
     if let Some(energy) = span.energy {
         let (one, other) = divided_energy(energy, part, whole);

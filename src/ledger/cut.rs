@@ -133,6 +133,7 @@ mod tests {
             .map(|(index, cells)| {
                 let [within, lent, waste, unmeasured, unavailable] = cells.map(u64::from);
                 Row {
+                    gpu_instance: Default::default(),
                     holder: HolderId::new(format!("user:{index}")),
                     parts: Parts { within, lent, waste, unmeasured, unavailable },
                     used: Use { within, beyond: lent, ..Use::default() },

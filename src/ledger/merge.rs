@@ -6,6 +6,8 @@
 //! last two blur when within the longer window things happened, so the result is marked coarse.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use super::MINUTE;
 use super::batch::Closed;
@@ -61,7 +63,7 @@ fn equal(one: &Settlement, two: &Settlement) -> bool {
         && one.rows.iter().zip(&two.rows).all(|(a, b)| {
             let (held, since) = (a.parts.held(), b.parts.held());
             let (x, y) = (u128::from(held) * u128::from(other), u128::from(since) * u128::from(length));
-            a.holder == b.holder
+            (&a.gpu_instance, &a.holder) == (&b.gpu_instance, &b.holder)
                 && x.abs_diff(y) <= rounding
                 && state(&a.parts) == state(&b.parts)
                 && (a.method, a.source) == (b.method, b.source)
@@ -74,13 +76,14 @@ const fn state(parts: &Parts) -> (bool, bool) {
 
 /// Adds the window that follows.
 fn add(first: &mut Settlement, second: Settlement) {
-    let mut rows: BTreeMap<HolderId, Row> =
-        first.rows.drain(..).map(|row| (row.holder.clone(), row)).collect();
+    let key = |row: &Row| (Arc::clone(&row.gpu_instance), row.holder.clone());
+    let mut rows: BTreeMap<(Arc<str>, HolderId), Row> =
+        first.rows.drain(..).map(|row| (key(&row), row)).collect();
     for row in second.rows {
-        match rows.get_mut(&row.holder) {
-            Some(sum) => add_row(sum, &row),
-            None => {
-                rows.insert(row.holder.clone(), row);
+        match rows.entry(key(&row)) {
+            Entry::Occupied(mut sum) => add_row(sum.get_mut(), &row),
+            Entry::Vacant(vacant) => {
+                vacant.insert(row);
             }
         }
     }

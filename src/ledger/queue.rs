@@ -253,6 +253,7 @@ mod tests {
     fn window(from: u64, holder: &str, within: u64) -> Batch {
         let length = 15 * SECOND;
         let row = Row {
+            gpu_instance: Default::default(),
             holder: HolderId::new(holder),
             parts: Parts { within, waste: length - within, ..Parts::default() },
             used: Use { within, ..Use::default() },
@@ -290,6 +291,7 @@ mod tests {
             blind: false,
             energy: None,
             idle_energy: Microjoules(0),
+            instances: None,
         };
         let now = Utc(seconds.end * SECOND);
         let open = Open { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };

@@ -168,6 +168,7 @@ pub(super) fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
         blind: false,
         energy: None,
         idle_energy: Microjoules(0),
+        instances: None,
     }
 }
 

@@ -360,6 +360,7 @@ impl Account {
             blind: false,
             energy: None,
             idle_energy: Microjoules(0),
+            instances: None,
         }
     }
 

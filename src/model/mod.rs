@@ -30,5 +30,8 @@ pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
 pub use reading::{Absence, Reading};
-pub use span::{ActivitySource, Carry, Presence, Row, Settlement, SlotState, Span};
+pub use span::{
+    ActivitySource, Carry, InstanceSpan, MigLayout, MigSlot, MigSpan, Presence, Row, Settlement, SlotState,
+    Span,
+};
 pub use stamp::{Stamp, Utc};

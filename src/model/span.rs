@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Parts, Use, Utc};
+use super::{Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Parts, Use, Utc};
 
 /// What could be known of the slot during a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -93,6 +93,10 @@ pub struct Span {
     /// Idle power x time, the most that can be floor.
     #[serde(default)]
     pub idle_energy: Microjoules,
+    /// The MIG instances, where these are the slots of the GPU: holdings, users and busy time are then theirs, and the
+    /// span's own fields but state and energy say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<Box<MigSpan>>,
 }
 
 impl Span {
@@ -102,9 +106,86 @@ impl Span {
     }
 }
 
-/// What the account of one window says of one holder on one GPU; remainders have rows too.
+/// What the MIG instances of a GPU did during a span.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigSpan {
+    /// How the GPU is divided.
+    pub layout: Arc<MigLayout>,
+    /// The slots of the layout, by GPU instance id.
+    pub slots: BTreeMap<Arc<str>, InstanceSpan>,
+}
+
+/// How a MIG GPU is divided among its instances; constant within an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigLayout {
+    /// Memory slices of the whole GPU.
+    pub total: u64,
+    /// The slots, by GPU instance id.
+    pub slots: BTreeMap<Arc<str>, MigSlot>,
+    /// Slices that a profile could still use.
+    pub unallocated: u64,
+    /// Slices that none can; none where the driver does not tell which placements are possible, and all free slices count
+    /// as unallocated.
+    pub stranded: Option<u64>,
+}
+
+/// A MIG instance that can be held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigSlot {
+    /// How many memory slices it has.
+    pub size: u64,
+    /// The UUIDs of its compute instances, and which share of the instance each is.
+    pub devices: BTreeMap<Arc<str>, Fraction>,
+}
+
+/// What was known of one MIG instance during a span.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceSpan {
+    /// What could be known.
+    pub state: SlotState,
+    /// By which meter.
+    pub source: ActivitySource,
+    /// Who holds what of it, ordered by holder.
+    pub holdings: Arc<[Holding]>,
+    /// Which users each holding covers besides its own holder: user to the holding's holder.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub covered_by: BTreeMap<HolderId, HolderId>,
+    /// Time busy within the span, in nanoseconds of the GPU's time; 0 unless measured.
+    pub busy: u64,
+    /// The holders that have processes on it.
+    pub present: BTreeMap<HolderId, Presence>,
+    /// Whether processes cannot be seen by construction, so that holders stand for them.
+    #[serde(default)]
+    pub blind: bool,
+}
+
+impl InstanceSpan {
+    /// The same as a span of its own, over the time of the GPU's span.
+    pub fn during(&self, gpu: &Span) -> Span {
+        Span {
+            from: gpu.from,
+            to: gpu.to,
+            state: self.state,
+            source: self.source,
+            method: gpu.method,
+            holdings: Arc::clone(&self.holdings),
+            covered_by: self.covered_by.clone(),
+            busy: self.busy,
+            present: self.present.clone(),
+            blind: self.blind,
+            energy: None,
+            idle_energy: Microjoules(0),
+            instances: None,
+        }
+    }
+}
+
+/// What the account of one window says of one holder on one slot; remainders have rows too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
+    /// GPU instance id of the slot; empty for a whole GPU, and for time of a MIG GPU that is no instance's.
+    #[serde(default)]
+    pub gpu_instance: Arc<str>,
     /// Whose row.
     pub holder: HolderId,
     /// The parts of what was held; for `__unallocated__`, `lent` is what was drawn from it.
@@ -131,6 +212,7 @@ impl Row {
     /// A holder's row that says nothing yet: all zero, by no meter.
     pub fn empty(holder: HolderId) -> Self {
         Self {
+            gpu_instance: Arc::default(),
             holder,
             parts: Parts::default(),
             used: Use::default(),
@@ -156,7 +238,7 @@ pub struct Settlement {
     pub from: Utc,
     /// Where it ends.
     pub to: Utc,
-    /// Rows ordered by holder; the sum of their held parts is `to - from`.
+    /// Rows ordered by slot and holder; the sum of their held parts is `to - from`.
     pub rows: Vec<Row>,
     /// The carries after the window.
     pub carry: Carry,

@@ -129,6 +129,7 @@ impl Era {
                     blind: tick.blind,
                     energy: tick.energy.map(Microjoules),
                     idle_energy: Microjoules(tick.idle),
+                    instances: None,
                 }
             })
             .collect()

@@ -90,6 +90,7 @@ pub(crate) fn sight(gpu: u32, seconds: u64) -> Sight {
 
 pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
     Row {
+        gpu_instance: Default::default(),
         holder: holder(name),
         parts,
         used,
@@ -137,6 +138,7 @@ pub(crate) fn span(from: u64, to: u64) -> Span {
         blind: false,
         energy: Some(Microjoules(1)),
         idle_energy: Microjoules(1),
+        instances: None,
     }
 }
 
