@@ -1,13 +1,13 @@
-//! Who holds what on one GPU now, and whom each holding covers besides its own holder.
+//! Who holds what of one slot now, and whom each holding covers besides its own holder.
 //!
-//! In: the GPU, what grants holdings on it, and the holders present. Out: holdings by holder, and user to the holding's
+//! In: the slot, what grants holdings on it, and the holders present. Out: holdings by holder, and user to the holding's
 //! holder. The order in which holders come never changes either. It knows no time: a change of the answer is what cuts a
 //! segment.
 
 use std::collections::BTreeMap;
 
 use super::presence;
-use super::standing::{Grants, SessionGpu, Standing, sum};
+use super::standing::{GrantedSlot, Grants, Standing, sum};
 use super::workloads::Allocation;
 use crate::model::{Holder, HolderId, Holding};
 
@@ -22,14 +22,15 @@ pub struct Granting<'a> {
     pub presence: bool,
 }
 
-/// The holdings of a GPU, and by whose holding the holders present are covered.
-pub fn holdings<'a>(
-    gpu: &SessionGpu,
+/// The holdings of a slot, and by whose holding the holders present on it are covered.
+pub fn holdings<'a, 's>(
+    slot: impl Into<GrantedSlot<'s>>,
     granting: Granting<'_>,
     present: impl IntoIterator<Item = &'a Holder>,
 ) -> (Vec<Holding>, BTreeMap<HolderId, HolderId>) {
-    let grants = Grants::on(gpu, granting.standing);
-    let allocated = allocated(gpu, granting.allocations);
+    let slot = slot.into();
+    let grants = Grants::on(slot.gpu(), granting.standing);
+    let allocated = allocated(slot, granting.allocations);
     let present = present.into_iter();
     if grants.is_empty() && allocated.is_empty() {
         let held = if granting.presence { presence::holdings(present) } else { Vec::new() };
@@ -56,14 +57,15 @@ pub fn holdings<'a>(
     (held, covered_by)
 }
 
-/// What schedulers allocated on that GPU, one holding per holder: several shares of one are their sum.
-fn allocated(gpu: &SessionGpu, allocations: &[Allocation]) -> BTreeMap<HolderId, Holding> {
+/// What schedulers allocated of that slot, one holding per holder: several shares of one are their sum.
+fn allocated(slot: GrantedSlot<'_>, allocations: &[Allocation]) -> BTreeMap<HolderId, Holding> {
     let mut held: BTreeMap<HolderId, Holding> = BTreeMap::new();
-    for one in allocations.iter().filter(|one| one.is_on(gpu)) {
+    for one in allocations {
+        let Some(fraction) = one.share_of(slot) else { continue };
         let holder = one.holder.id.clone();
         held.entry(holder.clone())
-            .and_modify(|holding| holding.fraction = sum(holding.fraction, one.fraction))
-            .or_insert(Holding { holder, fraction: one.fraction, source: one.source, rank: Some(0) });
+            .and_modify(|holding| holding.fraction = sum(holding.fraction, fraction))
+            .or_insert(Holding { holder, fraction, source: one.source, rank: Some(0) });
     }
     held
 }

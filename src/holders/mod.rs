@@ -32,5 +32,7 @@ pub use identities::{Identified, Identities};
 pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, Jobs, RecordedGpu};
 pub use pod_devices::Resources;
 pub use pods::{PodHoldings, PodMap, PodObservation, Pods};
-pub use standing::{GpuSelector, Selector, SessionGpu, Standing, are_configured_alike, in_words};
+pub use standing::{
+    GpuSelector, GrantedSlot, Selector, SessionGpu, Standing, are_configured_alike, in_words,
+};
 pub use workloads::{Allocation, Workloads};

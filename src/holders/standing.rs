@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource};
+use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, MigSlot};
 
 /// A standing holding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,42 @@ pub struct SessionGpu {
     pub index: Option<u32>,
     /// The UUID as the driver prints it.
     pub uuid: Arc<str>,
+}
+
+/// A slot as grants select it.
+#[derive(Clone, Copy, Debug)]
+pub enum GrantedSlot<'a> {
+    /// A whole GPU.
+    Whole(&'a SessionGpu),
+    /// A MIG instance of that GPU.
+    Instance(&'a SessionGpu, &'a MigSlot),
+}
+
+impl<'a> GrantedSlot<'a> {
+    /// The GPU.
+    pub const fn gpu(self) -> &'a SessionGpu {
+        match self {
+            Self::Whole(gpu) | Self::Instance(gpu, _) => gpu,
+        }
+    }
+
+    /// Which share of the slot a device is; none where it is another one. A share of a GPU is the same share of each of
+    /// its instances.
+    pub(super) fn share_of(self, device: &str) -> Option<Fraction> {
+        if *device == *self.gpu().uuid {
+            return Some(Fraction::WHOLE);
+        }
+        match self {
+            Self::Whole(_) => None,
+            Self::Instance(_, slot) => slot.devices.get(device).copied(),
+        }
+    }
+}
+
+impl<'a> From<&'a SessionGpu> for GrantedSlot<'a> {
+    fn from(gpu: &'a SessionGpu) -> Self {
+        Self::Whole(gpu)
+    }
 }
 
 impl From<&GpuId> for SessionGpu {
@@ -228,7 +264,17 @@ impl<'a> Grants<'a> {
 /// The sum of two fractions, the whole at most; rounded down where no 32 bits hold it.
 pub(super) fn sum(left: Fraction, right: Fraction) -> Fraction {
     let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
-    let (numerator, denominator) = (a * d + c * b, b * d);
+    reduced(a * d + c * b, b * d)
+}
+
+/// The product of two fractions; rounded down where no 32 bits hold it.
+pub(super) fn product(left: Fraction, right: Fraction) -> Fraction {
+    let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
+    reduced(a * c, b * d)
+}
+
+/// A fraction of at most the whole in lowest terms; rounded down where no 32 bits hold it.
+fn reduced(numerator: u128, denominator: u128) -> Fraction {
     if numerator >= denominator {
         return Fraction::WHOLE;
     }

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use super::standing::{GrantedSlot, product};
 use super::workload::WorkloadPath;
-use super::{JobMap, PodMap, SessionGpu, container, vm};
+use super::{JobMap, PodMap, container, vm};
 use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
 
 /// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's covers its steps.
@@ -23,8 +24,10 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    pub(super) fn is_on(&self, gpu: &SessionGpu) -> bool {
-        self.device == gpu.uuid
+    /// Its share of a slot; none where it is on another one.
+    pub(super) fn share_of(&self, slot: GrantedSlot<'_>) -> Option<Fraction> {
+        let device = slot.share_of(&self.device)?;
+        Some(if device == Fraction::WHOLE { self.fraction } else { product(self.fraction, device) })
     }
 }
 

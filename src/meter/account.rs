@@ -1,6 +1,7 @@
 //! The account of one GPU in time: a contiguous sequence of spans, of which the settled ones are gone and
 //! the open ones wait for their window to close.
 
+mod slots;
 mod windows;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -8,14 +9,17 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::idle::{Company, IdlePower};
-use super::integrate::{Present, Unnamed, Who, activity, add, present, share};
+use super::integrate::{
+    Present, PresentBySlot, Unnamed, Who, activity, add, instance_activity, present_by_slot, share,
+};
 use crate::catalogue::{PointId, first_point};
-use crate::holders::{Identities, SessionGpu, holdings};
+use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
-    ActivitySource, Carry, Fraction, Frame, HolderId, Holding, HoldingSource, Method, Microjoules,
-    Nanoseconds, Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, MigSpan,
+    Nanoseconds, Presence, Settlement, SlotState, Span, Utc,
 };
+use slots::{Claims, Division, Slots};
 
 /// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
 const MOST_POWER: u64 = 20_000_000_000;
@@ -36,18 +40,12 @@ pub(super) struct Account {
     /// The last frame, while nothing came between.
     last: Option<Last>,
     /// Who was there in the last frame, once something came between.
-    who: Who,
+    who: PresentBySlot,
     /// When this agent began to look.
     watched: Utc,
     /// Account time of the boot, until the first frame after it: over a boot nothing is bridged.
     rebooted: Option<Utc>,
-    /// Who holds, as of the last frame; before the first one, as of the agent's last life.
-    holdings: Arc<[Holding]>,
-    covered_by: BTreeMap<HolderId, HolderId>,
-    /// The holders that these were made of, and whether presence held, where the operator granted nothing.
-    made_of: Option<(Who, bool)>,
-    /// Whether the GPU last said that its slots are MIG instances.
-    mig: bool,
+    slots: Slots,
     lost: bool,
     /// Whether broken hardware has taken the GPU from its holders.
     failed: bool,
@@ -70,7 +68,7 @@ pub(super) struct Gap {
 struct Last {
     generation: u32,
     /// Who was there by the last list that did not fail, without weights.
-    present: Present,
+    present: PresentBySlot,
     /// Since when every frame has said for sure that nobody was.
     deserted: Option<Utc>,
 }
@@ -79,13 +77,35 @@ struct Last {
 #[derive(Clone)]
 struct OpenSpan {
     span: Span,
-    /// The holders that are present, with their facts.
-    who: Who,
-    unnamed: Unnamed,
+    users: Users,
+    /// Those of MIG instances, by GPU instance id.
+    of_instances: BTreeMap<Arc<str>, Users>,
     /// By what a name that comes late holds: the GPU as grants selected it and the policy, both of the span's time.
-    /// None where nobody can hold the whole, as on a MIG GPU.
+    /// None of a span that names nobody.
     granted: Option<(SessionGpu, Arc<Policy>)>,
     sent: bool,
+}
+
+/// Who was there on a slot during an open span.
+#[derive(Clone, Default)]
+struct Users {
+    /// The holders, with their facts.
+    who: Who,
+    unnamed: Unnamed,
+}
+
+impl Users {
+    fn of(present: &Present) -> Self {
+        Self { who: Arc::clone(&present.who), unnamed: present.unnamed.clone() }
+    }
+
+    /// Adds those whom nobody has named yet under `__unattributed__`.
+    fn add_unnamed(&self, present: &mut BTreeMap<HolderId, Presence>) {
+        for presence in self.unnamed.values() {
+            let entry = present.entry(HolderId::new(HolderId::UNATTRIBUTED)).or_default();
+            add(entry, presence);
+        }
+    }
 }
 
 /// The driver's counter when it was last read.
@@ -118,13 +138,10 @@ impl Account {
             energy: None,
             idle: IdlePower::default(),
             last: None,
-            who: Who::default(),
+            who: PresentBySlot::default(),
             watched: at,
             rebooted: None,
-            holdings: Arc::default(),
-            covered_by: BTreeMap::new(),
-            made_of: None,
-            mig: false,
+            slots: Slots::default(),
             lost: false,
             failed: false,
             gap: Gap::default(),
@@ -134,9 +151,12 @@ impl Account {
     /// An account that goes on after a gap of the agent, which it begins to watch at `watched`.
     pub(super) fn recover(known: RecoveredGpu, watched: Utc, boot: Boot) -> Self {
         let cursor = known.spans.last().map_or(known.settled_until, |span| span.to);
-        let open = known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
         let rebooted = (cursor <= boot.first_seen).then_some(boot.booted);
-        let holdings = if rebooted.is_some() { Arc::default() } else { known.holdings };
+        let slots = match rebooted {
+            Some(_) => Slots::default(),
+            None => Slots::recover(known.spans.last(), known.holdings),
+        };
+        let open = known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
         Self {
             cursor,
             settled: known.settled_until,
@@ -144,7 +164,7 @@ impl Account {
             carry: known.carry,
             weights: known.weights,
             energy: known.energy_counter.map(|counter| Energy { counter, at: cursor }),
-            holdings,
+            slots,
             watched,
             rebooted,
             ..Self::begin(cursor)
@@ -153,7 +173,7 @@ impl Account {
 
     /// Forgets who held before the agent began to watch: nothing is bridged.
     pub(super) fn bridge_nothing(&mut self) {
-        self.holdings = Arc::default();
+        self.slots.retain(|_, _| false);
     }
 
     /// Moves what happened in this boot from the provisional axis to the real one.
@@ -192,7 +212,7 @@ impl Account {
     /// The next frame goes on from nothing.
     fn part(&mut self) {
         if let Some(last) = self.last.take() {
-            self.who = last.present.who;
+            self.who = last.present;
         }
     }
 
@@ -201,7 +221,7 @@ impl Account {
     pub(super) fn find(&mut self, at: Utc) {
         self.part();
         if self.lost && self.cursor < at {
-            let held = Arc::clone(&self.holdings);
+            let held = self.slots.claims();
             self.fill(at, &held, None);
         }
         self.lost = false;
@@ -209,12 +229,11 @@ impl Account {
 
     /// Grants select the GPU otherwise from now on: until its next frame those hold who are granted it before and after.
     pub(super) fn select(&mut self, gpu: &SessionGpu, policy: &Policy) {
-        let (granted, _) = holdings(gpu, policy.granting(), []);
-        let stays = |held: &&Holding| held.source != HoldingSource::Standing || granted.contains(held);
-        if !self.holdings.iter().all(|held| stays(&held)) {
-            self.holdings = self.holdings.iter().filter(stays).cloned().collect();
-            self.made_of = None;
-        }
+        let granted = |slot: GrantedSlot<'_>| holdings(slot, policy.granting(), []).0;
+        self.slots.retain(|slot, held| {
+            let slot = slot.map_or(GrantedSlot::Whole(gpu), |slot| GrantedSlot::Instance(gpu, slot));
+            held.source != HoldingSource::Standing || granted(slot).contains(held)
+        });
     }
 
     /// The driver was loaded anew: its energy counter began at 0.
@@ -240,11 +259,16 @@ impl Account {
         identities: &Identities,
         policy: &Arc<Policy>,
     ) -> u64 {
-        let last = self.last.take().filter(|last| last.generation == frame.generation);
+        let is_divided = self.slots.division().layout().is_some();
+        let goes_on = |last: &Last| last.generation == frame.generation && is_divided == frame.identity.mig;
+        let last = self.last.take().filter(goes_on);
+        let before = self.slots.claims();
+        if last.is_none() {
+            // Under one plan it stays.
+            self.slots.divide(Division::of(frame));
+        }
         let present = self.present(frame, identities, last.as_ref());
-        let before = Arc::clone(&self.holdings);
-        self.mig = frame.identity.mig;
-        self.hold(gpu, &present.who, policy);
+        self.slots.hold(gpu, &present, policy);
         let before_it = last.as_ref().and_then(|last| last.deserted);
         let drawn = self.energy((at, frame), before_it, policy);
         let deserted = frame.deserted.then(|| before_it.unwrap_or(at));
@@ -257,11 +281,12 @@ impl Account {
         } else {
             // What the first frame of a plan says of activity covers nothing: it only begins. What broken
             // hardware computes is charged to nobody.
-            let both = match last {
-                Some(_) => Arc::clone(&self.holdings),
-                None => self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect(),
-            };
-            self.fill(at, &both, drawn);
+            let claims = self.slots.claims();
+            match last {
+                Some(_) => self.fill(at, &claims, drawn),
+                None if claims.division.differs_from(&before.division) => self.fill_reshape(at, drawn),
+                None => self.fill(at, &claims.also_of(&before), drawn),
+            }
             0
         };
         self.lost = false;
@@ -276,11 +301,12 @@ impl Account {
     }
 
     /// Who was there. A list that failed for now is not an empty one: the last one stands.
-    fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> Present {
+    fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> PresentBySlot {
         let known = last.filter(|_| has_failed(frame)).map(|last| &last.present);
-        let mut present = present(known, frame, identities);
+        let layout = self.slots.division().layout().map(|layout| &**layout);
+        let mut present = present_by_slot(known, frame, identities, layout);
         if let Some(last) = last {
-            present.share(&last.present.who);
+            present.share(&last.present);
         }
         present
     }
@@ -289,7 +315,7 @@ impl Account {
         &mut self,
         (gpu, at): (&SessionGpu, Utc),
         frame: &Frame,
-        present: &Present,
+        present: &PresentBySlot,
         drawn: Drawn,
         policy: &Arc<Policy>,
     ) -> u64 {
@@ -298,51 +324,46 @@ impl Account {
         }
         let length = at.since(self.cursor);
         let known = activity(frame).filter(|(source, _)| covers(*source, length, frame, policy));
-        let state = match known {
-            _ if self.mig => SlotState::Unobserved,
-            Some(_) => SlotState::Measured,
-            None => SlotState::Unmeasured,
-        };
         let busy = known.map_or(0, |(_, ratio)| share(ratio, length));
+        let instances = self.instances(frame, present, length);
+        let is_measured = known.is_some() || instances.is_some();
         let span = Span {
-            state,
+            state: if is_measured { SlotState::Measured } else { SlotState::Unmeasured },
             source: known.map_or(ActivitySource::None, |(source, _)| source),
             busy,
-            present: present.by_holder(),
-            blind: frame.processes.as_ref().is_err_and(|absence| absence.is_permanent()),
+            present: present.whole.by_holder(),
+            blind: are_unseen(frame),
             energy: drawn.map(|(delta, _)| delta),
             idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
+            instances,
             ..self.blank(at)
         };
         self.cursor = at;
+        let of_instances = present.instances.iter();
         self.open.push_back(OpenSpan {
-            who: Arc::clone(&present.who),
-            unnamed: present.unnamed.clone(),
-            granted: (!self.mig).then(|| (gpu.clone(), Arc::clone(policy))),
+            users: Users::of(&present.whole),
+            of_instances: of_instances
+                .map(|(slot, present)| (Arc::clone(slot), Users::of(present)))
+                .collect(),
+            granted: Some((gpu.clone(), Arc::clone(policy))),
             ..OpenSpan::of(span)
         });
         busy
     }
 
-    fn hold(&mut self, gpu: &SessionGpu, who: &Who, policy: &Policy) {
-        if self.mig {
-            // Its slots are instances; a share of the whole GPU is a share of nothing.
-            (self.holdings, self.made_of) = (Arc::default(), None);
-            self.covered_by.clear();
-            return;
+    /// What a frame tells of the instances of a MIG GPU over the time before it.
+    fn instances(&self, frame: &Frame, present: &PresentBySlot, length: Nanoseconds) -> Option<Box<MigSpan>> {
+        let mut mig = self.slots.blank(&self.slots.claims(), SlotState::Unmeasured)?;
+        for (name, slot) in &mut mig.slots {
+            slot.present = present.instances.get(name).map(Present::by_holder).unwrap_or_default();
+            slot.blind = are_unseen(frame);
+            if let Some(ratio) = instance_activity(frame, name) {
+                slot.state = SlotState::Measured;
+                slot.source = ActivitySource::Gpm;
+                slot.busy = share(ratio, length);
+            }
         }
-        let stand = |(made_of, presence): &(Who, bool)| {
-            Arc::ptr_eq(made_of, who) && *presence == policy.presence && policy.grants_nothing()
-        };
-        if self.made_of.as_ref().is_some_and(stand) {
-            return;
-        }
-        let (holdings, covered_by) = holdings(gpu, policy.granting(), who.iter().map(|holder| &**holder));
-        if *self.holdings != *holdings {
-            self.holdings = holdings.into();
-        }
-        self.covered_by = covered_by;
-        self.made_of = policy.grants_nothing().then(|| (Arc::clone(who), policy.presence));
+        Some(mig)
     }
 
     /// A span from the cursor of which nothing but the holdings is known.
@@ -353,8 +374,8 @@ impl Account {
             state: SlotState::Unmeasured,
             source: ActivitySource::None,
             method: Method::Observed,
-            holdings: Arc::clone(&self.holdings),
-            covered_by: self.covered_by.clone(),
+            holdings: Arc::clone(self.slots.whole()),
+            covered_by: self.slots.covered_by().clone(),
             busy: 0,
             present: BTreeMap::new(),
             blind: false,
@@ -366,11 +387,11 @@ impl Account {
 
     /// Closes the time up to `to` in which no frame came, for those who held on both sides of it. Before the
     /// agent looked nobody else can be known; since, what they leave is unallocated or gone.
-    fn fill(&mut self, to: Utc, both: &Arc<[Holding]>, drawn: Drawn) {
+    fn fill(&mut self, to: Utc, both: &Claims, drawn: Drawn) {
         let whole = to.since(self.cursor);
         let mut drawn = drawn;
         if let Some(booted) = self.rebooted {
-            let none = Arc::default();
+            let none = Claims::default();
             if self.cursor < booted {
                 self.gap.unavailable += to.min(booted).since(self.cursor);
                 self.push(to.min(booted), &none, (SlotState::Unavailable, Method::Observed), None);
@@ -383,7 +404,7 @@ impl Account {
         } else if self.cursor < self.watched {
             let end = to.min(self.watched);
             let length = end.since(self.cursor);
-            let held = held_of(length, both);
+            let held = both.held_of(length);
             self.gap.bridged += held;
             self.gap.unobserved += length - held;
             let first = share_of(&mut drawn, length, whole);
@@ -391,22 +412,25 @@ impl Account {
             self.push(end, both, state, first);
         }
         if self.cursor < to {
-            let state = if self.lost || self.failed {
-                SlotState::Unavailable
-            } else if self.mig {
-                SlotState::Unobserved
-            } else {
-                SlotState::Unmeasured
-            };
+            let state = if self.lost || self.failed { SlotState::Unavailable } else { SlotState::Unmeasured };
             self.push(to, both, (state, Method::Observed), drawn);
         }
     }
 
-    fn push(&mut self, to: Utc, held: &Arc<[Holding]>, (state, method): (SlotState, Method), drawn: Drawn) {
+    /// Closes the time up to `to` between two epochs, in which the GPU had no slot; of the time before the agent looked
+    /// nothing is known.
+    fn fill_reshape(&mut self, to: Utc, drawn: Drawn) {
+        let lost = std::mem::replace(&mut self.lost, true);
+        self.fill(to, &Claims::default(), drawn);
+        self.lost = lost;
+    }
+
+    fn push(&mut self, to: Utc, held: &Claims, (state, method): (SlotState, Method), drawn: Drawn) {
         let span = Span {
             state,
             method,
-            holdings: Arc::clone(held),
+            holdings: Arc::clone(held.whole()),
+            instances: self.slots.blank(held, state),
             energy: drawn.map(|(delta, _)| delta),
             idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
             ..self.blank(to)
@@ -452,9 +476,9 @@ impl Account {
         std::mem::take(&mut self.gap)
     }
 
-    /// Who holds what at the moment.
-    pub(super) fn holdings(&self) -> &Arc<[Holding]> {
-        &self.holdings
+    /// Who holds what at the moment, each with the GPU instance; that is empty for a whole GPU.
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding)> {
+        self.slots.holdings()
     }
 
     /// By which meter activity was last known.
@@ -468,6 +492,11 @@ fn has_failed(frame: &Frame) -> bool {
     frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent())
 }
 
+/// Whether processes cannot be seen by construction.
+fn are_unseen(frame: &Frame) -> bool {
+    frame.processes.as_ref().is_err_and(|absence| absence.is_permanent())
+}
+
 /// Whether a meter speaks of the whole span. A window of less than a second says nothing of a time in which
 /// ticks were missed; the driver's ring of samples does, as far as it reaches back.
 fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &Policy) -> bool {
@@ -477,16 +506,6 @@ fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &P
         ActivitySource::Samples if reach >= length.0 / 2 => true,
         _ => length.0 <= 2 * policy.intervals[0].0,
     }
-}
-
-/// How much of a GPU's time these holdings hold; more than all of it is in conflict and counts as all.
-fn held_of(length: Nanoseconds, holdings: &[Holding]) -> Nanoseconds {
-    let share = |holding: &Holding| {
-        let Fraction { numerator, denominator } = holding.fraction;
-        u128::from(length.0) * u128::from(numerator) / u128::from(denominator.max(1))
-    };
-    let held: u128 = holdings.iter().map(share).sum();
-    Nanoseconds(u64::try_from(held).unwrap_or(length.0).min(length.0))
 }
 
 /// Takes a part of what was drawn, by time.
@@ -504,15 +523,21 @@ fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, who: Who::default(), unnamed: Unnamed::default(), granted: None, sent: false }
+        Self { span, users: Users::default(), of_instances: BTreeMap::new(), granted: None, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.
     fn named(&self) -> Span {
-        let mut span = self.span.clone();
-        for presence in self.unnamed.values() {
-            let entry = span.present.entry(HolderId::new(HolderId::UNATTRIBUTED)).or_default();
-            add(entry, presence);
+        self.name(self.span.clone())
+    }
+
+    /// The same of a part of the span.
+    fn name(&self, mut span: Span) -> Span {
+        self.users.add_unnamed(&mut span.present);
+        for (name, slot) in span.instances.iter_mut().flat_map(|mig| &mut mig.slots) {
+            if let Some(users) = self.of_instances.get(name) {
+                users.add_unnamed(&mut slot.present);
+            }
         }
         span
     }
@@ -523,29 +548,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_holdings_hold_is_theirs_by_fraction_and_never_more_than_all() {
-        let holding = |numerator, denominator| Holding {
-            holder: HolderId::new("user:alice"),
-            fraction: Fraction { numerator, denominator },
-            source: HoldingSource::Standing,
-            rank: None,
-        };
-        let length = Nanoseconds(1_000);
-        assert_eq!(held_of(length, &[]), Nanoseconds(0));
-        assert_eq!(held_of(length, &[holding(1, 4), holding(1, 2)]), Nanoseconds(750));
-        assert_eq!(held_of(length, &[holding(1, 1), holding(1, 1)]), length);
-    }
-
-    #[test]
     fn a_gap_is_counted_by_how_it_is_booked_over_a_restart_and_over_a_boot() {
         let at = |second: u64| Utc(second * 1_000_000_000);
         let second = Nanoseconds::from_seconds;
         let mut account = Account { watched: at(30), ..Account::begin(at(10)) };
-        account.fill(at(31), &Arc::default(), None);
+        account.fill(at(31), &Claims::default(), None);
         let gap = Gap { unobserved: second(20), ..Gap::default() };
         assert_eq!((account.take_gap(), account.take_gap()), (gap, Gap::default()));
         let mut account = Account { watched: at(30), rebooted: Some(at(25)), ..Account::begin(at(10)) };
-        account.fill(at(31), &Arc::default(), None);
+        account.fill(at(31), &Claims::default(), None);
         let gap = Gap { unavailable: second(15), unobserved: second(5), ..Gap::default() };
         assert_eq!(account.take_gap(), gap);
     }
@@ -556,7 +567,7 @@ mod tests {
         let second = Nanoseconds::from_seconds;
         // The provisional axis goes on at the last commit, 10; the agent began to look 20 s after the boot.
         let mut account = Account { watched: at(30), rebooted: Some(Utc(0)), ..Account::begin(at(10)) };
-        account.fill(at(31), &Arc::default(), None);
+        account.fill(at(31), &Claims::default(), None);
         let anchor = Anchor { since: Some(at(10)), shift: 100_000_000_000, booted: at(110), offset: 0 };
         account.move_by(&anchor);
         let gap = Gap { unavailable: second(100), unobserved: second(20), ..Gap::default() };

@@ -11,7 +11,8 @@ use crate::catalogue::{
 };
 use crate::holders::Identities;
 use crate::model::{
-    Absence, ActivitySource, Frame, Holder, HolderId, Nanoseconds, Presence, Reading, Rejection, Via,
+    Absence, ActivitySource, Frame, GpuProcess, Holder, HolderId, MigLayout, Nanoseconds, Presence, Reading,
+    Rejection, Via,
 };
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
@@ -64,11 +65,44 @@ pub(super) struct Present {
     pub(super) unnamed: Unnamed,
 }
 
+/// Who was there on a whole GPU, or on each of its instances.
+#[derive(Clone, Default)]
+pub(super) struct PresentBySlot {
+    pub(super) whole: Present,
+    /// By GPU instance id.
+    pub(super) instances: BTreeMap<Arc<str>, Present>,
+}
+
 /// Pids that nobody has named yet, each with the boot time at which it was read.
 pub(super) type Unnamed = BTreeMap<(u32, Nanoseconds), Presence>;
 
 /// The processes of a frame by holder, added to those that are known already.
-pub(super) fn present(known: Option<&Present>, frame: &Frame, identities: &Identities) -> Present {
+pub(super) fn present_by_slot(
+    known: Option<&PresentBySlot>,
+    frame: &Frame,
+    identities: &Identities,
+    layout: Option<&MigLayout>,
+) -> PresentBySlot {
+    let Some(layout) = layout else {
+        let whole = present(known.map(|known| &known.whole), frame, identities, |_| true);
+        return PresentBySlot { whole, instances: BTreeMap::new() };
+    };
+    let of_slot = |slot: &Arc<str>| {
+        let id = slot.parse().ok();
+        let known = known.and_then(|known| known.instances.get(slot));
+        present(known, frame, identities, |process| process.gpu_instance == id)
+    };
+    let instances = layout.slots.keys().map(|slot| (Arc::clone(slot), of_slot(slot))).collect();
+    PresentBySlot { whole: Present::default(), instances }
+}
+
+/// The processes of a frame that are on a slot.
+fn present(
+    known: Option<&Present>,
+    frame: &Frame,
+    identities: &Identities,
+    is_on_slot: impl Fn(&GpuProcess) -> bool,
+) -> Present {
     let mut here = vec![None; identities.holders().len()];
     let mut unnamed = known.map(|known| known.unnamed.clone()).unwrap_or_default();
     let mut meet = |pid: u32, read: Nanoseconds, process: &Presence| {
@@ -79,7 +113,8 @@ pub(super) fn present(known: Option<&Present>, frame: &Frame, identities: &Ident
         add(to, process);
     };
     let list_read = frame.list_read_at();
-    for process in frame.processes.iter().flat_map(|list| list.iter()) {
+    let on_slot = frame.processes.iter().flat_map(|list| list.iter()).filter(|process| is_on_slot(process));
+    for process in on_slot {
         let memory = process.memory.map(|bytes| bytes.0);
         meet(process.pid, list_read, &Presence { weight: None, memory });
     }
@@ -114,7 +149,7 @@ impl Present {
     }
 
     /// The same processes, as far as a later tick may still go by them.
-    pub(super) fn without_weights(mut self) -> Self {
+    fn without_weights(mut self) -> Self {
         for presence in self.holders.iter_mut().chain(self.unnamed.values_mut()) {
             presence.weight = None;
         }
@@ -122,7 +157,7 @@ impl Present {
     }
 
     /// Says that the holders are those of another tick, where they are: what is kept by them is then shared.
-    pub(super) fn share(&mut self, others: &Who) {
+    fn share(&mut self, others: &Who) {
         let same = self.who.len() == others.len()
             && self.who.iter().zip(&**others).all(|(one, other)| Arc::ptr_eq(one, other));
         if same {
@@ -134,6 +169,35 @@ impl Present {
     pub(super) fn by_holder(&self) -> BTreeMap<HolderId, Presence> {
         self.who.iter().map(|holder| holder.id.clone()).zip(self.holders.iter().cloned()).collect()
     }
+}
+
+impl PresentBySlot {
+    /// The same processes, as far as a later tick may still go by them.
+    pub(super) fn without_weights(self) -> Self {
+        let instances = self.instances.into_iter();
+        Self {
+            whole: self.whole.without_weights(),
+            instances: instances.map(|(slot, present)| (slot, present.without_weights())).collect(),
+        }
+    }
+
+    /// Says that the holders are those of another tick, where they are.
+    pub(super) fn share(&mut self, others: &Self) {
+        self.whole.share(&others.whole.who);
+        for (slot, present) in &mut self.instances {
+            if let Some(others) = others.instances.get(slot) {
+                present.share(&others.who);
+            }
+        }
+    }
+}
+
+/// The share of its span in which a MIG instance worked, in billionths; none where that cannot be known.
+pub(super) fn instance_activity(frame: &Frame, slot: &str) -> Option<u64> {
+    let id: u32 = slot.parse().ok()?;
+    let instance = frame.instances.iter().find(|instance| instance.identity.id.gpu_instance == id)?;
+    let ratio = instance.readings.get(InstanceValue::GrEngineActive as usize)?.ok()?;
+    Some(u64::try_from(ratio).unwrap_or(0).min(WHOLE))
 }
 
 /// Adds a process to its holder; what is unknown of one process stays out of the sum.

@@ -14,7 +14,7 @@ use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{
     GpuState, HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry,
 };
-use crate::model::{GpuProcess, Holder, HolderId, HoldingSource};
+use crate::model::{GpuProcess, Holder, HolderId, Holding, HoldingSource};
 use crate::tenants::tenant;
 
 /// What the last pulse showed.
@@ -22,8 +22,18 @@ use crate::tenants::tenant;
 pub(super) struct Named {
     known: KnownHolders,
     processes: Section<Vec<(usize, Row)>, ProcessEntry>,
-    holdings: Section<Vec<(usize, HolderId, HoldingSource)>, HoldingEntry>,
+    holdings: Section<Vec<HoldingKey>, HoldingEntry>,
     workloads: Section<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
+}
+
+/// What tells a holding of the moment from others.
+#[derive(PartialEq)]
+struct HoldingKey {
+    /// Place of the GPU.
+    gpu: usize,
+    gpu_instance: Arc<str>,
+    holder: HolderId,
+    source: HoldingSource,
 }
 
 /// What is known of holders.
@@ -143,29 +153,31 @@ impl Named {
         (entries, values)
     }
 
-    /// The holdings of the moment, by GPU and holder.
+    /// The holdings of the moment, by slot and holder.
     pub(super) fn holdings(
         &mut self,
         gpus: &[&Gpu],
         (purse, costs): (&mut Purse<'_>, &Costs),
     ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
         let all = gpus.iter().enumerate();
-        let all = all.flat_map(|(gpu, state)| state.account.holdings().iter().map(move |one| (gpu, one)));
-        let count = gpus.iter().map(|gpu| gpu.account.holdings().len()).sum();
+        let all = all.flat_map(|(gpu, state)| state.account.holdings().map(move |one| (gpu, one)));
+        let count = gpus.iter().map(|gpu| gpu.account.holdings().count()).sum();
         let shown = all.take(purse.fit(&costs.holding, count));
         let (keys, values) = shown
-            .map(|(gpu, holding)| {
-                let key = (gpu, holding.holder.clone(), holding.source);
-                (key, HoldingState { fraction: holding.fraction })
+            .map(|(gpu, (gpu_instance, holding))| {
+                let Holding { holder, source, fraction, .. } = holding;
+                let key = HoldingKey { gpu, gpu_instance, holder: holder.clone(), source: *source };
+                (key, HoldingState { fraction: *fraction })
             })
             .unzip();
         let known = &self.known;
         let entries = self.holdings.of(keys, |keys: &Vec<_>| {
-            let entry = |(gpu, id, source): &(usize, HolderId, HoldingSource)| HoldingEntry {
-                gpu: *gpu,
-                workload: Arc::clone(&id.0),
-                tenant: tenant(&known.holder(id)),
-                source: *source,
+            let entry = |key: &HoldingKey| HoldingEntry {
+                gpu: key.gpu,
+                gpu_instance: Arc::clone(&key.gpu_instance),
+                workload: Arc::clone(&key.holder.0),
+                tenant: tenant(&known.holder(&key.holder)),
+                source: key.source,
             };
             keys.iter().map(entry).collect()
         });

@@ -84,12 +84,25 @@ pub struct GpuIdentity {
     pub cuda_version: Arc<str>,
     /// Whether MIG mode is on.
     pub mig: bool,
+    /// How the memory slices of a MIG GPU are used; absent where the driver does not tell placements.
+    pub mig_slices: Option<MigSlices>,
     /// Where it sits, on a baseboard or in a rack.
     pub platform: Option<Platform>,
     /// The NVLink fabric that it belongs to.
     pub fabric: Option<FabricPlace>,
     /// By what each device point is read, by catalogue point number; none where it is not.
     pub via: Arc<[Option<Via>]>,
+}
+
+/// The memory slices of a MIG GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigSlices {
+    /// All of them.
+    pub total: u32,
+    /// Those of no instance that a profile could still use.
+    pub free: u32,
+    /// Those of no instance that none can.
+    pub stranded: u32,
 }
 
 /// Where a GPU sits; "" is what its board does not tell.
@@ -160,6 +173,13 @@ pub struct InstanceIdentity {
     pub placement: Arc<str>,
     /// Memory of the instance.
     pub memory: Bytes,
+}
+
+impl InstanceIdentity {
+    /// How many memory slices its GPU instance has, where the driver tells its placement.
+    pub fn slices(&self) -> Option<u32> {
+        self.placement.split_once(':')?.1.parse().ok()
+    }
 }
 
 /// Where a GPU sits on the PCI bus; its function is always 0.

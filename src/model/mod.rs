@@ -21,8 +21,8 @@ pub use frame::{
     CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch, Unframed,
 };
 pub use gpu::{
-    FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, Notice, PciAddress, Platform,
-    Via, Whereabouts, XidCount, XidSource,
+    FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, MigSlices, Notice, PciAddress,
+    Platform, Via, Whereabouts, XidCount, XidSource,
 };
 pub use health::{HealthState, Latch, Reason, Remedy, Verdict};
 pub use holder::{Holder, HolderId, UnattributedReason};

@@ -136,6 +136,8 @@ pub struct WorkloadAccountEntry {
 pub struct HoldingEntry {
     /// Position of the GPU in [`Roster::gpus`].
     pub gpu: usize,
+    /// GPU instance id; empty for a whole GPU.
+    pub gpu_instance: Arc<str>,
     /// Workload id of the holder.
     pub workload: Arc<str>,
     /// Its tenant.

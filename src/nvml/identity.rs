@@ -41,6 +41,7 @@ pub(super) fn identity(door: &mut Door, device: Handle, mig: bool) -> (GpuIdenti
         driver_version: said(text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))),
         cuda_version: said(cuda_version(door)),
         mig,
+        mig_slices: None,
         platform: None,
         fabric: None,
         via: Arc::default(),

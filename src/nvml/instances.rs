@@ -10,9 +10,10 @@ use super::calls;
 use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
 use super::gpm::{Counters, Pair};
 use super::inventory::{name, uuid};
+use super::placements::{Placement, slices};
 use crate::catalogue::{Bound, CallValue, Counter, InstanceValue};
 use crate::model::frame::Tier;
-use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, Reading, Unit};
+use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, MigSlices, Reading, Unit};
 
 /// GPM's ids of the ratios of an instance.
 const RATIOS: [(InstanceValue, u32); 13] = [
@@ -31,8 +32,6 @@ const RATIOS: [(InstanceValue, u32); 13] = [
     (InstanceValue::TensorImma, 9),
 ];
 const PERCENT: i64 = 10_000_000;
-/// More memory slices than any board is divided into; the most that is known is 12.
-const MOST_SLICES: c_uint = 64;
 
 /// One MIG instance with its sample buffers and its latest readings.
 pub(super) struct Instance {
@@ -59,6 +58,8 @@ pub(super) struct Instances {
     pub(super) found: Vec<Instance>,
     /// All that say who they are.
     pub(super) layout: Layout,
+    /// How the GPU's memory slices are used, where the driver tells that.
+    pub(super) slices: Option<MigSlices>,
     /// Whether none is missing that may come.
     pub(super) whole: bool,
 }
@@ -83,20 +84,25 @@ pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&[Counter]>) -> 
     }
     layout.sort();
     found.sort_by_key(|instance| instance.identity.id);
-    let mut last: Option<(u32, Arc<str>)> = None;
+    let mut last: Option<(u32, Result<Placement, Absence>)> = None;
+    let mut placements = Vec::new();
     for instance in &mut found {
         let id = instance.identity.id.gpu_instance;
-        let known = last.take().filter(|(known, _)| *known == id);
+        let known = last.filter(|(known, _)| *known == id);
         instance.first = known.is_none();
-        let placement = known.map_or_else(|| placement(door, parent, id), |(_, placement)| Ok(placement));
-        whole &= placement.as_ref().err().is_none_or(|absence| absence.is_permanent());
-        instance.identity.placement = placement.unwrap_or_default();
-        last = Some((id, Arc::clone(&instance.identity.placement)));
-        if let (true, Some(counters)) = (instance.first, gpm) {
-            whole &= instance.pair_up(door, counters);
+        let placement = known.map_or_else(|| placement(door, parent, id), |(_, placement)| placement);
+        last = Some((id, placement));
+        instance.identity.placement = placement
+            .map_or_else(|_| Arc::default(), |Placement { start, size }| format!("{start}:{size}").into());
+        if instance.first {
+            placements.push(placement);
+            whole &= gpm.is_none_or(|counters| instance.pair_up(door, counters));
         }
     }
-    Instances { found, layout, whole }
+    let placements: Result<Vec<Placement>, Absence> = placements.into_iter().collect();
+    let slices = placements.and_then(|placements| slices(door, parent, &placements));
+    whole &= slices.err().is_none_or(Absence::is_permanent);
+    Instances { found, layout, slices: slices.ok(), whole }
 }
 
 /// Which instances there are now.
@@ -165,15 +171,13 @@ fn identity(
 }
 
 /// Where a GPU instance lies, which drivers tell only who may change it. Its handle is nothing to be given back.
-fn placement(door: &mut Door, Handle(parent): Handle, id: u32) -> Result<Arc<str>, Absence> {
+fn placement(door: &mut Door, Handle(parent): Handle, id: u32) -> Result<Placement, Absence> {
     let mut instance: sys::nvmlGpuInstance_t = std::ptr::null_mut();
     ask!(door, nvmlDeviceGetGpuInstanceById(parent, id, &raw mut instance))?;
     // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
     let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
     ask!(door, nvmlGpuInstanceGetInfo(instance, &raw mut info))?;
-    let sys::nvmlGpuInstancePlacement_t { start, size } = info.placement;
-    let is_one = info.id == id && start < MOST_SLICES && (1..=MOST_SLICES).contains(&size);
-    if is_one { Ok(format!("{start}:{size}").into()) } else { Err(Absence::Rejected) }
+    if info.id == id { Placement::of(info.placement) } else { Err(Absence::Rejected) }
 }
 
 /// `NVIDIA H100 80GB HBM3 MIG 1g.10gb` to `1g.10gb`.

@@ -25,6 +25,7 @@ mod inventory;
 mod lane;
 mod library;
 mod lists;
+mod placements;
 mod plan;
 mod probe;
 mod processes;

@@ -81,11 +81,12 @@ impl Plan {
         let Choice { chosen, blank, probed, via, gpm: can_pair, counters, of_instances, whole: settled } =
             probe::choose(door, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
-        let Instances { found: instances, layout, whole: complete } = if identity.mig {
+        let Instances { found: instances, layout, slices, whole: complete } = if identity.mig {
             instances::find(door, device, can_pair.then_some(of_instances.as_slice()))
         } else {
             Instances { whole: true, ..Instances::default() }
         };
+        identity.mig_slices = slices;
         let (gpm, allocated) = gpm(door, &chosen, counters);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
         let Apart { utilization, video } = Apart::take(&mut tiers);

@@ -156,6 +156,7 @@ fn array(function: &str) -> Option<Array> {
     let (items, count) = match function {
         "nvmlDeviceGetProcessUtilization" => (1, 2),
         "nvmlDeviceGetSamples" => (5, 4),
+        name if name.contains("PossiblePlacements") => (2, 3),
         "nvmlDeviceGetAccountingPids" | "nvmlDeviceGetSupportedMemoryClocks" => (2, 1),
         name if name.contains("RunningProcesses") => (2, 1),
         _ => return None,
@@ -223,7 +224,7 @@ plain! {
     sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
     sys::nvmlDeviceAttributes_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
     sys::nvmlRowRemapperHistogramValues_t, sys::nvmlMarginTemperature_t, sys::nvmlTemperature_v1_t,
-    sys::nvmlGpmSupport_t,
+    sys::nvmlGpmSupport_t, sys::nvmlGpuInstancePlacement_t, sys::nvmlGpuInstanceProfileInfo_t,
 }
 
 macro_rules! gaps {
@@ -305,6 +306,7 @@ filled! {
     sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
     sys::nvmlProcessUtilizationSample_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
     sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t, sys::nvmlGpuInstanceInfo_t,
+    sys::nvmlGpuInstancePlacement_t, sys::nvmlGpuInstanceProfileInfo_t,
 }
 
 /// What stands behind a pointer, byte by byte.

@@ -39,6 +39,7 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
             .collect(),
         holdings: (0..gpus)
             .map(|gpu| HoldingEntry {
+                gpu_instance: Arc::default(),
                 gpu,
                 workload: "unit:trainer.service".into(),
                 tenant: "physics".into(),
@@ -86,6 +87,7 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
         id: GpuId { index: index as u32, uuid: uuid.into() },
         index: index.to_string().into(),
         identity: Arc::new(GpuIdentity {
+            mig_slices: None,
             model: "NVIDIA H100 80GB HBM3".into(),
             serial: "".into(),
             board_part: "692-2G520-0200-000".into(),

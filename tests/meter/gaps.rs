@@ -90,18 +90,6 @@ fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
 }
 
 #[test]
-fn a_mig_gpu_stays_unobserved_when_its_processes_are_named_late() {
-    let mut world = World::new(&["alice"]);
-    world.forget_everybody();
-    world.run(8, |frame| frame.process(7, 100).mig());
-    world.know(7, "carol");
-    world.run(40, |frame| frame.process(7, 100).mig());
-    let rows = world.settled();
-    assert!(!rows.contains_key(&holder("user:alice")), "{rows:?}");
-    world.balanced();
-}
-
-#[test]
 fn presence_is_bridged_when_the_driver_answers_after_the_first_pulse() {
     let mut world = World::of_presence("alice");
     world.run(45, |frame| frame.process(7, 100).busy(100));

@@ -9,6 +9,7 @@ mod gaps;
 mod latches;
 mod late_opening;
 mod making;
+mod mig;
 mod presence;
 mod world;
 mod xids;
@@ -194,15 +195,6 @@ fn a_restart_of_an_unheld_gpu_is_unobserved() {
     world.run(60, |frame| frame);
     let unobserved = world.settled()[&holder("__unobserved__")].parts.held() / SECOND;
     assert!((39..=42).contains(&unobserved), "{unobserved}");
-    world.balanced();
-}
-
-#[test]
-fn a_mig_gpu_is_unobserved() {
-    let mut world = World::new(&["alice"]);
-    world.run(60, |frame| frame.mig());
-    let rows = world.settled();
-    assert_eq!(rows[&holder("__unobserved__")].parts.held(), world.settled_seconds() * SECOND);
     world.balanced();
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{PointId, device_points, first_point};
+use gpumeter::catalogue::{InstanceValue, PointId, device_points, first_point};
 use gpumeter::model::{
-    Absence, Bytes, Frame, GpuIdentity, GpuProcess, Nanoseconds, ProcessSample, Sampled, Stamp, Stretch,
+    Absence, Bytes, Frame, GpuIdentity, GpuProcess, InstanceFrame, InstanceId, InstanceIdentity, MigSlices,
+    Nanoseconds, ProcessSample, Sampled, Stamp, Stretch,
 };
 
 use crate::world::{BUS, id};
@@ -21,6 +22,9 @@ pub(crate) struct Making {
     samples: Vec<ProcessSample>,
     sampled: Option<Sampled>,
     stretch: Stretch,
+    instances: Vec<InstanceFrame>,
+    /// Memory slices of the whole GPU, free and stranded ones, on a MIG GPU.
+    slices: Option<MigSlices>,
     mig: bool,
     list_fails: bool,
     old_list: bool,
@@ -37,6 +41,8 @@ impl Default for Making {
             samples: Vec::new(),
             sampled: None,
             stretch: Stretch::default(),
+            instances: Vec::new(),
+            slices: None,
             mig: false,
             list_fails: false,
             old_list: false,
@@ -113,8 +119,42 @@ impl Making {
         self
     }
 
-    pub(crate) fn mig(mut self) -> Self {
+    /// MIG mode is on, and of so many memory slices these are free or stranded.
+    pub(crate) fn mig(mut self, total: u32, free: u32, stranded: u32) -> Self {
         self.mig = true;
+        self.slices = Some(MigSlices { total, free, stranded });
+        self
+    }
+
+    /// The driver tells no placements.
+    pub(crate) fn without_placements(mut self) -> Self {
+        self.slices = None;
+        self
+    }
+
+    /// A MIG instance of so many memory slices, busy for so many percent where that is known.
+    pub(crate) fn instance(mut self, id: u32, slices: u32, busy: Option<i64>) -> Self {
+        let mut readings = [Err(Absence::NotSupported); InstanceValue::ALL.len()];
+        readings[InstanceValue::GrEngineActive as usize] =
+            busy.map(|percent| percent * 10_000_000).ok_or(Absence::NotSupported);
+        self.instances.push(InstanceFrame {
+            identity: InstanceIdentity {
+                id: InstanceId { gpu_instance: id, compute_instance: 0 },
+                uuid: format!("MIG-{id}-{slices}").into(),
+                profile: format!("{slices}g.{slices}0gb").into(),
+                placement: format!("0:{slices}").into(),
+                memory: Bytes(u64::from(slices) * (10 << 30)),
+            },
+            readings: readings.into(),
+            counters: Box::default(),
+        });
+        self
+    }
+
+    /// A process on a MIG instance, with so much memory.
+    pub(crate) fn process_on(mut self, instance: u32, pid: u32, gibibytes: u64) -> Self {
+        let memory = Some(Bytes(gibibytes << 30));
+        self.processes.push(GpuProcess { pid, gpu_instance: Some(instance), memory });
         self
     }
 
@@ -124,6 +164,7 @@ impl Making {
             model: "test".into(),
             pci_bus_id: BUS.into(),
             mig: self.mig,
+            mig_slices: self.slices,
             ..GpuIdentity::default()
         };
         Frame {
@@ -135,7 +176,7 @@ impl Making {
             tiers: [Some(now); 3],
             readings: self.readings.into(),
             counters: Box::default(),
-            instances: Arc::default(),
+            instances: self.instances.into(),
             sampled: self.sampled,
             deserted: self.processes.is_empty() && !self.list_fails && !self.old_list,
             processes: if self.list_fails { Err(Absence::Failed) } else { Ok(self.processes.into()) },

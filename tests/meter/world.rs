@@ -165,6 +165,12 @@ impl World {
         ]);
     }
 
+    /// The GPU is divided otherwise from now on: its plan is another one.
+    pub(crate) fn divide(&mut self, make: impl Fn(Making) -> Making) {
+        self.replan();
+        self.run(1, make);
+    }
+
     /// Seconds with a frame each.
     pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(Making) -> Making) {
         for _ in 0..seconds {

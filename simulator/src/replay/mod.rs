@@ -70,6 +70,7 @@ fn array(function: &str) -> Option<(usize, usize)> {
         "nvmlDeviceGetSamples" => Some((5, 4)),
         "nvmlDeviceGetAccountingPids" | "nvmlDeviceGetSupportedMemoryClocks" => Some((2, 1)),
         name if name.contains("RunningProcesses") => Some((2, 1)),
+        name if name.contains("PossiblePlacements") => Some((2, 3)),
         _ => None,
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Account, ClosedWindows, OpenSpan};
+use super::{Account, ClosedWindows, OpenSpan, Users};
 use crate::attribution::{settle, split, window_end};
-use crate::holders::{Granting, Identities, SessionGpu, are_configured_alike, holdings};
+use crate::holders::{GrantedSlot, Granting, Identities, SessionGpu, are_configured_alike, holdings};
 use crate::meter::Policy;
-use crate::meter::integrate::{Who, add};
-use crate::model::{Holder, HolderId, Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
+use crate::meter::integrate::{PresentBySlot, add};
+use crate::model::{
+    Holder, HolderId, Microjoules, MigSpan, Nanoseconds, Presence, Settlement, SlotState, Span, Utc,
+};
 
 /// How long after its end a window may at least still learn who was there.
 const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -21,34 +23,39 @@ impl Account {
     /// changes nothing of it. To which groups their users belong may have become known since.
     pub(in crate::meter) fn identify(&mut self, identities: &Identities, current: &Policy) {
         for open in &mut self.open {
-            let named: Vec<((u32, Nanoseconds), Arc<Holder>)> = open
-                .unnamed
-                .keys()
-                .filter_map(|(pid, read)| {
-                    let identified = identities.get(*pid, *read)?;
-                    Some(((*pid, *read), Arc::clone(&identified.holder)))
-                })
-                .collect();
-            if named.is_empty() {
+            if open.users.unnamed.is_empty()
+                && open.of_instances.values().all(|users| users.unnamed.is_empty())
+            {
                 continue;
             }
-            let who = open.who.iter().map(|holder| (holder.id.clone(), Arc::clone(holder)));
-            let mut who: BTreeMap<HolderId, Arc<Holder>> = who.collect();
-            for (reading, holder) in named {
-                if let Some(presence) = open.unnamed.remove(&reading) {
-                    add(open.span.present.entry(holder.id.clone()).or_default(), &presence);
-                    who.entry(holder.id.clone()).or_insert(holder);
+            let OpenSpan { span, users, of_instances, granted, sent } = open;
+            let late = granted.as_ref().map(|(gpu, policy)| {
+                let same = are_configured_alike(&policy.standing, &current.standing);
+                let standing = if same { &current.standing } else { &policy.standing };
+                (gpu, Granting { standing, ..policy.granting() })
+            });
+            if users.identify(&mut span.present, identities) {
+                *sent = false;
+                if let Some((gpu, granting)) = late {
+                    let (held, covered_by) = holdings(gpu, granting, users.who());
+                    (span.holdings, span.covered_by) = (held.into(), covered_by);
                 }
             }
-            open.who = who.into_values().collect();
-            open.sent = false;
-            let Some((gpu, policy)) = &open.granted else { continue };
-            let who = open.who.iter().map(|holder| &**holder);
-            let same = are_configured_alike(&policy.standing, &current.standing);
-            let standing = if same { &current.standing } else { &policy.standing };
-            let (held, covered_by) = holdings(gpu, Granting { standing, ..policy.granting() }, who);
-            open.span.holdings = held.into();
-            open.span.covered_by = covered_by;
+            let Some(MigSpan { layout, slots }) = span.instances.as_deref_mut() else { continue };
+            for (name, users) in of_instances {
+                let (Some(slot), Some(place)) = (slots.get_mut(name), layout.slots.get(name)) else {
+                    continue;
+                };
+                if !users.identify(&mut slot.present, identities) {
+                    continue;
+                }
+                *sent = false;
+                if let Some((gpu, granting)) = late {
+                    let granted = GrantedSlot::Instance(gpu, place);
+                    let (held, covered_by) = holdings(granted, granting, users.who());
+                    (slot.holdings, slot.covered_by) = (held.into(), covered_by);
+                }
+            }
         }
     }
 
@@ -94,22 +101,19 @@ impl Account {
     /// known. Presence of another life of the agent cannot. From there on the operator's grants are those of
     /// now: one that a reload took back ends within the closing delay, though no frame tells of it.
     fn silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Policy) {
-        let before = Arc::clone(&self.holdings);
+        let before = self.slots.claims();
         if self.cursor < self.watched {
-            self.hold(gpu, &Who::default(), policy);
-            let both = self.holdings.iter().filter(|holding| before.contains(holding)).cloned().collect();
+            self.slots.hold(gpu, &PresentBySlot::default(), policy);
+            let both = self.slots.claims().also_of(&before);
             // The rest of the gap is bridged from the same side.
             self.fill(end, &both, None);
             if self.cursor < self.watched {
-                (self.holdings, self.made_of) = (before, None);
+                self.slots.restore(before);
             }
         } else {
             self.fill(end, &before, None);
-            let who = self
-                .last
-                .as_ref()
-                .map_or_else(|| Arc::clone(&self.who), |last| Arc::clone(&last.present.who));
-            self.hold(gpu, &who, policy);
+            let present = self.last.as_ref().map_or(&self.who, |last| &last.present);
+            self.slots.hold(gpu, present, policy);
         }
     }
 
@@ -140,16 +144,15 @@ impl Account {
     fn take_until(&mut self, end: Utc) -> Vec<Span> {
         let mut spans = Vec::new();
         while let Some(open) = self.open.pop_front() {
-            let span = open.named();
-            if span.to <= end {
-                spans.push(span);
+            if open.span.to <= end {
+                spans.push(open.named());
                 continue;
             }
-            let rest = if span.from < end {
-                let (first, rest) = split(&span, end);
-                spans.push(first);
+            let rest = if open.span.from < end {
+                let (first, rest) = split(&open.span, end);
+                spans.push(open.name(first));
                 // Who is named late is named in both halves.
-                OpenSpan { span: Span { present: open.span.present.clone(), ..rest }, sent: false, ..open }
+                OpenSpan { span: rest, sent: false, ..open }
             } else {
                 open
             };
@@ -167,5 +170,36 @@ impl Account {
             open.named()
         });
         (unsent.collect(), counter)
+    }
+}
+
+impl Users {
+    fn who(&self) -> impl Iterator<Item = &Holder> {
+        self.who.iter().map(|holder| &**holder)
+    }
+
+    /// Names processes that were unknown, among those who are present; whether there were any.
+    fn identify(&mut self, present: &mut BTreeMap<HolderId, Presence>, identities: &Identities) -> bool {
+        let named: Vec<((u32, Nanoseconds), Arc<Holder>)> = self
+            .unnamed
+            .keys()
+            .filter_map(|(pid, read)| {
+                let identified = identities.get(*pid, *read)?;
+                Some(((*pid, *read), Arc::clone(&identified.holder)))
+            })
+            .collect();
+        if named.is_empty() {
+            return false;
+        }
+        let who = self.who.iter().map(|holder| (holder.id.clone(), Arc::clone(holder)));
+        let mut who: BTreeMap<HolderId, Arc<Holder>> = who.collect();
+        for (reading, holder) in named {
+            if let Some(presence) = self.unnamed.remove(&reading) {
+                add(present.entry(holder.id.clone()).or_default(), &presence);
+                who.entry(holder.id.clone()).or_insert(holder);
+            }
+        }
+        self.who = who.into_values().collect();
+        true
     }
 }
