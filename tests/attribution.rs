@@ -241,26 +241,28 @@ fn compare(settlement: &Settlement, result: &Value, note: &str) {
     let rows: BTreeMap<HolderId, &Row> =
         settlement.rows.iter().map(|row| (row.holder.clone(), row)).collect();
     for (holder, expected) in entries(&slot["held"]) {
-        let parts = rows.get(&holder).map(|row| row.parts).unwrap_or_default();
+        let parts = rows.get(&holder).map(|row| row.amounts.parts).unwrap_or_default();
         let found = [parts.within, parts.lent, parts.waste, parts.unmeasured, parts.unavailable];
         let names = ["within", "lent", "waste", "unmeasured", "unavailable"];
         assert_eq!(found, names.map(|name| int(&expected[name])), "{note}: held by {holder}");
         assert_eq!(parts.held(), int(&expected["held"]), "{note}: held by {holder}");
     }
     for (user, expected) in entries(&slot["used"]) {
-        let used = rows[&user].used;
+        let used = rows[&user].amounts.used;
         let within: u64 = entries(&expected["within"]).into_iter().map(|(_, time)| int(time)).sum();
         let shares = ["beyond", "outside", "unheld"].map(|name| int(&expected[name]));
         assert_eq!([used.beyond, used.outside, used.unheld], shares, "{note}: used by {user}");
         assert_eq!(used.within, within, "{note}: used by {user}");
         assert_eq!(used.total(), int(&expected["used"]), "{note}: used by {user}");
     }
-    let rest =
-        rows.get(&HolderId::new(slot["u_kind"].as_str().unwrap())).map(|row| row.parts).unwrap_or_default();
+    let rest = rows
+        .get(&HolderId::new(slot["u_kind"].as_str().unwrap()))
+        .map(|row| row.amounts.parts)
+        .unwrap_or_default();
     assert_eq!([rest.held(), rest.lent], [int(&slot["U"]), int(&slot["drawn"])], "{note}: remainder");
     let grade = rows.values().map(|row| row.grade).max().unwrap_or(Grade::Measured);
     assert_eq!(grade.name(), slot["grade"].as_str().unwrap(), "{note}");
-    let used: u64 = rows.values().map(|row| row.used.total()).sum();
+    let used: u64 = rows.values().map(|row| row.amounts.used.total()).sum();
     assert_eq!(used, int(&slot["busy"]), "{note}");
     compare_energy(&rows, &result["energy"], note);
     assert_eq!(settlement.carry, carry(&result["carry"]), "{note}");
@@ -274,10 +276,10 @@ fn compare_energy(rows: &BTreeMap<HolderId, &Row>, expected: &Value, note: &str)
     let (floor, dynamic) = (parts("floor"), parts("dynamic"));
     for (holder, row) in rows {
         let energy = |part: &BTreeMap<HolderId, &Value>| part.get(holder).map_or(0, |value| int(value));
-        assert_eq!(row.energy_static.0, energy(&floor), "{note}: floor of {holder}");
-        assert_eq!(row.energy_dynamic.0, energy(&dynamic), "{note}: dynamic energy of {holder}");
+        assert_eq!(row.amounts.energy_static.0, energy(&floor), "{note}: floor of {holder}");
+        assert_eq!(row.amounts.energy_dynamic.0, energy(&dynamic), "{note}: dynamic energy of {holder}");
     }
-    let sum: u64 = rows.values().map(|row| row.energy_static.0 + row.energy_dynamic.0).sum();
+    let sum: u64 = rows.values().map(|row| row.amounts.energy_static.0 + row.amounts.energy_dynamic.0).sum();
     assert_eq!(sum, expected["delta"].as_u64().unwrap_or(0), "{note}");
 }
 

@@ -61,7 +61,7 @@ fn row(settlement: &Settlement, name: &str) -> Row {
 
 fn used(settlement: &Settlement, name: &str) -> (u64, Grade) {
     let row = row(settlement, name);
-    (row.used.total(), row.grade)
+    (row.amounts.used.total(), row.grade)
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn the_windows_own_ticks_come_before_the_window_before() {
     ];
     let settlement = settled(&spans, &Carry::new(), &[("b", 1)]);
     assert_eq!(used(&settlement, "a"), (SECOND / 2 * 3, Grade::SplitByActivity));
-    assert_eq!(row(&settlement, "a").measured, SECOND / 4 * 3);
+    assert_eq!(row(&settlement, "a").amounts.measured, SECOND / 4 * 3);
     assert_eq!(settlement.weights, BTreeMap::from([(id("a"), SECOND / 4 * 3), (id("b"), SECOND / 4)]));
 }
 
@@ -105,7 +105,7 @@ fn a_blind_slot_with_one_holder_is_simply_his() {
     blind.blind = true;
     let settlement = settled(&[blind], &Carry::new(), &[]);
     assert_eq!(used(&settlement, "a"), (SECOND, Grade::Measured));
-    assert_eq!(row(&settlement, "a").used.beyond, SECOND / 2);
+    assert_eq!(row(&settlement, "a").amounts.used.beyond, SECOND / 2);
 }
 
 #[test]
@@ -125,11 +125,14 @@ fn covered_users_share_the_holding_by_what_they_used() {
     let mut covered = span(0, &[("pool", 2)], &[("x", Some(3), None), ("y", Some(1), None)]);
     covered.covered_by = BTreeMap::from([(id("x"), id("pool")), (id("y"), id("pool"))]);
     let settlement = settled(&[covered], &Carry::new(), &[]);
-    let (x, y) = (row(&settlement, "x").used, row(&settlement, "y").used);
+    let (x, y) = (row(&settlement, "x").amounts.used, row(&settlement, "y").amounts.used);
     assert_eq!([x.within, x.beyond, x.outside], [SECOND / 8 * 3, SECOND / 8 * 3, 0]);
     assert_eq!([y.within, y.beyond, y.outside], [SECOND / 8, SECOND / 8, 0]);
     let pool = row(&settlement, "pool");
-    assert_eq!((pool.parts.within, pool.parts.idle(), pool.used.total()), (SECOND / 2, 0, 0));
+    assert_eq!(
+        (pool.amounts.parts.within, pool.amounts.parts.idle(), pool.amounts.used.total()),
+        (SECOND / 2, 0, 0)
+    );
 }
 
 #[test]
@@ -146,7 +149,7 @@ fn a_user_covered_by_a_claim_that_got_nothing_is_outside() {
         .collect();
     conflict.covered_by = BTreeMap::from([(id("x"), id("b"))]);
     let settlement = settled(&[conflict], &Carry::new(), &[]);
-    assert_eq!(row(&settlement, "x").used.outside, SECOND);
+    assert_eq!(row(&settlement, "x").amounts.used.outside, SECOND);
     assert_eq!(settlement.flags, ["gpu: conflict b"]);
 }
 
@@ -156,7 +159,9 @@ fn the_energy_of_unknown_activity_follows_what_is_held() {
     (hung.state, hung.busy, hung.source) = (SlotState::Unmeasured, 0, ActivitySource::None);
     (hung.energy, hung.idle_energy) = (Some(Microjoules(700)), Microjoules(400));
     let settlement = settled(&[hung], &Carry::new(), &[]);
-    let energy = |name| (row(&settlement, name).energy_static.0, row(&settlement, name).energy_dynamic.0);
+    let energy = |name| {
+        (row(&settlement, name).amounts.energy_static.0, row(&settlement, name).amounts.energy_dynamic.0)
+    };
     assert_eq!([energy("a"), energy("b"), energy("__unallocated__")], [(200, 200), (100, 100), (100, 0)]);
 }
 
@@ -165,8 +170,8 @@ fn the_energy_of_an_idle_empty_gpu_goes_as_the_floor_went() {
     let mut idle = span(0, &[("a", 2)], &[]);
     (idle.busy, idle.energy, idle.idle_energy) = (0, Some(Microjoules(500)), Microjoules(400));
     let settlement = settled(&[idle], &Carry::new(), &[]);
-    assert_eq!(row(&settlement, "a").energy_dynamic, Microjoules(50));
-    assert_eq!(row(&settlement, "__unallocated__").energy_dynamic, Microjoules(50));
+    assert_eq!(row(&settlement, "a").amounts.energy_dynamic, Microjoules(50));
+    assert_eq!(row(&settlement, "__unallocated__").amounts.energy_dynamic, Microjoules(50));
 }
 
 #[test]
@@ -178,7 +183,7 @@ fn memory_is_integrated_and_rounded_once_per_row() {
     let rest = Span { from: Utc(SECOND / 2), ..spans[0].clone() };
     let rest = Span { busy: 0, ..rest };
     let settlement = settled(&[short, rest, spans[1].clone()], &Carry::new(), &[]);
-    assert_eq!(row(&settlement, "a").memory_byte_seconds, 5);
+    assert_eq!(row(&settlement, "a").amounts.memory_byte_seconds, 5);
 }
 
 #[test]
@@ -199,8 +204,8 @@ fn activity_of_a_lost_gpu_is_a_flag_and_no_use() {
     lost.state = SlotState::Unavailable;
     let settlement = settled(&[lost], &Carry::new(), &[]);
     assert_eq!(settlement.flags, ["gpu: activity while not measured"]);
-    assert_eq!(row(&settlement, "a").parts.unavailable, SECOND / 2);
-    assert_eq!(row(&settlement, "__unavailable__").parts.unavailable, SECOND / 2);
+    assert_eq!(row(&settlement, "a").amounts.parts.unavailable, SECOND / 2);
+    assert_eq!(row(&settlement, "__unavailable__").amounts.parts.unavailable, SECOND / 2);
 }
 
 #[test]
@@ -208,7 +213,7 @@ fn time_that_nobody_looked_at_is_unmeasured_and_unobserved() {
     let mut gap = span(0, &[], &[]);
     (gap.state, gap.busy) = (SlotState::Unobserved, 0);
     let settlement = settled(&[gap], &Carry::new(), &[]);
-    assert_eq!(row(&settlement, "__unobserved__").parts.unmeasured, SECOND);
+    assert_eq!(row(&settlement, "__unobserved__").amounts.parts.unmeasured, SECOND);
 }
 
 #[test]

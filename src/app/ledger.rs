@@ -326,7 +326,7 @@ fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
 mod tests {
     use super::*;
     use crate::ledger::{Closed, Sight, Timeline};
-    use crate::model::{GpuId, HolderId, Nanoseconds, Parts, Row, Settlement};
+    use crate::model::{Amounts, GpuId, HolderId, Nanoseconds, Parts, Row, Settlement};
 
     fn window(gpu: &str, from: u64, to: u64) -> Closed {
         let (rows, carry, weights, flags) = Default::default();
@@ -366,7 +366,8 @@ mod tests {
         let sights = vec![Sight { gpu, model: "".into(), at: Utc(MINUTE) }];
         let mut whole = window("GPU-0", MINUTE, 9 * MINUTE);
         let parts = Parts { waste: 8 * MINUTE, ..Parts::default() };
-        whole.settlement.rows = vec![Row { parts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
+        let amounts = Amounts { parts, ..Amounts::default() };
+        whole.settlement.rows = vec![Row { amounts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
         let closed = vec![whole];
         ledger.commit(&Batch { now: Utc(9 * MINUTE), sights, closed, ..Batch::default() }).unwrap();
         let in_force = reloaded(&reloads);

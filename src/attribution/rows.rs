@@ -10,7 +10,9 @@ use super::energy::{Energy, slot_and_holder};
 use super::segment::Segment;
 use super::settle::{SettledSegment, SettledSlot};
 use super::{ROOT, SLOT};
-use crate::model::{ActivitySource, HolderId, Microjoules, Nanoseconds, Parts, Row, SlotState, Span};
+use crate::model::{
+    ActivitySource, Amounts, HolderId, Microjoules, Nanoseconds, Parts, Row, SlotState, Span,
+};
 
 /// The rows of a window while it is settled, by slot and holder.
 #[derive(Debug, Default)]
@@ -37,7 +39,7 @@ impl Rows {
             };
             let row = &mut self.entry(&Arc::default(), remainder, None).row;
             row.method = row.method.max(segment.constant().method);
-            row.parts.add(&parts);
+            row.amounts.parts.add(&parts);
         }
     }
 
@@ -45,14 +47,14 @@ impl Rows {
         let Some(constant) = slot.spans.first() else { return };
         let name = gpu_instance(&slot.name);
         for (holder, parts) in &slot.paid.parts {
-            self.entry(&name, holder, Some(constant)).row.parts.add(parts);
+            self.entry(&name, holder, Some(constant)).row.amounts.parts.add(parts);
         }
         for (user, share) in &slot.paid.uses {
-            self.entry(&name, user, Some(constant)).row.used.add(share);
+            self.entry(&name, user, Some(constant)).row.amounts.used.add(share);
         }
         for (user, used) in &slot.used {
             let row = &mut self.entry(&name, user, Some(constant)).row;
-            row.measured += used.measured;
+            row.amounts.measured += used.measured;
             row.grade = row.grade.max(used.grade);
         }
         for span in &*slot.spans {
@@ -76,10 +78,10 @@ impl Rows {
             add(&mut self.entry(&name, &holder, constant).row);
         };
         for (id, energy) in &energy.floor {
-            add(id, &|row| row.energy_static += Microjoules(*energy));
+            add(id, &|row| row.amounts.energy_static += Microjoules(*energy));
         }
         for (id, energy) in &energy.dynamic {
-            add(id, &|row| row.energy_dynamic += Microjoules(*energy));
+            add(id, &|row| row.amounts.energy_dynamic += Microjoules(*energy));
         }
     }
 
@@ -113,7 +115,7 @@ fn gpu_instance(slot: &str) -> Arc<str> {
 impl Entry {
     fn close(mut self) -> Row {
         let byte_seconds = self.memory / u128::from(Nanoseconds::SECOND.0);
-        self.row.memory_byte_seconds = u64::try_from(byte_seconds).unwrap_or(u64::MAX);
+        self.row.amounts.memory_byte_seconds = u64::try_from(byte_seconds).unwrap_or(u64::MAX);
         self.row
     }
 }
@@ -127,9 +129,10 @@ fn coarser(one: ActivitySource, other: ActivitySource) -> ActivitySource {
 }
 
 fn is_empty(row: &Row) -> bool {
-    row.parts.held() == 0
-        && row.used.total() == 0
-        && row.energy_static.0 == 0
-        && row.energy_dynamic.0 == 0
-        && row.memory_byte_seconds == 0
+    let Amounts { parts, used, energy_static, energy_dynamic, memory_byte_seconds, .. } = row.amounts;
+    parts.held() == 0
+        && used.total() == 0
+        && energy_static.0 == 0
+        && energy_dynamic.0 == 0
+        && memory_byte_seconds == 0
 }

@@ -1,8 +1,6 @@
 //! The shape of a bill: lines, GPU totals, and the proof that they agree; made by `billing`.
 
-use crate::model::{
-    ActivitySource, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, Parts, Use, Utc,
-};
+use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Utc};
 
 /// The account from `from` to `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,20 +32,12 @@ pub struct Line {
     pub gpu: GpuId,
     /// The holder.
     pub holder: HolderId,
-    /// What was held.
-    pub parts: Parts,
-    /// What was used.
-    pub used: Use,
-    /// Share of the idle floor; none on a GPU whose energy nobody measured.
-    pub energy_static: Option<Microjoules>,
-    /// Share of the rest; none likewise.
-    pub energy_dynamic: Option<Microjoules>,
-    /// Resident memory x time.
-    pub memory_byte_seconds: u128,
+    /// What the holder held, used and drew.
+    pub amounts: Amounts,
+    /// Whether the GPU's energy was measured; where it was not, that of the amounts says nothing.
+    pub has_energy: bool,
     /// The worst grade of any minute.
     pub grade: Grade,
-    /// The part of what was used whose split was measured.
-    pub measured: Nanoseconds,
     /// Bridged if any minute was.
     pub method: Method,
     /// Whether any minute is a share of several windows that were added together.
@@ -69,13 +59,9 @@ impl Line {
         Self {
             gpu,
             holder,
-            parts: Parts::default(),
-            used: Use::default(),
-            energy_static: Some(Microjoules(0)),
-            energy_dynamic: Some(Microjoules(0)),
-            memory_byte_seconds: 0,
+            amounts: Amounts::default(),
+            has_energy: false,
             grade: Grade::Measured,
-            measured: Nanoseconds(0),
             method: Method::Observed,
             coarse: false,
             sources: Vec::new(),

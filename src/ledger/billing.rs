@@ -11,14 +11,15 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
 
+use super::MINUTE;
+use super::amounts::{self, ACCOUNT, Column, listed};
 use super::bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
 use super::book::{self, Version};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
 use super::settle::between;
-use super::{MINUTE, recover};
 use crate::attribution::{charged_times, split_money};
-use crate::model::{GpuId, HolderId, Microjoules, Money, Nanoseconds, Utc};
+use crate::model::{GpuId, HolderId, Money, Nanoseconds, Utc};
 
 /// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.
 const LEFT_BEHIND: Nanoseconds = Nanoseconds::from_seconds(3600);
@@ -217,7 +218,7 @@ fn lines(
     let mut joined = BTreeMap::<(GpuId, HolderId), Line>::new();
     for ((gpu, price), mut group) in groups {
         let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
-        let charged = charged_times(group.iter().map(|line| (&line.holder, &line.parts)));
+        let charged = charged_times(group.iter().map(|line| (&line.holder, &line.amounts.parts)));
         let money = slot.and_then(Slot::money);
         let shares = split_money(money.unwrap_or_default(), &charged)?;
         if let Some((holder, _)) = charged.get(group.len()) {
@@ -239,32 +240,23 @@ fn lines(
         }
     }
     bill.lines = joined.into_values().collect();
-    withhold_energy(&mut bill.lines);
+    mark_energy(&mut bill.lines);
     Ok(())
 }
 
 /// No GPU that is there draws nothing: one whose lines have no energy at all was not measured, which is not 0.
-fn withhold_energy(lines: &mut [Line]) {
-    let drew = |line: &&Line| line.energy_static.max(line.energy_dynamic) > Some(Microjoules(0));
+fn mark_energy(lines: &mut [Line]) {
+    let drew = |line: &&Line| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
     let measured: BTreeSet<Arc<str>> =
         lines.iter().filter(drew).map(|line| Arc::clone(&line.gpu.uuid)).collect();
-    for line in lines.iter_mut().filter(|line| !measured.contains(&line.gpu.uuid)) {
-        (line.energy_static, line.energy_dynamic) = (None, None);
+    for line in lines {
+        line.has_energy = measured.contains(&line.gpu.uuid);
     }
 }
 
-fn sum(one: Option<Microjoules>, other: Option<Microjoules>) -> Option<Microjoules> {
-    one.zip(other).map(|(one, other)| one + other)
-}
-
 fn join(line: &mut Line, other: &Line) {
-    line.parts.add(&other.parts);
-    line.used.add(&other.used);
-    line.energy_static = sum(line.energy_static, other.energy_static);
-    line.energy_dynamic = sum(line.energy_dynamic, other.energy_dynamic);
-    line.memory_byte_seconds += other.memory_byte_seconds;
+    line.amounts.add(&other.amounts);
     line.grade = line.grade.max(other.grade);
-    line.measured += other.measured;
     line.charged += other.charged;
     line.unpriced += other.unpriced;
     line.method = line.method.max(other.method);
@@ -276,52 +268,38 @@ fn join(line: &mut Line, other: &Line) {
 }
 
 fn partials(connection: &Connection, (from, to): (Utc, Utc)) -> rusqlite::Result<Vec<Partial>> {
-    // Byte-seconds are summed in two halves: years of a full GPU come near the end of 63 bits.
+    let sums = listed(ACCOUNT, ",", Column::sum);
     connection
-        .prepare(
-            "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name,
-                    sum(within_ns), sum(lent_ns), sum(waste_ns), sum(unmeasured_ns), sum(unavailable_ns),
-                    sum(used_within_ns), sum(used_beyond_ns), sum(used_outside_ns), sum(used_unheld_ns),
-                    sum(energy_static_uj), sum(energy_dynamic_uj),
-                    sum(memory_byte_seconds >> 20), sum(memory_byte_seconds & 1048575),
-                    max(grade), sum(measured_ns), max(method), max(coarse),
-                    max(source = 0), max(source = 1), max(source = 2), max(source = 3)
+        .prepare(&format!(
+            "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, max(grade), max(method), max(coarse),
+                    max(source = 0), max(source = 1), max(source = 2), max(source = 3), {sums}
              FROM account a
              JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
              JOIN gpu g ON g.id = a.gpu
              JOIN holder h ON h.id = a.holder
              WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
              GROUP BY a.gpu, m.price, a.holder
-             ORDER BY g.gpu_index, g.uuid, h.name",
-        )?
+             ORDER BY g.gpu_index, g.uuid, h.name"
+        ))?
         .query_map(params![stored(from.0)?, stored(to.0)?], partial)?
         .collect()
 }
 
 fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
-    let (parts, used) = recover::parts_and_use(row, 5)?;
     let mut sources = Vec::new();
     for (index, source) in column::SOURCES.into_iter().enumerate() {
-        if row.get(22 + index)? {
+        if row.get(8 + index)? {
             sources.push(source);
         }
     }
+    let gpu = GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() };
     let line = Line {
-        gpu: GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() },
-        holder: HolderId::new(row.get::<_, String>(4)?),
-        parts,
-        used,
-        energy_static: Some(Microjoules(loaded(row, 14)?)),
-        energy_dynamic: Some(Microjoules(loaded(row, 15)?)),
-        memory_byte_seconds: (u128::from(loaded(row, 16)?) << 20) + u128::from(loaded(row, 17)?),
-        grade: loaded_grade(row, 18)?,
-        measured: Nanoseconds(loaded(row, 19)?),
-        method: loaded_method(row, 20)?,
-        coarse: row.get(21)?,
+        amounts: amounts::load_sums(ACCOUNT, row, 12)?,
+        grade: loaded_grade(row, 5)?,
+        method: loaded_method(row, 6)?,
+        coarse: row.get(7)?,
         sources,
-        charged: Nanoseconds(0),
-        unpriced: Nanoseconds(0),
-        money: None,
+        ..Line::empty(gpu, HolderId::new(row.get::<_, String>(4)?))
     };
     Ok(Partial { gpu: row.get(0)?, price: row.get(1)?, line })
 }
@@ -331,7 +309,7 @@ fn reconcile(bill: &mut Bill) {
     let mut proof = Reconciliation {
         slot: intervals().map(|interval| interval.slot).sum(),
         unpriced: intervals().filter(|interval| interval.money.is_none()).map(|interval| interval.slot).sum(),
-        held: bill.lines.iter().map(|line| Nanoseconds(line.parts.held())).sum(),
+        held: bill.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum(),
         gpu_money: intervals().filter_map(|interval| interval.money).sum(),
         line_money: bill.lines.iter().filter_map(|line| line.money).sum(),
         ..Reconciliation::default()

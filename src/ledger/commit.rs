@@ -18,7 +18,7 @@ use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::{Draft, Gpu};
 use super::{column, expected, latch, settle, write, xids};
-use crate::model::{Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
+use crate::model::{Amounts, Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 
 /// At most so much of the account is lost when the power fails.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -238,7 +238,7 @@ fn resume(transaction: &Transaction<'_>, draft: &mut Draft<'_>, resumed: &Resume
 fn unobserved(from: Utc, to: Utc) -> Settlement {
     let time = to.since(from);
     let row = Row {
-        parts: Parts { unmeasured: time.0, ..Parts::default() },
+        amounts: Amounts { parts: Parts { unmeasured: time.0, ..Parts::default() }, ..Amounts::default() },
         ..Row::empty(HolderId::new(HolderId::UNOBSERVED))
     };
     let flags = vec![format!("{} ns from {} on: the settled window never came", time.0, from.0)];
@@ -254,7 +254,7 @@ fn enter(
 ) -> Result<(), Cause> {
     let window = &closed.settlement;
     // The money of unavailable time goes to the remainder of that name, which may have no row.
-    let unavailable = window.rows.iter().any(|row| row.parts.unavailable > 0);
+    let unavailable = window.rows.iter().any(|row| row.amounts.parts.unavailable > 0);
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
         if draft.holder(holder)?.is_none() {

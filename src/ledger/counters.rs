@@ -1,29 +1,35 @@
 //! Loads holders and their counters from the file: those that changed lately at the start, others when they return.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::amounts::{self, COUNTER, PARTS, listed, names};
 use super::book::Tariff;
 use super::column::{loaded, loaded_money, stored};
 use super::error::Cause;
 use super::reader;
-use super::recover::parts_and_use;
 use super::state::{Cost, Counter, CounterKey, StoredHolder};
-use crate::model::{HolderId, Microjoules, Nanoseconds, Utc};
+use crate::model::{HolderId, Nanoseconds, Utc};
 use crate::tenants::tenant;
 
 /// A counter that changed within so long before the last settled minute is loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// The columns of a counter from its birth on.
-macro_rules! amounts {
-    () => {
-        "c.born_ns, c.within_ns, c.lent_ns, c.waste_ns, c.unmeasured_ns, c.unavailable_ns, c.used_within_ns,
-         c.used_beyond_ns, c.used_outside_ns, c.used_unheld_ns, c.energy_static_uj, c.energy_dynamic_uj"
-    };
-}
+/// A counter of a holder on a GPU.
+static ONE: LazyLock<String> = LazyLock::new(|| {
+    format!("SELECT born_ns, {} FROM counter WHERE gpu = ?1 AND holder = ?2", names(COUNTER))
+});
+
+/// All counters of a tenant on a GPU. `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the
+/// tenant's holders come first.
+static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT born_ns, {} FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2",
+        names(COUNTER)
+    )
+});
 
 /// Adds the column `tenant` to ledgers that were made without it, and fills it where an earlier release left it out.
 pub(super) fn add_tenants(connection: &mut Connection) -> Result<(), Cause> {
@@ -60,10 +66,8 @@ pub(super) fn counter(
     connection: &Connection,
     (gpu, holder): (i64, &StoredHolder),
 ) -> rusqlite::Result<Option<Counter>> {
-    let counter = connection
-        .prepare_cached(concat!("SELECT ", amounts!(), " FROM counter c WHERE c.gpu = ?1 AND c.holder = ?2"))?
-        .query_row(params![gpu, holder.id], |row| amounts(row, 0))
-        .optional()?;
+    let counter =
+        connection.prepare_cached(&ONE)?.query_row(params![gpu, holder.id], loaded_counter).optional()?;
     let Some(mut counter) = counter else { return Ok(None) };
     counter.tenant = Arc::clone(&holder.tenant);
     let mut statement = connection.prepare_cached(
@@ -80,23 +84,17 @@ pub(super) fn counter(
 }
 
 /// The sum of all counters of a tenant on a GPU; none where it has none.
-///
-/// `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the tenant's holders come first.
 pub(super) fn tenant_sum(
     connection: &Connection,
     (gpu, tenant): (i64, &Arc<str>),
 ) -> rusqlite::Result<Option<Counter>> {
     let mut sum = Counter { tenant: Arc::clone(tenant), ..Counter::default() };
-    let mut statement = connection.prepare_cached(concat!(
-        "SELECT ",
-        amounts!(),
-        " FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2"
-    ))?;
+    let mut statement = connection.prepare_cached(&OF_TENANT)?;
     let mut rows = statement.query(params![gpu, tenant])?;
     let mut is_empty = true;
     while let Some(row) = rows.next()? {
         is_empty = false;
-        sum.add(&amounts(row, 0)?);
+        sum.add(&loaded_counter(row)?);
     }
     if is_empty {
         return Ok(None);
@@ -142,26 +140,17 @@ pub(super) fn recent(
 
 /// Held time of all counters, in nanoseconds.
 pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
+    let held = listed(PARTS, "+", |column| column.name.to_owned());
     // One sum per GPU: together they could exceed 64 bits.
     let sums: Vec<i64> = connection
-        .prepare(
-            "SELECT sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) FROM counter GROUP BY gpu",
-        )?
+        .prepare(&format!("SELECT sum({held}) FROM counter GROUP BY gpu"))?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     Ok(sums.into_iter().map(i128::from).sum())
 }
 
-fn amounts(row: &Row<'_>, first: usize) -> rusqlite::Result<Counter> {
-    let (parts, used) = parts_and_use(row, first + 1)?;
-    Ok(Counter {
-        born: Utc(loaded(row, first)?),
-        parts,
-        used,
-        energy_static: Microjoules(loaded(row, first + 10)?),
-        energy_dynamic: Microjoules(loaded(row, first + 11)?),
-        ..Counter::default()
-    })
+fn loaded_counter(row: &Row<'_>) -> rusqlite::Result<Counter> {
+    Ok(Counter { born: Utc(loaded(row, 0)?), amounts: amounts::load(COUNTER, row, 1)?, ..Counter::default() })
 }
 
 /// Currency, class, held and used money.

@@ -5,7 +5,7 @@
 //! parts sum to its time, its use equals the parts that were used, and the minutes sum to the window.
 
 use super::MINUTE;
-use crate::model::{Microjoules, Parts, Row, Settlement, Use, Utc};
+use crate::model::{Amounts, Microjoules, Parts, Row, Settlement, Use, Utc};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +35,12 @@ pub(super) fn pieces(settlement: &Settlement) -> Vec<Piece> {
 fn first(rest: &mut Piece, end: Utc) -> Vec<Row> {
     let (time, whole) = (end.since(rest.from).0, rest.to.since(rest.from).0);
     let rows = &mut rest.rows;
-    let mut held: Vec<u64> = rows.iter().flat_map(|row| of_parts(&row.parts)).collect();
-    let mut within: Vec<u64> = rows.iter().map(|row| row.used.within).collect();
-    let mut above: Vec<u64> =
-        rows.iter().flat_map(|row| [row.used.beyond, row.used.outside, row.used.unheld]).collect();
+    let mut held: Vec<u64> = rows.iter().flat_map(|row| of_parts(&row.amounts.parts)).collect();
+    let mut within: Vec<u64> = rows.iter().map(|row| row.amounts.used.within).collect();
+    let mut above: Vec<u64> = rows
+        .iter()
+        .flat_map(|row| [row.amounts.used.beyond, row.amounts.used.outside, row.amounts.used.unheld])
+        .collect();
     let parts = take(&mut held, time, whole);
     // Use follows the parts that were used, so that both sides of the account agree in every minute.
     let column = |cells: &[u64], part: usize| cells.iter().skip(part).step_by(5).sum::<u64>();
@@ -47,20 +49,19 @@ fn first(rest: &mut Piece, end: Utc) -> Vec<Row> {
     rows.iter_mut()
         .enumerate()
         .map(|(index, left)| {
-            let taken = Row {
-                parts: to_parts(&parts[index * 5..]),
-                used: to_use(used_within[index], &used_above[index * 3..]),
-                ..left.clone()
-            };
-            left.parts = to_parts(&held[index * 5..]);
-            left.used = to_use(within[index], &above[index * 3..]);
-            scale(taken, left, time, whole)
+            let mut taken = left.clone();
+            taken.amounts.parts = to_parts(&parts[index * 5..]);
+            taken.amounts.used = to_use(used_within[index], &used_above[index * 3..]);
+            left.amounts.parts = to_parts(&held[index * 5..]);
+            left.amounts.used = to_use(within[index], &above[index * 3..]);
+            scale(&mut taken.amounts, &mut left.amounts, time, whole);
+            taken
         })
         .collect()
 }
 
 /// The quantities that follow time alone.
-fn scale(mut taken: Row, left: &mut Row, time: u64, whole: u64) -> Row {
+fn scale(taken: &mut Amounts, left: &mut Amounts, time: u64, whole: u64) {
     let share = |value: u64| share(value, time, whole);
     taken.energy_static = Microjoules(share(left.energy_static.0));
     taken.energy_dynamic = Microjoules(share(left.energy_dynamic.0));
@@ -73,7 +74,6 @@ fn scale(mut taken: Row, left: &mut Row, time: u64, whole: u64) -> Row {
     left.energy_dynamic.0 -= taken.energy_dynamic.0;
     left.memory_byte_seconds -= taken.memory_byte_seconds;
     left.measured -= taken.measured;
-    taken
 }
 
 /// Takes `part / whole` of all cells together out of them, each the floor or the ceiling of its quota,
@@ -135,19 +135,21 @@ mod tests {
                 Row {
                     gpu_instance: Default::default(),
                     holder: HolderId::new(format!("user:{index}")),
-                    parts: Parts { within, lent, waste, unmeasured, unavailable },
-                    used: Use { within, beyond: lent, ..Use::default() },
-                    energy_static: Microjoules(within),
-                    energy_dynamic: Microjoules(waste),
-                    memory_byte_seconds: lent,
+                    amounts: Amounts {
+                        parts: Parts { within, lent, waste, unmeasured, unavailable },
+                        used: Use { within, beyond: lent, ..Use::default() },
+                        energy_static: Microjoules(within),
+                        energy_dynamic: Microjoules(waste),
+                        memory_byte_seconds: lent,
+                        measured: within,
+                    },
                     grade: Grade::Measured,
-                    measured: within,
                     method: Method::Observed,
                     source: ActivitySource::Gpm,
                 }
             })
             .collect();
-        let length = rows.iter().map(|row| row.parts.held()).sum();
+        let length = rows.iter().map(|row| row.amounts.parts.held()).sum();
         Settlement {
             from: Utc(from),
             to: Utc(from).plus(Nanoseconds(length)),
@@ -169,7 +171,7 @@ mod tests {
     #[test]
     fn a_window_that_ends_with_its_minute_leaves_no_empty_piece() {
         let mut window = window(0, &[[0, 0, 1, 0, 0]]);
-        window.rows[0].parts.waste = 2 * MINUTE.0;
+        window.rows[0].amounts.parts.waste = 2 * MINUTE.0;
         window.to = Utc(2 * MINUTE.0);
         assert_eq!(
             pieces(&window).iter().map(|piece| piece.to.0).collect::<Vec<_>>(),
@@ -188,28 +190,25 @@ mod tests {
             // Up to 12 x 5 x 4.3 s: several minutes.
             let window = window(from, &cells);
             let pieces = pieces(&window);
-            let mut sums = vec![(Parts::default(), Use::default(), 0, 0); cells.len()];
+            let mut sums = vec![Amounts::default(); cells.len()];
             let mut at = window.from;
             for piece in &pieces {
                 prop_assert_eq!(piece.from, at);
                 prop_assert_eq!(piece.from.floor(MINUTE), Utc(piece.to.0 - 1).floor(MINUTE));
                 at = piece.to;
-                let held: u64 = piece.rows.iter().map(|row| row.parts.held()).sum();
+                let held: u64 = piece.rows.iter().map(|row| row.amounts.parts.held()).sum();
                 prop_assert_eq!(held, piece.to.since(piece.from).0);
                 let used = |f: fn(&Row) -> u64| piece.rows.iter().map(f).sum::<u64>();
-                prop_assert_eq!(used(|row| row.used.within), used(|row| row.parts.within));
-                prop_assert_eq!(used(|row| row.used.beyond), used(|row| row.parts.lent));
+                prop_assert_eq!(used(|row| row.amounts.used.within), used(|row| row.amounts.parts.within));
+                prop_assert_eq!(used(|row| row.amounts.used.beyond), used(|row| row.amounts.parts.lent));
                 for (row, sum) in piece.rows.iter().zip(&mut sums) {
-                    prop_assert!(row.measured <= row.used.total());
-                    sum.0.add(&row.parts);
-                    sum.1.add(&row.used);
-                    sum.2 += row.energy_static.0;
-                    sum.3 += row.measured;
+                    prop_assert!(row.amounts.measured <= row.amounts.used.total());
+                    sum.add(&row.amounts);
                 }
             }
             prop_assert_eq!(at, window.to);
             for (row, sum) in window.rows.iter().zip(sums) {
-                prop_assert_eq!((row.parts, row.used, row.energy_static.0, row.measured), sum);
+                prop_assert_eq!(row.amounts, sum);
             }
         }
     }

@@ -61,11 +61,11 @@ fn equal(one: &Settlement, two: &Settlement) -> bool {
     let rounding = 2 * (u128::from(length) + u128::from(other));
     one.rows.len() == two.rows.len()
         && one.rows.iter().zip(&two.rows).all(|(a, b)| {
-            let (held, since) = (a.parts.held(), b.parts.held());
+            let (held, since) = (a.amounts.parts.held(), b.amounts.parts.held());
             let (x, y) = (u128::from(held) * u128::from(other), u128::from(since) * u128::from(length));
             (&a.gpu_instance, &a.holder) == (&b.gpu_instance, &b.holder)
                 && x.abs_diff(y) <= rounding
-                && state(&a.parts) == state(&b.parts)
+                && state(&a.amounts.parts) == state(&b.amounts.parts)
                 && (a.method, a.source) == (b.method, b.source)
         })
 }
@@ -81,7 +81,7 @@ fn add(first: &mut Settlement, second: Settlement) {
         first.rows.drain(..).map(|row| (key(&row), row)).collect();
     for row in second.rows {
         match rows.entry(key(&row)) {
-            Entry::Occupied(mut sum) => add_row(sum.get_mut(), &row),
+            Entry::Occupied(mut sum) => sum.get_mut().add(&row),
             Entry::Vacant(vacant) => {
                 vacant.insert(row);
             }
@@ -98,27 +98,16 @@ fn add(first: &mut Settlement, second: Settlement) {
     }
 }
 
-fn add_row(sum: &mut Row, row: &Row) {
-    sum.parts.add(&row.parts);
-    sum.used.add(&row.used);
-    sum.energy_static.0 = sum.energy_static.0.saturating_add(row.energy_static.0);
-    sum.energy_dynamic.0 = sum.energy_dynamic.0.saturating_add(row.energy_dynamic.0);
-    sum.memory_byte_seconds = sum.memory_byte_seconds.saturating_add(row.memory_byte_seconds);
-    sum.grade = sum.grade.max(row.grade);
-    sum.measured += row.measured;
-    sum.method = sum.method.max(row.method);
-    sum.source = sum.source.max(row.source);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ActivitySource, Nanoseconds, Utc};
+    use crate::model::{ActivitySource, Amounts, Nanoseconds, Utc};
 
     /// A window of 15 s that ends with a minute (0) or begins with one (1), held by one holder.
     fn window(index: u64, holder: &str, parts: Parts) -> Settlement {
         let from = Utc(MINUTE.0 - 15_000_000_000 * (1 - index));
-        let row = Row { parts, source: ActivitySource::Gpm, ..Row::empty(HolderId::new(holder)) };
+        let amounts = Amounts { parts, ..Amounts::default() };
+        let row = Row { amounts, source: ActivitySource::Gpm, ..Row::empty(HolderId::new(holder)) };
         let to = from.plus(Nanoseconds::from_seconds(15));
         let (carry, weights, flags) = Default::default();
         Settlement { from, to, rows: vec![row], carry, weights, flags }

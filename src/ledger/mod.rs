@@ -9,6 +9,7 @@
 //! money: how a window is settled is the business of `attribution`.
 
 mod access;
+mod amounts;
 mod batch;
 mod bill;
 mod billing;

@@ -244,7 +244,7 @@ impl Line {
 mod tests {
     use super::*;
     use crate::model::{
-        ActivitySource, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use,
+        ActivitySource, Amounts, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use,
     };
 
     const SECOND: u64 = 1_000_000_000;
@@ -255,13 +255,15 @@ mod tests {
         let row = Row {
             gpu_instance: Default::default(),
             holder: HolderId::new(holder),
-            parts: Parts { within, waste: length - within, ..Parts::default() },
-            used: Use { within, ..Use::default() },
-            energy_static: Microjoules(1),
-            energy_dynamic: Microjoules(2),
-            memory_byte_seconds: 3,
+            amounts: Amounts {
+                parts: Parts { within, waste: length - within, ..Parts::default() },
+                used: Use { within, ..Use::default() },
+                energy_static: Microjoules(1),
+                energy_dynamic: Microjoules(2),
+                memory_byte_seconds: 3,
+                measured: within,
+            },
             grade: Grade::Measured,
-            measured: within,
             method: Method::Observed,
             source: ActivitySource::Gpm,
         };
@@ -393,7 +395,7 @@ mod tests {
         for closed in &batch.closed {
             assert_eq!(closed.settlement.from, at);
             at = closed.settlement.to;
-            within += closed.settlement.rows.iter().map(|row| row.parts.within).sum::<u64>();
+            within += closed.settlement.rows.iter().map(|row| row.amounts.parts.within).sum::<u64>();
         }
         assert_eq!(at, Utc(windows * 15 * SECOND));
         assert!(batch.closed.len() <= Queue::WINDOWS);

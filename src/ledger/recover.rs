@@ -12,9 +12,7 @@ use super::state::{Counter, CounterKey, Gpu, State, TenantKey};
 use super::timeline::{Boot, Timeline, unknown_span};
 use super::xids::XidSums;
 use super::{book, counters};
-use crate::model::{
-    Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, Parts, SlotState, Span, Use, Utc,
-};
+use crate::model::{Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, SlotState, Span, Utc};
 
 /// Where the account stands.
 #[derive(Clone, Debug)]
@@ -159,17 +157,4 @@ fn joined(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
         spans.push(span);
     }
     spans
-}
-
-/// Five parts and four shares of use from column `first` on.
-pub(super) fn parts_and_use(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<(Parts, Use)> {
-    let cell = |offset: usize| loaded(row, first + offset);
-    let parts = Parts {
-        within: cell(0)?,
-        lent: cell(1)?,
-        waste: cell(2)?,
-        unmeasured: cell(3)?,
-        unavailable: cell(4)?,
-    };
-    Ok((parts, Use { within: cell(5)?, beyond: cell(6)?, outside: cell(7)?, unheld: cell(8)? }))
 }

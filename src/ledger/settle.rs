@@ -15,7 +15,7 @@ use super::error::Cause;
 use super::state::{Cost, Draft};
 use super::write;
 use crate::attribution::{charged_times, money, split_money};
-use crate::model::{HolderId, Money, Nanoseconds, Row, Utc};
+use crate::model::{Amounts, HolderId, Money, Nanoseconds, Row, Utc};
 
 /// Adds a piece to the GPU and to the counters of its holders, in the draft.
 pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: Utc) -> Result<(), Cause> {
@@ -36,12 +36,10 @@ pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: 
             continue;
         }
         let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now)?;
-        counter.parts.add(&row.parts);
-        counter.used.add(&row.used);
-        counter.energy_static.0 = counter.energy_static.0.saturating_add(row.energy_static.0);
-        counter.energy_dynamic.0 = counter.energy_dynamic.0.saturating_add(row.energy_dynamic.0);
+        // The table of counters has neither memory nor measured time.
+        counter.amounts.add(&Amounts { memory_byte_seconds: 0, measured: 0, ..row.amounts });
     }
-    let held: i128 = piece.rows.iter().map(|row| i128::from(row.parts.held())).sum();
+    let held: i128 = piece.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;
     if let Some(rate) = version.and_then(|version| version.rate.as_ref()) {
         let total = between(rate, begin, end);
@@ -63,9 +61,9 @@ fn charge(
     (rate, total): (&Rate, Money),
     now: Utc,
 ) -> Result<(), Cause> {
-    let held = charged_times(piece.rows.iter().map(|row| (&row.holder, &row.parts)));
+    let held = charged_times(piece.rows.iter().map(|row| (&row.holder, &row.amounts.parts)));
     let users: Vec<(HolderId, u64)> =
-        piece.rows.iter().map(|row| (row.holder.clone(), row.used.total())).collect();
+        piece.rows.iter().map(|row| (row.holder.clone(), row.amounts.used.total())).collect();
     let held_shares = split_money(total, &held)?;
     let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
     let time = i128::from(piece.to.since(piece.from).0.max(1));
@@ -86,7 +84,8 @@ fn charge(
 }
 
 fn is_zero(row: &Row) -> bool {
-    row.parts.held() == 0 && row.used.total() == 0 && row.energy_static.0 == 0 && row.energy_dynamic.0 == 0
+    let Amounts { parts, used, energy_static, energy_dynamic, .. } = &row.amounts;
+    parts.held() == 0 && used.total() == 0 && energy_static.0 == 0 && energy_dynamic.0 == 0
 }
 
 /// Adds a piece to the minute's rows, in the transaction; after [`count`].

@@ -13,7 +13,7 @@ use super::book::{Tariff, Version};
 use super::counters;
 use super::error::Cause;
 use super::xids::XidSums;
-use crate::model::{HolderId, Holding, Microjoules, Money, Nanoseconds, Parts, Use, Utc};
+use crate::model::{Amounts, HolderId, Holding, Money, Nanoseconds, Utc};
 
 /// UUID of the GPU, and the holder.
 pub type CounterKey = (Arc<str>, HolderId);
@@ -34,14 +34,8 @@ pub struct Counter {
     pub tenant: Arc<str>,
     /// Time of the batch in which it was first above zero.
     pub born: Utc,
-    /// What was held.
-    pub parts: Parts,
-    /// What was used.
-    pub used: Use,
-    /// Share of the idle floor.
-    pub energy_static: Microjoules,
-    /// Share of the rest.
-    pub energy_dynamic: Microjoules,
+    /// What was held, used and drawn; of memory and measured time a counter keeps nothing.
+    pub amounts: Amounts,
     /// Money, by currency and class; empty where no price was ever in force.
     pub costs: BTreeMap<Tariff, Cost>,
 }
@@ -81,10 +75,7 @@ pub(super) struct Gpu {
 impl Counter {
     /// Adds the amounts of another one.
     pub fn add(&mut self, other: &Self) {
-        self.parts.add(&other.parts);
-        self.used.add(&other.used);
-        self.energy_static.0 = self.energy_static.0.saturating_add(other.energy_static.0);
-        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_add(other.energy_dynamic.0);
+        self.amounts.add(&other.amounts);
         for (tariff, cost) in &other.costs {
             let sum = self.costs.entry(tariff.clone()).or_default();
             sum.held += cost.held;
@@ -94,10 +85,7 @@ impl Counter {
 
     /// Takes away the amounts of one that is contained in it.
     pub(super) fn remove(&mut self, part: &Self) {
-        self.parts.remove(&part.parts);
-        self.used.remove(&part.used);
-        self.energy_static.0 = self.energy_static.0.saturating_sub(part.energy_static.0);
-        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_sub(part.energy_dynamic.0);
+        self.amounts.remove(&part.amounts);
         for (tariff, cost) in &part.costs {
             if let Some(sum) = self.costs.get_mut(tariff) {
                 sum.held = sum.held - cost.held;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bill::{Bill, Interval, Line};
 use super::node::NodeIdentity;
-use crate::model::{Holder, HolderId, Money, Utc};
+use crate::model::{Amounts, Holder, HolderId, Money, Utc};
 use crate::tenants::tenant;
 
 /// The account of a span of time, by tenant, holder and GPU. Times are nanoseconds, energies microjoules,
@@ -231,26 +231,27 @@ fn prices(bill: &Bill) -> Vec<StatementPrice> {
 }
 
 fn statement_line(line: &Line, tenant: &str) -> StatementLine {
+    let Amounts { parts, used, energy_static, energy_dynamic, measured, .. } = line.amounts;
     StatementLine {
         tenant: tenant.into(),
         holder: line.holder.to_string(),
         gpu: line.gpu.index,
         uuid: line.gpu.uuid.to_string(),
-        held_ns: line.parts.held(),
-        within_ns: line.parts.within,
-        lent_ns: line.parts.lent,
-        waste_ns: line.parts.waste,
-        unmeasured_ns: line.parts.unmeasured,
-        unavailable_ns: line.parts.unavailable,
-        idle_ns: line.parts.idle(),
-        used_ns: line.used.total(),
-        beyond_share_ns: line.used.beyond,
-        outside_holding_ns: line.used.outside,
-        unheld_ns: line.used.unheld,
-        energy_static_uj: line.energy_static.map(|energy| energy.0),
-        energy_dynamic_uj: line.energy_dynamic.map(|energy| energy.0),
+        held_ns: parts.held(),
+        within_ns: parts.within,
+        lent_ns: parts.lent,
+        waste_ns: parts.waste,
+        unmeasured_ns: parts.unmeasured,
+        unavailable_ns: parts.unavailable,
+        idle_ns: parts.idle(),
+        used_ns: used.total(),
+        beyond_share_ns: used.beyond,
+        outside_holding_ns: used.outside,
+        unheld_ns: used.unheld,
+        energy_static_uj: line.has_energy.then_some(energy_static.0),
+        energy_dynamic_uj: line.has_energy.then_some(energy_dynamic.0),
         grade: line.grade.name().into(),
-        measured_ns: line.measured.0,
+        measured_ns: measured,
         method: line.method.name().into(),
         sources: line.sources.iter().map(|source| source.name().into()).collect(),
         charged_ns: line.charged.0,

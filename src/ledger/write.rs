@@ -1,10 +1,11 @@
 //! The statements that write, one function each.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, params};
 
 use super::MINUTE;
+use super::amounts::{self, ACCOUNT, COUNTER, Column, listed, names};
 use super::batch::Sight;
 use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_money};
 use super::cut::Piece;
@@ -143,59 +144,33 @@ pub(super) fn minute(
     Ok(())
 }
 
-/// A row, added to its minute (minute, GPU, holder); the worst of grade, method and source stays. What the
-/// driver tells (energy, memory) stops at the largest INTEGER: a REAL would be refused.
+static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT INTO account(minute_ns,gpu,holder,{},grade,method,source)VALUES({}) ON CONFLICT DO UPDATE SET {},\
+         grade=max(grade,excluded.grade),method=max(method,excluded.method),\
+         source=CASE WHEN 2 IN(source,excluded.source)THEN 2 WHEN 1 IN(source,excluded.source)THEN 1 \
+         ELSE max(source,excluded.source)END",
+        names(ACCOUNT),
+        ["?"; ACCOUNT.len() + 6].join(","),
+        listed(ACCOUNT, ",", Column::addition),
+    )
+});
+
+/// A row, added to its minute (minute, GPU, holder); the worst of grade, method and source stays.
 pub(super) fn account(
     connection: &Connection,
     (minute, gpu, holder): (Utc, i64, i64),
     row: &Row,
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(
-        "INSERT INTO account VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
-                                     ?16, ?17, ?18, ?19)
-         ON CONFLICT DO UPDATE SET
-            within_ns = within_ns + excluded.within_ns,
-            lent_ns = lent_ns + excluded.lent_ns,
-            waste_ns = waste_ns + excluded.waste_ns,
-            unmeasured_ns = unmeasured_ns + excluded.unmeasured_ns,
-            unavailable_ns = unavailable_ns + excluded.unavailable_ns,
-            used_within_ns = used_within_ns + excluded.used_within_ns,
-            used_beyond_ns = used_beyond_ns + excluded.used_beyond_ns,
-            used_outside_ns = used_outside_ns + excluded.used_outside_ns,
-            used_unheld_ns = used_unheld_ns + excluded.used_unheld_ns,
-            energy_static_uj = energy_static_uj
-                + min(excluded.energy_static_uj, 9223372036854775807 - energy_static_uj),
-            energy_dynamic_uj = energy_dynamic_uj
-                + min(excluded.energy_dynamic_uj, 9223372036854775807 - energy_dynamic_uj),
-            memory_byte_seconds = memory_byte_seconds
-                + min(excluded.memory_byte_seconds, 9223372036854775807 - memory_byte_seconds),
-            measured_ns = measured_ns + excluded.measured_ns,
-            grade = max(grade, excluded.grade),
-            method = max(method, excluded.method),
-            source = CASE WHEN 2 IN (source, excluded.source) THEN 2 WHEN 1 IN (source, excluded.source) THEN 1
-                ELSE max(source, excluded.source) END",
-    )?;
-    statement.execute(params![
-        stored(minute.0)?,
-        gpu,
-        holder,
-        stored(row.parts.within)?,
-        stored(row.parts.lent)?,
-        stored(row.parts.waste)?,
-        stored(row.parts.unmeasured)?,
-        stored(row.parts.unavailable)?,
-        stored(row.used.within)?,
-        stored(row.used.beyond)?,
-        stored(row.used.outside)?,
-        stored(row.used.unheld)?,
-        clamped(row.energy_static.0),
-        clamped(row.energy_dynamic.0),
-        clamped(row.memory_byte_seconds),
-        stored(row.measured)?,
+    let mut values = [0; ACCOUNT.len() + 6];
+    values[..3].copy_from_slice(&[stored(minute.0)?, gpu, holder]);
+    amounts::store(ACCOUNT, &row.amounts, &mut values[3..])?;
+    values[ACCOUNT.len() + 3..].copy_from_slice(&[
         grade_rank(row.grade),
         method_rank(row.method),
         source_rank(row.source),
-    ])?;
+    ]);
+    connection.prepare_cached(&ADD_TO_ACCOUNT)?.execute(values)?;
     Ok(())
 }
 
@@ -211,33 +186,24 @@ pub(super) fn remarks(connection: &Connection, gpu: i64, window: &Settlement) ->
     Ok(())
 }
 
+static REPLACE_COUNTER: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT OR REPLACE INTO counter(gpu,holder,born_ns,{})VALUES({})",
+        names(COUNTER),
+        ["?"; COUNTER.len() + 3].join(",")
+    )
+});
+
 /// A counter (GPU, holder) and its costs, whole.
 pub(super) fn counter(
     connection: &Connection,
     (gpu, holder): (i64, i64),
     counter: &Counter,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT OR REPLACE INTO counter
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
-        )?
-        .execute(params![
-            gpu,
-            holder,
-            stored(counter.born.0)?,
-            stored(counter.parts.within)?,
-            stored(counter.parts.lent)?,
-            stored(counter.parts.waste)?,
-            stored(counter.parts.unmeasured)?,
-            stored(counter.parts.unavailable)?,
-            stored(counter.used.within)?,
-            stored(counter.used.beyond)?,
-            stored(counter.used.outside)?,
-            stored(counter.used.unheld)?,
-            clamped(counter.energy_static.0),
-            clamped(counter.energy_dynamic.0),
-        ])?;
+    let mut values = [0; COUNTER.len() + 3];
+    values[..3].copy_from_slice(&[gpu, holder, stored(counter.born.0)?]);
+    amounts::store(COUNTER, &counter.amounts, &mut values[3..])?;
+    connection.prepare_cached(&REPLACE_COUNTER)?.execute(values)?;
     for (tariff, cost) in &counter.costs {
         let (held, used) = (stored_money(cost.held)?, stored_money(cost.used)?);
         connection

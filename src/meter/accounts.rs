@@ -95,7 +95,9 @@ impl Accounts {
 
     fn learn(&mut self, counters: &BTreeMap<CounterKey, Counter>, changed: Utc) {
         for ((uuid, _), counter) in counters {
-            if counter.energy_static.max(counter.energy_dynamic).0 > 0 && !self.metered.contains(uuid) {
+            if counter.amounts.energy_static.max(counter.amounts.energy_dynamic).0 > 0
+                && !self.metered.contains(uuid)
+            {
                 self.metered.insert(Arc::clone(uuid));
             }
         }
@@ -176,7 +178,7 @@ impl Accounts {
         UnattributedReason::ALL.map(|reason| {
             let known = self.counters.get(&(Arc::clone(uuid), HolderId::unattributed(reason)))?;
             let old = now >= known.counter.born.plus(birth_delay);
-            Some(if old { known.counter.used.total() } else { 0 })
+            Some(if old { known.counter.amounts.used.total() } else { 0 })
         })
     }
 
@@ -200,17 +202,17 @@ fn values(
     let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
     AccountValue::ALL.map(|value| {
         let amount = match value {
-            AccountValue::Held => counter.parts.held().into(),
-            AccountValue::Used => counter.used.total().into(),
-            AccountValue::Idle => counter.parts.idle().into(),
-            AccountValue::Lent => counter.parts.lent.into(),
-            AccountValue::BeyondShare => counter.used.beyond.into(),
-            AccountValue::OutsideHolding => counter.used.outside.into(),
-            AccountValue::Unmeasured => counter.parts.unmeasured.into(),
-            AccountValue::Unavailable => counter.parts.unavailable.into(),
+            AccountValue::Held => counter.amounts.parts.held().into(),
+            AccountValue::Used => counter.amounts.used.total().into(),
+            AccountValue::Idle => counter.amounts.parts.idle().into(),
+            AccountValue::Lent => counter.amounts.parts.lent.into(),
+            AccountValue::BeyondShare => counter.amounts.used.beyond.into(),
+            AccountValue::OutsideHolding => counter.amounts.used.outside.into(),
+            AccountValue::Unmeasured => counter.amounts.parts.unmeasured.into(),
+            AccountValue::Unavailable => counter.amounts.parts.unavailable.into(),
             AccountValue::EnergyStatic | AccountValue::EnergyDynamic if !metered => return None,
-            AccountValue::EnergyStatic => counter.energy_static.0.into(),
-            AccountValue::EnergyDynamic => counter.energy_dynamic.0.into(),
+            AccountValue::EnergyStatic => counter.amounts.energy_static.0.into(),
+            AccountValue::EnergyDynamic => counter.amounts.energy_dynamic.0.into(),
             AccountValue::HeldCost => cost?.held.0,
             AccountValue::UsedCost => cost?.used.0,
         };
@@ -234,7 +236,7 @@ const fn has_meaning(value: AccountValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Parts;
+    use crate::model::{Amounts, Parts};
 
     #[test]
     fn between_two_changes_the_sums_are_as_if_they_were_added_up_in_every_second() {
@@ -243,7 +245,8 @@ mod tests {
         let mut accounts = Accounts::default();
         for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
             let parts = Parts { waste: born, ..Parts::default() };
-            let counter = Counter { tenant: user.into(), born: at(born), parts, ..Counter::default() };
+            let amounts = Amounts { parts, ..Amounts::default() };
+            let counter = Counter { tenant: user.into(), born: at(born), amounts, ..Counter::default() };
             let counters = BTreeMap::from([(("GPU-0".into(), HolderId::new(user)), counter)]);
             accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
         }

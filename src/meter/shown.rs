@@ -155,7 +155,7 @@ mod tests {
     use crate::meter::account::Account;
     use crate::meter::budget::Budget;
     use crate::model::snapshot::PriceEntry;
-    use crate::model::{GpuId, Holder, Money, Nanoseconds, Parts};
+    use crate::model::{Amounts, GpuId, Holder, Money, Nanoseconds, Parts};
 
     const WIDE: usize = 1_000;
     const GPUS: [&str; 2] = ["GPU-0", "GPU-1"];
@@ -196,7 +196,8 @@ mod tests {
                 .map(|(currency, held)| (tariff(currency), Cost { held: Money(held), ..Cost::default() }));
             let parts = Parts { waste: 1, ..Parts::default() };
             let tenant = "alice".into();
-            let counter = Counter { tenant, parts, costs: costs.into(), ..Counter::default() };
+            let amounts = Amounts { parts, ..Amounts::default() };
+            let counter = Counter { tenant, amounts, costs: costs.into(), ..Counter::default() };
             let counters = BTreeMap::from([((uuid.into(), alice.id.clone()), counter)]);
             let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
             meter.accounts.acknowledge(&acknowledged, at(900).utc);

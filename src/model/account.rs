@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Microjoules;
+
 /// The five parts of held slot time, in nanoseconds; they sum to what was held, each at least 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
@@ -80,6 +82,45 @@ impl Use {
         self.beyond += other.beyond;
         self.outside += other.outside;
         self.unheld += other.unheld;
+    }
+}
+
+/// All amounts that the account has for a holder on a slot: from the row of a window to the line of a statement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// The parts of what was held; for `__unallocated__`, `lent` is what was drawn from it.
+    pub parts: Parts,
+    /// What was used.
+    pub used: Use,
+    /// The share of the idle floor.
+    pub energy_static: Microjoules,
+    /// The share of the rest.
+    pub energy_dynamic: Microjoules,
+    /// Resident memory x time, in byte-seconds, rounded down.
+    pub memory_byte_seconds: u64,
+    /// The part of what was used whose split was measured, in nanoseconds.
+    pub measured: u64,
+}
+
+impl Amounts {
+    /// Adds another span's amounts; what the driver reports (energy, memory) stops at the largest number.
+    pub const fn add(&mut self, other: &Self) {
+        self.parts.add(&other.parts);
+        self.used.add(&other.used);
+        self.energy_static.0 = self.energy_static.0.saturating_add(other.energy_static.0);
+        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_add(other.energy_dynamic.0);
+        self.memory_byte_seconds = self.memory_byte_seconds.saturating_add(other.memory_byte_seconds);
+        self.measured += other.measured;
+    }
+
+    /// Subtracts amounts that are contained in these.
+    pub const fn remove(&mut self, part: &Self) {
+        self.parts.remove(&part.parts);
+        self.used.remove(&part.used);
+        self.energy_static.0 = self.energy_static.0.saturating_sub(part.energy_static.0);
+        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_sub(part.energy_dynamic.0);
+        self.memory_byte_seconds = self.memory_byte_seconds.saturating_sub(part.memory_byte_seconds);
+        self.measured -= part.measured;
     }
 }
 

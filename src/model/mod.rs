@@ -16,7 +16,7 @@ pub mod snapshot;
 pub mod span;
 pub mod stamp;
 
-pub use account::{Grade, Method, Parts, Use};
+pub use account::{Amounts, Grade, Method, Parts, Use};
 pub use frame::{
     CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch, Unframed,
 };

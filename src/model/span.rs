@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Parts, Use, Utc};
+use super::{Amounts, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Utc};
 
 /// What could be known of the slot during a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -181,27 +181,16 @@ impl InstanceSpan {
 }
 
 /// What the account of one window says of one holder on one slot; remainders have rows too.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// GPU instance id of the slot; empty for a whole GPU, and for time of a MIG GPU that is no instance's.
-    #[serde(default)]
     pub gpu_instance: Arc<str>,
     /// Whose row.
     pub holder: HolderId,
-    /// The parts of what was held; for `__unallocated__`, `lent` is what was drawn from it.
-    pub parts: Parts,
-    /// What was used.
-    pub used: Use,
-    /// The share of the idle floor.
-    pub energy_static: Microjoules,
-    /// The share of the rest.
-    pub energy_dynamic: Microjoules,
-    /// Resident memory x time, in byte-seconds, rounded down.
-    pub memory_byte_seconds: u64,
+    /// What the holder held, used and drew.
+    pub amounts: Amounts,
     /// The worst grade of what was used.
     pub grade: Grade,
-    /// The part of what was used whose split was measured, in nanoseconds.
-    pub measured: u64,
     /// Bridged if any of it was.
     pub method: Method,
     /// The meter of the activity.
@@ -214,16 +203,19 @@ impl Row {
         Self {
             gpu_instance: Arc::default(),
             holder,
-            parts: Parts::default(),
-            used: Use::default(),
-            energy_static: Microjoules(0),
-            energy_dynamic: Microjoules(0),
-            memory_byte_seconds: 0,
+            amounts: Amounts::default(),
             grade: Grade::Measured,
-            measured: 0,
             method: Method::Observed,
             source: ActivitySource::None,
         }
+    }
+
+    /// Adds the same holder's row of another span.
+    pub fn add(&mut self, other: &Self) {
+        self.amounts.add(&other.amounts);
+        self.grade = self.grade.max(other.grade);
+        self.method = self.method.max(other.method);
+        self.source = self.source.max(other.source);
     }
 }
 
@@ -232,7 +224,7 @@ impl Row {
 pub type Carry = BTreeMap<String, BTreeMap<HolderId, i64>>;
 
 /// One settled window of one GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// Where the window begins: on the grid of 15 s, or where the GPU's account begins.
     pub from: Utc,

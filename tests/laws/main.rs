@@ -25,11 +25,11 @@ fn world() -> impl Strategy<Value = Vec<Era>> {
 }
 
 fn held(settlement: &Settlement) -> u64 {
-    settlement.rows.iter().map(|row| row.parts.held()).sum()
+    settlement.rows.iter().map(|row| row.amounts.parts.held()).sum()
 }
 
 fn used(settlement: &Settlement) -> u64 {
-    settlement.rows.iter().map(|row| row.used.total()).sum()
+    settlement.rows.iter().map(|row| row.amounts.used.total()).sum()
 }
 
 fn is_remainder_of_held(holder: &HolderId) -> bool {
@@ -52,9 +52,9 @@ proptest! {
             let time = settlement.to.since(settlement.from).0;
             prop_assert_eq!(held(&settlement), time);
             prop_assert_eq!(used(&settlement), spans.iter().map(|span| span.busy).sum::<u64>());
-            let idle: u64 = settlement.rows.iter().map(|row| row.parts.waste).sum();
+            let idle: u64 = settlement.rows.iter().map(|row| row.amounts.parts.waste).sum();
             let unknown: u64 =
-                settlement.rows.iter().map(|row| row.parts.unmeasured + row.parts.unavailable).sum();
+                settlement.rows.iter().map(|row| row.amounts.parts.unmeasured + row.amounts.parts.unavailable).sum();
             prop_assert_eq!(used(&settlement) + idle + unknown, time);
         }
     }
@@ -68,7 +68,7 @@ proptest! {
         let time = settlement.to.0;
         for holding in era.holdings() {
             let found = settlement.rows.iter().find(|row| row.holder == holding.holder);
-            let held = found.map_or(0, |row| row.parts.held());
+            let held = found.map_or(0, |row| row.amounts.parts.held());
             let denominator = u64::from(holding.fraction.denominator);
             prop_assert!(held == time / denominator || held == time.div_ceil(denominator));
         }
@@ -78,15 +78,15 @@ proptest! {
     fn l3_what_is_used_above_the_holdings_is_drawn_or_lent_and_within_meets_within(world in world()) {
         for settlement in run(&windows(&world, 1)) {
             let rows = &settlement.rows;
-            let sum = |part: fn(&Parts) -> u64| rows.iter().map(|row| part(&row.parts)).sum::<u64>();
+            let sum = |part: fn(&Parts) -> u64| rows.iter().map(|row| part(&row.amounts.parts)).sum::<u64>();
             let above: u64 =
-                settlement.rows.iter().map(|row| row.used.beyond + row.used.outside + row.used.unheld).sum();
+                settlement.rows.iter().map(|row| row.amounts.used.beyond + row.amounts.used.outside + row.amounts.used.unheld).sum();
             prop_assert_eq!(above, sum(|parts| parts.lent));
-            let within: u64 = rows.iter().map(|row| row.used.within).sum();
+            let within: u64 = rows.iter().map(|row| row.amounts.used.within).sum();
             prop_assert_eq!(within, sum(|parts| parts.within));
             // Lent only once nothing unallocated is left.
             let rest = settlement.rows.iter().find(|row| row.holder.as_str() == HolderId::UNALLOCATED);
-            let rest = rest.map(|row| row.parts).unwrap_or_default();
+            let rest = rest.map(|row| row.amounts.parts).unwrap_or_default();
             prop_assert!(rest.waste == 0 || sum(|parts| parts.lent) == rest.lent);
         }
     }
@@ -96,7 +96,7 @@ proptest! {
         for (spans, settlement) in windows(&world, eras).iter().zip(run(&windows(&world, eras))) {
             let drawn: u64 = spans.iter().filter_map(|span| span.energy).map(|energy| energy.0).sum();
             let rows = settlement.rows.iter();
-            let rows: u64 = rows.map(|row| row.energy_static.0 + row.energy_dynamic.0).sum();
+            let rows: u64 = rows.map(|row| row.amounts.energy_static.0 + row.amounts.energy_dynamic.0).sum();
             prop_assert_eq!(rows, drawn);
         }
     }
@@ -114,7 +114,7 @@ proptest! {
             holdings.rotate_left(turn);
             span.holdings = holdings.into();
         }
-        let bytes = |windows: &[Vec<Span>]| serde_json::to_string(&run(windows)).unwrap();
+        let bytes = |windows: &[Vec<Span>]| format!("{:?}", run(windows));
         prop_assert_eq!(bytes(&windows), bytes(&turned));
     }
 
@@ -164,7 +164,7 @@ proptest! {
         let name = id(USERS[user]);
         let used = |spans: &[Span]| {
             let rows = settle_one(spans, &last.carry, &last.weights).rows;
-            rows.iter().find(|row| row.holder == name).map_or(0, |row| row.used.total())
+            rows.iter().find(|row| row.holder == name).map_or(0, |row| row.amounts.used.total())
         };
         let lower = used(&spans);
         let seen = spans[place].present.entry(name.clone()).or_default();
@@ -198,7 +198,7 @@ proptest! {
         era.state = if era.covers { SlotState::Unmeasured } else { SlotState::Unavailable };
         for settlement in run(&[era.spans(0)]) {
             for row in settlement.rows.iter().filter(|row| !is_remainder_of_held(&row.holder)) {
-                prop_assert_eq!((row.parts.idle(), row.parts.within, row.used.total()), (0, 0, 0));
+                prop_assert_eq!((row.amounts.parts.idle(), row.amounts.parts.within, row.amounts.used.total()), (0, 0, 0));
             }
             prop_assert_eq!(settlement.weights, BTreeMap::new());
         }
@@ -207,8 +207,8 @@ proptest! {
     #[test]
     fn measured_time_is_all_of_a_measured_row_and_never_more_than_was_used(world in world()) {
         for row in run(&windows(&world, 2)).into_iter().flat_map(|settlement| settlement.rows) {
-            prop_assert!(row.measured <= row.used.total());
-            prop_assert!(row.grade != Grade::Measured || row.measured == row.used.total());
+            prop_assert!(row.amounts.measured <= row.amounts.used.total());
+            prop_assert!(row.grade != Grade::Measured || row.amounts.measured == row.amounts.used.total());
         }
     }
 
@@ -365,6 +365,9 @@ fn a_method_is_bridged_if_any_of_it_was() {
     spans[1].busy = 0;
     let settlement = settle_one(&spans, &Carry::new(), &BTreeMap::new());
     let row = settlement.rows.iter().find(|row| row.holder == id("a")).unwrap();
-    assert_eq!((row.method, row.parts.unmeasured, row.parts.held()), (Method::Bridged, 5, 10));
+    assert_eq!(
+        (row.method, row.amounts.parts.unmeasured, row.amounts.parts.held()),
+        (Method::Bridged, 5, 10)
+    );
     assert_eq!(window_end(Utc(1)), Utc(15_000_000_000));
 }

@@ -188,8 +188,8 @@ pub(crate) fn totals(settlements: &[Settlement]) -> BTreeMap<HolderId, (Parts, U
     let mut totals: BTreeMap<HolderId, (Parts, Use)> = BTreeMap::new();
     for row in settlements.iter().flat_map(|settlement| &settlement.rows) {
         let total = totals.entry(row.holder.clone()).or_default();
-        total.0.add(&row.parts);
-        total.1.add(&row.used);
+        total.0.add(&row.amounts.parts);
+        total.1.add(&row.amounts.used);
     }
     totals
 }

@@ -34,7 +34,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let lines: Vec<_> = bill.lines.iter().map(|line| (line.holder.as_str(), line.money)).collect();
     let each = Some(Money(3 * EURO / 2));
     assert_eq!(lines, [(HolderId::UNALLOCATED, each), ("user:a", each)]);
-    assert_eq!(bill.lines[1].memory_byte_seconds, 240 * (80 << 30));
+    assert_eq!(bill.lines[1].amounts.memory_byte_seconds, 240 * (80 << 30));
     let proof = bill.reconciliation;
     assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
     assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
@@ -71,7 +71,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     let lines: Vec<_> = bill
         .lines
         .iter()
-        .map(|line| (line.holder.as_str(), line.parts.unavailable, line.charged.0, line.money))
+        .map(|line| (line.holder.as_str(), line.amounts.parts.unavailable, line.charged.0, line.money))
         .collect();
     let minute = 60 * second;
     assert_eq!(

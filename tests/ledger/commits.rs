@@ -32,12 +32,12 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(recovered.imbalance, 0);
     let key = (uuid(0), holder("user:a"));
     assert_eq!(recovered.counters[&key].tenant.as_ref(), "a");
-    assert_eq!(recovered.counters[&key].parts.held(), 30 * SECOND);
+    assert_eq!(recovered.counters[&key].amounts.parts.held(), 30 * SECOND);
     assert_eq!(recovered.counters[&key].born, after(16));
 
     let closed = vec![whole(0, (after(30), after(45)), "user:a", 5)];
     let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
-    assert_eq!(told.counters[&key].parts.held(), 45 * SECOND);
+    assert_eq!(told.counters[&key].amounts.parts.held(), 45 * SECOND);
     assert_eq!(told.counters[&key].born, after(16));
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
     assert_eq!(told.slots[&uuid(0)].settled_until, after(45));
@@ -58,7 +58,7 @@ fn a_kill_loses_at_most_what_was_not_committed() {
         let gpu = &recovered.gpus[&uuid(0)];
         assert_eq!(gpu.settled_until, after(15));
         assert_eq!(gpu.spans.last().unwrap().to, after(second + 1));
-        assert_eq!(recovered.counters[&(uuid(0), holder("user:a"))].parts.held(), 15 * SECOND);
+        assert_eq!(recovered.counters[&(uuid(0), holder("user:a"))].amounts.parts.held(), 15 * SECOND);
     }
 }
 
@@ -82,7 +82,7 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
     let closed = vec![whole(1, first, "user:b", 1)];
     let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
-    assert_eq!(told.counters[&(uuid(1), holder("user:b"))].parts.held(), 15 * SECOND);
+    assert_eq!(told.counters[&(uuid(1), holder("user:b"))].amounts.parts.held(), 15 * SECOND);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
     let closed = vec![again(15), again(30)];
     let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
-    assert_eq!(told.counters[&(uuid(0), holder("user:b"))].parts.held(), 15 * SECOND);
+    assert_eq!(told.counters[&(uuid(0), holder("user:b"))].amounts.parts.held(), 15 * SECOND);
     assert_eq!((told.imbalance, told.unobserved), (0, Nanoseconds(0)));
 }
 
@@ -117,8 +117,8 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
     assert_eq!(told.imbalance, 0);
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
     let nobody = &told.counters[&(uuid(0), holder(HolderId::UNOBSERVED))];
-    assert_eq!((nobody.parts.unmeasured, nobody.parts.held()), (75 * SECOND, 75 * SECOND));
-    assert_eq!(told.counters[&(uuid(0), holder("user:a"))].parts.held(), 45 * SECOND);
+    assert_eq!((nobody.amounts.parts.unmeasured, nobody.amounts.parts.held()), (75 * SECOND, 75 * SECOND));
+    assert_eq!(told.counters[&(uuid(0), holder("user:a"))].amounts.parts.held(), 45 * SECOND);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 0);
     assert_eq!(world.sql::<i64>("SELECT slot_ns FROM minute ORDER BY minute_ns LIMIT 1"), 60 * SECOND as i64);
     assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
@@ -128,7 +128,7 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
     assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
     let line = bill.lines.iter().find(|line| line.holder == holder(HolderId::UNOBSERVED)).unwrap();
-    assert_eq!((line.method, line.parts.unmeasured), (Method::Observed, 75 * SECOND));
+    assert_eq!((line.method, line.amounts.parts.unmeasured), (Method::Observed, 75 * SECOND));
 }
 
 #[test]
@@ -307,8 +307,8 @@ fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
     introduced(&mut ledger, 1);
     for from in [0, 15] {
         let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
-        absurd.settlement.rows[0].memory_byte_seconds = u64::MAX;
-        absurd.settlement.rows[0].energy_dynamic = Microjoules(u64::MAX);
+        absurd.settlement.rows[0].amounts.memory_byte_seconds = u64::MAX;
+        absurd.settlement.rows[0].amounts.energy_dynamic = Microjoules(u64::MAX);
         ledger.commit(&Batch { now: after(from + 16), closed: vec![absurd], ..Batch::default() }).unwrap();
     }
     let largest = "SELECT min(memory_byte_seconds, energy_dynamic_uj) FROM account";
@@ -316,8 +316,8 @@ fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
     drop(ledger);
     let (_, recovered) = world.open(31, None);
     let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
-    assert_eq!(counter.parts.held(), 30 * SECOND);
-    assert_eq!(counter.energy_dynamic.0, i64::MAX as u64);
+    assert_eq!(counter.amounts.parts.held(), 30 * SECOND);
+    assert_eq!(counter.amounts.energy_dynamic.0, i64::MAX as u64);
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
             live.remove(&key);
         }
         let of_tenant = live.values().chain(unloaded_sums.get(&tenant));
-        let held: u64 = of_tenant.map(|counter| counter.parts.held()).sum();
+        let held: u64 = of_tenant.map(|counter| counter.amounts.parts.held()).sum();
         assert_eq!(held, (from + 15) * SECOND, "at second {from}");
         assert!(held > sum);
         sum = held;
@@ -432,14 +432,14 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
             _ => {}
         }
     }
-    assert_eq!(live[&(uuid(0), holder("unit:first"))].parts.held(), 300 * SECOND);
+    assert_eq!(live[&(uuid(0), holder("unit:first"))].amounts.parts.held(), 300 * SECOND);
     // A restart loads what changed lately and sums the rest.
     drop(ledger);
     let (_, recovered) = world.open(3_000, None);
     let held = |counters: &BTreeMap<_, gpumeter::ledger::Counter>| -> u64 {
-        counters.values().map(|counter| counter.parts.held()).sum()
+        counters.values().map(|counter| counter.amounts.parts.held()).sum()
     };
-    assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].parts.held(), sum);
+    assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].amounts.parts.held(), sum);
     assert_eq!(recovered.imbalance, 0);
 }
 

@@ -289,7 +289,7 @@ fn a_ledger_of_the_first_schema_goes_on_with_its_open_spans_and_its_bill() {
         assert_eq!(gpu.spans.len(), 23, "{uuid}");
         assert_eq!(gpu.spans[0].from, gpu.settled_until, "{uuid}");
     }
-    let held: u64 = recovered.counters.values().map(|counter| counter.parts.held()).sum();
+    let held: u64 = recovered.counters.values().map(|counter| counter.amounts.parts.held()).sum();
     assert_eq!(held, recovered.gpus.values().map(|gpu| gpu.slot.0).sum::<u64>());
     assert_eq!(recovered.users.iter().find(|(uid, _)| *uid == 1001).map(|(_, name)| &**name), Some("alice"));
     drop(ledger);

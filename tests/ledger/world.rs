@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gpumeter::ledger::{Batch, Book, Closed, Ledger, Open, Opening, Price, Recovered, Sight};
 use gpumeter::model::{
-    ActivitySource, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
+    ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,
 };
 
@@ -92,13 +92,15 @@ pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
     Row {
         gpu_instance: Default::default(),
         holder: holder(name),
-        parts,
-        used,
-        energy_static: Microjoules(parts.held() / 1000),
-        energy_dynamic: Microjoules(used.total() / 500),
-        memory_byte_seconds: 80 << 30,
+        amounts: Amounts {
+            parts,
+            used,
+            energy_static: Microjoules(parts.held() / 1000),
+            energy_dynamic: Microjoules(used.total() / 500),
+            memory_byte_seconds: 80 << 30,
+            measured: used.total(),
+        },
         grade: Grade::Measured,
-        measured: used.total(),
         method: Method::Observed,
         source: ActivitySource::Gpm,
     }

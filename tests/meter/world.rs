@@ -521,10 +521,10 @@ impl World {
         let own = acknowledged.counters.iter().filter(|((uuid, _), _)| **uuid == *UUID);
         for ((_, holder), counter) in own {
             let row = self.counters.entry(holder.clone()).or_default();
-            row.parts = counter.parts;
-            row.used = counter.used;
-            row.dynamic = counter.energy_dynamic.0;
-            row.energy = counter.energy_static.0 + counter.energy_dynamic.0;
+            row.parts = counter.amounts.parts;
+            row.used = counter.amounts.used;
+            row.dynamic = counter.amounts.energy_dynamic.0;
+            row.energy = counter.amounts.energy_static.0 + counter.amounts.energy_dynamic.0;
         }
         let slots = acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.slot.0));
         self.slots.extend(slots);

@@ -97,8 +97,8 @@ impl Laws {
         assert_eq!(committed.imbalance, 0, "{place}: settled less held");
         assert_eq!(committed.unobserved, Nanoseconds(0), "{place}: a window never came");
         for ((gpu, holder), counter) in &committed.counters {
-            let energy = counter.energy_static.0 + counter.energy_dynamic.0;
-            let now = [counter.parts.held(), counter.used.total(), energy];
+            let energy = counter.amounts.energy_static.0 + counter.amounts.energy_dynamic.0;
+            let now = [counter.amounts.parts.held(), counter.amounts.used.total(), energy];
             let key = (Arc::clone(gpu), holder.clone());
             let before = self.accounts.insert(key, now).unwrap_or_default();
             assert!(

@@ -1,0 +1,152 @@
+//! The columns that hold amounts: the one list from which the tables `account` and `counter` are written, added up
+//! and read. A column of amounts is one row here and a migration.
+
+use rusqlite::Row;
+
+use super::column::{clamped, loaded, stored};
+use crate::model::Amounts;
+
+/// A column of `account`, and of `counter` where it is one of [`COUNTER`].
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    field: fn(&mut Amounts) -> &mut u64,
+    /// Whether the driver reports it: one absurd reading must not keep the rest from the disk, so it is cut at
+    /// the largest INTEGER where other values are refused.
+    is_reported: bool,
+}
+
+const fn counted(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> Column {
+    Column { name, field, is_reported: false }
+}
+
+const fn reported(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> Column {
+    Column { name, field, is_reported: true }
+}
+
+const COLUMNS: [Column; 13] = [
+    counted("within_ns", |amounts| &mut amounts.parts.within),
+    counted("lent_ns", |amounts| &mut amounts.parts.lent),
+    counted("waste_ns", |amounts| &mut amounts.parts.waste),
+    counted("unmeasured_ns", |amounts| &mut amounts.parts.unmeasured),
+    counted("unavailable_ns", |amounts| &mut amounts.parts.unavailable),
+    counted("used_within_ns", |amounts| &mut amounts.used.within),
+    counted("used_beyond_ns", |amounts| &mut amounts.used.beyond),
+    counted("used_outside_ns", |amounts| &mut amounts.used.outside),
+    counted("used_unheld_ns", |amounts| &mut amounts.used.unheld),
+    reported("energy_static_uj", |amounts| &mut amounts.energy_static.0),
+    reported("energy_dynamic_uj", |amounts| &mut amounts.energy_dynamic.0),
+    reported("memory_byte_seconds", |amounts| &mut amounts.memory_byte_seconds),
+    counted("measured_ns", |amounts| &mut amounts.measured),
+];
+
+/// All columns of amounts, as `account` has them.
+pub(super) static ACCOUNT: &[Column; 13] = &COLUMNS;
+
+/// The first of them: what `counter` has.
+pub(super) static COUNTER: &[Column; 11] = match COLUMNS.first_chunk() {
+    Some(columns) => columns,
+    None => unreachable!(),
+};
+
+/// The first of these: the parts, which sum to what was held.
+pub(super) static PARTS: &[Column; 5] = match COLUMNS.first_chunk() {
+    Some(columns) => columns,
+    None => unreachable!(),
+};
+
+/// An SQL expression of each column, with that text between them.
+pub(super) fn listed(columns: &[Column], between: &str, expression: impl Fn(&Column) -> String) -> String {
+    columns.iter().map(expression).collect::<Vec<_>>().join(between)
+}
+
+/// The names of columns, separated by commas.
+pub(super) fn names(columns: &[Column]) -> String {
+    listed(columns, ",", |column| column.name.to_owned())
+}
+
+impl Column {
+    /// Adds a new row's value to that of the row that is there.
+    pub(super) fn addition(&self) -> String {
+        let name = self.name;
+        if self.is_reported {
+            format!("{name}={name}+min(excluded.{name},{}-{name})", i64::MAX)
+        } else {
+            format!("{name}={name}+excluded.{name}")
+        }
+    }
+
+    /// The sum of many rows' values in two columns, since it may not fit into one.
+    pub(super) fn sum(&self) -> String {
+        let name = self.name;
+        format!("sum({name}>>{HALF}),sum({name}&{})", (1_i64 << HALF) - 1)
+    }
+}
+
+/// The bits of the lower part of a sum.
+const HALF: u32 = 31;
+
+/// Writes amounts into the values of a statement.
+pub(super) fn store(columns: &[Column], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
+    let mut amounts = *amounts;
+    for (column, value) in columns.iter().zip(values) {
+        let amount = *(column.field)(&mut amounts);
+        *value = if column.is_reported { clamped(amount) } else { stored(amount)? };
+    }
+    Ok(())
+}
+
+/// Reads amounts from the columns that begin at `first`.
+pub(super) fn load(columns: &[Column], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
+    let mut amounts = Amounts::default();
+    for (index, column) in columns.iter().enumerate() {
+        *(column.field)(&mut amounts) = loaded(row, first + index)?;
+    }
+    Ok(amounts)
+}
+
+/// Reads the [`Column::sum`] of each column from the columns that begin at `first`; what no number holds is cut.
+pub(super) fn load_sums(columns: &[Column], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
+    let mut amounts = Amounts::default();
+    for (index, column) in columns.iter().enumerate() {
+        let (upper, lower) = (loaded(row, first + 2 * index)?, loaded(row, first + 2 * index + 1)?);
+        let sum = (u128::from(upper) << HALF) + u128::from(lower);
+        *(column.field)(&mut amounts) = u64::try_from(sum).unwrap_or(u64::MAX);
+    }
+    Ok(amounts)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_have_these_columns_between_their_keys_and_their_grades() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        connection.execute_batch(include_str!("schema.sql")).unwrap();
+        let columns = |table: &str| -> Vec<String> {
+            let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)").unwrap();
+            statement.query_map([table], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        };
+        let account = format!("minute_ns,gpu,holder,{},grade,method,source", names(ACCOUNT));
+        assert_eq!(columns("account").join(","), account);
+        assert_eq!(columns("counter").join(","), format!("gpu,holder,born_ns,{}", names(COUNTER)));
+        assert_eq!(PARTS.iter().map(|column| column.name).next_back(), Some("unavailable_ns"));
+    }
+
+    #[test]
+    fn a_sum_of_values_that_no_integer_holds_together_is_read_whole_or_cut() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE t (energy_static_uj INTEGER)").unwrap();
+        let columns = &ACCOUNT[9..10];
+        let sum = format!("SELECT {} FROM t", columns[0].sum());
+        for (values, expected) in [(2, 2 * i64::MAX as u64), (3, u64::MAX)] {
+            connection.execute_batch("DELETE FROM t").unwrap();
+            for _ in 0..values {
+                connection.execute("INSERT INTO t VALUES (?1)", [i64::MAX]).unwrap();
+            }
+            let sums = connection.query_row(&sum, [], |row| load_sums(columns, row, 0)).unwrap();
+            assert_eq!(sums.energy_static.0, expected, "{values}");
+        }
+    }
+}
