@@ -8,6 +8,7 @@ mod doctor;
 mod health;
 mod interrupts;
 mod inventory;
+mod ledger;
 mod metrics;
 mod quiesce;
 mod record;
@@ -75,6 +76,8 @@ enum Command {
     Resume(quiesce::Socket),
     /// List the GPUs that this node is expected to have, with state and since when.
     Inventory(inventory::Inventory),
+    /// Put back the ledger that an upgrade saved.
+    Ledger(ledger::Ledger),
     /// Process of the demo's local scenario.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
@@ -196,6 +199,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Quiesce(quiesce) => quiesce.run(),
         Command::Resume(socket) => quiesce::resume(&socket),
         Command::Inventory(inventory) => inventory.run(),
+        Command::Ledger(ledger) => ledger.run(),
         Command::Child => {
             demo::idle_child();
             Ok(())

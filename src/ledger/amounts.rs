@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn the_tables_have_these_columns_between_their_keys_and_their_grades() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("schema.sql")).unwrap();
+        connection.execute_batch(include_str!("schema/1.sql")).unwrap();
         let columns = |table: &str| -> Vec<String> {
             let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)").unwrap();
             statement.query_map([table], |row| row.get(0)).unwrap().map(Result::unwrap).collect()

@@ -8,11 +8,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::amounts::{self, COUNTER, PARTS, listed, names};
 use super::book::Tariff;
 use super::column::{loaded, loaded_money, stored};
-use super::error::Cause;
-use super::reader;
 use super::state::{Cost, Counter, CounterKey, StoredHolder};
 use crate::model::{HolderId, Nanoseconds, Utc};
-use crate::tenants::tenant;
 
 /// A counter that changed within so long before the last settled minute is loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
@@ -30,26 +27,6 @@ static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
         names(COUNTER)
     )
 });
-
-/// Adds the column `tenant` to ledgers that were made without it, and fills it where an earlier release left it out.
-pub(super) fn add_tenants(connection: &mut Connection) -> Result<(), Cause> {
-    let is_there: bool = connection.query_row(
-        "SELECT count(*) > 0 FROM pragma_table_info('holder') WHERE name = 'tenant'",
-        [],
-        |row| row.get(0),
-    )?;
-    let transaction = connection.transaction()?;
-    if !is_there {
-        transaction.execute_batch("ALTER TABLE holder ADD COLUMN tenant TEXT")?;
-    }
-    transaction.execute_batch("CREATE INDEX IF NOT EXISTS holder_tenant ON holder (tenant)")?;
-    for holder in reader::holders(&transaction, "tenant IS NULL")? {
-        transaction
-            .prepare_cached("UPDATE holder SET tenant = ?2 WHERE name = ?1")?
-            .execute(params![holder.id.as_str(), tenant(&holder)])?;
-    }
-    Ok(transaction.commit()?)
-}
 
 /// A holder of that id, where the file has one.
 pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {

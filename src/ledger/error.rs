@@ -49,8 +49,8 @@ pub enum Cause {
     Foreign,
     /// A newer agent wrote it.
     #[error(
-        "its schema is version {found}, this agent knows {known}; run the newer agent, or restore a copy \
-         from before the upgrade (the file was not touched)"
+        "its schema is version {found}, this agent knows {known}; run the newer agent, or let its \
+         `gpumeter ledger restore` put back the copy from before the upgrade (the file was not touched)"
     )]
     Newer {
         /// Version of the file.
@@ -58,6 +58,39 @@ pub enum Cause {
         /// Newest version that this code knows.
         known: i64,
     },
+    /// An older ledger cannot be saved, so it is not upgraded.
+    #[error(
+        "it is not upgraded from schema version {from} to {to}, because saving it first as {} failed: {cause} \
+         (the ledger was not touched)",
+        copy.display()
+    )]
+    Upgrade {
+        /// Where it was to be saved.
+        copy: PathBuf,
+        /// Its version.
+        from: i64,
+        /// The version of this agent.
+        to: i64,
+        /// Why saving failed.
+        cause: Box<Cause>,
+    },
+    /// There is no copy that could be put back.
+    #[error(
+        "no copy from an upgrade to put back: it is schema version {present}, and {}; name one of another version \
+         with --to",
+        listed_copies(path, copies)
+    )]
+    NoCopy {
+        /// The ledger.
+        path: PathBuf,
+        /// Its version.
+        present: i64,
+        /// The versions of which there are copies.
+        copies: Vec<i64>,
+    },
+    /// Another program holds the file.
+    #[error("another program has it open and writes; end that program first")]
+    Busy,
     /// Locks and shared memory of SQLite cannot be trusted there.
     #[error("it lies on {name}, a network filesystem, where SQLite loses data; use a local disk")]
     NetworkFilesystem {
@@ -213,6 +246,16 @@ impl Cause {
         };
         Error { path: path.to_owned(), doing, cause }
     }
+}
+
+/// The copies that lie beside a ledger, in words.
+fn listed_copies(path: &Path, versions: &[i64]) -> String {
+    let name = path.display();
+    if versions.is_empty() {
+        return format!("no file {name}.v1, {name}.v2 ... lies beside it");
+    }
+    let names: Vec<String> = versions.iter().map(|version| format!("{name}.v{version}")).collect();
+    format!("beside it lies {}", names.join(", "))
 }
 
 /// What keeps a user from reading a ledger: a refusal by its owner is told as such.

@@ -14,9 +14,6 @@ use super::lock::Lock;
 use super::{schema, xids};
 use crate::model::{GpuId, Nanoseconds, Utc, Whereabouts};
 
-/// The table, for ledgers that were made without it.
-const TABLE: &str = include_str!("expected.sql");
-
 /// Where a GPU is, from some time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
@@ -41,10 +38,6 @@ pub struct Listed {
     pub expected: Expected,
 }
 
-pub(super) fn create(connection: &Connection) -> Result<(), Cause> {
-    Ok(connection.execute_batch(TABLE)?)
-}
-
 /// Stores where a GPU is that was introduced; one that was not has no inventory.
 pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), Cause> {
     connection
@@ -65,18 +58,10 @@ pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), 
 
 /// All GPUs that the ledger ever saw, by index.
 pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
-    let told: bool = connection.query_row(
-        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'expected'",
-        [],
-        |row| row.get(0),
-    )?;
-    let join = if told {
+    let mut statement = connection.prepare(
         "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, whereabouts, since_ns
-         FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid"
-    } else {
-        "SELECT uuid, gpu_index, model, first_seen_ns, NULL, NULL, NULL FROM gpu ORDER BY gpu_index, uuid"
-    };
-    let mut statement = connection.prepare(join)?;
+         FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid",
+    )?;
     let rows = statement.query_map([], |row| {
         let uuid: Arc<str> = row.get::<_, String>(0)?.into();
         let word: Option<String> = row.get(5)?;
@@ -110,9 +95,7 @@ fn forgotten(path: &Path, uuid: &str, (boot_id, boottime): (&str, Nanoseconds)) 
     // A writer makes the file that it does not find.
     drop(schema::reader(path)?);
     let _lock = Lock::take(path)?;
-    let connection = schema::writer(path)?;
-    create(&connection)?;
-    xids::create(&connection)?;
+    let connection = schema::writer(path, Utc(0))?;
     let Some(Listed { expected, .. }) =
         list(&connection)?.into_iter().find(|listed| *listed.expected.gpu == *uuid)
     else {

@@ -12,9 +12,6 @@ use super::column::clamped;
 use super::error::Cause;
 use crate::model::{Latch, Microjoules, Utc};
 
-/// The table, for ledgers that were made without it.
-const TABLE: &str = include_str!("latch.sql");
-
 /// The name under which the account's own latch is stored; rules have no such names.
 const UNAVAILABLE: &str = "__unavailable__";
 
@@ -31,10 +28,6 @@ pub struct Latched {
     pub module: Option<u64>,
     /// The driver's energy counter, which a reset takes back; none where the board has none.
     pub energy_counter: Option<Microjoules>,
-}
-
-pub(super) fn create(connection: &Connection) -> Result<(), Cause> {
-    Ok(connection.execute_batch(TABLE)?)
 }
 
 /// Stores all that is latched on a GPU in place of what was; a GPU that was never introduced has nothing.

@@ -3,7 +3,7 @@
 //! In: batches of raw spans and settled windows, one transaction each. Out: what is acknowledged as
 //! committed, the state to go on from after a restart, and bills. One [`Ledger`] owns a file and writes it
 //! (the ledger thread); any number of [`Reader`]s bill from it; [`Queue`] stands between the pulse and the
-//! ledger thread. The tables are documented in `schema.sql`.
+//! ledger thread. The tables are documented in `schema/`.
 //!
 //! It knows no driver, no HTTP and no clock (times come in), starts no thread, and splits nothing but
 //! money: how a window is settled is the business of `attribution`.
@@ -23,6 +23,7 @@ mod expected;
 mod latch;
 mod lock;
 mod merge;
+mod migration;
 mod node;
 mod owner;
 mod place;
@@ -45,6 +46,7 @@ pub use error::{Cause, Error};
 pub use expected::{Expected, Listed, forget};
 pub use latch::Latched;
 pub use lock::unowned;
+pub use migration::{Restored, restore};
 pub use node::NodeIdentity;
 pub use owner::{Ledger, Opening};
 pub use queue::{Pressure, Queue};

@@ -7,9 +7,6 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Cause;
 
-/// The table, for ledgers that were made without it.
-const TABLE: &str = include_str!("node.sql");
-
 /// The node whose account this is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
@@ -23,7 +20,6 @@ pub struct NodeIdentity {
 
 /// Stores the identity in place of the last; a ledger that was once of a simulated node stays marked.
 pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), Cause> {
-    connection.execute_batch(TABLE)?;
     connection.execute(
         "INSERT INTO node (id, name, cluster, simulated) VALUES (1, ?1, ?2, ?3)
          ON CONFLICT (id) DO UPDATE SET name = excluded.name, cluster = excluded.cluster,
@@ -35,14 +31,6 @@ pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), 
 
 /// The identity that was stored last; the empty one where an older agent wrote the ledger.
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<NodeIdentity> {
-    let table_exists: bool = connection.query_row(
-        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'node'",
-        [],
-        |row| row.get(0),
-    )?;
-    if !table_exists {
-        return Ok(NodeIdentity::default());
-    }
     let node = connection.query_row("SELECT name, cluster, simulated FROM node", [], |row| {
         Ok(NodeIdentity { name: row.get(0)?, cluster: row.get(1)?, simulated: row.get(2)? })
     });

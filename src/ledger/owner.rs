@@ -11,7 +11,7 @@ use super::node::{self, NodeIdentity};
 use super::recover::{self, Recovered};
 use super::state::State;
 use super::timeline::{self, Anchor, Timeline};
-use super::{column, counters, expected, latch, place, reader, schema, xids};
+use super::{column, expected, latch, place, reader, schema, xids};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// A wall clock that moves by no more was slewed, or saw a leap second.
@@ -56,8 +56,9 @@ impl Ledger {
     /// Opens or creates a ledger and becomes its owner; says where its account stands.
     ///
     /// # Errors
-    /// Owned by another process, not a ledger, a newer schema, a network filesystem, a place that cannot
-    /// be written, a price book that cannot be stored. A file that is refused is left as it was.
+    /// Owned by another process, not a ledger, a newer schema, an older one that cannot be saved first, a network
+    /// filesystem, a place that cannot be written, a price book that cannot be stored. A file that is refused is left
+    /// as it was.
     pub fn open(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Error> {
         Self::opened(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
     }
@@ -67,14 +68,8 @@ impl Ledger {
         let durable = place::durable(path.parent().unwrap_or(Path::new("/")))?;
         schema::ours_or_empty(&path)?;
         let lock = Lock::take(&path)?;
-        let mut connection = schema::writer(&path)?;
-        schema::create(&mut connection, opening.now.utc)?;
-        expected::create(&connection)?;
-        latch::create(&connection)?;
-        xids::create(&connection)?;
+        let mut connection = schema::writer(&path, opening.now.utc)?;
         node::store(&connection, &opening.node)?;
-        timeline::create(&connection)?;
-        counters::add_tenants(&mut connection)?;
         let clock = (opening.now, !opening.unsynchronised);
         let (timeline, boot) = timeline::resume(&mut connection, &opening.boot_id, clock)?;
         let prices = PriceChange::checked(opening.book.as_ref(), opening.now.boottime)?;
@@ -201,7 +196,7 @@ impl Ledger {
 }
 
 /// The real name of the file, so that two names of one ledger find the same lock.
-fn resolved(path: &Path) -> Result<PathBuf, Cause> {
+pub(super) fn resolved(path: &Path) -> Result<PathBuf, Cause> {
     if let Ok(real) = std::fs::canonicalize(path) {
         return Ok(real);
     }

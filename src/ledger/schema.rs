@@ -1,4 +1,4 @@
-//! The schema, its version, and the connections on it.
+//! The connections on a ledger, and what kind of file it is.
 //!
 //! Looks before it writes: a file that is not ours, or newer than we are, is left byte for byte.
 
@@ -13,22 +13,21 @@ use rustix::process::geteuid;
 
 use super::access;
 use super::error::{self, Cause};
+use super::migration::{self, VERSION};
 use crate::model::Utc;
 
-/// Version of the schema, in `PRAGMA user_version`.
-pub(super) const VERSION: i64 = 1;
-
 /// `GPMT`, in `PRAGMA application_id`, by which file(1) and we know the file.
-const APPLICATION: i64 = 0x4750_4D54;
+pub(super) const APPLICATION: i64 = 0x4750_4D54;
 
-const SCHEMA: &str = include_str!("schema.sql");
+/// How long a statement waits for another program that writes.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-/// A connection that may write, on a file that is ours or new.
-pub(super) fn writer(path: &Path) -> Result<Connection, Cause> {
+/// A connection that may write, on a file that is ours at the newest version; a new one is created at `now`.
+pub(super) fn writer(path: &Path, now: Utc) -> Result<Connection, Cause> {
     access::create(path).map_err(Cause::Unwritable)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(64);
     // Or SQLite plans a statement anew whenever another value is bound to it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -39,11 +38,13 @@ pub(super) fn writer(path: &Path) -> Result<Connection, Cause> {
     access::close_ledger_to_others(path);
     // After the inspection: switching the journal writes to the file.
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-    connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 16777216;")?;
+    connection.execute_batch("PRAGMA journal_size_limit = 16777216")?;
+    migration::migrate(&mut connection, path, now)?;
+    connection.execute_batch("PRAGMA foreign_keys = ON")?;
     Ok(connection)
 }
 
-/// A connection that only reads, on a file that is ours.
+/// A connection that only reads, on a file that is ours or on a copy of an older one.
 pub(super) fn reader(path: &Path) -> Result<Connection, Cause> {
     let Ok(metadata) = path.metadata() else { return Err(Cause::Missing) };
     if metadata.is_dir() {
@@ -55,25 +56,12 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Cause> {
 fn open_to_read(path: &Path) -> Result<Connection, Cause> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
-    if inspect(&connection)? { Ok(connection) } else { Err(Cause::Foreign) }
-}
-
-/// Creates the tables unless they are there, in one transaction.
-pub(super) fn create(connection: &mut Connection, now: Utc) -> Result<(), Cause> {
-    if inspect(connection)? {
-        return Ok(());
+    connection.busy_timeout(BUSY)?;
+    match inspect(&connection)? {
+        0 => Err(Cause::Foreign),
+        VERSION => Ok(connection),
+        _ => migration::migrated_copy(&connection),
     }
-    let transaction = connection.transaction()?;
-    transaction.execute_batch(SCHEMA)?;
-    transaction.execute(
-        "INSERT INTO ledger (id, created_ns, last_commit_ns) VALUES (1, ?1, ?1)",
-        [super::column::stored(now.0)?],
-    )?;
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
-    transaction.pragma_update(None, "user_version", VERSION)?;
-    transaction.commit()?;
-    Ok(())
 }
 
 /// Refuses a file that exists and does not begin as an SQLite database does, before anything is created.
@@ -88,16 +76,31 @@ pub(super) fn ours_or_empty(path: &Path) -> Result<(), Cause> {
     if head.is_empty() || head == b"SQLite format 3\0" { Ok(()) } else { Err(Cause::Foreign) }
 }
 
-/// Whether the file is a ledger (true) or empty (false); refuses all else.
-fn inspect(connection: &Connection) -> Result<bool, Cause> {
-    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let application = number("PRAGMA application_id")?;
-    let version = number("PRAGMA user_version")?;
-    let tables = number("SELECT count(*) FROM sqlite_master")?;
-    match (application, version, tables) {
-        (APPLICATION, VERSION, _) => Ok(true),
-        (APPLICATION, found, _) if found > VERSION => Err(Cause::Newer { found, known: VERSION }),
-        (0, 0, 0) => Ok(false),
+/// The version of a ledger that this agent knows, 0 of an empty file; refuses all else.
+pub(super) fn inspect(connection: &Connection) -> Result<i64, Cause> {
+    let tables = number(connection, "SELECT count(*) FROM sqlite_master")?;
+    if (number(connection, "PRAGMA application_id")?, version(connection)?, tables) == (0, 0, 0) {
+        return Ok(0);
+    }
+    match any_version(connection)? {
+        found if found > VERSION => Err(Cause::Newer { found, known: VERSION }),
+        found => Ok(found),
+    }
+}
+
+/// The version of any ledger; refuses all else.
+pub(super) fn any_version(connection: &Connection) -> Result<i64, Cause> {
+    match (number(connection, "PRAGMA application_id")?, version(connection)?) {
+        (APPLICATION, version) if version > 0 => Ok(version),
         _ => Err(Cause::Foreign),
     }
+}
+
+/// What `PRAGMA user_version` says.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    number(connection, "PRAGMA user_version")
+}
+
+fn number(connection: &Connection, sql: &str) -> rusqlite::Result<i64> {
+    connection.query_row(sql, [], |row| row.get(0))
 }

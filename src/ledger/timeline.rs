@@ -14,9 +14,6 @@ use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
 use crate::model::{ActivitySource, Method, Microjoules, Nanoseconds, SlotState, Span, Stamp, Utc};
 
-/// The table of boots whose offset is not fixed yet, for ledgers that were made without it.
-const TABLE: &str = include_str!("provisional_boot.sql");
-
 /// After so long a time since boot the wall clock is taken although it is not synchronised.
 const WAIT_FOR_SYNC: Nanoseconds = Nanoseconds::from_seconds(120);
 
@@ -170,10 +167,6 @@ pub(super) fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
         idle_energy: Microjoules(0),
         instances: None,
     }
-}
-
-pub(super) fn create(connection: &Connection) -> Result<(), Cause> {
-    Ok(connection.execute_batch(TABLE)?)
 }
 
 /// The axis for this boot: the one that is stored, or a new one, which is stored. Without a boot id nobody

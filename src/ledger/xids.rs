@@ -13,9 +13,6 @@ use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
 use crate::model::{Nanoseconds, Utc};
 
-/// The table, for ledgers that were made without it.
-const TABLE: &str = include_str!("xid_sum.sql");
-
 /// XID errors of one GPU over all time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XidSums {
@@ -49,10 +46,6 @@ impl XidSums {
     pub fn age(&self) -> (Option<Utc>, u64) {
         (self.since, self.actions.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
     }
-}
-
-pub(super) fn create(connection: &Connection) -> Result<(), Cause> {
-    Ok(connection.execute_batch(TABLE)?)
 }
 
 /// Stores the sums of a GPU; false where the GPU is not known.

@@ -266,7 +266,10 @@ fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simu
     drop(Ledger::open(&world.path(), &Opening { node: real, ..opening(60, None) }).unwrap());
     let node = || Reader::open(&world.path()).unwrap().node().unwrap();
     assert_eq!(node(), NodeIdentity { name: "n2".into(), cluster: None, simulated: true });
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("DROP TABLE node").unwrap();
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DROP TABLE node; PRAGMA user_version = 1")
+        .unwrap();
     assert_eq!(node(), NodeIdentity::default());
 }
 

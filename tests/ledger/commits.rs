@@ -453,7 +453,10 @@ fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     settle(&mut ledger, 0, 0..30, "user:a");
     drop(ledger);
     let file = rusqlite::Connection::open(world.path()).unwrap();
-    file.execute_batch("DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant").unwrap();
+    file.execute_batch(
+        "DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant; PRAGMA user_version = 1",
+    )
+    .unwrap();
     drop(file);
     let (_, recovered) = world.open(40, None);
     assert_eq!(&*recovered.counters[&(uuid(0), holder("user:a"))].tenant, "a");

@@ -54,7 +54,10 @@ fn a_ledger_that_was_made_without_an_inventory_gets_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     drop(ledger(&path));
-    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE expected").unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch("DROP TABLE expected; PRAGMA user_version = 1")
+        .unwrap();
     assert_eq!(listed(&path), [(0, Whereabouts::Present, 10), (1, Whereabouts::Present, 10)]);
     drop(ledger(&path));
     assert_eq!(listed(&path)[1], (1, Whereabouts::Guest, 30));

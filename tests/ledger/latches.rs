@@ -78,7 +78,10 @@ fn what_is_told_takes_the_place_of_what_was_and_nothing_ends_it() {
 #[test]
 fn a_ledger_that_was_made_without_latches_gets_them() {
     let world = world();
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("DROP TABLE latch").unwrap();
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DROP TABLE latch; PRAGMA user_version = 1")
+        .unwrap();
     assert_eq!(reopened(&world, "first"), []);
     let (mut ledger, _) = world.open(90, None);
     commit(&mut ledger, vec![latched(0, 1)]);

@@ -7,5 +7,6 @@ mod inventory;
 mod latches;
 mod laws;
 mod opening;
+mod upgrades;
 mod world;
 mod xids;

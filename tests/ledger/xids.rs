@@ -49,7 +49,10 @@ fn sums_outlive_the_agent_and_the_boot_but_a_source_goes_on_only_in_its_boot() {
 #[test]
 fn a_ledger_that_was_made_without_the_table_gets_it() {
     let world = world();
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("DROP TABLE xid_sum").unwrap();
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DROP TABLE xid_sum; PRAGMA user_version = 1")
+        .unwrap();
     assert_eq!(reopened(&world, "first"), []);
     let (mut ledger, _) = world.open(90, None);
     ledger.commit(&Batch { xids: vec![sums(1, 4)], ..Batch::default() }).unwrap();

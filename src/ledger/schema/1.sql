@@ -1,4 +1,5 @@
--- The ledger of one node, schema version 1 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
+-- The ledger of one node. Any sqlite3 opens it; only its agent writes. Schema version 1 (PRAGMA user_version): the files
+-- beside this one say what each later version adds.
 --
 -- Units are in the names: _ns nanoseconds (times: since 1970-01-01T00:00:00Z on the account's axis, see
 -- boot; all else: spans or GPU time), _uj microjoules, _units and _nanos the whole units of a currency and

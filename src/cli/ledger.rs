@@ -1,0 +1,42 @@
+//! `gpumeter ledger`: what is done to the ledger's file while no agent uses it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Failure, configuration, print};
+use crate::ledger;
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct Ledger {
+    #[command(subcommand)]
+    action: Action,
+    /// Configuration file of the agent, whose ledger it is.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The ledger, instead of the configured one.
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "config")]
+    ledger: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it.
+    Restore {
+        /// Schema version of the copy; by default the newest one from before the present version.
+        #[arg(long, value_name = "VERSION")]
+        to: Option<i64>,
+    },
+}
+
+impl Ledger {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let path = match &self.ledger {
+            Some(path) => path.clone(),
+            None => configuration(self.config.as_ref())?.ledger.path,
+        };
+        let Action::Restore { to } = self.action;
+        print(&ledger::restore(&path, to).map_err(Failure::wrong)?.to_string())
+    }
+}

@@ -1,0 +1,298 @@
+//! Versions of the schema: `PRAGMA user_version` counts the migrations that a file has been through.
+//!
+//! A new file goes through all of them, an older one through those that it lacks, in one transaction. An older file
+//! is first saved as `<ledger>.v<version>` beside itself, durable before anything is changed, and `restore` puts such
+//! a copy back. A file that is only read is migrated in a copy in memory.
+//!
+//! A migration that was released is never changed: another one follows it. It may make tables anew, since foreign
+//! keys are not enforced while it runs; it keeps the keys that other tables refer to.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+
+use super::column::{loaded, stored};
+use super::error::{Cause, Error};
+use super::lock::Lock;
+use super::statement::time;
+use super::{access, owner, reader, schema};
+use crate::model::Utc;
+use crate::tenants::tenant;
+
+/// What leads from one version to the next.
+struct Migration {
+    sql: &'static str,
+    /// What SQL alone cannot do, after it.
+    then: fn(&Transaction<'_>) -> Result<(), Cause>,
+}
+
+/// From an empty file to version 1, from 1 to 2, and so on.
+const MIGRATIONS: &[Migration] = &[
+    Migration { sql: include_str!("schema/1.sql"), then: |_| Ok(()) },
+    Migration { sql: include_str!("schema/2.sql"), then: add_tenants },
+];
+
+/// The newest version.
+pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Brings the file at `path` to the newest version; a new one is created at `now`.
+pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Result<(), Cause> {
+    let found = schema::inspect(connection)?;
+    if found == VERSION {
+        return Ok(());
+    }
+    if found > 0 {
+        save(connection, path, found).map_err(|cause| Cause::Upgrade {
+            copy: saved(path, found),
+            from: found,
+            to: VERSION,
+            cause: Box::new(cause),
+        })?;
+    }
+    apply(connection, MIGRATIONS, now)
+}
+
+/// A copy in memory, at the newest version.
+pub(super) fn migrated_copy(connection: &Connection) -> Result<Connection, Cause> {
+    let mut copy = Connection::open_in_memory()?;
+    copy_to(connection, &mut copy)?;
+    apply(&mut copy, MIGRATIONS, Utc(0))?;
+    Ok(copy)
+}
+
+/// Runs the migrations that the file lacks, in one transaction.
+fn apply(connection: &mut Connection, migrations: &[Migration], now: Utc) -> Result<(), Cause> {
+    // Without effect inside a transaction. With foreign keys a table cannot be replaced by a new one of its name.
+    connection.execute_batch("PRAGMA foreign_keys = OFF")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = usize::try_from(schema::version(&transaction)?).unwrap_or(usize::MAX);
+    for migration in migrations.iter().skip(found) {
+        transaction.execute_batch(migration.sql)?;
+        (migration.then)(&transaction)?;
+    }
+    if found == 0 {
+        let now = stored(now.0)?;
+        transaction
+            .execute("INSERT INTO ledger (id, created_ns, last_commit_ns) VALUES (1, ?1, ?1)", [now])?;
+        transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
+    }
+    transaction.pragma_update(None, "user_version", migrations.len() as i64)?;
+    Ok(transaction.commit()?)
+}
+
+/// Adds the column `tenant` to ledgers that were made without it, and fills it where it is empty.
+fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
+    let is_there: bool = transaction.query_row(
+        "SELECT count(*) > 0 FROM pragma_table_info('holder') WHERE name = 'tenant'",
+        [],
+        |row| row.get(0),
+    )?;
+    if !is_there {
+        transaction.execute_batch("ALTER TABLE holder ADD COLUMN tenant TEXT")?;
+    }
+    transaction.execute_batch("CREATE INDEX IF NOT EXISTS holder_tenant ON holder (tenant)")?;
+    for holder in reader::holders(transaction, "tenant IS NULL")? {
+        transaction
+            .prepare_cached("UPDATE holder SET tenant = ?2 WHERE name = ?1")?
+            .execute(params![holder.id.as_str(), tenant(&holder)])?;
+    }
+    Ok(())
+}
+
+/// Where the copy of that version lies.
+fn saved(path: &Path, version: i64) -> PathBuf {
+    beside(path, &format!(".v{version}"))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// Saves the ledger, its write-ahead log included, in place of an earlier copy of that version; durable on return.
+fn save(connection: &Connection, path: &Path, version: i64) -> Result<PathBuf, Cause> {
+    let (copy, part) = (saved(path, version), beside(path, ".part"));
+    let written = write_copy(connection, &part, &copy);
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written.map(|()| copy)
+}
+
+fn write_copy(connection: &Connection, part: &Path, copy: &Path) -> Result<(), Cause> {
+    match fs::remove_file(part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Cause::Unwritable(error)),
+        _ => access::create(part).map_err(Cause::Unwritable)?,
+    }
+    let mut target = Connection::open(part)?;
+    copy_to(connection, &mut target)?;
+    target.close().map_err(|(_, error)| error)?;
+    let directory = copy.parent().unwrap_or(Path::new("/"));
+    File::open(part)
+        .and_then(|file| file.sync_all())
+        .and_then(|()| fs::rename(part, copy))
+        .and_then(|()| File::open(directory)?.sync_all())
+        .map_err(Cause::Unwritable)
+}
+
+/// Copies a whole database over another one, in one step: all of it or nothing.
+fn copy_to(from: &Connection, to: &mut Connection) -> Result<(), Cause> {
+    match Backup::new(from, to)?.step(-1)? {
+        StepResult::Done => Ok(()),
+        _ => Err(Cause::Busy),
+    }
+}
+
+/// What `restore` did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The ledger.
+    pub path: PathBuf,
+    /// Version of its schema now.
+    pub version: i64,
+    /// The time of its last commit: what came later is not in it.
+    pub until: Utc,
+    /// The copy of the ledger as it was.
+    pub replaced: PathBuf,
+    /// The time of the last commit of that.
+    pub replaced_until: Utc,
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, version, until, replaced, replaced_until } = self;
+        writeln!(f, "{}: restored as it was at {}, schema version {version}", path.display(), time(*until))?;
+        let (from, to) = (time(*until), time(*replaced_until));
+        writeln!(f, "lost to the account: {from} to {to}; the replaced ledger is {}", replaced.display())?;
+        writeln!(f, "start the release that knows version {version}; a newer one upgrades the ledger again")
+    }
+}
+
+/// Puts a copy back that an upgrade saved, the newest from before the present version or that of version `to`, in a
+/// ledger that no agent owns. The present ledger is saved the same way, so it can be put back too.
+///
+/// # Errors
+/// Owned by a running agent; not a ledger; no such copy; the disk.
+pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
+    restored(path, to).map_err(|cause| cause.at(path, "restore the ledger"))
+}
+
+fn restored(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
+    let path = owner::resolved(path)?;
+    if !path.is_file() {
+        return Err(Cause::Missing);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(&path, flags)?;
+    connection.busy_timeout(schema::BUSY)?;
+    // Before the lock, which would make a file beside one that is no ledger.
+    schema::any_version(&connection)?;
+    let _lock = Lock::take(&path)?;
+    let present = schema::any_version(&connection)?;
+    let copies = copies(&path)?;
+    let found = match to {
+        Some(to) => copies.iter().copied().find(|version| *version == to && to != present),
+        None => copies.iter().copied().filter(|version| *version < present).max(),
+    };
+    let version = found.ok_or_else(|| Cause::NoCopy { path: path.clone(), present, copies })?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let copy = Connection::open_with_flags(saved(&path, version), flags)?;
+    if schema::any_version(&copy)? != version {
+        return Err(Cause::Foreign);
+    }
+    let (until, replaced_until) = (last_commit(&copy)?, last_commit(&connection)?);
+    let replaced = save(&connection, &path, present)?;
+    copy_to(&copy, &mut connection)?;
+    connection.close().map_err(|(_, error)| error)?;
+    Ok(Restored { path, version, until, replaced, replaced_until })
+}
+
+/// The versions of which a copy lies beside the ledger, in order.
+fn copies(path: &Path) -> Result<Vec<i64>, Cause> {
+    let (directory, prefix) = (path.parent().unwrap_or(Path::new("/")), beside(path, ".v"));
+    let prefix = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut versions = Vec::new();
+    for entry in fs::read_dir(directory).map_err(Cause::Unwritable)? {
+        let name = entry.map_err(Cause::Unwritable)?.file_name();
+        let version = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.parse().ok());
+        versions.extend(version.filter(|version: &i64| *version > 0));
+    }
+    versions.sort_unstable();
+    Ok(versions)
+}
+
+fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
+    Ok(connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// As a migration that adds a column to the key of a table: the tables are made anew.
+    const ADD_KEY_COLUMN: Migration = Migration {
+        sql: "CREATE TABLE new (
+                  gpu INTEGER NOT NULL REFERENCES gpu (id),
+                  gpu_instance TEXT NOT NULL DEFAULT '',
+                  holder INTEGER NOT NULL REFERENCES holder (id),
+                  currency TEXT NOT NULL, class TEXT NOT NULL, born_ns INTEGER NOT NULL,
+                  held_units INTEGER NOT NULL, held_nanos INTEGER NOT NULL,
+                  used_units INTEGER NOT NULL, used_nanos INTEGER NOT NULL,
+                  PRIMARY KEY (gpu, gpu_instance, holder, currency, class)
+              ) STRICT, WITHOUT ROWID;
+              INSERT INTO new (gpu, holder, currency, class, born_ns, held_units, held_nanos, used_units, used_nanos)
+                  SELECT * FROM cost;
+              DROP TABLE cost;
+              ALTER TABLE new RENAME TO cost;
+              CREATE TABLE holder_new (
+                  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, facts TEXT NOT NULL,
+                  first_seen_ns INTEGER NOT NULL, tenant TEXT
+              ) STRICT;
+              INSERT INTO holder_new SELECT id, name, kind, facts, first_seen_ns, tenant FROM holder;
+              DROP TABLE holder;
+              ALTER TABLE holder_new RENAME TO holder;",
+        then: |_| Ok(()),
+    };
+
+    #[test]
+    fn a_migration_can_make_tables_anew_even_those_that_others_refer_to() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(include_str!("../../tests/fixtures/ledger/version-1.sql")).unwrap();
+        let sums =
+            "SELECT count(*), sum(held_nanos), sum(used_nanos) FROM cost JOIN holder ON holder.id = holder";
+        let sums = |connection: &Connection| -> (i64, i64, i64) {
+            connection.query_row(sums, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+        };
+        let before = sums(&connection);
+        assert!(before.0 > 0);
+        let [first, second] = [0, 1].map(|index| &MIGRATIONS[index]);
+        let copy = |migration: &Migration| Migration { sql: migration.sql, then: migration.then };
+        apply(&mut connection, &[copy(first), copy(second), ADD_KEY_COLUMN], Utc(0)).unwrap();
+        assert_eq!(schema::version(&connection).unwrap(), 3);
+        assert_eq!(sums(&connection), before);
+        let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(number("SELECT count(*) FROM pragma_foreign_key_check"), 0);
+        let key = "SELECT count(*) FROM pragma_table_info('cost') WHERE pk > 0";
+        assert_eq!(number(key), 5);
+        let references = "SELECT count(*) FROM pragma_foreign_key_list('account') WHERE \"table\" = 'holder'";
+        assert_eq!(number(references), 1);
+    }
+
+    #[test]
+    fn a_migration_that_fails_changes_nothing() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(include_str!("../../tests/fixtures/ledger/version-1.sql")).unwrap();
+        let broken = Migration { sql: "DROP TABLE raw; DROP TABLE no_such_table", then: |_| Ok(()) };
+        let none = || Migration { sql: "", then: |_| Ok(()) };
+        assert!(apply(&mut connection, &[none(), broken], Utc(0)).is_err());
+        assert_eq!(schema::version(&connection).unwrap(), 1);
+        let raw: i64 = connection.query_row("SELECT count(*) FROM raw", [], |row| row.get(0)).unwrap();
+        assert_eq!(raw, 160);
+    }
+}
