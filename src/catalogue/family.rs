@@ -117,11 +117,12 @@ pub(super) const ACCOUNT_READS: &[&str] = &[
 ];
 
 /// How much is exported; each level includes the ones before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// What every alert needs: at most 40 series per GPU.
     Lean,
     /// What every dashboard panel needs: at most 100 series per GPU.
+    #[default]
     Standard,
     /// Everything, series per process included.
     Full,

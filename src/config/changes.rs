@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::key::Absent;
-use super::keys::KEYS;
+use super::settings::TABLE;
 use super::tree::{self, Node, Shape};
 
 /// Longest value that is shown, in characters.
@@ -71,7 +71,7 @@ impl KeyTexts {
 impl KeyChange {
     /// The value in words; that of a key that is not given is its default.
     fn words(&self, value: Option<&String>) -> String {
-        let default = KEYS.iter().find(|key| key.path == self.path).and_then(|key| match key.absent {
+        let default = TABLE.keys.iter().find(|key| key.path == self.path).and_then(|key| match key.absent {
             Absent::Default(text) => Some(text),
             _ => None,
         });

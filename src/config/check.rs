@@ -3,39 +3,20 @@
 //! In: every value in its place, and the places at which keys were given. Out: the configuration, and a
 //! complaint for every rule that two keys break together.
 
-use super::prices::{Book, Rate};
+use super::prices::Book;
 use super::problem::{Complaint, Report};
-use super::settings::Config;
+use super::settings::{Config, Draft, Prices};
 use super::time::in_words;
 use super::walk::Places;
 
-/// A configuration while it is read.
-pub(crate) struct Draft {
-    /// What is already in its place.
-    pub(crate) config: Config,
-    /// Whether the example book is asked for.
-    pub(crate) example: bool,
-    /// The operator's currency.
-    pub(crate) currency: Option<String>,
-    /// The operator's rates, by time.
-    pub(crate) rates: Vec<Rate>,
-}
-
 impl Draft {
-    /// Nothing yet.
-    pub(crate) fn blank() -> Self {
-        Self { config: Config::blank(), example: false, currency: None, rates: Vec::new() }
-    }
-
     /// Checks the rules between keys, and puts in place what several of them say together.
     pub(crate) fn finish(&mut self, places: &Places, report: &mut Report) {
         push_on_a_tick(&self.config, places, report);
         one_source_of_prices(places, report);
-        self.config.prices = match (self.example, self.currency.take()) {
-            (true, _) => Some(Book::Example),
-            (false, Some(currency)) => Some(Book::Own { currency, rates: std::mem::take(&mut self.rates) }),
-            (false, None) => None,
-        };
+        let Prices { book: example, currency, rates } = std::mem::take(&mut self.prices);
+        let own = currency.map(|currency| Book::Own { currency, rates });
+        self.config.prices = if example { Some(Book::Example) } else { own };
     }
 }
 

@@ -11,6 +11,12 @@ use super::tree::Node;
 use super::values::{count, flag, one_of, put, word};
 use crate::model::Nanoseconds;
 
+/// The keys of a mapping that fills a `T`, and the mappings within it, each with its path and one sentence.
+pub(crate) struct Table<T: 'static> {
+    pub(crate) keys: &'static [Key<T>],
+    pub(crate) mappings: &'static [(&'static str, &'static str)],
+}
+
 /// A key of a mapping that fills a `T`.
 pub(crate) struct Key<T> {
     /// Dotted path within the mapping.

@@ -4,12 +4,14 @@
 //! file, the documentation. It opens one file and nothing else; whether a path exists, an address is free or
 //! a GPU is there, it does not know.
 
+#[macro_use]
+mod declare;
+
 mod address;
 mod changes;
 mod check;
 mod fraction;
 mod key;
-mod keys;
 mod nearest;
 mod prices;
 mod print;
@@ -31,18 +33,19 @@ pub use address::Endpoint;
 pub(crate) use address::listen;
 pub use changes::KeyChange;
 pub use key::Row;
-pub use keys::{rows, sections};
 pub use prices::{Book, PriceClass, Rate};
 pub use print::default_yaml;
 pub use problem::{Place, Problem, Problems};
-pub use settings::{Attribution, Config, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web};
+pub use settings::{
+    Attribution, Config, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web, rows, sections,
+};
 pub use source::{Reread, Source};
 pub use standing::{GpuChoice, Grantee, Standing, UserChoice};
 pub use time::span;
 
 use crate::model::Nanoseconds;
-use check::Draft;
 use problem::Report;
+use settings::Draft;
 use tree::Shape;
 
 /// No configuration is as long as this; a wrong file may be.
@@ -111,7 +114,7 @@ impl Default for Config {
 
 fn from_tree(tree: &tree::Node, report: &mut Report) -> Config {
     let mut draft = Draft::blank();
-    if let Some(places) = walk::fill(tree, "", keys::KEYS, &mut draft, report) {
+    if let Some(places) = walk::fill(tree, "", settings::TABLE.keys, &mut draft, report) {
         draft.finish(&places, report);
     }
     draft.config

@@ -3,7 +3,7 @@
 //! In: the list of rates as it stands in the file. Out: a [`Book`] whose rates follow one another in time. It
 //! multiplies nothing: money is made at settlement.
 
-use super::key::{Absent, Change, Field, Key};
+use super::key::{Absent, Change, Field, Key, Table};
 use super::problem::{Complaint, Place, Report};
 use super::time::moment;
 use super::tree::Node;
@@ -62,50 +62,17 @@ impl PriceClass {
     }
 }
 
-/// A rate while it is read.
-#[derive(Default)]
-pub(crate) struct Draft {
-    from: Option<Utc>,
-    gpu_hour: Option<Money>,
-    class: Option<PriceClass>,
+keys! { Draft;
+"A rate while it is read."
+pub(crate) struct Draft () {
+    gpu_hour: Option<Money>, text("a decimal number", price), Required("2.49"), Reload, in "currency per GPU-hour",
+        "Price of one GPU for one hour, exact to nine decimals.";
+    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
+        "When it begins; it lasts until the next one does. Time before the first has no price.";
+    class: Option<PriceClass>, word(PriceClass::NAMES, PriceClass::ALL), Default(PriceClass::OnDemand.name()), Reload,
+        "What kind of price it is.";
 }
-
-/// The keys of a rate.
-pub(crate) const KEYS: &[Key<Draft>] = &[
-    Key {
-        path: "gpu_hour",
-        field: Field::Text {
-            accepts: "a decimal number",
-            set: |draft, text| put(&mut draft.gpu_hour, price(text)),
-        },
-        absent: Absent::Required("2.49"),
-        change: Change::Reload,
-        unit: "currency per GPU-hour",
-        help: "Price of one GPU for one hour, exact to nine decimals.",
-    },
-    Key {
-        path: "from",
-        field: Field::Text {
-            accepts: "a time in UTC on the 15-minute grid",
-            set: |draft, text| put(&mut draft.from, moment(text)),
-        },
-        absent: Absent::Optional("2026-01-01T00:00:00Z"),
-        change: Change::Reload,
-        unit: "",
-        help: "When it begins; it lasts until the next one does. Time before the first has no price.",
-    },
-    Key {
-        path: "class",
-        field: Field::Word {
-            words: &PriceClass::NAMES,
-            set: |draft, index| draft.class = PriceClass::ALL.get(index).copied(),
-        },
-        absent: Absent::Default(PriceClass::OnDemand.name()),
-        change: Change::Reload,
-        unit: "",
-        help: "What kind of price it is.",
-    },
-];
+}
 
 /// Reads the list; what can be used of it is returned, by time.
 pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate> {
@@ -113,7 +80,7 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate>
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = Draft::default();
-        let Some(places) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
+        let Some(places) = walk::fill(item, &path, TABLE.keys, &mut draft, report) else { continue };
         let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
         let place = places.get("from").or(item.place);
         // A malformed beginning is not a missing one.

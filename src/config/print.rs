@@ -5,7 +5,7 @@
 //! rest gives YAML.
 
 use super::key::Row;
-use super::keys::{rows, sections};
+use super::settings::{rows, sections};
 
 const HEAD: &str = "\
 ## gpumeter: every key, what it means, and what holds without it.

@@ -1,166 +1,176 @@
-//! The configuration as the rest of the house reads it: plain, complete, validated.
-//!
-//! Every field has its value, from the file or from the key table's default. It does not know where a value
-//! came from, nor YAML.
+//! The configuration as the rest of the agent reads it, and every key of it, declared once: name, type, what is
+//! accepted, what holds without it, whether a reload takes it, help. Parsing, the printed default file and the
+//! documentation follow. It does not know YAML.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::address::Endpoint;
-use super::prices::Book;
-use super::standing::Standing;
+use super::address::{Endpoint, endpoint, listen};
+use super::key::{Absent, Change, Field, Key, Row, Table};
+use super::prices::{self, Book, Rate};
+use super::standing::{self, Standing};
+use super::values::{add, name, path, path_or_off, put, resource};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
 
 /// A validated configuration; [`Config::default`] is what runs without a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a section of the file, whose struct says what it is")]
 pub struct Config {
-    /// This node.
     pub node: Node,
-    /// How often and how much is read.
     pub sampling: Sampling,
-    /// The driver library.
     pub nvml: Nvml,
-    /// Who holds GPUs.
     pub attribution: Attribution,
     /// What a GPU-hour costs; without it there is no money anywhere.
     pub prices: Option<Book>,
-    /// Where accounts are kept.
     pub ledger: Ledger,
-    /// The push to a collector.
     pub otlp: Otlp,
-    /// Bounds.
     pub limits: Limits,
-    /// The pages.
     pub web: Web,
 }
 
-/// This node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Its name; without it, the host name.
-    pub name: Option<String>,
-    /// The cluster to which it belongs.
-    pub cluster: Option<String>,
+/// A configuration while it is read.
+pub(crate) struct Draft {
+    /// What is already in its place.
+    pub(crate) config: Config,
+    /// What becomes [`Config::prices`] once it is whole.
+    pub(crate) prices: Prices,
 }
 
-/// How often and how much is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sampling {
-    /// The tick, 100 ms to 60 s: tier fast.
-    pub interval: Nanoseconds,
-    /// Tier medium; may be shorter than the tick, which then rules.
-    pub medium: Nanoseconds,
-    /// Tier slow; may be shorter than the tick, which then rules.
-    pub slow: Nanoseconds,
-    /// The share of wall time that all lanes together may spend inside the driver, in millionths.
-    pub driver_share: u32,
-    /// Which metrics are exported.
-    pub level: Level,
-}
-
-/// The driver library.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nvml {
-    /// Absolute path of `libnvidia-ml.so.1`; without it, the loader finds it.
-    pub library: Option<PathBuf>,
-}
-
-/// Who holds GPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attribution {
-    /// Whether a process that is there holds its GPU.
-    pub presence: bool,
-    /// Holdings that the operator grants, in the order of the file; no GPU is granted more than once over.
-    pub standing: Vec<Standing>,
-    /// Pods of Kubernetes.
-    pub kubernetes: Kubernetes,
-    /// Jobs of Slurm.
-    pub slurm: Slurm,
-}
-
-/// Jobs of Slurm.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slurm {
-    /// Directory of the records that the prolog writes; without it no job holds anything.
-    pub records: Option<PathBuf>,
-}
-
-/// Pods of Kubernetes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kubernetes {
-    /// Socket of the kubelet's pod-resources API; without it no pod holds anything.
-    pub socket: Option<PathBuf>,
-    /// Extended resources that are GPUs; a name that ends in `*` stands for all that begin like it.
-    pub resources: Vec<String>,
-    /// Replicas of each shared GPU, where the kubelet does not tell; 0 where it is not known.
-    pub replicas: u32,
-}
-
-/// Where accounts are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ledger {
-    /// Whether accounts are kept at all.
-    pub enabled: bool,
-    /// Absolute path of the database.
-    pub path: PathBuf,
-}
-
-/// The push to a collector.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Otlp {
-    /// Where to push; without it nothing is pushed.
-    pub endpoint: Option<Endpoint>,
-    /// How often; a multiple of the tick whenever there is an endpoint.
-    pub interval: Nanoseconds,
-}
-
-/// Bounds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How long a new series stays at 0, so that a scraper sees its birth.
-    pub birth_delay: Nanoseconds,
-    /// How many processes of each GPU get series of their own.
-    pub processes: u32,
-    /// How many series a page may have.
-    pub series: u32,
-}
-
-/// The pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Web {
-    /// Addresses to listen on; at least one, no two alike.
-    pub listen: Vec<SocketAddr>,
-    /// Absolute path of the local socket, if there is to be one.
-    pub control: Option<PathBuf>,
-    /// Whether `/metrics` carries `_created` lines.
-    pub created: bool,
-}
-
-impl Config {
-    /// A place to put values into; the key table's defaults make it [`Config::default`].
+impl Draft {
+    /// Nothing yet; the defaults of the keys make it [`Config::default`].
     pub(super) fn blank() -> Self {
-        Self {
-            node: Node { name: None, cluster: None },
-            sampling: Sampling {
-                interval: Nanoseconds(0),
-                medium: Nanoseconds(0),
-                slow: Nanoseconds(0),
-                driver_share: 0,
-                level: Level::Standard,
-            },
-            nvml: Nvml { library: None },
-            attribution: Attribution {
-                presence: false,
-                standing: Vec::new(),
-                kubernetes: Kubernetes { socket: None, resources: Vec::new(), replicas: 0 },
-                slurm: Slurm { records: None },
-            },
+        let config = Config {
+            node: Node::default(),
+            sampling: Sampling::default(),
+            nvml: Nvml::default(),
+            attribution: Attribution::default(),
             prices: None,
-            ledger: Ledger { enabled: false, path: PathBuf::new() },
-            otlp: Otlp { endpoint: None, interval: Nanoseconds(0) },
-            limits: Limits { birth_delay: Nanoseconds(0), processes: 0, series: 0 },
-            web: Web { listen: Vec::new(), control: None, created: false },
-        }
+            ledger: Ledger::default(),
+            otlp: Otlp::default(),
+            limits: Limits::default(),
+            web: Web::default(),
+        };
+        Self { config, prices: Prices::default() }
     }
+}
+
+const LEVELS: [&str; 3] = [Level::Lean.name(), Level::Standard.name(), Level::Full.name()];
+const TENTH: Nanoseconds = Nanoseconds(100_000_000);
+
+const fn seconds(number: u64) -> Nanoseconds {
+    Nanoseconds::from_seconds(number)
+}
+
+keys! { Draft;
+"What this node is called: in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
+pub struct Node (config node) {
+    name: Option<String>, text("a name", name), Optional("gpu-node-7"), Restart,
+        "Name of the node in gpumeter_node_info, API, bills, OTLP; by default the host name.";
+    cluster: Option<String>, text("a name", name), Optional("zurich-1"), Restart,
+        "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).";
+}
+
+"How often and how much is read."
+pub struct Sampling (config sampling) {
+    interval: Nanoseconds, duration(TENTH, seconds(60)), Default("1s"), Reload,
+        "The tick: how often the readings are taken from which usage and bills are computed.";
+    medium: Nanoseconds, duration(TENTH, seconds(600)), Default("5s"), Reload,
+        "How often readings that change within seconds are taken; not shorter than the tick.";
+    slow: Nanoseconds, duration(TENTH, seconds(3600)), Default("60s"), Reload,
+        "How often readings that hardly change are taken; not shorter than the tick.";
+    driver_share: u32, count(100, 1_000_000), Default("5000"), Reload, in "millionths",
+        "Largest share of time spent in driver calls; above it slow tiers are read less often.";
+    level: Level, word(LEVELS, Level::ALL), Default(Level::Standard.name()), Reload,
+        "Which metrics: lean (for alerts), standard (for dashboards too) or full (all).";
+}
+
+"The driver library."
+pub struct Nvml (config nvml) {
+    library: Option<PathBuf>, text("an absolute path", path),
+        Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), Restart,
+        "Path of libnvidia-ml.so.1; by default found by the loader or in the usual directories.";
+}
+
+"Who holds GPUs, and so who pays for them while they are idle."
+pub struct Attribution (config attribution) {
+    presence: bool, flag(), Default("false"), Reload,
+        "Whether a tenant with a process on a GPU holds it; for nodes without a scheduler.";
+    standing: Vec<Standing>, entries(standing::read, standing::TABLE), Optional(""), Reload,
+        "Grants written by hand: each gives a tenant a share of some GPUs.";
+} + { kubernetes: Kubernetes, slurm: Slurm }
+
+"Pods of Kubernetes."
+pub struct Kubernetes (config attribution.kubernetes) {
+    socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),
+        Default("/var/lib/kubelet/pod-resources/kubelet.sock"), Restart,
+        "Socket of the kubelet that tells which containers hold GPUs, or off.";
+    resources: Vec<String>, texts("the name of an extended resource", resource), Default("nvidia.com/*"), Reload,
+        "Extended resources that are GPUs; a * at the end stands for any ending.";
+    replicas: u32, count(1, 1_000), Optional("4"), Reload, in "replicas",
+        "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not tell.";
+}
+
+"Jobs of Slurm."
+pub struct Slurm (config attribution.slurm) {
+    records: Option<PathBuf>, text("an absolute path, or off", path_or_off), Default("/run/gpumeter/slurm"), Restart,
+        "Directory in which the prolog of Slurm records jobs, or off.";
+}
+
+"What a GPU-hour costs; without prices there are hours and joules, and no money anywhere."
+pub(crate) struct Prices (draft prices) {
+    book: bool, word(["example"], [true]), Optional("example"), Reload,
+        "Use the built-in example prices, for demonstrations only, instead of your own.";
+    currency: Option<String>, text("a currency code", prices::currency), Optional("USD"), Reload,
+        "Currency of your rates.";
+    rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
+        "Your rates; each is in force until the next one begins.";
+}
+
+"Where accounts are kept, so that a restart loses nothing."
+pub struct Ledger (config ledger) {
+    enabled: bool, flag(), Default("true"), Restart,
+        "Whether usage is accounted for; without it there are no bills and no tenant metrics.";
+    path: PathBuf, text("an absolute path", path), Default("/var/lib/gpumeter/ledger.db"), Restart,
+        "Path of the ledger, the database behind the bills.";
+}
+
+"Push to an OpenTelemetry collector."
+pub struct Otlp (config otlp) {
+    endpoint: Option<Endpoint>, text("http://host:port", endpoint), Optional("http://127.0.0.1:4318"), Restart,
+        "OTLP/HTTP address of the Collector; without it nothing is pushed.";
+    interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
+        "How often to push; a multiple of sampling.interval.";
+}
+
+"Bounds."
+pub struct Limits (config limits) {
+    birth_delay: Nanoseconds, duration(Nanoseconds(0), seconds(600)), Default("60s"), Reload,
+        "How long a new counter is exported as 0 first, so that rate() sees its first increase.";
+    processes: u32, count(0, 10_000), Default("200"), Reload, in "processes",
+        "How many processes per GPU get their own series at level full, largest first.";
+    series: u32, count(500, 1_000_000), Default("20000"), Reload, in "series",
+        "Most series on /metrics; series of processes are left out first, new tenants last.";
+}
+
+"The pages: /metrics and what else is served."
+pub struct Web (config web) {
+    listen: Vec<SocketAddr>, texts("IP:port", listen), Default("[::]:9855"), Restart,
+        "Addresses to serve on; a port alone, such as :9855, means all interfaces.";
+    control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
+        Default("/run/gpumeter/control.sock"), Restart,
+        "Local socket for quiesce, resume and inventory (root and the agent's user), or off.";
+    created: bool, flag(), Default("false"), Reload,
+        "Whether /metrics has a _created line with the start time of each counter.";
+}
+}
+
+/// Every key as people read about it, in the order of the printed file.
+pub fn rows() -> Vec<Row> {
+    TABLE.keys.iter().flat_map(|key| key.rows("")).collect()
+}
+
+/// The sections in order, each with one sentence.
+pub fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE.mappings.iter().copied().filter(|(path, _)| !path.contains('.'))
 }

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 
 use super::changes::{KeyChange, KeyTexts};
 use super::key::Change;
-use super::keys::KEYS;
 use super::problem::Problems;
-use super::settings::Config;
+use super::settings::{Config, TABLE};
 
 /// A configuration file, and how it stood when it was last read.
 #[derive(Debug)]
@@ -98,7 +97,7 @@ impl Source {
         let changes = self.said.changes(&said);
         self.said = said;
         let mut waiting = Vec::new();
-        for key in KEYS {
+        for key in TABLE.keys {
             let Change::Restart(keep) = key.change else { continue };
             // The command line may have said otherwise, so what runs is not what the file is held against.
             if keep(&mut config, &self.first) {

@@ -4,10 +4,10 @@
 //! name, more of a GPU granted than there is. It does not know which GPUs this node has.
 
 use super::fraction::{Sum, fraction};
-use super::key::{Absent, Change, Field, Key};
+use super::key::{Absent, Change, Field, Key, Table};
 use super::problem::{Complaint, Place, Report};
 use super::tree::Node;
-use super::values::{put, token};
+use super::values::{add, put, token};
 use super::walk;
 use crate::model::Fraction;
 
@@ -67,71 +67,23 @@ pub enum UserChoice {
     Uid(u32),
 }
 
-/// An entry while it is read.
-#[derive(Default)]
-pub(crate) struct Draft {
-    id: Option<String>,
-    gpus: Vec<GpuChoice>,
-    fraction: Option<Fraction>,
-    users: Vec<UserChoice>,
-    group: Option<String>,
-    unit: Option<String>,
+keys! { Draft;
+"A grant while it is read."
+pub(crate) struct Draft () {
+    id: Option<String>, text("a name", token), Optional("condo-physics"), Reload,
+        "Your name for this grant; no two alike.";
+    gpu: Vec<GpuChoice>, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"), Reload,
+        "The GPUs of which it grants a share each; indices are those of nvidia-smi.";
+    fraction: Option<Fraction>, text("a fraction such as 1/2 or 0.5, or 1", fraction), Default("1"), Reload, in "GPUs",
+        "How much of each GPU; the grants of one GPU sum to 1 at most.";
+    user: Vec<UserChoice>, texts("a user name or a uid", user), Optional("alice"), Reload,
+        "The Unix user who holds it; several hold it together as team:ID, and need id.";
+    group: Option<String>, text("a group name", group), Optional("research"), Reload,
+        "The Unix group that holds it, as group:NAME, for all its members; instead of user.";
+    unit: Option<String>, text("NAME.service", unit), Optional("inference.service"), Reload,
+        "The systemd service that holds it; instead of user.";
 }
-
-/// The keys of an entry.
-pub(crate) const KEYS: &[Key<Draft>] = &[
-    Key {
-        path: "id",
-        field: Field::Text { accepts: "a name", set: |draft, text| put(&mut draft.id, token(text)) },
-        absent: Absent::Optional("condo-physics"),
-        change: Change::Reload,
-        unit: "",
-        help: "Your name for this grant; no two alike.",
-    },
-    Key {
-        path: "gpu",
-        field: Field::Texts { accepts: "all, an index, a range such as 4-7, or a UUID", set: add_gpus },
-        absent: Absent::Required("all"),
-        change: Change::Reload,
-        unit: "",
-        help: "The GPUs of which it grants a share each; indices are those of nvidia-smi.",
-    },
-    Key {
-        path: "fraction",
-        field: Field::Text {
-            accepts: "a fraction such as 1/2 or 0.5, or 1",
-            set: |draft, text| put(&mut draft.fraction, fraction(text)),
-        },
-        absent: Absent::Default("1"),
-        change: Change::Reload,
-        unit: "GPUs",
-        help: "How much of each GPU; the grants of one GPU sum to 1 at most.",
-    },
-    Key {
-        path: "user",
-        field: Field::Texts { accepts: "a user name or a uid", set: add_user },
-        absent: Absent::Optional("alice"),
-        change: Change::Reload,
-        unit: "",
-        help: "The Unix user who holds it; several hold it together as team:ID, and need id.",
-    },
-    Key {
-        path: "group",
-        field: Field::Text { accepts: "a group name", set: |draft, text| put(&mut draft.group, group(text)) },
-        absent: Absent::Optional("research"),
-        change: Change::Reload,
-        unit: "",
-        help: "The Unix group that holds it, as group:NAME, for all its members; instead of user.",
-    },
-    Key {
-        path: "unit",
-        field: Field::Text { accepts: "NAME.service", set: |draft, text| put(&mut draft.unit, unit(text)) },
-        absent: Absent::Optional("inference.service"),
-        change: Change::Reload,
-        unit: "",
-        help: "The systemd service that holds it; instead of user.",
-    },
-];
+}
 
 /// An entry that can be used, and where it stands.
 struct Placed {
@@ -152,10 +104,10 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Stand
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = Draft::default();
-        let Some(places) = walk::fill(item, &path, KEYS, &mut draft, report) else { continue };
+        let Some(places) = walk::fill(item, &path, TABLE.keys, &mut draft, report) else { continue };
         if let Err(complaint) = one_holder(&places) {
             report.add(item.place, &path, complaint);
-        } else if draft.users.len() > 1 && places.get("id").is_none() {
+        } else if draft.user.len() > 1 && places.get("id").is_none() {
             let text = "names several users; give id: NAME, the name under which they hold it together";
             report.add(places.get("user"), format!("{path}.user"), Complaint(text.to_owned()));
         } else if let Some(standing) = finish(draft) {
@@ -181,15 +133,15 @@ fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
 
 /// The entry, unless something that it needs is missing or malformed, which has been reported.
 fn finish(draft: Draft) -> Option<Standing> {
-    let user = match draft.users.as_slice() {
+    let user = match draft.user.as_slice() {
         [] => None,
         [user] => Some(Grantee::User(user.clone())),
-        _ => Some(Grantee::Team(draft.users)),
+        _ => Some(Grantee::Team(draft.user)),
     };
     let holder = user.or(draft.group.map(Grantee::Group)).or(draft.unit.map(Grantee::Unit))?;
-    (!draft.gpus.is_empty()).then_some(Standing {
+    (!draft.gpu.is_empty()).then_some(Standing {
         id: draft.id,
-        gpus: draft.gpus,
+        gpus: draft.gpu,
         fraction: draft.fraction?,
         holder,
     })
@@ -271,13 +223,13 @@ fn too_many(choices: &[&GpuChoice], earlier: &[&Placed], last: &Placed) -> Compl
 }
 
 /// Adds what one entry of `gpu` names.
-fn add_gpus(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
+fn add_gpus(chosen: &mut Vec<GpuChoice>, text: &str) -> Result<(), Complaint> {
     for choice in gpus(text)? {
-        if draft.gpus.contains(&choice) {
+        if chosen.contains(&choice) {
             let wrong = format!("names {choice} again");
             return Err(Complaint::about(text, &wrong, "name each GPU once"));
         }
-        let wrong = match (&choice, draft.gpus.as_slice()) {
+        let wrong = match (&choice, chosen.as_slice()) {
             (GpuChoice::All, [_, ..]) => "stands beside other GPUs",
             (_, [GpuChoice::All]) => "stands beside all",
             _ => "",
@@ -285,7 +237,7 @@ fn add_gpus(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
         if !wrong.is_empty() {
             return Err(Complaint::about(text, wrong, "give all alone, or the GPUs without it"));
         }
-        draft.gpus.push(choice);
+        chosen.push(choice);
     }
     Ok(())
 }
@@ -327,15 +279,6 @@ fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuChoice>, Complaint>
         return Err(Complaint::about(text, "names more than 256 GPUs", "give a range such as 4-7"));
     }
     Ok((first..=last).map(GpuChoice::Index).collect())
-}
-
-fn add_user(draft: &mut Draft, text: &str) -> Result<(), Complaint> {
-    let user = user(text)?;
-    if draft.users.contains(&user) {
-        return Err(Complaint::about(text, "is in the list twice", "keep one"));
-    }
-    draft.users.push(user);
-    Ok(())
 }
 
 /// A name, or digits, of which no name consists.

@@ -14,6 +14,20 @@ pub(crate) fn put<S, V: Into<S>>(place: &mut S, value: Result<V, Complaint>) -> 
     Ok(())
 }
 
+/// Adds a value to a list in which no two are alike.
+pub(crate) fn add<V: PartialEq>(
+    list: &mut Vec<V>,
+    text: &str,
+    value: Result<V, Complaint>,
+) -> Result<(), Complaint> {
+    let value = value?;
+    if list.contains(&value) {
+        return Err(Complaint::about(text, "is in the list twice", "keep one"));
+    }
+    list.push(value);
+    Ok(())
+}
+
 /// `true` or `false`; YAML's yes, on and True mean different things to different readers.
 pub(crate) fn flag(text: &str) -> Result<bool, Complaint> {
     text.parse().map_err(|_| Complaint::about(text, "is neither true nor false", "write true or false"))
