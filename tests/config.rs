@@ -155,6 +155,8 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
     assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(Book::Example));
     assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
+    let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
+    assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
     let hints = Config::parse("sampling: {interval: 2s, medium: 1s}", "c.yaml")?.hints();
     assert_eq!(hints, ["sampling.medium, 1s, is shorter than sampling.interval, 2s: it is read every 2s"]);
     assert_eq!(Config::default().hints(), Vec::<String>::new());

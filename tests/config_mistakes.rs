@@ -488,6 +488,18 @@ otlp: {endpoint: "http://c:4318"}"#,
         r#"1:23: limits.birth_delay: "1h" is longer than 10m; give a duration from 0s to 10m"#,
     ),
     (
+        "web: {external_url: node7.example/gpus}",
+        r#"1:21: web.external_url: "node7.example/gpus" is not a URL; give a URL such as https://gpu-node-7.example.com or http://10.0.0.7:9855/gpumeter"#,
+    ),
+    (
+        "web: {external_url: \"https://ops:secret@node7.example\"}",
+        "1:21: web.external_url: carries a user or a password, which has no place here; give a URL such as https://gpu-node-7.example.com or http://10.0.0.7:9855/gpumeter",
+    ),
+    (
+        "web: {external_url: \"https://node7.example/?a=1\"}",
+        r#"1:21: web.external_url: "https://node7.example/?a=1" goes on after the path; give a URL such as https://gpu-node-7.example.com or http://10.0.0.7:9855/gpumeter"#,
+    ),
+    (
         "web: {listen: 9855}",
         r#"1:15: web.listen: "9855" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces"#,
     ),

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gpumeter::model::Nanoseconds;
-use gpumeter::serve::{BillError, BillRequest, Heartbeat, Limits, Pages, Requests, Served, Site, bind, run};
+use gpumeter::serve::{
+    BillError, BillRequest, Heartbeat, Limits, Pages, Requests, Served, Site, bind, landing_page, run,
+};
 use tokio::sync::{mpsc, watch};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -48,6 +50,7 @@ impl Agent {
         let site = Site {
             no_account: Arc::default(),
             pages: pages(&sealed, page),
+            landing: landing_page(None),
             heartbeat: Arc::new(Heartbeat::new(move || Nanoseconds(now.load(Ordering::Relaxed)))),
             bills: questions,
             requests: Arc::clone(&requests),
@@ -223,6 +226,18 @@ fn only_this_host_by_its_own_name_reads_more_than_metrics() {
     }
     assert!(body(&agent.get("/")).contains("<a href=\"/metrics\">"));
     assert_eq!(body(&agent.get("/api/v1/snapshot")), "{}");
+}
+
+#[test]
+fn the_links_of_the_page_lie_below_the_url_under_which_users_reach_the_agent() {
+    let page = |url: Option<&str>| String::from_utf8(landing_page(url).to_vec()).unwrap();
+    assert!(page(None).contains("<a href=\"/api/v1/health\">/api/v1/health</a>"));
+    let proxied = page(Some("https://node7.example/gpus&more"));
+    assert!(
+        proxied.contains("<a href=\"https://node7.example/gpus&amp;more/metrics\">/metrics</a>"),
+        "{proxied}"
+    );
+    assert_eq!(proxied.matches("href=").count(), proxied.matches("href=\"https://node7.example/").count());
 }
 
 #[test]

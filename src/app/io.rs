@@ -71,6 +71,7 @@ pub(super) fn start(
     let push = destination(config, &shared.node)?;
     let site = serve::Site {
         pages: pages(shared),
+        landing: serve::landing_page(config.web.external_url.as_deref()),
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),

@@ -1,6 +1,6 @@
-//! Addresses from text: where to listen, where the collector is.
+//! Addresses from text: where to listen, where the collector is, where users reach the agent.
 //!
-//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`]. It resolves no name but
+//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`], a URL. It resolves no name but
 //! `localhost`, which is 127.0.0.1, and opens no socket.
 
 use std::fmt;
@@ -60,15 +60,39 @@ pub(crate) fn endpoint(text: &str) -> Result<Endpoint, Complaint> {
         }
         _ => return Err(complain("does not begin with http://")),
     }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        // What it says is a secret; problems go to logs.
-        let text = format!("carries a user or a password, which has no place here; {remedy}");
-        return Err(Complaint(text));
-    }
+    no_password(&uri, remedy)?;
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
         return Err(complain("goes on after the port (/v1/metrics is added by itself)"));
     }
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| complain("has no host"))?;
     let port = uri.port_u16().filter(|port| *port > 0).ok_or_else(|| complain("has no port"))?;
     Ok(Endpoint { host: host.to_owned(), port })
+}
+
+/// A URL to which the path of a page is added; without a slash at its end.
+pub(crate) fn external_url(text: &str) -> Result<String, Complaint> {
+    let remedy = "give a URL such as https://gpu-node-7.example.com or http://10.0.0.7:9855/gpumeter";
+    let complain = |wrong: &str| Complaint::about(text, wrong, remedy);
+    let uri: Uri = text.parse().map_err(|_| complain("is not a URL"))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(complain("does not begin with http:// or https://"));
+    }
+    no_password(&uri, remedy)?;
+    if uri.query().is_some() || text.contains('#') {
+        return Err(complain("goes on after the path"));
+    }
+    match uri.host() {
+        Some("") | None => Err(complain("has no host")),
+        Some(_) => Ok(text.trim_end_matches('/').to_owned()),
+    }
+}
+
+/// What an address says before `@` is a secret, and problems go to logs.
+fn no_password(uri: &Uri, remedy: &str) -> Result<(), Complaint> {
+    match uri.authority() {
+        Some(authority) if authority.as_str().contains('@') => {
+            Err(Complaint(format!("carries a user or a password, which has no place here; {remedy}")))
+        }
+        _ => Ok(()),
+    }
 }

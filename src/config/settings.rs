@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::address::{Endpoint, endpoint, listen};
+use super::address::{Endpoint, endpoint, external_url, listen};
 use super::key::{Absent, Change, Field, Key, Row, Table};
 use super::prices::{self, Book, Rate};
 use super::standing::{self, Standing};
@@ -160,6 +160,9 @@ pub struct Web (config web) {
     control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/run/gpumeter/control.sock"), Restart,
         "Local socket for quiesce, resume and inventory (root and the agent's user), or off.";
+    external_url: Option<String>, text("http://host or https://host, with a path if there is one", external_url),
+        Optional("https://gpu-node-7.example.com/gpumeter"), Restart,
+        "URL under which users reach this agent, for links: that of the proxy before it, if any.";
     created: bool, flag(), Default("false"), Reload,
         "Whether /metrics has a _created line with the start time of each counter.";
 }

@@ -6,23 +6,30 @@ use hyper::header::{CONTENT_SECURITY_POLICY, X_FRAME_OPTIONS};
 
 use super::answer::{Answer, answer, with};
 
-const PAGE: &str = concat!(
-    "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>gpumeter</title>\n",
-    "<h1>gpumeter ",
-    env!("CARGO_PKG_VERSION"),
-    "</h1>\n<ul>\n",
-    "<li><a href=\"/metrics\">/metrics</a> Prometheus text or OpenMetrics\n",
-    "<li><a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> the latest snapshot as JSON\n",
-    "<li><a href=\"/api/v1/health\">/api/v1/health</a> how each GPU is, and what to do\n",
-    "<li><a href=\"/api/v1/bill\">/api/v1/bill?from=&amp;to=</a> the bill of a time\n",
-    "<li><a href=\"/-/healthy\">/-/healthy</a> whether the agent is alive\n",
-    "<li><a href=\"/-/ready\">/-/ready</a> whether there is a first snapshot\n",
-    "</ul>\n</html>\n",
-);
+/// What can be asked for, each with what it is.
+const PLACES: [(&str, &str); 6] = [
+    ("/metrics", "Prometheus text or OpenMetrics"),
+    ("/api/v1/snapshot", "the latest snapshot as JSON"),
+    ("/api/v1/health", "how each GPU is, and what to do"),
+    ("/api/v1/bill", "the bill of a time, from= and to="),
+    ("/-/healthy", "whether the agent is alive"),
+    ("/-/ready", "whether there is a first snapshot"),
+];
 
-/// The page.
-pub(super) fn landing() -> Answer {
-    let page = answer(StatusCode::OK, "text/html; charset=utf-8", Bytes::from_static(PAGE.as_bytes()));
+/// The page, with links below the URL under which users reach the agent; without one, below the address that they asked.
+pub fn landing_page(external_url: Option<&str>) -> Bytes {
+    let base = external_url.unwrap_or_default().replace('&', "&amp;").replace('"', "&quot;");
+    let links = PLACES.map(|(path, what)| format!("<li><a href=\"{base}{path}\">{path}</a> {what}\n"));
+    let (version, links) = (env!("CARGO_PKG_VERSION"), links.concat());
+    Bytes::from(format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>gpumeter</title>\n\
+         <h1>gpumeter {version}</h1>\n<ul>\n{links}</ul>\n</html>\n"
+    ))
+}
+
+/// The answer that carries it.
+pub(super) fn landing(page: &Bytes) -> Answer {
+    let page = answer(StatusCode::OK, "text/html; charset=utf-8", page.clone());
     let page = with(page, X_FRAME_OPTIONS, "deny");
     with(page, CONTENT_SECURITY_POLICY, "default-src 'none'")
 }

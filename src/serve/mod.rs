@@ -24,10 +24,12 @@ mod turnaway;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 pub use bill::{BillError, BillRequest};
 pub use heartbeat::Heartbeat;
+pub use landing::landing_page;
 pub use listen::{Error, bind};
 pub use pages::{Pages, Served, Wanted};
 pub use requests::Requests;
@@ -53,6 +55,8 @@ impl NoAccount {
 pub struct Site {
     /// The pages of the latest snapshot.
     pub pages: Pages,
+    /// The page at `/`, as [`landing_page`] makes it.
+    pub landing: Bytes,
     /// Whether the pulse is alive.
     pub heartbeat: Arc<Heartbeat>,
     /// Why there is no account, where there is none.

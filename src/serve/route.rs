@@ -72,7 +72,7 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
         },
         Place::Healthy => healthy(&site.heartbeat),
         Place::Ready => ready(site),
-        Place::Landing => landing(),
+        Place::Landing => landing(&site.landing),
         Place::Snapshot => json(path, site.pages.snapshot()),
         Place::Health => json(path, site.pages.health()),
         Place::Bill => bill(request, site).await,
