@@ -26,7 +26,7 @@ use crate::board::{self, Board};
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
-use crate::channel::hardware::Standing;
+use crate::channel::hardware::Hardware;
 use crate::channel::kmsg::Log;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Scenario};
@@ -70,6 +70,7 @@ pub(crate) struct Gpu {
     pub(crate) cut: u32,
     pub(crate) loads: u32,
     identity: u64,
+    renamed: u32,
     pub(crate) condition: Arc<Condition>,
 }
 
@@ -193,6 +194,12 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.slot == slot)
     }
 
+    /// The name of a process by the pid that it has now.
+    pub(crate) fn name(&self, pid: u32) -> Option<&str> {
+        let renamed = self.settled.hardware.pids.iter().find(|(_, now)| **now == Some(pid));
+        self.names.get(renamed.map_or(&pid, |(scripted, _)| scripted)).map(String::as_str)
+    }
+
     /// Writes truth, calls and kernel log if it is time.
     pub(crate) fn report(&self, now: Now) {
         if self.report.due(now) {
@@ -267,17 +274,18 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
 /// What has become of a place, and who was there before.
 struct Became<'a> {
     slot: Slot,
-    standing: Standing,
+    hardware: &'a Hardware,
     loads: u32,
     former: Option<&'a Gpu>,
 }
 
 impl<'a> Became<'a> {
-    fn of(settled: &Settled, index: u32, former: &'a [Gpu]) -> Self {
+    fn of(settled: &'a Settled, index: u32, former: &'a [Gpu]) -> Self {
         let slot = settled.slots.get(index as usize).cloned().unwrap_or_default();
         let former = former.get(index as usize);
-        let former = former.filter(|gpu| gpu.identity == slot.identity && gpu.cut == slot.cut);
-        Self { standing: settled.hardware.fate(index).state, loads: settled.loads, slot, former }
+        let former = former
+            .filter(|gpu| (gpu.identity, gpu.cut, gpu.renamed) == (slot.identity, slot.cut, slot.renamed));
+        Self { hardware: &settled.hardware, loads: settled.loads, slot, former }
     }
 }
 
@@ -297,7 +305,7 @@ fn gpu(
     let cycle = match became.former {
         Some(former) => Arc::clone(former.timeline.cycle()),
         None => Arc::new(script::cycle(
-            scenario,
+            (scenario, became.hardware),
             (index, group),
             board,
             &instances,
@@ -323,11 +331,12 @@ fn gpu(
         instances,
         timeline,
         condition: Arc::new(condition),
-        fate: settle::refusal(became.standing),
+        fate: settle::refusal(became.hardware.fate(index).state),
         life: slot.life,
         cut: slot.cut,
         loads: became.loads,
         identity: slot.identity,
+        renamed: slot.renamed,
     })
 }
 

@@ -235,6 +235,41 @@ fn a_gpu_that_wants_a_reset_says_so() {
 }
 
 #[test]
+fn a_process_goes_on_under_another_pid_and_one_without_a_pid_does_not_run() {
+    let node = Node::new(
+        r#"{"cycle_seconds":60,"gpus":[{"profile":"h100"}],"processes":[
+            {"pid":7,"name":"one","gpu":0,"phases":[{"from":0,"to":60,"demand":0.5,"memory_bytes":1048576}]},
+            {"pid":8,"name":"two","gpu":0,"phases":[{"from":0,"to":60,"demand":0.2,"memory_bytes":1048576}]}]}"#,
+    );
+    let nvml = node.nvml();
+    node.hold(10 * SECOND);
+    let gpu = nvml.device_by_index(0).unwrap();
+    let pids = || -> Vec<u32> {
+        gpu.running_compute_processes().unwrap().iter().map(|process| process.pid).collect()
+    };
+    assert_eq!(pids(), [7, 8]);
+    let energy = gpu.total_energy_consumption().unwrap();
+    node.state(r#"{"pids":{"7":4242,"8":null}}"#);
+    assert_eq!(pids(), [4242]);
+    assert_eq!(nvml.sys_process_name(4242, 64).unwrap(), "one");
+    assert_eq!(gpu.total_energy_consumption().unwrap(), energy);
+    node.hold(20 * SECOND);
+    nvml.device_by_index(0).unwrap();
+    node.state("{}");
+    assert_eq!(pids(), [7, 8]);
+    drop(nvml);
+    let truth: serde_json::Value = serde_json::from_str(&node.read("truth")).unwrap();
+    let busy = |at: usize| truth["processes"][at]["busy_ns"].as_u64().unwrap() / SECOND;
+    // 10 s of both, then 10 s of the first alone.
+    assert!((9..=11).contains(&busy(0)) && (1..=3).contains(&busy(1)), "{truth}");
+    let node = Node::new(MIG);
+    let nvml = node.nvml();
+    node.state(r#"{"pids":{"9":1}}"#);
+    nvml.device_by_index(0).unwrap();
+    assert!(node.read("error").contains("no process 9"));
+}
+
+#[test]
 fn a_gpu_is_cut_anew_while_it_runs() {
     let node = Node::new(MIG);
     let nvml = node.nvml();

@@ -70,7 +70,7 @@ node_calls! {
     }
 
     fn nvmlSystemGetProcessName(node, _, pid: c_uint, name: Out<c_char>, length: c_uint) {
-        let known = node.names.get(&pid).ok_or(NOT_FOUND)?;
+        let known = node.name(pid).ok_or(NOT_FOUND)?;
         if length == 0 {
             return Err(INVALID_ARGUMENT);
         }

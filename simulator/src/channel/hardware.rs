@@ -18,6 +18,8 @@ pub(crate) struct Hardware {
     pub(crate) gpus: BTreeMap<u32, Fate>,
     /// The MIG layout in place of the scenario's.
     pub(crate) mig: BTreeMap<u32, Layout>,
+    /// The pid that a process of the scenario has now, by the scenario's pid; none: it does not run.
+    pub(crate) pids: BTreeMap<u32, Option<u32>>,
     pub(crate) xids: Vec<Storm>,
 }
 
@@ -101,6 +103,11 @@ impl Hardware {
             }
         }
         Ok(hardware)
+    }
+
+    /// The pid of a process of the scenario; none where it does not run.
+    pub(crate) fn pid(&self, scripted: u32) -> Option<u32> {
+        self.pids.get(&scripted).copied().unwrap_or(Some(scripted))
     }
 
     pub(crate) fn fate(&self, gpu: u32) -> Fate {

@@ -149,7 +149,7 @@ fn message(node: &Node, gpu: &Gpu, happened: Happened) -> String {
     let part = instance.map_or_else(String::new, |instance| format!(" GPU-I:{:02}", instance.id));
     let who = match culprit {
         Some(worker) => {
-            let name = node.names.get(&worker.pid).map_or("", String::as_str);
+            let name = node.name(worker.pid).unwrap_or("");
             format!("pid={}, name={}, ", worker.pid, escaped(name))
         }
         None => "pid='<unknown>', name=<unknown>, ".to_owned(),

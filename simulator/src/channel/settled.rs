@@ -54,6 +54,9 @@ pub(crate) struct Slot {
     pub(crate) came: u64,
     #[serde(default)]
     pub(crate) links: Carried,
+    /// Grows whenever its processes have other pids.
+    #[serde(default)]
+    pub(crate) renamed: u32,
 }
 
 /// Something that happened once.

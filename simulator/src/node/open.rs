@@ -121,7 +121,7 @@ impl Node {
 
     /// Settles wanted hardware on top of what others have settled meanwhile; none for one that cannot be.
     fn next(&self, written: Option<Settled>, wanted: Hardware, elapsed: u64) -> Option<Settled> {
-        let checked = settle::check(&wanted, self.slots.len());
+        let checked = settle::check(&wanted, &self.scenario, self.slots.len());
         checked.map_err(|reason| self.record.complain(&reason)).ok()?;
         let next = match written {
             None => settle::settle(self, wanted, elapsed),

@@ -5,6 +5,7 @@
 use super::identity::Marks;
 use super::instances::{self, Instance};
 use crate::board::Board;
+use crate::channel::hardware::Hardware;
 use crate::channel::layout::Layout;
 use crate::channel::scenario::{Gpus, Process, Scenario, Throttle};
 use crate::channel::sharing::{ProcessKind, UseOf};
@@ -12,7 +13,7 @@ use crate::schedule::{self, Brake, Cycle, Face, Kind, NOWHERE, PowerModel, Scrip
 
 /// The script of a GPU as it is cut; in the scenario's own layout every process must have its place.
 pub(super) fn cycle(
-    scenario: &Scenario,
+    (scenario, hardware): (&Scenario, &Hardware),
     (index, group): (u32, &Gpus),
     board: &'static Board,
     instances: &[Instance],
@@ -25,7 +26,11 @@ pub(super) fn cycle(
     let mut workers = Vec::new();
     for process in scenario.processes.iter().filter(|process| process.gpu == index) {
         let placed = worker(process, group.use_of, (layout, instances));
-        workers.push(if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) });
+        let placed = if own { placed? } else { placed.unwrap_or_else(|_| nowhere(process)) };
+        workers.push(match hardware.pid(process.pid) {
+            Some(pid) => Worker { pid, ..placed },
+            None => nowhere(process),
+        });
     }
     let mut brakes = Vec::new();
     for throttle in scenario.throttles.iter().filter(|throttle| throttle.gpu == index) {

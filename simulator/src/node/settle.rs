@@ -30,8 +30,12 @@ pub(super) fn counted(health: Standing) -> bool {
     !matches!(health, Standing::Gone | Standing::Guest)
 }
 
-/// Refuses hardware that speaks of GPUs that are not in the scenario.
-pub(super) fn check(wanted: &Hardware, slots: usize) -> Result<(), String> {
+/// Refuses hardware that speaks of GPUs or processes that are not in the scenario.
+pub(super) fn check(wanted: &Hardware, scenario: &Scenario, slots: usize) -> Result<(), String> {
+    let scripted = |pid: &u32| scenario.processes.iter().any(|process| process.pid == *pid);
+    if let Some(pid) = wanted.pids.keys().find(|pid| !scripted(pid)) {
+        return Err(format!("pids: the scenario has no process {pid}"));
+    }
     let gpus = wanted.gpus.keys().map(|gpu| ("gpus", *gpu));
     let mig = wanted.mig.keys().map(|gpu| ("mig", *gpu));
     let xids = wanted.xids.iter().map(|storm| ("xids", storm.gpu));
@@ -71,6 +75,8 @@ struct Change {
     after: Fate,
     /// The new layout, where it is another.
     layout: Option<Layout>,
+    /// Whether its processes have other pids.
+    renamed: bool,
     stopped: bool,
 }
 
@@ -81,7 +87,16 @@ impl Change {
         let next = wanted.mig.get(&gpu).or(own);
         let (before, after) = (former.hardware.fate(gpu), wanted.fate(gpu));
         let stopped = !wanted.driver.loaded || refusal(after.state).is_some();
-        Self { gpu, before, after, layout: (next != now).then(|| next.cloned().unwrap_or_default()), stopped }
+        let mut processes = scenario.processes.iter().filter(|process| process.gpu == gpu);
+        let renamed = processes.any(|process| former.hardware.pid(process.pid) != wanted.pid(process.pid));
+        Self {
+            gpu,
+            before,
+            after,
+            renamed,
+            layout: (next != now).then(|| next.cloned().unwrap_or_default()),
+            stopped,
+        }
     }
 
     fn slot(&self, gpu: &Gpu, slot: &Slot, elapsed: u64, reloaded: bool) -> Slot {
@@ -89,7 +104,7 @@ impl Change {
         let another = identity != slot.identity;
         let left = counted(self.before.state) && !counted(self.after.state);
         if !(another || left || reloaded || self.layout.is_some() || self.stopped != slot.since.stopped) {
-            return slot.clone();
+            return if self.renamed { renamed(gpu, slot, elapsed) } else { slot.clone() };
         }
         let engines =
             self.layout.as_ref().map_or_else(|| gpu.engines(), |layout| layout.instances.len().max(1));
@@ -119,6 +134,7 @@ impl Change {
             since: Since { at: elapsed, done: Some(done), forgotten, counting, stopped: self.stopped },
             came: if another { elapsed } else { slot.came },
             links: if another { Carried::default() } else { carried(gpu, elapsed, reloaded) },
+            renamed: slot.renamed + u32::from(self.renamed),
         }
     }
 
@@ -146,6 +162,23 @@ impl Change {
             Standing::ResetRequired => moment(What::Xid(154)),
             _ => {}
         }
+    }
+}
+
+/// The same place with other pids: whatever is counted goes on.
+fn renamed(gpu: &Gpu, slot: &Slot, elapsed: u64) -> Slot {
+    let loaded = gpu.timeline.loaded(elapsed);
+    let forgotten = if loaded > slot.since.counting {
+        Some(gpu.timeline.lifetime(loaded))
+    } else {
+        slot.since.forgotten.clone()
+    };
+    let done = Some(gpu.timeline.lifetime(elapsed));
+    Slot {
+        since: Since { at: elapsed, done, forgotten, counting: loaded, stopped: slot.since.stopped },
+        links: carried(gpu, elapsed, false),
+        renamed: slot.renamed + 1,
+        ..slot.clone()
     }
 }
 
