@@ -251,6 +251,21 @@ fn what_schedulers_allocate_comes_before_standing_holdings_and_covers_what_is_wi
 }
 
 #[test]
+fn a_containers_gpu_covers_the_init_containers_and_sidecars_of_its_pod_alone() {
+    let pod = |id: &str| Holder::from_id(HolderId::new(id));
+    let [main, init, other] = ["k8s:11/main", "k8s:11/init", "k8s:12/main"].map(pod);
+    let allocations = [Allocation {
+        holder: main.clone(),
+        gpu: "GPU-1d1c".into(),
+        fraction: Fraction::WHOLE,
+        source: HoldingSource::Kubernetes,
+    }];
+    let granting = Granting { allocations: &allocations, standing: &[], presence: false };
+    let (_, covered_by) = holdings(&gpu(), granting, [&main, &init, &other]);
+    assert_eq!(text(&covered_by), [("k8s:11/init", "k8s:11/main")]);
+}
+
+#[test]
 fn a_grant_on_several_gpus_is_a_share_of_each_and_counts_once_on_one_that_it_names_twice() {
     let gpus = vec![GpuSelector::Index(1), GpuSelector::Index(3), GpuSelector::Uuid("GPU-1d1c".into())];
     let granted = [Standing { gpus, ..standing(GpuSelector::All, QUARTER, user("alice")) }];

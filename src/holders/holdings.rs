@@ -38,7 +38,9 @@ pub fn holdings<'a, 's>(
     }
     let mut covered_by: BTreeMap<HolderId, HolderId> = BTreeMap::new();
     for holder in present.filter(|holder| !allocated.contains_key(&holder.id)) {
-        let inside = allocated.keys().find(|outer| holder.id.is_within(outer)).cloned();
+        let inside = allocated.keys().find(|outer| holder.id.is_within(outer));
+        // An init container, or a sidecar, has the devices of its pod.
+        let inside = inside.or_else(|| allocated.keys().find(|other| holder.id.is_in_pod_of(other))).cloned();
         let Some(cover) = inside.or_else(|| grants.cover(holder)) else { continue };
         covered_by
             .entry(holder.id.clone())

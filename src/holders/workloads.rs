@@ -10,7 +10,8 @@ use super::workload::WorkloadPath;
 use super::{JobMap, PodMap, container, vm};
 use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
 
-/// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's covers its steps.
+/// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's
+/// covers its steps, and a container's the containers of its pod that were granted none of that GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// To whom it was granted.

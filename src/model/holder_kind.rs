@@ -263,6 +263,12 @@ impl HolderId {
         self.kind().id_facts().iter().any(|(before, _)| !before.is_empty() && rest.starts_with(before))
     }
 
+    /// Whether both name containers of one pod.
+    pub fn is_in_pod_of(&self, other: &Self) -> bool {
+        let pod = |id: &Self| id.facts().get(Fact::PodUid).cloned();
+        self.kind() == HolderKind::Pod && other.kind() == HolderKind::Pod && pod(self) == pod(other)
+    }
+
     /// The kind, and what stands behind its name.
     fn parse(&self) -> (HolderKind, &str) {
         if self.is_remainder() {
