@@ -56,6 +56,7 @@ record() {
     line partition "${SLURM_JOB_PARTITION-}"
     line qos "${SLURM_JOB_QOS-}"
     line node "${SLURMD_NODENAME-}"
+    line configuration "${SLURM_CONF-}"
     line start "${SLURM_JOB_START_TIME-}"
     line mps_percentage "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-}"
     find_gpus

@@ -16,8 +16,9 @@ use std::{fs, io};
 
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
-use crate::holders::{JobHoldings, JobObservation, Jobs};
-use crate::host::{Host, slurm};
+use crate::holders::{JobHoldings, JobObservation, JobRecord, Jobs};
+use crate::host::Host;
+use crate::host::slurm::{self, JobCgroup, StepEnvironment};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 
 /// How often the thread looks.
@@ -25,6 +26,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How long the start of the agent waits for the first round.
 const FIRST_ROUND: Duration = Duration::from_secs(1);
+
+/// The map that the prolog of the host's Slurm reads.
+const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
 
 /// How the thread fares.
 #[derive(Default)]
@@ -46,8 +50,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
     let Some(records) = shared.in_force().config.attribution.slurm.records.clone() else { return Ok(()) };
     let rounds = Rounds {
         map: shared.host.path(&map_beside(&records)),
-        records: shared.host.path(&records),
-        jobs: Jobs::default(),
+        jobs: HostJobs::new(shared.host.clone(), shared.host.path(&records)),
         written: None,
         problems: BTreeSet::new(),
     };
@@ -65,23 +68,67 @@ pub(super) fn map_beside(records: &Path) -> PathBuf {
     records.with_file_name("gpus")
 }
 
-/// What is known of the jobs of a host, or why their records cannot be read.
-pub(super) fn observe(
-    jobs: &mut Jobs,
-    (host, records): (&Host, &Path),
-    minors: &BTreeMap<u32, String>,
-) -> io::Result<JobHoldings> {
-    let records = slurm::records(records)?;
-    let cgroups = if records.is_empty() { None } else { host.slurm_cgroups() };
-    let now = system_now().boottime;
-    Ok(jobs.observe(JobObservation { records: &records, cgroups: cgroups.as_deref(), minors, now }))
+/// The jobs of a host, followed from round to round.
+pub(super) struct HostJobs {
+    host: Host,
+    records: PathBuf,
+    jobs: Jobs,
+    /// Where slurmd has its configuration, as a record says.
+    configuration: Option<String>,
+    /// By directory of a step's cgroup: number of the job and what its first process had in its environment.
+    environments: BTreeMap<PathBuf, (String, StepEnvironment)>,
+}
+
+impl HostJobs {
+    pub(super) fn new(host: Host, records: PathBuf) -> Self {
+        Self { host, records, jobs: Jobs::default(), configuration: None, environments: BTreeMap::new() }
+    }
+
+    /// The text of `slurm.conf` of this node, or of a file beside it.
+    pub(super) fn configuration(&self, file: &str) -> Option<String> {
+        self.host.slurm_configuration(self.configuration.as_deref(), file)
+    }
+
+    /// What is known of the jobs, or why their records cannot be read.
+    pub(super) fn observe(&mut self, minors: &BTreeMap<u32, String>) -> io::Result<JobHoldings> {
+        fs::metadata(&self.records)?;
+        // Before the records: a job's record is there before its cgroup.
+        let cgroups = self.host.slurm_cgroups();
+        let records = slurm::records(&self.records)?;
+        self.read_environments(cgroups.as_deref().unwrap_or_default());
+        self.configuration = records.iter().find_map(|file| {
+            file.bytes.as_ref().ok().and_then(|bytes| JobRecord::parse(bytes).ok()?.configuration)
+        });
+        let environments: BTreeMap<String, StepEnvironment> = self.environments.values().cloned().collect();
+        let has_shards = environments.values().any(|one| one.variables.contains_key("SLURM_SHARDS_ON_NODE"));
+        let gres = has_shards.then(|| self.configuration("gres.conf"));
+        Ok(self.jobs.observe(JobObservation {
+            records: &records,
+            cgroups: cgroups.as_deref(),
+            environments: &environments,
+            gres: gres.flatten().as_deref(),
+            minors,
+            now: system_now().boottime,
+        }))
+    }
+
+    /// Reads the environment of each step once, as soon as it has a process.
+    fn read_environments(&mut self, cgroups: &[JobCgroup]) {
+        let steps = || cgroups.iter().flat_map(|job| job.steps.iter().map(move |step| (step, job.number())));
+        self.environments.retain(|known, _| steps().any(|(step, _)| step == known));
+        for (step, job) in steps() {
+            let Some(job) = job.filter(|_| !self.environments.contains_key(step)) else { continue };
+            if let Some(environment) = self.host.slurm_environment(step, job) {
+                self.environments.insert(step.clone(), (job.to_owned(), environment));
+            }
+        }
+    }
 }
 
 /// The rounds of the thread.
 struct Rounds {
-    records: PathBuf,
     map: PathBuf,
-    jobs: Jobs,
+    jobs: HostJobs,
     /// What the map was last tried to be written with.
     written: Option<BTreeMap<u32, String>>,
     /// Problems that were logged and still stand.
@@ -104,10 +151,10 @@ impl Rounds {
 
     fn round(&mut self, shared: &Shared, minors: &BTreeMap<u32, String>) {
         let last = shared.jobs.last();
-        match observe(&mut self.jobs, (&shared.host, &self.records), minors) {
+        match self.jobs.observe(minors) {
             Ok(known) => {
                 if last.is_none_or(|(succeeded, _)| !succeeded) {
-                    tracing::info!(directory = %self.records.display(), "the prolog of Slurm records jobs");
+                    tracing::info!(directory = %self.jobs.records.display(), "the prolog of Slurm records jobs");
                 }
                 shared.jobs.set(Some((true, Some(system_now().boottime))));
                 self.publish(shared, known);
@@ -116,7 +163,7 @@ impl Rounds {
             Err(error) if error.kind() == ErrorKind::NotFound && last.is_none() => {}
             Err(error) => {
                 if last.is_none_or(|(succeeded, _)| succeeded) {
-                    let directory = self.records.display();
+                    let directory = self.jobs.records.display();
                     tracing::warn!(%directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
                 }
                 shared.jobs.set(Some((false, last.and_then(|(_, at)| at))));
@@ -137,10 +184,10 @@ impl Rounds {
         });
     }
 
-    /// Writes the map where it has changed. GPUs of a simulated driver are not those of the host.
+    /// Writes the map where it has changed. GPUs of a simulated driver are not those of the host, so they never stand in
+    /// the host's own map.
     fn write_map(&mut self, shared: &Shared, minors: &BTreeMap<u32, String>) {
-        let is_foreign =
-            shared.simulated.load(Ordering::Relaxed) && shared.host.path(Path::new("/")) == Path::new("/");
+        let is_foreign = shared.simulated.load(Ordering::Relaxed) && self.map == Path::new(MAP_OF_HOST);
         if minors.is_empty() || is_foreign || self.written.as_ref() == Some(minors) {
             return;
         }

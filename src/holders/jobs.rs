@@ -1,15 +1,17 @@
 //! Slurm jobs: which job holds which GPUs, and to which job and step a process belongs.
 //!
-//! In: the records that the prolog of Slurm wrote, the cgroups of jobs, the GPUs' minor numbers. Out: [`JobMap`] and the
-//! holdings of jobs, with a reason for each record and GPU that holds nothing. A process belongs to a job by its cgroup,
-//! never by its environment, which the user controls. It reads no file itself and knows no clock.
+//! In: the records that the prolog of Slurm wrote, the cgroups of jobs with the environment of their steps, the GPUs' minor
+//! numbers. Out: [`JobMap`] and the holdings of jobs, with a reason for each record and GPU that holds nothing. A process
+//! belongs to a job by its cgroup; the environment, which the user controls, says only what no record does, and only of the
+//! job that the cgroup names. It reads no file itself and knows no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::job_environment;
 use super::pod_devices::is_uuid;
 use super::workloads::Allocation;
-use crate::host::slurm::{JobCgroup, RecordFile};
+use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds};
 
 /// A job that has had no cgroup for so long after its record has ended without an epilog.
@@ -31,6 +33,10 @@ pub struct JobRecord {
     pub gpus: Vec<RecordedGpu>,
     /// How much it holds of each.
     pub fraction: Fraction,
+    /// The node, where the prolog was told its name.
+    pub node: Option<String>,
+    /// Where slurmd has its configuration.
+    pub configuration: Option<String>,
 }
 
 /// A GPU as a record names it.
@@ -98,6 +104,8 @@ impl JobRecord {
             sluid: values.get("sluid").map(|sluid| (*sluid).to_owned()),
             gpus: gpus(values)?,
             fraction: fraction(number("mps_percentage")?)?,
+            node: values.get("node").map(|node| (*node).to_owned()),
+            configuration: values.get("configuration").map(|path| (*path).to_owned()),
         })
     }
 }
@@ -161,6 +169,10 @@ pub struct JobObservation<'a> {
     pub records: &'a [RecordFile],
     /// The cgroups of jobs; none where none can be seen on this node.
     pub cgroups: Option<&'a [JobCgroup]>,
+    /// The environment of a process of each job, by number of the job, where one could be read.
+    pub environments: &'a BTreeMap<String, StepEnvironment>,
+    /// The text of `gres.conf`, where it could be read.
+    pub gres: Option<&'a str>,
     /// UUIDs of GPUs by minor number.
     pub minors: &'a BTreeMap<u32, String>,
     /// Time since boot.
@@ -183,6 +195,9 @@ pub struct JobHoldings {
 pub struct Jobs {
     /// By name of the record.
     followed: BTreeMap<String, Followed>,
+    /// Numbers of the jobs that have had a record and still have processes: one whose epilog has run is not held again by
+    /// its environment.
+    recorded: BTreeSet<String>,
 }
 
 /// A record that is followed.
@@ -218,12 +233,44 @@ impl Jobs {
     pub fn observe(&mut self, seen: JobObservation<'_>) -> JobHoldings {
         let mut known = JobHoldings::default();
         self.followed.retain(|name, _| seen.records.iter().any(|file| file.name == *name));
+        let records = self.records_in_force(&seen, &mut known.problems);
+        let named: BTreeSet<&str> = records.iter().flat_map(|record| uuids(record, seen.minors)).collect();
+        self.recorded.extend(records.iter().map(|record| record.job.clone()));
+        let unrecorded = seen.environments.iter().filter(|(job, _)| !self.recorded.contains(*job));
+        let unrecorded: Vec<JobRecord> = unrecorded
+            .filter_map(|(job, environment)| unrecorded_job(job, environment, &seen, &named))
+            .collect();
+        for record in &unrecorded {
+            known.problems.insert(format!(
+                "{} has no record, so its account is not known, and its GPUs are those that its environment names; does the \
+                 prolog run?",
+                record.holder.id
+            ));
+        }
+        let amended: Vec<JobRecord> =
+            records.iter().map(|record| amend(record.clone(), &seen, &named)).collect();
+        for record in amended.into_iter().chain(unrecorded) {
+            hold(record, &seen, &mut known);
+        }
+        self.recorded.retain(|job| {
+            seen.environments.contains_key(job) || records.iter().any(|record| record.job == *job)
+        });
+        known
+    }
+
+    /// The records whose jobs have not ended.
+    fn records_in_force(
+        &mut self,
+        seen: &JobObservation<'_>,
+        problems: &mut BTreeSet<String>,
+    ) -> Vec<JobRecord> {
+        let mut records = Vec::new();
         for file in seen.records {
             let record = file.bytes.as_deref().map_err(String::clone).and_then(JobRecord::parse);
             let record = match record {
                 Ok(record) => record,
                 Err(reason) => {
-                    known.problems.insert(format!("the record {:?} holds nothing: {reason}", file.name));
+                    problems.insert(format!("the record {:?} holds nothing: {reason}", file.name));
                     continue;
                 }
             };
@@ -235,16 +282,82 @@ impl Jobs {
             }
             if followed.has_ended(runs(&record, seen.cgroups, followed.was_running), seen.now) {
                 let id = &record.holder.id;
-                known.problems.insert(format!(
+                problems.insert(format!(
                     "{id} holds nothing: it has no cgroup any more and its record {:?} is still there; does the epilog run?",
                     file.name
                 ));
                 continue;
             }
-            hold(record, &seen, &mut known);
+            records.push(record);
         }
-        known
+        records
     }
+}
+
+/// UUIDs of a record's GPUs.
+fn uuids<'a>(
+    record: &'a JobRecord,
+    minors: &'a BTreeMap<u32, String>,
+) -> impl Iterator<Item = &'a str> + use<'a> {
+    record.gpus.iter().filter_map(|gpu| match gpu {
+        RecordedGpu::Uuid(uuid) => Some(uuid.as_str()),
+        RecordedGpu::Minor(minor) => minors.get(minor).map(String::as_str),
+    })
+}
+
+/// The GPUs that an environment names, but for those that records name.
+fn environment_gpus(
+    environment: &StepEnvironment,
+    minors: &BTreeMap<u32, String>,
+    named: &BTreeSet<&str>,
+) -> impl Iterator<Item = RecordedGpu> {
+    let gpus = job_environment::gpus(environment).into_iter();
+    gpus.filter(|minor| minors.get(minor).is_some_and(|uuid| !named.contains(uuid.as_str())))
+        .map(RecordedGpu::Minor)
+}
+
+/// A job of which there is only its environment.
+fn unrecorded_job(
+    job: &str,
+    environment: &StepEnvironment,
+    seen: &JobObservation<'_>,
+    named: &BTreeSet<&str>,
+) -> Option<JobRecord> {
+    let record = JobRecord {
+        holder: job_environment::holder(job, environment)?,
+        job: job.to_owned(),
+        sluid: None,
+        gpus: environment_gpus(environment, seen.minors, named).collect(),
+        fraction: Fraction::WHOLE,
+        node: environment.variables.get("SLURMD_NODENAME").cloned(),
+        configuration: None,
+    };
+    let record = amend(record, seen, named);
+    (!record.gpus.is_empty()).then_some(record)
+}
+
+/// Adds what Slurm tells the job's processes and not its prolog: ids of arrays, the number of shards, and GPUs of several
+/// types, of which Slurm 22.05 tells a prolog one.
+fn amend(mut record: JobRecord, seen: &JobObservation<'_>, named: &BTreeSet<&str>) -> JobRecord {
+    let Some(environment) = seen.environments.get(&record.job) else { return record };
+    job_environment::add_facts(&mut record.holder.facts, environment);
+    if !record.gpus.is_empty() {
+        record.gpus.extend(environment_gpus(environment, seen.minors, named));
+        record.gpus.sort();
+        record.gpus.dedup();
+    }
+    let shards = job_environment::shards(environment).filter(|_| record.gpus.len() == 1);
+    if let (Some(numerator), Some(gres)) = (shards, seen.gres) {
+        let counts = job_environment::shard_counts(gres, record.node.as_deref(), seen.minors.keys());
+        let uuid = uuids(&record, seen.minors).next();
+        let minor =
+            seen.minors.iter().find(|(_, known)| Some(known.as_str()) == uuid).map(|(minor, _)| minor);
+        let denominator = minor.and_then(|minor| counts.get(minor)).copied();
+        if let Some(denominator) = denominator.filter(|count| *count >= numerator) {
+            record.fraction = Fraction { numerator, denominator };
+        }
+    }
+    record
 }
 
 /// Whether the job has a cgroup; none where that cannot be known.
@@ -264,7 +377,7 @@ fn runs(record: &JobRecord, cgroups: Option<&[JobCgroup]>, was_running: bool) ->
 }
 
 fn hold(record: JobRecord, seen: &JobObservation<'_>, known: &mut JobHoldings) {
-    let JobRecord { holder, job, sluid, gpus, fraction } = record;
+    let JobRecord { holder, job, sluid, gpus, fraction, .. } = record;
     for gpu in gpus {
         let uuid = match &gpu {
             RecordedGpu::Uuid(uuid) => uuid,
@@ -314,7 +427,7 @@ mod tests {
     }
 
     fn cgroup(name: &str, job: Option<&str>) -> JobCgroup {
-        JobCgroup { name: name.into(), job: job.map(str::to_owned) }
+        JobCgroup { name: name.into(), job: job.map(str::to_owned), steps: Vec::new() }
     }
 
     /// A round of records with the cgroups of these jobs, so many seconds after the boot.
@@ -322,7 +435,67 @@ mod tests {
         let cgroups = cgroups.map(|jobs| jobs.iter().map(|job| cgroup(job, None)).collect::<Vec<_>>());
         let minors = BTreeMap::from([(8, OTHER.to_owned())]);
         let now = Nanoseconds::from_seconds(now);
-        jobs.observe(JobObservation { records, cgroups: cgroups.as_deref(), minors: &minors, now })
+        let environments = &BTreeMap::new();
+        let cgroups = cgroups.as_deref();
+        jobs.observe(JobObservation { records, cgroups, environments, gres: None, minors: &minors, now })
+    }
+
+    /// The first round of a record, if there is one, with the environment of job 211 on a node of GPU 0 and 8.
+    fn with_environment(text: Option<&str>, variables: &[(&str, &str)]) -> JobHoldings {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let environment = StepEnvironment { uid: 1000, variables: variables.collect() };
+        let environments = &BTreeMap::from([("211".to_owned(), environment)]);
+        let records: Vec<RecordFile> = text.iter().map(|text| file("211", 1, text)).collect();
+        let minors = &BTreeMap::from([(0, GPU.to_owned()), (8, OTHER.to_owned())]);
+        let (records, cgroups) = (&*records, Some(&[][..]));
+        let gres = Some("Name=shard Count=4 File=/dev/nvidia0");
+        let now = Nanoseconds(0);
+        Jobs::default().observe(JobObservation { records, cgroups, environments, gres, minors, now })
+    }
+
+    #[test]
+    fn what_no_prolog_is_told_comes_from_the_environment_of_the_job() {
+        let record = text("gpu_minors=0\n").replace("array_job_id=210\narray_task_id=3\n", "");
+        let known = with_environment(
+            Some(&record),
+            &[
+                ("SLURM_ARRAY_JOB_ID", "210"),
+                ("SLURM_ARRAY_TASK_ID", "4"),
+                ("SLURM_JOB_GPUS", "0,8"),
+                ("SLURM_JOB_ACCOUNT", "other"),
+            ],
+        );
+        assert_eq!(held(&known), [("slurm:alpha/211", GPU), ("slurm:alpha/211", OTHER)]);
+        let facts = &known.allocations[0].holder.facts;
+        assert_eq!(facts.get(Fact::SlurmArrayTask).map(|text| &**text), Some("4"));
+        assert_eq!(facts.get(Fact::SlurmAccount).map(|text| &**text), Some("physics"));
+    }
+
+    #[test]
+    fn a_job_of_shards_holds_its_part_of_those_of_its_gpu() {
+        let fraction = |gpu: &str, shards: &str| {
+            let record = text(&format!("gpu_minors={gpu}\n"));
+            with_environment(Some(&record), &[("SLURM_SHARDS_ON_NODE", shards)]).allocations[0].fraction
+        };
+        assert_eq!(fraction("0", "1"), Fraction { numerator: 1, denominator: 4 });
+        assert_eq!(fraction("0", "4"), Fraction { numerator: 4, denominator: 4 });
+        assert_eq!(fraction("0", "5"), Fraction::WHOLE, "more than there are");
+        assert_eq!(fraction("0", "0"), Fraction::WHOLE);
+        assert_eq!(fraction("8", "1"), Fraction::WHOLE, "gres.conf says nothing of its shards");
+    }
+
+    #[test]
+    fn a_job_without_a_record_holds_what_its_environment_names_and_nobody_else_holds() {
+        let variables =
+            [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", "0,8"), ("SLURM_JOB_ACCOUNT", "other")];
+        let known = with_environment(None, &variables);
+        assert_eq!(held(&known), [("slurm:alpha/211", GPU), ("slurm:alpha/211", OTHER)]);
+        assert_eq!(known.allocations[0].holder.facts.get(Fact::SlurmAccount), None);
+        assert!(known.problems.first().unwrap().contains("does the prolog run?"), "{:?}", known.problems);
+        assert_eq!(known.map.holder("211", "0").unwrap().id.as_str(), "slurm:alpha/211.0");
+        let others = text("gpu_minors=0\n").replace("job_id=211", "job_id=212");
+        let known = with_environment(Some(&others), &variables);
+        assert_eq!(held(&known), [("slurm:alpha/212", GPU), ("slurm:alpha/211", OTHER)]);
     }
 
     fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
@@ -449,7 +622,8 @@ mod tests {
         let observe = |jobs: &mut Jobs, text: &str, cgroups: &[JobCgroup], now| {
             let records = [file("211", 1, text)];
             let now = Nanoseconds::from_seconds(now);
-            jobs.observe(JobObservation { records: &records, cgroups: Some(cgroups), minors: &minors, now })
+            let (records, cgroups, environments) = (&records, Some(cgroups), &BTreeMap::new());
+            jobs.observe(JobObservation { records, cgroups, environments, gres: None, minors: &minors, now })
         };
         let holder = |known: &JobHoldings| known.map.holder(SLUID, "0").map(|holder| holder.id.to_string());
         let told = observe(&mut Jobs::default(), &text(&format!("sluid={SLUID}\n")), &[], 0);

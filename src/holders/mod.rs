@@ -12,6 +12,7 @@ mod directory;
 mod holdings;
 mod identify;
 mod identities;
+mod job_environment;
 mod jobs;
 mod place;
 mod pod_devices;

@@ -121,9 +121,14 @@ impl Host {
         slurm::cgroups(&self.root)
     }
 
-    /// The configuration file of Slurm on this node.
-    pub fn slurm_configuration(&self) -> Option<String> {
-        slurm::configuration(&self.root)
+    /// The environment of a step of that job, by the directory of the step's cgroup; none while it has no process.
+    pub fn slurm_environment(&self, step: &Path, job: &str) -> Option<slurm::StepEnvironment> {
+        slurm::environment(&self.root, step, job)
+    }
+
+    /// `slurm.conf` of this node, or a file beside it; `first` is where slurmd said that it has it.
+    pub fn slurm_configuration(&self, first: Option<&str>, file: &str) -> Option<String> {
+        slurm::configuration(&self.root, first, file)
     }
 
     /// Where a file of the host lies for the agent.

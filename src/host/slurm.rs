@@ -1,12 +1,14 @@
-//! What Slurm leaves on a node: records of jobs that its prolog wrote, cgroups of jobs, its configuration file.
+//! What Slurm leaves on a node: records of jobs that its prolog wrote, cgroups of jobs with the environment of their steps,
+//! its configuration files.
 //!
-//! In: a directory of records, or the root of the host. Out: the bytes of records, the names of jobs' cgroups. It knows
-//! no holder, and does not know what a record says.
+//! In: a directory of records, or the root of the host. Out: the bytes of records, the names of jobs' cgroups, variables
+//! as the processes have them. It knows no holder, and does not know what a record or a variable says.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::bounded;
 
@@ -15,6 +17,9 @@ const MOST_RECORDS: usize = 4_096;
 
 /// Largest size of a record, in bytes; ours have less than a tenth of that.
 const MOST_BYTES: u64 = 16 * 1024;
+
+/// Largest number of processes of a step whose environment is looked at.
+const MOST_PIDS: usize = 64;
 
 /// Largest number of cgroups that is read of a directory.
 const MOST_CGROUPS: usize = 8_192;
@@ -45,6 +50,25 @@ pub struct JobCgroup {
     pub name: String,
     /// Number of the job where the name is a SLUID and a step of it runs.
     pub job: Option<String>,
+    /// Directories of the cgroups of its steps, in one hierarchy.
+    pub steps: Vec<PathBuf>,
+}
+
+impl JobCgroup {
+    /// Number of the job, where it is known.
+    pub fn number(&self) -> Option<&str> {
+        self.job.as_deref().or_else(|| (!self.name.starts_with('s')).then_some(&*self.name))
+    }
+}
+
+/// What a process of a step has in its environment that begins with `SLURM_`. Slurm put it there; the user may have
+/// changed it since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepEnvironment {
+    /// The user whom the process belongs to.
+    pub uid: u32,
+    /// Values by name of the variable.
+    pub variables: BTreeMap<String, String>,
 }
 
 /// Reads the records in a directory, by name. Hidden files are not complete yet. Nobody but root and the agent's own user
@@ -92,10 +116,43 @@ pub(super) fn cgroups(root: &Path) -> Option<Vec<JobCgroup>> {
         }
     }
     found.map(|mut jobs: Vec<JobCgroup>| {
-        jobs.sort();
-        jobs.dedup();
+        // Of several hierarchies the one that shows steps.
+        jobs.sort_by_cached_key(|job| (job.name.clone(), job.job.is_none(), job.steps.is_empty()));
+        jobs.dedup_by(|later, first| later.name == first.name);
         jobs
     })
+}
+
+/// The environment of a step's first process that has the variables of that job; none while there is no such process.
+pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnvironment> {
+    let mut pids = Vec::new();
+    collect_pids(step, 3, &mut pids);
+    pids.into_iter().take(MOST_PIDS).find_map(|pid| {
+        let process = root.join(format!("proc/{pid}"));
+        let uid = fs::metadata(&process).ok()?.uid();
+        let bytes = bounded::read(&process.join("environ"), bounded::PROC).ok()?;
+        let variables: BTreeMap<String, String> =
+            bytes.split(|byte| *byte == 0).filter_map(variable).collect();
+        (variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job))
+            .then_some(StepEnvironment { uid, variables })
+    })
+}
+
+/// A variable of Slurm.
+fn variable(line: &[u8]) -> Option<(String, String)> {
+    let (name, value) = std::str::from_utf8(line).ok()?.split_once('=')?;
+    let is_plain = name.starts_with("SLURM_") && value.len() <= 1024 && !value.contains(char::is_control);
+    is_plain.then(|| (name.to_owned(), value.to_owned()))
+}
+
+/// The processes in a cgroup and so many levels below it, but for slurmstepd's own.
+fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
+    if let Ok(bytes) = bounded::read(&cgroup.join("cgroup.procs"), bounded::PROC) {
+        pids.extend(String::from_utf8_lossy(&bytes).lines().filter_map(|line| line.parse::<u32>().ok()));
+    }
+    for below in directories(cgroup).filter(|_| levels > 0).filter(|below| below.file_name() != "slurm") {
+        collect_pids(&below.path(), levels - 1, pids);
+    }
 }
 
 fn directories(path: &Path) -> impl Iterator<Item = DirEntry> + use<> {
@@ -107,12 +164,23 @@ fn jobs(root: &Path, directory: &Path) -> Vec<JobCgroup> {
     let one = |entry: DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         if let Some(number) = name.strip_prefix("job_") {
-            return Some(JobCgroup { name: number.to_owned(), job: None });
+            return Some(JobCgroup { name: number.to_owned(), job: None, steps: steps(&entry.path()) });
         }
-        (name.len() == 14 && name.starts_with('s'))
-            .then(|| JobCgroup { job: number(root, &entry.path()), name })
+        (name.len() == 14 && name.starts_with('s')).then(|| JobCgroup {
+            job: number(root, &entry.path()),
+            name,
+            steps: steps(&entry.path()),
+        })
     };
     directories(directory).filter_map(one).collect()
+}
+
+/// The cgroups of a job's steps, by name.
+fn steps(job: &Path) -> Vec<PathBuf> {
+    let is_step = |entry: &DirEntry| entry.file_name().to_str().is_some_and(|name| name.starts_with("step_"));
+    let mut steps: Vec<PathBuf> = directories(job).filter(is_step).map(|entry| entry.path()).collect();
+    steps.sort();
+    steps
 }
 
 /// Number of the job of a cgroup with a SLUID: its slurmstepd call themselves `slurmstepd: [3385.0]`.
@@ -128,10 +196,12 @@ fn number(root: &Path, cgroup: &Path) -> Option<String> {
     })
 }
 
-/// The configuration file, wherever it lies.
-pub(super) fn configuration(root: &Path) -> Option<String> {
+/// `slurm.conf`, or a file beside it, wherever that lies; `first` is where slurmd said it does.
+pub(super) fn configuration(root: &Path, first: Option<&str>, file: &str) -> Option<String> {
     const MOST: u64 = 1024 * 1024;
-    let bytes = CONFIGURATIONS.iter().find_map(|path| bounded::read(&root.join(path), MOST).ok())?;
+    let first = first.map(|path| path.trim_start_matches('/'));
+    let mut paths = first.into_iter().chain(CONFIGURATIONS).map(|path| root.join(path).with_file_name(file));
+    let bytes = paths.find_map(|path| bounded::read(&path, MOST).ok())?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -141,10 +211,6 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-
-    fn cgroup(name: &str, job: Option<&str>) -> JobCgroup {
-        JobCgroup { name: name.into(), job: job.map(str::to_owned) }
-    }
 
     #[test]
     fn cgroups_of_jobs_are_found_on_both_versions_and_with_several_slurmd() {
@@ -160,8 +226,40 @@ mod tests {
         make("memory/slurm/uid_1000/job_7/step_0");
         make("cpuset/slurm/uid_1000/job_7/step_0");
         make("freezer/slurm_node1/uid_1000/job_8");
-        let expected = ["211", "212", "7", "8"].map(|name| cgroup(name, None));
-        assert_eq!(cgroups(root.path()), Some(expected.to_vec()));
+        let found = cgroups(root.path()).unwrap();
+        let names: Vec<&str> = found.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names, ["211", "212", "7", "8"]);
+        let steps: Vec<usize> = found.iter().map(|job| job.steps.len()).collect();
+        assert_eq!(steps, [1, 0, 1, 0], "of one hierarchy");
+        assert_eq!(found[0].number(), Some("211"));
+    }
+
+    #[test]
+    fn the_environment_of_a_step_is_that_of_a_process_that_has_the_jobs_number() {
+        let root = tempfile::tempdir().unwrap();
+        let step = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope/job_211/step_0");
+        fs::create_dir_all(step.join("user/task_0")).unwrap();
+        fs::create_dir_all(step.join("slurm")).unwrap();
+        fs::write(step.join("slurm/cgroup.procs"), "70\n").unwrap();
+        fs::write(step.join("user/task_0/cgroup.procs"), "71\n72\n73\n").unwrap();
+        let process = |pid: u32, environment: &[u8]| {
+            fs::create_dir_all(root.path().join(format!("proc/{pid}"))).unwrap();
+            fs::write(root.path().join(format!("proc/{pid}/environ")), environment).unwrap();
+        };
+        let read = || environment(root.path(), &step, "211").map(|found| found.variables);
+        assert_eq!(read(), None);
+        process(70, b"SLURM_JOB_ID=211\0SLURM_JOB_GPUS=7\0");
+        process(71, b"PATH=/bin\0SLURM_JOB_ID=1\0SLURM_JOB_GPUS=0\0");
+        process(72, b"SLURM_JOB_ID\0=\0\xff=\xff\0");
+        assert_eq!(
+            read(),
+            None,
+            "slurmstepd is no process of the job, and another number is not the cgroup's"
+        );
+        process(73, b"HOME=/\0SLURM_JOB_ID=211\0SLURM_JOB_GPUS=3\0SLURM_X=a\nb\0");
+        let expected = [("SLURM_JOB_GPUS", "3"), ("SLURM_JOB_ID", "211")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(read(), Some(expected.into()));
     }
 
     #[test]
@@ -169,9 +267,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let scope = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope");
         fs::create_dir_all(scope.join("s5K1KKYAYG5D00/step_0/slurm")).unwrap();
-        assert_eq!(cgroups(root.path()), Some(vec![cgroup("s5K1KKYAYG5D00", None)]));
+        assert_eq!(cgroups(root.path()).unwrap()[0].number(), None);
         fs::write(scope.join("s5K1KKYAYG5D00/step_0/slurm/cgroup.procs"), "77\n").unwrap();
         fs::create_dir_all(root.path().join("proc/77")).unwrap();
+        let sluid = || cgroups(root.path()).map(|jobs| (jobs[0].name.clone(), jobs[0].job.clone()));
         for (command, job) in [
             ("slurmstepd: [3385.0]\0\0", Some("3385")),
             ("slurmstepd: [3385.extern]", Some("3385")),
@@ -180,7 +279,7 @@ mod tests {
             ("python3\0slurmstepd: [1.0]", None),
         ] {
             fs::write(root.path().join("proc/77/cmdline"), command).unwrap();
-            assert_eq!(cgroups(root.path()), Some(vec![cgroup("s5K1KKYAYG5D00", job)]), "{command:?}");
+            assert_eq!(sluid(), Some(("s5K1KKYAYG5D00".into(), job.map(str::to_owned))), "{command:?}");
         }
     }
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::Finding;
-use crate::app::jobs::{map_beside, observe};
+use crate::app::jobs::{HostJobs, map_beside};
 use crate::config::Config;
-use crate::holders::{JobHoldings, Jobs, Workloads};
+use crate::holders::{JobHoldings, Workloads};
 use crate::host::Host;
 use crate::model::HoldingSource;
 
@@ -13,10 +13,12 @@ use crate::model::HoldingSource;
 /// off. Adds what was learned to that of which processes are identified by.
 pub(super) fn jobs(config: &Config, host: &Host, workloads: &mut Workloads) -> Option<Finding> {
     let records = config.attribution.slurm.records.as_ref()?;
-    let slurm = host.slurm_configuration();
     let directory = host.path(records);
+    let mut jobs = HostJobs::new(host.clone(), directory.clone());
+    let observed = jobs.observe(&host.gpu_minors());
+    let slurm = jobs.configuration("slurm.conf");
     let has_slurm = slurm.is_some() || host.slurm_cgroups().is_some() || directory.exists();
-    let known = match observe(&mut Jobs::default(), (host, &directory), &host.gpu_minors()) {
+    let known = match observed {
         _ if !has_slurm => return None,
         Ok(known) => known,
         Err(error) => {

@@ -1,0 +1,105 @@
+"""An agent on this machine's own processes: the driver is simulated, and the processes that it lists are real.
+
+The scenario of the driver names its pids in advance; `process-with-pid` runs a process under one of them, wherever it
+is started: in a job of Slurm, in a container.
+"""
+
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+from harness import GPUMETER, Demo, Failed, free_port, get, get_json, wait_for
+
+CAP_CHECKPOINT_RESTORE = 40
+CYCLE = 4  # seconds of the scenario, which repeats
+
+
+class HostNode:
+    """One H100 for each demand, with a process that wants it for that share of the time."""
+
+    def __init__(self, suite, demands, config):
+        if os.geteuid() != 0:
+            raise Failed("only root may look at the processes of others and choose pids: run the suite as root")
+        self.suite = suite
+        self.folder = suite.folder
+        self.folder.chmod(0o755)
+        self.pids = free_pids(len(demands))
+        self.worker = build_worker(self.folder)
+        self.driver = self.folder / "driver"
+        self.driver.mkdir()
+        (self.folder / "ledger").mkdir()
+        lend_library(suite, self.driver)
+        # The driver lists a pid whether or not there is such a process. As one that begins moves the memory in use, so
+        # does this one all the time: the agent takes a new list at each move.
+        moves = [{"from": at, "to": at + 1, "memory_bytes": (1 << 33) + (at << 21)} for at in range(CYCLE)]
+        processes = [
+            {"pid": pid, "name": "work", "gpu": gpu, "phases": [move | {"demand": demand} for move in moves]}
+            for gpu, (pid, demand) in enumerate(zip(self.pids, demands))]
+        scenario = {"driver_version": "590.48.01", "cycle_seconds": CYCLE,
+                    "gpus": [{"profile": "h100", "count": len(demands)}], "processes": processes}
+        (self.driver / "scenario").write_text(json.dumps(scenario))
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        path = self.folder / "agent.yaml"
+        path.write_text(config + f"ledger: {{path: {self.folder}/ledger/ledger.db}}\n"
+                        f"web: {{control: {self.folder}/control.sock}}\n")
+        self.config = path
+        self.program = suite.start("agent", GPUMETER, "run", "--config", path, "--nvml-library", self.library,
+                                   "--listen", f"127.0.0.1:{self.port}")
+        wait_for("all GPUs", 30, lambda: self.page().count("\ngpu_up{") == len(demands), self.program)
+
+    @property
+    def library(self):
+        return self.driver / "libnvidia-ml.so.1"
+
+    def page(self):
+        return get(f"{self.url}/metrics")[0]
+
+    def sample(self, family, **labels):
+        """The first sample of a family with these labels: its labels as text, and its value; or nothing."""
+        for line in self.page().splitlines():
+            if line.startswith(family + "{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+                name, value = line.rsplit(" ", 1)
+                return name, float(value)
+        return None
+
+    def bill(self):
+        return get_json(f"{self.url}/api/v1/bill")
+
+    def command(self, *arguments):
+        """What a command of gpumeter prints."""
+        done = subprocess.run([GPUMETER, *arguments], capture_output=True, text=True, timeout=60)
+        return done.stdout + done.stderr
+
+
+def free_pids(count):
+    """Pids that nobody has. The kernel gives those below 300 only once after a boot, so nobody else comes by one."""
+    free = [pid for pid in range(10, 300) if not Path(f"/proc/{pid}").exists()]
+    if len(free) < count:
+        raise Failed(f"of the pids below 300 only {len(free)} are free")
+    return sorted(random.sample(free, count))
+
+
+def build_worker(folder):
+    """Compiles `process-with-pid`; a file capability lets any user run it."""
+    source = Path(__file__).with_name("process_with_pid.c")
+    worker = folder / "process-with-pid"
+    try:
+        subprocess.run(["cc", "-static", "-O1", "-o", worker, source], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Failed(f"{source.name} cannot be compiled: {getattr(error, 'stderr', None) or error}") from error
+    # struct vfs_cap_data, version 2: permitted and inheritable sets, low words first; the bit makes them effective.
+    high = 1 << (CAP_CHECKPOINT_RESTORE - 32)
+    os.setxattr(worker, "security.capability", struct.pack("<5I", 0x0200_0001, 0, 0, high, 0))
+    return worker
+
+
+def lend_library(suite, folder):
+    """Copies the simulated driver library, which the binary carries for its demo."""
+    demo = Demo(suite)
+    demo.program.stop()
+    shutil.copy(demo.driver / "libnvidia-ml.so.1", folder)

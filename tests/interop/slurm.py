@@ -1,0 +1,402 @@
+"""A real Slurm on this machine: slurmctld, slurmd and munged of the distribution, the project's prolog and epilog.
+
+Jobs' processes are those that the simulated driver lists. What the agent bills is held against what Slurm itself says of
+each job: when it began and ended, on which GPUs, of which account and user. GPUMETER_SLURM=smoke: one job.
+"""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from datetime import datetime, timezone
+
+import harness
+from harness import ROOT, Failed, free_port, wait_for
+from host_node import HostNode
+
+# Each GPU may be given whole, or in so many shards.
+GPUS, SHARDS = 10, 4
+DEMAND = 0.5
+SMOKE = os.environ.get("GPUMETER_SLURM") == "smoke"
+# Holdings begin and end with a look of the agent, once per second, and Slurm tells times in whole seconds.
+TOLERANCE = 3
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "salloc", "srun", "scontrol", "squeue", "scancel", "sinfo")
+
+# What Slurm runs around jobs: the project's scripts, told where the agent of the suite keeps its files.
+HOOK = """#!/bin/sh
+[ -e {folder}/lose-{name}-of-$SLURM_JOB_ID ] && exit 0
+began=$(date +%s%N)
+GPUMETER_DIRECTORY={folder}/run sh {script}
+status=$?
+echo "{name} $SLURM_JOB_ID $status $began $(($(date +%s%N) - began))" >>{folder}/hooks.log
+exit $status
+"""
+
+# A process on each GPU of the job: the first in the batch step, the others in steps of their own.
+JOB = """#!/bin/sh
+set -- $(echo "$SLURM_JOB_GPUS" | tr , ' ')
+first=$1
+shift
+for gpu; do
+  srun --ntasks=1 --export=ALL {folder}/step "$gpu" {seconds} &
+done
+{folder}/step "$first" {seconds} &
+wait
+"""
+
+STEP = """#!/bin/sh
+# What a user may change, to be billed as somebody else.
+export SLURM_JOB_ID=1000000 SLURM_JOB_ACCOUNT=others SLURM_JOB_USER=root SLURM_STEP_ID=77
+exec {worker} "$(sed -n "$(($1 + 1))p" {folder}/pids)" "$2"
+"""
+
+
+def slurm(suite):
+    for program in PROGRAMS:
+        if not shutil.which(program):
+            raise Failed(f"{program} is not installed; .ci/tools slurm installs it")
+    config = f"""node: {{name: gpunode, cluster: alpha}}
+sampling: {{level: full}}
+limits: {{birth_delay: 0s}}
+attribution: {{slurm: {{records: {suite.folder}/run/slurm}}}}
+prices: {{currency: EUR, rates: [{{gpu_hour: 3.6}}]}}
+"""
+    (suite.folder / "run").mkdir()
+    node = HostNode(suite, [DEMAND] * GPUS, config)
+    cluster = Cluster(suite, node)
+    two_gpus = cluster.submit("games", "physics", 30, "--gres=gpu:2", "--ntasks=2")
+    if SMOKE:
+        steps_are_named(suite, node, two_gpus)
+        steps_are_billed(suite, node, cluster, two_gpus)
+    else:
+        whole(suite, node, cluster, two_gpus)
+    hooks_are_quick(suite)
+
+
+def whole(suite, node, cluster, two_gpus):
+    """Jobs side by side, each on GPUs of its own; those of shards when they have ended, since Slurm 22.05 gives a GPU whole
+    although it has given shards of it."""
+    array = cluster.submit("news", "chemistry", 30, "--gres=gpu:1", "--array=3-4")
+    requeued = cluster.submit("games", "physics", 20, "--gres=gpu:1", "--requeue")
+    suspended = cluster.submit("news", "chemistry", 25, "--gres=gpu:1")
+    idle = cluster.allocate("news", "chemistry", "--gres=gpu:1")
+    lost = cluster.submit("games", "physics", 15, "--gres=gpu:1")
+    (suite.folder / f"lose-epilog-of-{lost}").touch()
+    wait_for("all holdings", 30, lambda: len(holdings(node)) == 7, node.program)
+    steps_are_named(suite, node, two_gpus)
+    doctor(suite, node)
+    requeue(suite, node, cluster, requeued)
+    suspend(suite, node, cluster, suspended)
+    array_job(suite, node, cluster, array)
+    idle_allocation(suite, node, cluster, idle)
+    lost_epilog(suite, node, cluster, lost)
+    steps_are_billed(suite, node, cluster, two_gpus)
+    ends_of_others(suite, node, cluster, requeued, suspended, array)
+    parts_of_a_gpu(suite, node, cluster)
+    accounts_on_the_bill(suite, node)
+
+
+def parts_of_a_gpu(suite, node, cluster):
+    """Jobs of one and of two shards of four; Slurm tells the number to their processes alone."""
+    jobs = [cluster.sleep("games", "physics", "--gres=shard:1"), cluster.sleep("news", "chemistry", "--gres=shard:2")]
+    for job, expected in zip(jobs, (1 / SHARDS, 2 / SHARDS)):
+        ratio = lambda: node.sample("gpu_holding_ratio", workload=holder_of(job))
+        held = lambda: (ratio() or (None, 0))[1] == expected
+        wait_for(f"the holding of job {job} of {expected}", 20, held, node.program)
+    for job in jobs:
+        cluster.run("scancel", str(job))
+
+
+def doctor(suite, node):
+    """It reads the slurm.conf that the records name."""
+    finding = lambda text: next((line for line in text.splitlines() if line[8:].startswith("jobs:")), text)
+    command = ["doctor", "--config", node.config, "--nvml-library", node.library]
+    suite.expect("PrologFlags" not in finding(node.command(*command)), "doctor misses PrologFlags=Alloc, which is there")
+    path = suite.folder / "slurm.conf"
+    before = path.read_text()
+    path.write_text(before.replace("PrologFlags=Alloc", ""))
+    told = finding(node.command(*command))
+    path.write_text(before)
+    suite.expect("PrologFlags=Alloc" in told, f"doctor does not miss PrologFlags=Alloc: {told}")
+
+
+def requeue(suite, node, cluster, job):
+    """A job that is put back into the queue holds nothing until it runs again, under the same number."""
+    cluster.run("scontrol", "requeue", str(job))
+    wait_for("the holding of a requeued job to end", 15, lambda: holder_of(job) not in holdings(node))
+    wait_for("the second run", 40, lambda: holder_of(job) in holdings(node), node.program)
+
+
+def suspend(suite, node, cluster, job):
+    """A suspended job keeps its GPU, and its holding."""
+    cluster.run("scontrol", "suspend", str(job))
+    wait_for("the suspension", 10, lambda: cluster.job(job)["JobState"] == "SUSPENDED")
+    time.sleep(4)  # several looks of the agent
+    suite.expect(holder_of(job) in holdings(node), "a suspended job holds nothing")
+    cluster.run("scontrol", "resume", str(job))
+
+
+def array_job(suite, node, cluster, job):
+    """Each task of an array is a job of its own; Slurm tells its array to its processes, not to the prolog."""
+    for number, task in cluster.tasks(job):
+        labels = {"workload": f"{holder_of(number)}", "slurm_array_job_id": job, "slurm_array_task_id": task,
+                  "slurm_account": "chemistry", "slurm_user": "news"}
+        found = wait_for(f"task {task}", 10, lambda: node.sample("gpu_workload_info", workload=holder_of(number)))
+        suite.expect(node.sample("gpu_workload_info", **labels), f"task {task} has not all of {labels}: {found}")
+
+
+def idle_allocation(suite, node, cluster, job):
+    """An allocation without a step: PrologFlags=Alloc has the prolog run for it."""
+    suite.expect(holder_of(job) in holdings(node), "an allocation without a step holds nothing")
+    cluster.run("scancel", str(job))
+    wait_for("the end of the allocation", 15, lambda: holder_of(job) not in holdings(node))
+    lines = lines_of(node, cluster, job)
+    held_as_slurm_says(suite, lines, cluster, job, 1)
+    suite.expect(total(lines, "within_ns") <= TOLERANCE, f"an allocation without a process used its GPU: {lines}")
+
+
+def lost_epilog(suite, node, cluster, job):
+    """Where the epilog did not run the record stays, and the holding ends with the job's cgroup."""
+    cluster.wait_for_end(job)
+    wait_for("the end of the holding without an epilog", 15, lambda: holder_of(job) not in holdings(node))
+    suite.expect((suite.folder / f"run/slurm/{job}.gpunode").exists(), "the epilog that should be lost has run")
+    suite.expect("does the epilog run?" in node.program.tail(100), "the agent does not tell of a lost epilog")
+    held_as_slurm_says(suite, lines_of(node, cluster, job), cluster, job, 1)
+
+
+def ends_of_others(suite, node, cluster, requeued, suspended, array):
+    for job in (suspended, *(number for number, _ in cluster.tasks(array))):
+        cluster.wait_for_end(job)
+        held_as_slurm_says(suite, lines_of(node, cluster, job), cluster, job, 1)
+    cluster.wait_for_end(requeued)
+    runs = runs_by_hooks(suite, requeued)
+    suite.expect(len(runs) == 2, f"the requeued job ran {runs}")
+    expected = sum(end - begin for begin, end in runs)
+    lines = lines_of(node, cluster, requeued)
+    held = total(lines, "held_ns")
+    suite.expect(abs(held - expected) <= 2 * TOLERANCE, f"the requeued job held {held} s in {runs}: {lines}")
+
+
+def runs_by_hooks(suite, job):
+    """Begin and end of each run of a job, as prolog and epilog saw them."""
+    times = {"prolog": [], "epilog": []}
+    for line in (suite.folder / "hooks.log").read_text().splitlines():
+        name, number, _, began, _ = line.split()
+        if int(number) == job:
+            times[name].append(int(began) / 1e9)
+    return list(zip(times["prolog"], times["epilog"]))
+
+
+def accounts_on_the_bill(suite, node):
+    """What `gpumeter bill` prints has a line for each account, and names no user of the host."""
+    text = node.command("bill", "--url", node.url)
+    for account in ("physics", "chemistry"):
+        suite.expect(account in text, f"the bill has no line of {account}: {text}")
+
+
+def holder_of(job):
+    return f"slurm:alpha/{job}"
+
+
+def holdings(node):
+    """GPUs by holder."""
+    held = {}
+    for line in node.page().splitlines():
+        if line.startswith("gpu_holding_ratio{"):
+            label = lambda name: line.split(f'{name}="')[1].split('"')[0]
+            held.setdefault(label("workload"), []).append(label("gpu"))
+    return held
+
+
+def steps_are_named(suite, node, job):
+    """A process in the batch step and one in a step of its own, whatever their environment says."""
+    holder = holder_of(job)
+    for step in ("batch", "0"):
+        info = wait_for(f"step {step}", 20, lambda: node.sample("gpu_workload_info", workload=f"{holder}.{step}"))[0]
+        for label in ('kind="slurm"', 'tenant="physics"', f'slurm_job_id="{job}"', f'slurm_step_id="{step}"',
+                      'slurm_cluster="alpha"', 'slurm_account="physics"', 'slurm_user="games"',
+                      'slurm_partition="gpu"'):
+            suite.expect(label in info, f"{label} is not in {info}")
+
+
+def steps_are_billed(suite, node, cluster, job):
+    """What both steps used is within their job's holding of two GPUs, one line each."""
+    holder = holder_of(job)
+    cluster.wait_for_end(job)
+    lines = lines_of(node, cluster, job)
+    held_as_slurm_says(suite, lines, cluster, job, 2)
+    for step in ("batch", "0"):
+        # The driver of the suite goes on listing a process that has ended: what is used after the job is unheld.
+        used = total(lines, "used_ns", f"{holder}.{step}") - total(lines, "unheld_ns", f"{holder}.{step}")
+        suite.expect(abs(used - DEMAND * 30) <= TOLERANCE, f"step {step} used {used} s, not {DEMAND * 30}: {lines}")
+    within = total(lines, "within_ns", holder)
+    suite.expect(abs(within - 2 * DEMAND * 30) <= 2 * TOLERANCE, f"{within} s are within the holding of {holder}: {lines}")
+    suite.expect(total(lines, "outside_holding_ns") == 0, f"a job's steps are outside of its holding: {lines}")
+
+
+def hooks_are_quick(suite):
+    """A prolog or epilog that fails drains the node, one that takes long delays every job."""
+    for line in (suite.folder / "hooks.log").read_text().splitlines():
+        name, job, status, _, nanoseconds = line.split()
+        suite.expect(status == "0" and int(nanoseconds) < 1_000_000_000, f"the {name} of job {job}: {line}")
+
+
+def lines_of(node, cluster, job):
+    """The lines of a job on a bill whose windows have closed since the job ended."""
+    end = cluster.times(job)[1]
+    closed = lambda: stamp(node.bill()["closed_until"]) > end
+    wait_for("the windows of the job", 60, closed, node.program, 0.5)
+    bill = node.bill()
+    return [line for line in bill["lines"] if line["holder"].split(".")[0] == holder_of(job)]
+
+
+def held_as_slurm_says(suite, lines, cluster, job, gpus):
+    begin, end = cluster.times(job)
+    expected = (end - begin) * gpus
+    held = total(lines, "held_ns")
+    suite.expect(abs(held - expected) <= TOLERANCE * gpus, f"job {job} held {held} s, and {expected} as Slurm says: {lines}")
+
+
+def total(lines, key, holder=None):
+    """Seconds of these lines, or of those of one holder."""
+    return sum(int(line[key]) for line in lines if holder in (None, line["holder"])) / 1e9
+
+
+def stamp(text):
+    """Seconds since 1970 of a time in UTC."""
+    return datetime.fromisoformat(text.rstrip("Z")).replace(tzinfo=timezone.utc).timestamp()
+
+
+class Cluster:
+    """One node of as many GPUs as the agent has."""
+
+    def __init__(self, suite, node):
+        self.suite, self.node, self.folder = suite, node, suite.folder
+        for name in ("state", "spool", "munge", "dev", "out"):
+            (self.folder / name).mkdir()
+        (self.folder / "out").chmod(0o777)
+        for gpu in range(GPUS):
+            # Slurm wants a device; its number is that of the file's name. It is /dev/null.
+            os.mknod(self.folder / f"dev/nvidia{gpu}", 0o20666, os.makedev(1, 3))
+        (self.folder / "pids").write_text("".join(f"{pid}\n" for pid in node.pids))
+        self._script("step", STEP.format(worker=node.worker, folder=self.folder))
+        for name in ("prolog", "epilog"):
+            script = ROOT / f"packaging/slurm/{name}.sh"
+            self._script(name, HOOK.format(folder=self.folder, name=name, script=script))
+        self._configure()
+        self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "TZ": "UTC"}
+        os.environ.update(SLURM_CONF=self.environment["SLURM_CONF"], TZ="UTC")
+        self._start()
+
+    def _script(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def _configure(self):
+        host = socket.gethostname().split(".")[0]
+        (self.folder / "munge.key").write_bytes(os.urandom(1024))
+        (self.folder / "munge.key").chmod(0o400)
+        folder = self.folder
+        (folder / "slurm.conf").write_text(f"""ClusterName=alpha
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+CredType=cred/munge
+SlurmctldPort={free_port()}
+SlurmdPort={free_port()}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+GresTypes=gpu,shard
+Prolog={folder}/prolog
+Epilog={folder}/epilog
+PrologFlags=Alloc
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1
+ReturnToService=2
+NodeName=gpunode NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 Gres=gpu:{GPUS},shard:{GPUS * SHARDS}
+PartitionName=gpu Nodes=gpunode Default=YES MaxTime=INFINITE State=UP
+""")
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/dev/nvidia[0-{GPUS - 1}]\n"
+                                         f"Name=shard Count={GPUS * SHARDS} File={folder}/dev/nvidia[0-{GPUS - 1}]\n")
+        (folder / "cgroup.conf").write_text(
+            "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n")
+
+    def _start(self):
+        folder = self.folder / "munge"
+        self.suite.start("munged", "munged", "--foreground", "--force", f"--key-file={self.folder}/munge.key",
+                         *(f"--{name}-file={folder}/{name}" for name in ("pid", "log", "seed")),
+                         f"--socket={folder}/socket")
+        wait_for("munged", 10, (folder / "socket").exists)
+        controller = self.suite.start("slurmctld", "slurmctld", "-D", "-i")
+        daemon = self.suite.start("slurmd", "slurmd", "-D")
+        idle = lambda: "idle" in self.run("sinfo", "--noheader", "--format=%T")
+        wait_for("an idle node", 30, idle, daemon)
+        self.programs = controller, daemon
+
+    def run(self, *command, user=None):
+        """What a command of Slurm prints."""
+        account = pwd.getpwnam(user) if user else None
+        options = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
+        done = subprocess.run(command, env=self.environment, cwd=self.folder / "out", capture_output=True, text=True,
+                              timeout=60, **options)
+        if done.returncode:
+            raise Failed(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def submit(self, user, account, work, *options):
+        """A job whose processes work so many seconds on its GPUs; its number."""
+        script = self._script(f"job-{user}-{work}", JOB.format(worker=self.node.worker, folder=self.folder, seconds=work))
+        told = self.run("sbatch", "--parsable", f"--account={account}", *options, script, user=user)
+        return int(told.split(";")[0])
+
+    def sleep(self, user, account, *options):
+        """A job without a process on a GPU, until it is cancelled; its number."""
+        return int(self.run("sbatch", "--parsable", f"--account={account}", *options, "--wrap=sleep 600", user=user))
+
+    def allocate(self, user, account, *options):
+        """An allocation without a step; its number."""
+        self.run("salloc", "--no-shell", f"--account={account}", "--job-name=idle", *options, user=user)
+        return int(self.run("squeue", "--noheader", "--name=idle", "--format=%A"))
+
+    def tasks(self, number):
+        """Number of the job and of the task, of each task of an array."""
+        text = self.run("scontrol", "show", "job", "--oneliner", str(number))
+        jobs = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines()]
+        return [(int(job["JobId"]), job["ArrayTaskId"]) for job in jobs]
+
+    def job(self, number):
+        """What Slurm says of a job."""
+        text = self.run("scontrol", "show", "job", "--oneliner", str(number))
+        jobs = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines()]
+        return next(job for job in jobs if job["JobId"] == str(number))
+
+    def times(self, number):
+        """When it began and ended."""
+        job = self.job(number)
+        return stamp(job["StartTime"]), stamp(job["EndTime"])
+
+    def wait_for_end(self, number, seconds=90):
+        ended = lambda: self.job(number)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
+        wait_for(f"the end of job {number}", seconds, ended, self.programs[1], 0.5)
+        state = self.job(number)["JobState"]
+        self.suite.expect(state == "COMPLETED", f"job {number} is {state}")
+
+
+if __name__ == "__main__":
+    harness.run(slurm)
