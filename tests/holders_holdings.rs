@@ -256,7 +256,7 @@ fn a_containers_gpu_covers_the_init_containers_and_sidecars_of_its_pod_alone() {
     let [main, init, other] = ["k8s:11/main", "k8s:11/init", "k8s:12/main"].map(pod);
     let allocations = [Allocation {
         holder: main.clone(),
-        gpu: "GPU-1d1c".into(),
+        device: "GPU-1d1c".into(),
         fraction: Fraction::WHOLE,
         source: HoldingSource::Kubernetes,
     }];
