@@ -1,6 +1,7 @@
 //! `gpumeter bill`: asks the running agent, or opens a ledger that nobody owns, and prints the bill as text, CSV
 //! or JSON.
 
+mod by;
 mod columns;
 mod csv;
 mod sheet;
@@ -39,7 +40,11 @@ pub(super) struct Bill {
     /// A whole month in the time zone of the machine where the bill is made, such as 2026-11, instead of --from and --to.
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
-    /// Print CSV: a line per tenant.
+    /// What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, or a label of
+    /// gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-".
+    #[arg(long, default_value = "tenant", value_name = "WHAT")]
+    by: by::By,
+    /// Print CSV: a line per tenant, or what else --by says.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Print JSON: a line per tenant, holder and GPU, exact, in nanoseconds.
@@ -64,9 +69,9 @@ impl Bill {
             let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
             print(&(text + "\n"))?;
         } else if self.csv {
-            print(&csv::table(&statement))?;
+            print(&csv::table(&statement, &self.by))?;
         } else {
-            print(&text::page(&statement))?;
+            print(&text::page(&statement, &self.by))?;
         }
         if statement.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
     }

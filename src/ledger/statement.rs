@@ -83,6 +83,9 @@ pub struct StatementPrice {
 pub struct StatementLine {
     pub tenant: String,
     pub holder: String,
+    /// What is known of the holder, by label of `gpu_workload_info`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     pub gpu: u32,
     pub uuid: String,
     pub held_ns: u64,
@@ -145,10 +148,9 @@ impl Statement {
             .lines
             .iter()
             .map(|line| {
-                let tenant = known
-                    .get(&line.holder)
-                    .map_or_else(|| tenant(&Holder::from_id(line.holder.clone())), |holder| tenant(holder));
-                statement_line(line, &tenant)
+                let unknown = || Holder::from_id(line.holder.clone());
+                let holder = known.get(&line.holder).map_or_else(unknown, |holder| (*holder).clone());
+                statement_line(line, &holder)
             })
             .collect();
         lines.sort_by(|left, right| {
@@ -230,11 +232,12 @@ fn prices(bill: &Bill) -> Vec<StatementPrice> {
         .collect()
 }
 
-fn statement_line(line: &Line, tenant: &str) -> StatementLine {
+fn statement_line(line: &Line, holder: &Holder) -> StatementLine {
     let Amounts { parts, used, energy_static, energy_dynamic, measured, .. } = line.amounts;
     StatementLine {
-        tenant: tenant.into(),
+        tenant: tenant(holder).to_string(),
         holder: line.holder.to_string(),
+        labels: holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned())).collect(),
         gpu: line.gpu.index,
         uuid: line.gpu.uuid.to_string(),
         held_ns: parts.held(),

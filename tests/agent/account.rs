@@ -107,6 +107,25 @@ fn every_kind_of_workload_of_the_demo_has_its_line() {
         let tenant = format!("tenant=\"{tenant}\"");
         assert_eq!(page.value("gpu_holding_ratio", &["gpu=\"9\"", &tenant]), Some(share), "replicas of four");
     }
+    let by = |what: &str| {
+        let url = format!("http://{}", demo.agent.address);
+        let output = output(&["bill", "--url", &url, "--by", what, "--csv"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let csv = String::from_utf8(output.stdout).unwrap();
+        let names: Vec<String> = csv.lines().map(|line| line.split(',').nth(5).unwrap().to_owned()).collect();
+        names
+    };
+    assert_eq!(by("account")[0], "slurm_account");
+    for (what, name) in [
+        ("namespace", "team-b"),
+        ("account", "physics"),
+        ("workload", "slurm:alpha/211.0"),
+        ("k8s_pod_name", "train-0"),
+        ("gpu", "10"),
+        ("namespace", "__unallocated__"),
+    ] {
+        assert!(by(what).iter().any(|line| line == name), "{name} by {what}");
+    }
 }
 
 #[test]

@@ -1,19 +1,20 @@
-//! A bill as CSV (RFC 4180): one line per tenant, which repeats what the bill is of, and no line of totals.
+//! A bill as CSV (RFC 4180): one line per tenant, or what else the bill is by, which repeats what the bill is of, and no line of totals.
 
+use super::by::By;
 use super::columns::HOURS;
 use super::sheet::{Row, Sheet, decimal};
 use crate::ledger::Statement;
 
 /// The bill with its heading.
-pub(super) fn table(statement: &Statement) -> String {
+pub(super) fn table(statement: &Statement, by: &By) -> String {
     let mut heads: Vec<String> =
-        ["node", "cluster", "from", "to", "time_zone", "tenant"].map(str::to_owned).into();
+        ["node", "cluster", "from", "to", "time_zone", by.name()].map(str::to_owned).into();
     heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
     heads.extend(
         ["energy_kwh", "amount", "currency", "price_per_gpu_hour", "price_class", "simulated"]
             .map(str::to_owned),
     );
-    let sheet = Sheet::new(statement);
+    let sheet = Sheet::new(statement, by);
     sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, row)))
 }
 
@@ -24,7 +25,7 @@ fn fields(statement: &Statement, row: &Row) -> Vec<String> {
         statement.from_local.clone(),
         statement.to_local.clone(),
         statement.time_zone.clone(),
-        row.tenant.clone(),
+        row.name.clone(),
     ];
     fields.extend(HOURS.iter().map(|column| decimal((column.of)(row))));
     fields.push(row.energy.map(decimal).unwrap_or_default());

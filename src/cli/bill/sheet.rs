@@ -1,12 +1,13 @@
-//! A bill by tenant in the digits that are printed.
+//! A bill by tenant, or by another property of its lines, in the digits that are printed.
 //!
-//! In: a statement, exact. Out: a row per tenant in units of the last printed digit, such that the columns of
+//! In: a statement, exact. Out: a row per tenant, workload, namespace ... in units of the last printed digit, such that the columns of
 //! each row add up, and the rows of each column to its total. The totals of held time, energy and money are rounded
-//! to the nearest and divided among tenants by largest remainder, and each tenant's held time among its parts.
+//! to the nearest and divided among rows by largest remainder, and each row's held time among its parts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::by::By;
 use crate::ledger::{Statement, StatementLine};
 use crate::model::HolderId;
 
@@ -17,10 +18,10 @@ const UNIT: u128 = 360_000_000;
 /// The last printed digit of money, in nano-units.
 const MONEY_UNIT: u128 = 100_000;
 
-/// A tenant's sums over all its lines: exact, or in units of the last printed digit.
+/// The sums over lines that belong together: exact, or in units of the last printed digit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
-    pub(super) tenant: String,
+    pub(super) name: String,
     /// Used within, lent, idle, unmeasured, unavailable: together, what was held.
     pub(super) parts: [u128; 5],
     /// Used beyond the share, outside any holding, and where nobody held.
@@ -46,7 +47,7 @@ impl Row {
         let parts = [line.within_ns, line.lent_ns, line.waste_ns, line.unmeasured_ns, line.unavailable_ns];
         let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
         self.add(&Self {
-            tenant: String::new(),
+            name: String::new(),
             parts: parts.map(u128::from),
             beside: [line.beyond_share_ns, line.outside_holding_ns, line.unheld_ns].map(u128::from),
             charged: line.charged_ns.into(),
@@ -73,23 +74,23 @@ impl Row {
 
 /// A bill as it is printed.
 pub(super) struct Sheet {
-    /// By tenant.
+    /// By name.
     pub(super) rows: Vec<Row>,
     /// Their sum.
     pub(super) total: Row,
 }
 
 impl Sheet {
-    pub(super) fn new(statement: &Statement) -> Self {
-        let mut tenants: BTreeMap<&str, Row> = BTreeMap::new();
+    pub(super) fn new(statement: &Statement, by: &By) -> Self {
+        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for line in &statement.lines {
-            let row = tenants.entry(&line.tenant).or_default();
-            row.tenant.clone_from(&line.tenant);
+            let name = by.name_of(line);
+            let row = rows.entry(name.clone()).or_insert_with(|| Row { name, ..Row::default() });
             row.add_line(line);
         }
-        let mut rows: Vec<Row> = tenants.into_values().collect();
+        let mut rows: Vec<Row> = rows.into_values().collect();
         round(&mut rows);
-        let mut total = Row { tenant: "total".into(), ..Row::default() };
+        let mut total = Row { name: "total".into(), ..Row::default() };
         for row in &rows {
             total.add(row);
         }
@@ -99,6 +100,11 @@ impl Sheet {
 
 /// Exact sums to units of the last printed digit, in place.
 fn round(rows: &mut [Row]) {
+    // By GPU the price of unavailable time is in the same row.
+    let pays_all: Vec<bool> = rows
+        .iter()
+        .map(|row| row.charged + row.unpriced == row.held() && row.name != HolderId::UNAVAILABLE)
+        .collect();
     let held: Vec<u128> = rows.iter().map(Row::held).collect();
     let held = apportion(nearest(held.iter().sum(), UNIT), &held);
     for (row, held) in rows.iter_mut().zip(held) {
@@ -109,10 +115,10 @@ fn round(rows: &mut [Row]) {
         let total = nearest(rows.iter().map(|row| row.beside[place]).sum(), UNIT);
         divide(total, rows.iter_mut().map(|row| &mut row.beside[place]).collect());
     }
-    for row in rows.iter_mut() {
+    for (row, pays_all) in rows.iter_mut().zip(pays_all) {
         // The price of unavailable time goes to the remainder of that name.
-        let others = if row.tenant == HolderId::UNAVAILABLE { unavailable } else { 0 };
-        let due = row.held() - row.parts[UNAVAILABLE] + others;
+        let others = if row.name == HolderId::UNAVAILABLE { unavailable } else { 0 };
+        let due = if pays_all { row.held() } else { row.held() - row.parts[UNAVAILABLE] + others };
         divide(due, vec![&mut row.charged, &mut row.unpriced]);
     }
     let energy = nearest(rows.iter().filter_map(|row| row.energy).sum(), UNIT);
@@ -182,7 +188,7 @@ mod tests {
         });
         proptest::collection::vec(row, 0..20).prop_map(|mut rows| {
             let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
-            rows.push(Row { tenant: HolderId::UNAVAILABLE.into(), charged: unavailable, ..Row::default() });
+            rows.push(Row { name: HolderId::UNAVAILABLE.into(), charged: unavailable, ..Row::default() });
             rows
         })
     }
@@ -206,7 +212,7 @@ mod tests {
             let unavailable = printed.iter().map(|row| row.parts[UNAVAILABLE]).sum::<u128>();
             for (row, exact) in printed.iter().zip(&exact) {
                 prop_assert!((row.held() * UNIT).abs_diff(exact.held()) < 2 * UNIT);
-                let others = if row.tenant.is_empty() { 0 } else { unavailable };
+                let others = if row.name.is_empty() { 0 } else { unavailable };
                 let due = row.held() - row.parts[UNAVAILABLE] + others;
                 prop_assert!(exact.charged + exact.unpriced == 0 || row.charged + row.unpriced == due);
                 for (part, exact) in row.parts.iter().zip(exact.parts) {

@@ -1,19 +1,20 @@
-//! A bill for people: what it is of, a table by tenant, its prices, its reconciliation, and a legend.
+//! A bill for people: what it is of, a table by tenant or another property, its prices, its reconciliation, and a legend.
 
 use std::collections::BTreeSet;
 
+use super::by::By;
 use super::columns::{Column, ENERGY, HOURS, REMAINDERS};
 use super::sheet::{Row, Sheet, apportion, decimal, nano};
 use crate::ledger::Statement;
 
 /// The whole bill.
-pub(super) fn page(statement: &Statement) -> String {
-    let sheet = Sheet::new(statement);
+pub(super) fn page(statement: &Statement, by: &By) -> String {
+    let sheet = Sheet::new(statement, by);
     let mut page = heading(statement);
     if sheet.rows.is_empty() {
         return page + "\nno GPU time was accounted for in this period\n" + &clipped(statement);
     }
-    page += &table(statement, &sheet);
+    page += &table(statement, &sheet, by.name());
     page += &unmetered(statement);
     page += &prices(statement, &sheet.total);
     page += &reconciliation(statement);
@@ -54,13 +55,13 @@ fn columns(statement: &Statement) -> impl Iterator<Item = &'static Column> {
     HOURS.iter().filter(move |column| column.always || has_prices)
 }
 
-fn table(statement: &Statement, sheet: &Sheet) -> String {
-    let mut lines: Vec<Vec<String>> = vec![vec!["tenant".into()]];
+fn table(statement: &Statement, sheet: &Sheet, by: &str) -> String {
+    let mut lines: Vec<Vec<String>> = vec![vec![by.into()]];
     lines[0].extend(columns(statement).map(|column| column.name.to_owned()));
     lines[0].push("kWh".into());
     lines[0].extend(statement.currency.clone());
     for row in sheet.rows.iter().chain([&sheet.total]) {
-        let mut line = vec![row.tenant.clone()];
+        let mut line = vec![row.name.clone()];
         line.extend(columns(statement).map(|column| decimal((column.of)(row))));
         line.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
         line.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
@@ -151,7 +152,7 @@ fn legend(statement: &Statement, sheet: &Sheet) -> String {
     if let Some(currency) = &statement.currency {
         entries.push((currency, "charged x price".to_owned()));
     }
-    let is_there = |tenant: &str| sheet.rows.iter().any(|row| row.tenant == tenant);
+    let is_there = |tenant: &str| sheet.rows.iter().any(|row| row.name == tenant);
     let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
     entries.extend(remainders.map(|(tenant, meaning)| (*tenant, (*meaning).to_owned())));
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -170,6 +171,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn page(statement: &Statement) -> String {
+        super::page(statement, &By::Tenant)
+    }
 
     const HOUR: u64 = 3_600_000_000_000;
 

@@ -1,0 +1,89 @@
+//! By what the lines of a bill are added up.
+
+use std::str::FromStr;
+
+use crate::ledger::StatementLine;
+use crate::model::{Fact, HolderId};
+
+/// A property of the lines of a bill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Tenant,
+    /// The workload id.
+    Workload,
+    Gpu,
+    /// A label of `gpu_workload_info`.
+    Fact(Fact),
+}
+
+/// Short names of labels.
+const SHORT: [(&str, Fact); 4] = [
+    ("namespace", Fact::Namespace),
+    ("account", Fact::SlurmAccount),
+    ("user", Fact::User),
+    ("unit", Fact::Unit),
+];
+
+/// What lines without the property are called.
+const NONE: &str = "-";
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tenant" => return Ok(Self::Tenant),
+            "workload" => return Ok(Self::Workload),
+            "gpu" => return Ok(Self::Gpu),
+            _ => {}
+        }
+        let short = SHORT.iter().find(|(name, _)| *name == text).map(|(_, fact)| *fact);
+        let fact = short.or_else(|| Fact::ALL.iter().copied().find(|fact| fact.label() == text));
+        fact.map(Self::Fact).ok_or_else(|| {
+            let labels: Vec<&str> = Fact::ALL.iter().map(|fact| fact.label()).collect();
+            format!(
+                "write tenant, workload, gpu, namespace, account, user, unit, or one of {}",
+                labels.join(", ")
+            )
+        })
+    }
+}
+
+impl By {
+    /// The head of the column.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Workload => "workload",
+            Self::Gpu => "gpu",
+            Self::Fact(fact) => fact.label(),
+        }
+    }
+
+    /// What the line is added to. Time that is nobody's stays under the name of its reserved tenant.
+    pub(super) fn name_of(&self, line: &StatementLine) -> String {
+        match self {
+            Self::Tenant => line.tenant.clone(),
+            Self::Gpu => line.gpu.to_string(),
+            _ if HolderId::new(line.holder.as_str()).is_remainder() => line.tenant.clone(),
+            Self::Workload => line.holder.clone(),
+            Self::Fact(fact) => line.labels.get(fact.label()).map_or(NONE, String::as_str).to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_bill_is_by_is_a_word_or_a_label_and_an_unknown_one_is_told_with_all_that_are() {
+        let by = |text: &str| text.parse::<By>();
+        assert_eq!(by("tenant"), Ok(By::Tenant));
+        assert_eq!(by("namespace"), by("k8s_namespace_name"));
+        assert_eq!(by("account").unwrap().name(), "slurm_account");
+        let error = by("team").unwrap_err();
+        assert!(error.contains("workload") && error.contains("k8s_pod_name"), "{error}");
+    }
+}
