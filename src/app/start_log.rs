@@ -47,4 +47,10 @@ pub(super) fn ledger(ledger: &Ledger, recovered: &Recovered) {
         durable = recovered.durable,
         "ledger opened"
     );
+    if let Some(copy) = &recovered.upgraded_from {
+        tracing::info!(
+            copy = %copy.display(),
+            "the ledger has a newer schema from now on; the way back to an earlier release is gpumeter ledger restore"
+        );
+    }
 }

@@ -95,7 +95,7 @@ fn forgotten(path: &Path, uuid: &str, (boot_id, boottime): (&str, Nanoseconds)) 
     // A writer makes the file that it does not find.
     drop(schema::reader(path)?);
     let _lock = Lock::take(path)?;
-    let connection = schema::writer(path, Utc(0))?;
+    let (connection, _) = schema::writer(path, Utc(0))?;
     let Some(Listed { expected, .. }) =
         list(&connection)?.into_iter().find(|listed| *listed.expected.gpu == *uuid)
     else {

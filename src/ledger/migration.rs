@@ -39,21 +39,23 @@ const MIGRATIONS: &[Migration] = &[
 /// The newest version.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Brings the file at `path` to the newest version; a new one is created at `now`.
-pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Result<(), Cause> {
+/// Brings the file at `path` to the newest version; a new one is created at `now`. The copy of one that was upgraded.
+pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Result<Option<PathBuf>, Cause> {
     let found = schema::inspect(connection)?;
     if found == VERSION {
-        return Ok(());
+        return Ok(None);
     }
-    if found > 0 {
-        save(connection, path, found).map_err(|cause| Cause::Upgrade {
+    let copy = match found {
+        0 => None,
+        _ => Some(save(connection, path, found).map_err(|cause| Cause::Upgrade {
             copy: saved(path, found),
             from: found,
             to: VERSION,
             cause: Box::new(cause),
-        })?;
-    }
-    apply(connection, MIGRATIONS, now)
+        })?),
+    };
+    apply(connection, MIGRATIONS, now)?;
+    Ok(copy)
 }
 
 /// A copy in memory, at the newest version.
@@ -131,6 +133,8 @@ fn write_copy(connection: &Connection, part: &Path, copy: &Path) -> Result<(), C
     }
     let mut target = Connection::open(part)?;
     copy_to(connection, &mut target)?;
+    // One file: a log beside it, of readers or of an earlier copy, would be taken for its own.
+    target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
     target.close().map_err(|(_, error)| error)?;
     let directory = copy.parent().unwrap_or(Path::new("/"));
     File::open(part)

@@ -68,7 +68,7 @@ impl Ledger {
         let durable = place::durable(path.parent().unwrap_or(Path::new("/")))?;
         schema::ours_or_empty(&path)?;
         let lock = Lock::take(&path)?;
-        let mut connection = schema::writer(&path, opening.now.utc)?;
+        let (mut connection, upgraded_from) = schema::writer(&path, opening.now.utc)?;
         node::store(&connection, &opening.node)?;
         let clock = (opening.now, !opening.unsynchronised);
         let (timeline, boot) = timeline::resume(&mut connection, &opening.boot_id, clock)?;
@@ -88,6 +88,7 @@ impl Ledger {
         let recovered = Recovered {
             created: state.created,
             last_commit: state.last_commit,
+            upgraded_from,
             timeline,
             boot,
             durable,

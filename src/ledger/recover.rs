@@ -1,6 +1,7 @@
 //! Reads back what a restart goes on from.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rusqlite::Connection;
@@ -21,6 +22,8 @@ pub struct Recovered {
     pub created: Utc,
     /// Account time of the last commit; of the creation before the first one.
     pub last_commit: Utc,
+    /// The copy that was saved because the file had an older schema; none where it had not.
+    pub upgraded_from: Option<PathBuf>,
     /// The account's time axis in this boot.
     pub timeline: Timeline,
     /// When this boot began: over a boot nothing is bridged.

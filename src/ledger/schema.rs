@@ -4,7 +4,7 @@
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -22,8 +22,9 @@ pub(super) const APPLICATION: i64 = 0x4750_4D54;
 /// How long a statement waits for another program that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-/// A connection that may write, on a file that is ours at the newest version; a new one is created at `now`.
-pub(super) fn writer(path: &Path, now: Utc) -> Result<Connection, Cause> {
+/// A connection that may write, on a file that is ours at the newest version; a new one is created at `now`. Beside it
+/// the copy of one that was upgraded for that.
+pub(super) fn writer(path: &Path, now: Utc) -> Result<(Connection, Option<PathBuf>), Cause> {
     access::create(path).map_err(Cause::Unwritable)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
@@ -39,9 +40,9 @@ pub(super) fn writer(path: &Path, now: Utc) -> Result<Connection, Cause> {
     // After the inspection: switching the journal writes to the file.
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.execute_batch("PRAGMA journal_size_limit = 16777216")?;
-    migration::migrate(&mut connection, path, now)?;
+    let copy = migration::migrate(&mut connection, path, now)?;
     connection.execute_batch("PRAGMA foreign_keys = ON")?;
-    Ok(connection)
+    Ok((connection, copy))
 }
 
 /// A connection that only reads, on a file that is ours or on a copy of an older one.

@@ -55,7 +55,9 @@ fn copy_of(world: &World, version: i64) -> std::path::PathBuf {
 }
 
 fn upgraded(world: &World) {
+    let was_old = world.sql::<i64>("PRAGMA user_version") == 1;
     let (ledger, recovered) = Ledger::open(&world.path(), &later()).unwrap();
+    assert_eq!(recovered.upgraded_from, was_old.then(|| copy_of(world, 1)));
     assert_eq!((recovered.imbalance, recovered.gpus.len(), recovered.inventory.len()), (0, 8, 8));
     for (uuid, gpu) in &recovered.gpus {
         assert_eq!((gpu.spans.len(), gpu.spans[0].from), (20, gpu.settled_until), "{uuid}");
@@ -94,11 +96,16 @@ fn a_copy_has_what_was_only_in_the_write_ahead_log_and_no_other_user_can_read_it
     let killed = world.killed();
     drop(connection);
     assert!(killed.directory.path().join("ledger.db-wal").metadata().unwrap().len() > 0);
-    upgraded(&killed);
+    drop(Ledger::open(&killed.path(), &later()).unwrap());
     let copy = copy_of(&killed, 1);
     assert_eq!(number(&copy, "SELECT count(*) FROM clock_step"), 1);
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o007, 0);
     assert!(!killed.directory.path().join("ledger.db.part").exists());
+    // A copy is one file, also while and after it is read.
+    Reader::open(&copy).unwrap().statement(None, None).unwrap();
+    for suffix in ["-wal", "-shm"] {
+        assert!(!killed.directory.path().join(format!("ledger.db.v1{suffix}")).exists(), "{suffix}");
+    }
 }
 
 #[test]

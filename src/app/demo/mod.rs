@@ -279,9 +279,14 @@ fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
         let path = directory.join(name);
         absent_is_fine(fs::remove_dir_all(&path)).map_err(|source| DemoError::File { path, source })?;
     }
-    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
-        let path = directory.join(name);
-        absent_is_fine(fs::remove_file(&path)).map_err(|source| DemoError::File { path, source })?;
+    let of_directory = |source| DemoError::File { path: directory.to_owned(), source };
+    for entry in fs::read_dir(directory).map_err(of_directory)? {
+        let path = entry.map_err(of_directory)?.path();
+        // With its write-ahead log, and the copies that upgrades saved.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("ledger.db") && name != "ledger.db.lock" {
+            absent_is_fine(fs::remove_file(&path)).map_err(|source| DemoError::File { path, source })?;
+        }
     }
     Ok(())
 }
