@@ -21,7 +21,7 @@ from harness import Demo, Failed, wait_for
 
 SECOND = 10**9
 MINUTES = 10
-SPEED = 10
+SPEED = 5
 MODES = ("exclusive", "time-slice", "MPS", "MIG", "mixed", "short-lived", "bare metal")
 RULES = ("gpumeter", "copy", "equal", "request")
 # Demand of each tenant by time: (from, to, share of the time for which it wants the device).
