@@ -28,7 +28,7 @@ mod used;
 mod window;
 
 pub use gpu::{GpuEnergy, GpuSegment, GpuSettlement, SlotEnergy, SlotSettlement, UserShare, settle_gpu};
-pub use money::{charged_times, money, split_money};
+pub use money::{ChargedTimes, HeldParts, charged_times, money, split_money};
 pub use settle::settle;
 pub use unsettled::Unsettled;
 pub use window::{WINDOW, split, window_end};

@@ -5,6 +5,7 @@
 //! of rate x time, and a holder's within two (L9). It knows no price book and no currency.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::Unsettled;
 use crate::model::{HolderId, Money, Nanoseconds, Parts};
@@ -24,22 +25,49 @@ pub fn money(rate_nano_per_hour: i128, since: Nanoseconds) -> Money {
 /// The time that each holder is charged for, in nanoseconds: what it held, less what was unavailable.
 ///
 /// `__unavailable__` is charged for that instead: a GPU that is lost or broken is shown, not charged.
-pub fn charged_times<'a>(held: impl IntoIterator<Item = (&'a HolderId, &'a Parts)>) -> Vec<(HolderId, u64)> {
-    let mut unavailable = 0;
-    let mut times: Vec<(HolderId, u64)> = held
-        .into_iter()
-        .map(|(holder, parts)| {
-            unavailable += parts.unavailable;
-            (holder.clone(), parts.held() - parts.unavailable)
-        })
-        .collect();
-    if unavailable > 0 {
-        match times.iter_mut().find(|(holder, _)| holder.as_str() == HolderId::UNAVAILABLE) {
+pub fn charged_times<'a>(held: impl IntoIterator<Item = HeldParts<'a>>) -> ChargedTimes {
+    let mut unavailable: BTreeMap<Option<u32>, (u64, Option<usize>)> = BTreeMap::new();
+    let mut times: Vec<(HolderId, u64)> = Vec::new();
+    for (place, HeldParts { gpu_instance, holder, parts }) in held.into_iter().enumerate() {
+        if parts.unavailable > 0 {
+            unavailable.entry(gpu_instance).or_default().0 += parts.unavailable;
+        }
+        if holder.as_str() == HolderId::UNAVAILABLE {
+            unavailable.entry(gpu_instance).or_default().1 = Some(place);
+        }
+        times.push((holder.clone(), parts.held() - parts.unavailable));
+    }
+    let mut added = Vec::new();
+    for (gpu_instance, (unavailable, place)) in unavailable {
+        match place.and_then(|place| times.get_mut(place)) {
             Some((_, time)) => *time += unavailable,
-            None => times.push((HolderId::new(HolderId::UNAVAILABLE), unavailable)),
+            None => {
+                times.push((HolderId::new(HolderId::UNAVAILABLE), unavailable));
+                added.push(gpu_instance);
+            }
         }
     }
-    times
+    ChargedTimes { times, added }
+}
+
+/// What a holder held of a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldParts<'a> {
+    /// GPU instance id of the slot; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    /// Who held.
+    pub holder: &'a HolderId,
+    /// What was held.
+    pub parts: &'a Parts,
+}
+
+/// The times that are charged for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChargedTimes {
+    /// In the order of what was held, then of `added`.
+    pub times: Vec<(HolderId, u64)>,
+    /// The slots on which `__unavailable__` is charged without having held.
+    pub added: Vec<Option<u32>>,
 }
 
 /// Splits money along times: largest fraction first, ties by id, no carry; the parts, in the order of
@@ -124,12 +152,14 @@ mod tests {
                     (HolderId::new(id), Parts { waste, unavailable, ..Parts::default() })
                 })
                 .collect();
-            charged_times(held.iter().map(|(holder, parts)| (holder, parts)))
+            let held = held.iter().map(|(holder, parts)| HeldParts { gpu_instance: None, holder, parts });
+            let ChargedTimes { times, added } = charged_times(held);
+            (times, added)
         };
-        assert_eq!(charged(&[("a", 3, 0)]), times(&[("a", 3)]));
-        assert_eq!(charged(&[("a", 3, 4)]), times(&[("a", 3), ("__unavailable__", 4)]));
+        assert_eq!(charged(&[("a", 3, 0)]), (times(&[("a", 3)]), vec![]));
+        assert_eq!(charged(&[("a", 3, 4)]), (times(&[("a", 3), ("__unavailable__", 4)]), vec![None]));
         let with_remainder = charged(&[("__unavailable__", 0, 2), ("a", 3, 4), ("b", 0, 5)]);
-        assert_eq!(with_remainder, times(&[("__unavailable__", 11), ("a", 3), ("b", 0)]));
+        assert_eq!(with_remainder, (times(&[("__unavailable__", 11), ("a", 3), ("b", 0)]), vec![]));
     }
 
     #[test]

@@ -4,19 +4,17 @@
 //! them; a row that is all zero is left out. It splits nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::energy::{Energy, slot_and_holder};
 use super::segment::Segment;
 use super::settle::{SettledSegment, SettledSlot};
-use super::{ROOT, SLOT};
 use crate::model::{
     ActivitySource, Amounts, HolderId, Microjoules, Nanoseconds, Parts, Row, SlotState, Span,
 };
 
 /// The rows of a window while it is settled, by slot and holder.
 #[derive(Debug, Default)]
-pub(super) struct Rows(BTreeMap<(Arc<str>, HolderId), Entry>);
+pub(super) struct Rows(BTreeMap<(Option<u32>, HolderId), Entry>);
 
 #[derive(Debug)]
 struct Entry {
@@ -37,7 +35,7 @@ impl Rows {
                 HolderId::UNOBSERVED => Parts { unmeasured: *time, ..Parts::default() },
                 _ => Parts { waste: *time, ..Parts::default() },
             };
-            let row = &mut self.entry(&Arc::default(), remainder, None).row;
+            let row = &mut self.entry(None, remainder, None).row;
             row.method = row.method.max(segment.constant().method);
             row.amounts.parts.add(&parts);
         }
@@ -45,15 +43,15 @@ impl Rows {
 
     fn add_slot(&mut self, slot: &SettledSlot<'_>) {
         let Some(constant) = slot.spans.first() else { return };
-        let name = gpu_instance(&slot.name);
+        let slot_id = gpu_instance(&slot.name);
         for (holder, parts) in &slot.paid.parts {
-            self.entry(&name, holder, Some(constant)).row.amounts.parts.add(parts);
+            self.entry(slot_id, holder, Some(constant)).row.amounts.parts.add(parts);
         }
         for (user, share) in &slot.paid.uses {
-            self.entry(&name, user, Some(constant)).row.amounts.used.add(share);
+            self.entry(slot_id, user, Some(constant)).row.amounts.used.add(share);
         }
         for (user, used) in &slot.used {
-            let row = &mut self.entry(&name, user, Some(constant)).row;
+            let row = &mut self.entry(slot_id, user, Some(constant)).row;
             row.amounts.measured += used.measured;
             row.grade = row.grade.max(used.grade);
         }
@@ -61,7 +59,7 @@ impl Rows {
             for (user, presence) in &span.present {
                 let Some(memory) = presence.memory else { continue };
                 let product = u128::from(memory).saturating_mul(span.length().0.into());
-                let entry = self.entry(&name, user, Some(constant));
+                let entry = self.entry(slot_id, user, Some(constant));
                 entry.memory = entry.memory.saturating_add(product);
             }
         }
@@ -72,10 +70,10 @@ impl Rows {
         let whole = segment.constant();
         let mut add = |id: &HolderId, add: &dyn Fn(&mut Row)| {
             let (slot, holder) = slot_and_holder(id);
-            let name = gpu_instance(slot);
+            let slot_id = gpu_instance(slot);
             // Who has energy on a MIG instance was there, held or used it, and has a row with its source.
             let constant = whole.instances.is_none().then_some(whole);
-            add(&mut self.entry(&name, &holder, constant).row);
+            add(&mut self.entry(slot_id, &holder, constant).row);
         };
         for (id, energy) in &energy.floor {
             add(id, &|row| row.amounts.energy_static += Microjoules(*energy));
@@ -91,10 +89,10 @@ impl Rows {
     }
 
     /// The holder's entry, which now also stands for a segment of that kind.
-    fn entry(&mut self, slot: &Arc<str>, holder: &HolderId, constant: Option<&Span>) -> &mut Entry {
-        let key = (Arc::clone(slot), holder.clone());
+    fn entry(&mut self, slot: Option<u32>, holder: &HolderId, constant: Option<&Span>) -> &mut Entry {
+        let key = (slot, holder.clone());
         let entry = self.0.entry(key).or_insert_with(|| Entry {
-            row: Row { gpu_instance: Arc::clone(slot), ..Row::empty(holder.clone()) },
+            row: Row { gpu_instance: slot, ..Row::empty(holder.clone()) },
             memory: 0,
         });
         if let Some(constant) = constant {
@@ -107,9 +105,9 @@ impl Rows {
     }
 }
 
-/// The GPU instance of a slot: empty for the whole GPU, and for what is no slot's.
-fn gpu_instance(slot: &str) -> Arc<str> {
-    if [SLOT, ROOT].contains(&slot) { Arc::default() } else { slot.into() }
+/// The GPU instance of a slot; none of the whole GPU, and for what is no slot's.
+fn gpu_instance(slot: &str) -> Option<u32> {
+    slot.parse().ok()
 }
 
 impl Entry {

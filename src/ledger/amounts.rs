@@ -123,14 +123,19 @@ mod tests {
     #[test]
     fn the_tables_have_these_columns_between_their_keys_and_their_grades() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("schema/1.sql")).unwrap();
+        for sql in [include_str!("schema/1.sql"), include_str!("schema/3.sql")] {
+            connection.execute_batch(sql).unwrap();
+        }
         let columns = |table: &str| -> Vec<String> {
             let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)").unwrap();
             statement.query_map([table], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
         };
-        let account = format!("minute_ns,gpu,holder,{},grade,method,source", names(ACCOUNT));
+        let account = format!("minute_ns,gpu,holder,gpu_instance,{},grade,method,source", names(ACCOUNT));
         assert_eq!(columns("account").join(","), account);
-        assert_eq!(columns("counter").join(","), format!("gpu,holder,born_ns,{}", names(COUNTER)));
+        assert_eq!(
+            columns("counter").join(","),
+            format!("gpu,holder,gpu_instance,born_ns,{}", names(COUNTER))
+        );
         assert_eq!(PARTS.iter().map(|column| column.name).next_back(), Some("unavailable_ns"));
     }
 

@@ -126,10 +126,12 @@ pub struct Acknowledged {
 }
 
 /// Where the account of a GPU stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotTotal {
     /// Its end.
     pub settled_until: Utc,
     /// GPU time settled since it began; equals the sum of its holders' held counters.
     pub slot: Nanoseconds,
+    /// That of each of its GPU instances, by id.
+    pub instances: BTreeMap<u32, Nanoseconds>,
 }

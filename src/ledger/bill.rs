@@ -25,11 +25,13 @@ pub struct Bill {
     pub reconciliation: Reconciliation,
 }
 
-/// What one holder held and used on one GPU.
+/// What one holder held and used on one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The GPU.
     pub gpu: GpuId,
+    /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Option<u32>,
     /// The holder.
     pub holder: HolderId,
     /// What the holder held, used and drew.
@@ -58,6 +60,7 @@ impl Line {
     pub(super) fn empty(gpu: GpuId, holder: HolderId) -> Self {
         Self {
             gpu,
+            gpu_instance: None,
             holder,
             amounts: Amounts::default(),
             has_energy: false,

@@ -18,7 +18,7 @@ use super::book::{self, Version};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
 use super::settle::between;
-use crate::attribution::{charged_times, split_money};
+use crate::attribution::{HeldParts, charged_times, split_money};
 use crate::model::{GpuId, HolderId, Money, Nanoseconds, Utc};
 
 /// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.
@@ -215,22 +215,28 @@ fn lines(
     for partial in partials(connection, (bill.from, bill.to))? {
         groups.entry((partial.gpu, partial.price)).or_default().push(partial.line);
     }
-    let mut joined = BTreeMap::<(GpuId, HolderId), Line>::new();
+    let mut joined = BTreeMap::<(GpuId, HolderId, Option<u32>), Line>::new();
     for ((gpu, price), mut group) in groups {
         let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
-        let charged = charged_times(group.iter().map(|line| (&line.holder, &line.amounts.parts)));
+        let charged = charged_times(group.iter().map(|line| HeldParts {
+            gpu_instance: line.gpu_instance,
+            holder: &line.holder,
+            parts: &line.amounts.parts,
+        }));
         let money = slot.and_then(Slot::money);
-        let shares = split_money(money.unwrap_or_default(), &charged)?;
-        if let Some((holder, _)) = charged.get(group.len()) {
+        let shares = split_money(money.unwrap_or_default(), &charged.times)?;
+        let gpu = group.first().map(|line| line.gpu.clone());
+        for (gpu, gpu_instance) in gpu.iter().cycle().zip(charged.added) {
             // Nobody but holders had unavailable time: the line that is charged for it has no time of its own.
-            group.extend(group.first().map(|line| Line::empty(line.gpu.clone(), holder.clone())));
+            let holder = HolderId::new(HolderId::UNAVAILABLE);
+            group.push(Line { gpu_instance, ..Line::empty(gpu.clone(), holder) });
         }
-        for ((line, (_, time)), share) in group.iter_mut().zip(charged).zip(shares) {
+        for ((line, (_, time)), share) in group.iter_mut().zip(charged.times).zip(shares) {
             *if money.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
             line.money = priced.then_some(share);
         }
         for line in group {
-            let key = (line.gpu.clone(), line.holder.clone());
+            let key = (line.gpu.clone(), line.holder.clone(), line.gpu_instance);
             match joined.get_mut(&key) {
                 Some(joined) => join(joined, &line),
                 None => {
@@ -272,14 +278,15 @@ fn partials(connection: &Connection, (from, to): (Utc, Utc)) -> rusqlite::Result
     connection
         .prepare(&format!(
             "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, max(grade), max(method), max(coarse),
-                    max(source = 0), max(source = 1), max(source = 2), max(source = 3), {sums}
+                    max(source = 0), max(source = 1), max(source = 2), max(source = 3),
+                    a.gpu_instance, {sums}
              FROM account a
              JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
              JOIN gpu g ON g.id = a.gpu
              JOIN holder h ON h.id = a.holder
              WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
-             GROUP BY a.gpu, m.price, a.holder
-             ORDER BY g.gpu_index, g.uuid, h.name"
+             GROUP BY a.gpu, m.price, a.holder, a.gpu_instance
+             ORDER BY g.gpu_index, g.uuid, h.name, a.gpu_instance"
         ))?
         .query_map(params![stored(from.0)?, stored(to.0)?], partial)?
         .collect()
@@ -294,7 +301,8 @@ fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
     }
     let gpu = GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() };
     let line = Line {
-        amounts: amounts::load_sums(ACCOUNT, row, 12)?,
+        gpu_instance: column::loaded_instance(row, 12)?,
+        amounts: amounts::load_sums(ACCOUNT, row, 13)?,
         grade: loaded_grade(row, 5)?,
         method: loaded_method(row, 6)?,
         coarse: row.get(7)?,

@@ -22,6 +22,16 @@ pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
+/// A GPU instance id for a column.
+pub(super) fn stored_instance(id: Option<u32>) -> i64 {
+    id.map_or(-1, i64::from)
+}
+
+/// The GPU instance id from column `index` of a row; none where it is negative.
+pub(super) fn loaded_instance(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Option<u32>> {
+    Ok(u32::try_from(row.get::<_, i64>(index)?).ok())
+}
+
 const NANOS: i128 = 1_000_000_000;
 
 /// Whole units, and the billionths beside them.

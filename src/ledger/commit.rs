@@ -90,7 +90,11 @@ impl Ledger {
 }
 
 fn total(gpu: &Gpu) -> SlotTotal {
-    SlotTotal { settled_until: gpu.settled_until, slot: Nanoseconds(gpu.slot) }
+    SlotTotal {
+        settled_until: gpu.settled_until,
+        slot: Nanoseconds(gpu.slot),
+        instances: gpu.instances.iter().map(|(id, time)| (*id, Nanoseconds(*time))).collect(),
+    }
 }
 
 /// The file and its write-ahead log.
@@ -152,11 +156,11 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
         disjoint(uuid, gpu)?;
     }
     for (key, counter) in &draft.changes.counters {
-        let gpu = draft.changes.gpus.get(&key.0).ok_or_else(|| unknown(&key.0))?;
+        let gpu = draft.changes.gpus.get(&key.gpu).ok_or_else(|| unknown(&key.gpu))?;
         let gpu = gpu.id;
-        let holder = draft.base.holders.get(&key.1).or_else(|| draft.changes.holders.get(&key.1));
-        let holder = holder.ok_or_else(|| unknown(&key.0))?.id;
-        write::counter(transaction, (gpu, holder), counter)?;
+        let holder = draft.base.holders.get(&key.holder).or_else(|| draft.changes.holders.get(&key.holder));
+        let holder = holder.ok_or_else(|| unknown(&key.gpu))?.id;
+        write::counter(transaction, (gpu, holder), key.gpu_instance, counter)?;
     }
     transaction
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
@@ -180,6 +184,7 @@ fn introduce(transaction: &Transaction<'_>, draft: &mut Draft<'_>, sight: &Sight
             id,
             settled_until: sight.at,
             slot: 0,
+            instances: BTreeMap::new(),
             price: None,
             price_time: 0,
             raw: BTreeMap::new(),

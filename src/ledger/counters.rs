@@ -7,23 +7,27 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::amounts::{self, COUNTER, PARTS, listed, names};
 use super::book::Tariff;
-use super::column::{loaded, loaded_money, stored};
-use super::state::{Cost, Counter, CounterKey, StoredHolder};
+use super::column::{loaded, loaded_instance, loaded_money, stored, stored_instance};
+use super::state::{Cost, Counter, CounterKey, StoredHolder, TenantKey};
 use crate::model::{HolderId, Nanoseconds, Utc};
 
 /// A counter that changed within so long before the last settled minute is loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// A counter of a holder on a GPU.
+/// A counter of a holder on a slot.
 static ONE: LazyLock<String> = LazyLock::new(|| {
-    format!("SELECT born_ns, {} FROM counter WHERE gpu = ?1 AND holder = ?2", names(COUNTER))
+    format!(
+        "SELECT born_ns, {} FROM counter WHERE gpu = ?1 AND holder = ?2 AND gpu_instance = ?3",
+        names(COUNTER)
+    )
 });
 
-/// All counters of a tenant on a GPU. `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the
+/// All counters of a tenant on a slot. `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the
 /// tenant's holders come first.
 static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT born_ns, {} FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2",
+        "SELECT born_ns, {} FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id AND c.gpu_instance = ?3
+         WHERE h.tenant = ?2",
         names(COUNTER)
     )
 });
@@ -38,20 +42,21 @@ pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result
         .optional()
 }
 
-/// The counter of a GPU and a holder, where the file has one.
+/// The counter of a holder on a slot (GPU, GPU instance), where the file has one.
 pub(super) fn counter(
     connection: &Connection,
-    (gpu, holder): (i64, &StoredHolder),
+    (gpu, gpu_instance): (i64, Option<u32>),
+    holder: &StoredHolder,
 ) -> rusqlite::Result<Option<Counter>> {
-    let counter =
-        connection.prepare_cached(&ONE)?.query_row(params![gpu, holder.id], loaded_counter).optional()?;
+    let key = params![gpu, holder.id, stored_instance(gpu_instance)];
+    let counter = connection.prepare_cached(&ONE)?.query_row(key, loaded_counter).optional()?;
     let Some(mut counter) = counter else { return Ok(None) };
     counter.tenant = Arc::clone(&holder.tenant);
     let mut statement = connection.prepare_cached(
         "SELECT currency, class, held_units, held_nanos, used_units, used_nanos, born_ns
-         FROM cost WHERE gpu = ?1 AND holder = ?2",
+         FROM cost WHERE gpu = ?1 AND holder = ?2 AND gpu_instance = ?3",
     )?;
-    let mut rows = statement.query(params![gpu, holder.id])?;
+    let mut rows = statement.query(key)?;
     while let Some(row) = rows.next()? {
         let (tariff, mut cost) = cost(row)?;
         cost.born = Utc(loaded(row, 6)?);
@@ -60,14 +65,16 @@ pub(super) fn counter(
     Ok(Some(counter))
 }
 
-/// The sum of all counters of a tenant on a GPU; none where it has none.
+/// The sum of all counters of a tenant on a slot of the GPU with that key in the file; none where it has none.
 pub(super) fn tenant_sum(
     connection: &Connection,
-    (gpu, tenant): (i64, &Arc<str>),
+    gpu: i64,
+    TenantKey { gpu_instance, tenant, .. }: &TenantKey,
 ) -> rusqlite::Result<Option<Counter>> {
     let mut sum = Counter { tenant: Arc::clone(tenant), ..Counter::default() };
+    let key = params![gpu, tenant, stored_instance(*gpu_instance)];
     let mut statement = connection.prepare_cached(&OF_TENANT)?;
-    let mut rows = statement.query(params![gpu, tenant])?;
+    let mut rows = statement.query(key)?;
     let mut is_empty = true;
     while let Some(row) = rows.next()? {
         is_empty = false;
@@ -78,9 +85,10 @@ pub(super) fn tenant_sum(
     }
     let mut statement = connection.prepare_cached(
         "SELECT currency, class, held_units, held_nanos, used_units, used_nanos
-         FROM holder h CROSS JOIN cost c ON c.gpu = ?1 AND c.holder = h.id WHERE h.tenant = ?2",
+         FROM holder h CROSS JOIN cost c ON c.gpu = ?1 AND c.holder = h.id AND c.gpu_instance = ?3
+         WHERE h.tenant = ?2",
     )?;
-    let mut rows = statement.query(params![gpu, tenant])?;
+    let mut rows = statement.query(key)?;
     while let Some(row) = rows.next()? {
         let costs = BTreeMap::from([cost(row)?]);
         sum.add(&Counter { costs, ..Counter::default() });
@@ -97,10 +105,10 @@ pub(super) fn recent(
         connection.query_row("SELECT coalesce(max(minute_ns), 0) FROM minute", [], |row| row.get(0))?;
     let since = stored(Utc(since.unsigned_abs()).0.saturating_sub(RECENT.0))?;
     let mut statement = connection.prepare(
-        "SELECT c.gpu, h.name, h.id, coalesce(h.tenant, h.name)
-         FROM (SELECT DISTINCT gpu, holder FROM account WHERE minute_ns >= ?1
+        "SELECT c.gpu, h.name, h.id, coalesce(h.tenant, h.name), c.gpu_instance
+         FROM (SELECT DISTINCT gpu, holder, gpu_instance FROM account WHERE minute_ns >= ?1
                UNION
-               SELECT gpu, holder FROM counter JOIN holder ON id = holder WHERE kind = 'remainder') c
+               SELECT gpu, holder, gpu_instance FROM counter JOIN holder ON id = holder WHERE kind = 'remainder') c
          JOIN holder h ON h.id = c.holder",
     )?;
     let mut rows = statement.query([since])?;
@@ -110,7 +118,12 @@ pub(super) fn recent(
         // Foreign keys guarantee it; a row that lost its GPU shows as an imbalance, not as a panic.
         let Some(uuid) = uuids.get(&gpu) else { continue };
         let holder = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into() };
-        recent.push(((Arc::clone(uuid), HolderId::new(row.get::<_, String>(1)?)), gpu, holder));
+        let key = CounterKey {
+            gpu: Arc::clone(uuid),
+            gpu_instance: loaded_instance(row, 4)?,
+            holder: HolderId::new(row.get::<_, String>(1)?),
+        };
+        recent.push((key, gpu, holder));
     }
     Ok(recent)
 }
@@ -124,6 +137,17 @@ pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     Ok(sums.into_iter().map(i128::from).sum())
+}
+
+/// The time of each GPU instance that has had any, by the GPU's key and the instance's id.
+pub(super) fn instances(connection: &Connection) -> rusqlite::Result<Vec<(i64, u32, u64)>> {
+    let held = listed(PARTS, "+", |column| column.name.to_owned());
+    connection
+        .prepare(&format!(
+            "SELECT gpu, gpu_instance, sum({held}) FROM counter WHERE gpu_instance >= 0 GROUP BY gpu, gpu_instance"
+        ))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, loaded(row, 2)?)))?
+        .collect()
 }
 
 fn loaded_counter(row: &Row<'_>) -> rusqlite::Result<Counter> {

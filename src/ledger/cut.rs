@@ -133,7 +133,7 @@ mod tests {
             .map(|(index, cells)| {
                 let [within, lent, waste, unmeasured, unavailable] = cells.map(u64::from);
                 Row {
-                    gpu_instance: Default::default(),
+                    gpu_instance: None,
                     holder: HolderId::new(format!("user:{index}")),
                     amounts: Amounts {
                         parts: Parts { within, lent, waste, unmeasured, unavailable },

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 
 use super::MINUTE;
 use super::batch::Closed;
@@ -63,7 +62,7 @@ fn equal(one: &Settlement, two: &Settlement) -> bool {
         && one.rows.iter().zip(&two.rows).all(|(a, b)| {
             let (held, since) = (a.amounts.parts.held(), b.amounts.parts.held());
             let (x, y) = (u128::from(held) * u128::from(other), u128::from(since) * u128::from(length));
-            (&a.gpu_instance, &a.holder) == (&b.gpu_instance, &b.holder)
+            (a.gpu_instance, &a.holder) == (b.gpu_instance, &b.holder)
                 && x.abs_diff(y) <= rounding
                 && state(&a.amounts.parts) == state(&b.amounts.parts)
                 && (a.method, a.source) == (b.method, b.source)
@@ -76,8 +75,8 @@ const fn state(parts: &Parts) -> (bool, bool) {
 
 /// Adds the window that follows.
 fn add(first: &mut Settlement, second: Settlement) {
-    let key = |row: &Row| (Arc::clone(&row.gpu_instance), row.holder.clone());
-    let mut rows: BTreeMap<(Arc<str>, HolderId), Row> =
+    let key = |row: &Row| (row.gpu_instance, row.holder.clone());
+    let mut rows: BTreeMap<(Option<u32>, HolderId), Row> =
         first.rows.drain(..).map(|row| (key(&row), row)).collect();
     for row in second.rows {
         match rows.entry(key(&row)) {

@@ -34,6 +34,7 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/1.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/2.sql"), then: add_tenants },
+    Migration { sql: include_str!("schema/3.sql"), then: |_| Ok(()) },
 ];
 
 /// The newest version.

@@ -253,7 +253,7 @@ mod tests {
     fn window(from: u64, holder: &str, within: u64) -> Batch {
         let length = 15 * SECOND;
         let row = Row {
-            gpu_instance: Default::default(),
+            gpu_instance: None,
             holder: HolderId::new(holder),
             amounts: Amounts {
                 parts: Parts { within, waste: length - within, ..Parts::default() },

@@ -60,6 +60,8 @@ pub struct RecoveredGpu {
     pub settled_until: Utc,
     /// GPU time settled since the account began.
     pub slot: Nanoseconds,
+    /// That of each of its GPU instances, by id.
+    pub instances: BTreeMap<u32, Nanoseconds>,
     /// The carries after the last window.
     pub carry: Carry,
     /// The weights of the last window.
@@ -82,7 +84,11 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap
         ..State::default()
     };
     let mut recovered = BTreeMap::new();
+    let instances = counters::instances(connection)?;
     for (mut gpu, mut told) in gpus(connection)? {
+        let own = instances.iter().filter(|(key, ..)| *key == gpu.id);
+        gpu.instances = own.map(|(_, id, time)| (*id, *time)).collect();
+        told.instances = gpu.instances.iter().map(|(id, time)| (*id, Nanoseconds(*time))).collect();
         let stored = spans(connection, gpu.id)?;
         gpu.seen = stored.last().map_or(gpu.seen, |span| span.to);
         gpu.raw = stored.iter().map(|span| (span.from, span.to)).collect();
@@ -92,8 +98,10 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap
     }
     let uuids = state.gpus.iter().map(|(uuid, gpu)| (gpu.id, Arc::clone(uuid))).collect();
     for (key, gpu, holder) in counters::recent(connection, &uuids)? {
-        let Some(counter) = counters::counter(connection, (gpu, &holder))? else { continue };
-        state.go_on(key, counter, holder, |tenant| counters::tenant_sum(connection, (gpu, tenant)))?;
+        let Some(counter) = counters::counter(connection, (gpu, key.gpu_instance), &holder)? else {
+            continue;
+        };
+        state.go_on(key, counter, holder, |tenant| counters::tenant_sum(connection, gpu, tenant))?;
     }
     let slots: i128 = state.gpus.values().map(|gpu| i128::from(gpu.slot)).sum();
     state.imbalance = slots - counters::held(connection)?;
@@ -114,6 +122,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
                 model: row.get::<_, String>(3)?.into(),
                 settled_until: Utc(loaded(row, 4)?),
                 slot: Nanoseconds(loaded(row, 5)?),
+                instances: BTreeMap::new(),
                 carry: loaded_json(row, 8)?,
                 weights: loaded_json(row, 9)?,
                 spans: Vec::new(),
@@ -127,6 +136,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
                 id: row.get(0)?,
                 settled_until: told.settled_until,
                 slot: told.slot.0,
+                instances: BTreeMap::new(),
                 price: row.get(6)?,
                 price_time: loaded(row, 7)?,
                 raw: BTreeMap::new(),

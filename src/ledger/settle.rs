@@ -12,9 +12,9 @@ use super::batch::Closed;
 use super::book::{Rate, in_force};
 use super::cut::Piece;
 use super::error::Cause;
-use super::state::{Cost, Draft};
+use super::state::{Cost, CounterKey, Draft};
 use super::write;
-use crate::attribution::{charged_times, money, split_money};
+use crate::attribution::{HeldParts, charged_times, money, split_money};
 use crate::model::{Amounts, HolderId, Money, Nanoseconds, Row, Utc};
 
 /// Adds a piece to the GPU and to the counters of its holders, in the draft.
@@ -31,11 +31,17 @@ pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: 
     gpu.price_time += time;
     gpu.slot += time;
     let end = gpu.price_time;
+    for row in piece.rows.iter().filter(|row| row.gpu_instance.is_some()) {
+        let id = row.gpu_instance.unwrap_or_default();
+        *gpu.instances.entry(id).or_default() += row.amounts.parts.held();
+    }
     for row in &piece.rows {
         if is_zero(row) {
             continue;
         }
-        let counter = draft.counter((Arc::clone(uuid), row.holder.clone()), now)?;
+        let key =
+            CounterKey { gpu: Arc::clone(uuid), gpu_instance: row.gpu_instance, holder: row.holder.clone() };
+        let counter = draft.counter(key, now)?;
         // The table of counters has neither memory nor measured time.
         counter.amounts.add(&Amounts { memory_byte_seconds: 0, measured: 0, ..row.amounts });
     }
@@ -61,24 +67,34 @@ fn charge(
     (rate, total): (&Rate, Money),
     now: Utc,
 ) -> Result<(), Cause> {
-    let held = charged_times(piece.rows.iter().map(|row| (&row.holder, &row.amounts.parts)));
+    let held = charged_times(piece.rows.iter().map(|row| HeldParts {
+        gpu_instance: row.gpu_instance,
+        holder: &row.holder,
+        parts: &row.amounts.parts,
+    }));
     let users: Vec<(HolderId, u64)> =
         piece.rows.iter().map(|row| (row.holder.clone(), row.amounts.used.total())).collect();
-    let held_shares = split_money(total, &held)?;
+    let held_shares = split_money(total, &held.times)?;
     let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
     let time = i128::from(piece.to.since(piece.from).0.max(1));
     let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
-    let mut cost_of = |holder: HolderId, add: &dyn Fn(&mut Cost)| -> Result<(), Cause> {
-        let counter = draft.counter((Arc::clone(uuid), holder), now)?;
+    let of_rows = || piece.rows.iter().map(|row| row.gpu_instance);
+    let mut cost_of = |gpu_instance, holder: HolderId, add: &dyn Fn(&mut Cost)| -> Result<(), Cause> {
+        let counter = draft.counter(CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder }, now)?;
         let cost = counter.costs.entry(rate.tariff.clone());
         add(cost.or_insert_with(|| Cost { born: now, ..Cost::default() }));
         Ok(())
     };
-    for ((holder, _), share) in held.into_iter().zip(held_shares).filter(|((_, time), _)| *time > 0) {
-        cost_of(holder, &|cost| cost.held += share)?;
+    let slots = of_rows().chain(held.added);
+    for (((holder, time), share), slot) in held.times.into_iter().zip(held_shares).zip(slots) {
+        if time > 0 {
+            cost_of(slot, holder, &|cost| cost.held += share)?;
+        }
     }
-    for ((holder, _), share) in users.into_iter().zip(used_shares).filter(|((_, time), _)| *time > 0) {
-        cost_of(holder, &|cost| cost.used += share)?;
+    for (((holder, time), share), slot) in users.into_iter().zip(used_shares).zip(of_rows()) {
+        if time > 0 {
+            cost_of(slot, holder, &|cost| cost.used += share)?;
+        }
     }
     Ok(())
 }

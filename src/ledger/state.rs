@@ -15,11 +15,39 @@ use super::error::Cause;
 use super::xids::XidSums;
 use crate::model::{Amounts, HolderId, Holding, Money, Nanoseconds, Utc};
 
-/// UUID of the GPU, and the holder.
-pub type CounterKey = (Arc<str>, HolderId);
+/// What a counter counts: a holder on a slot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CounterKey {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Option<u32>,
+    /// The holder.
+    pub holder: HolderId,
+}
 
-/// UUID of the GPU, and the tenant.
-pub type TenantKey = (Arc<str>, Arc<str>);
+/// A tenant on a slot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TenantKey {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Option<u32>,
+    /// The tenant.
+    pub tenant: Arc<str>,
+}
+
+impl CounterKey {
+    /// Of a whole GPU.
+    pub const fn of_gpu(gpu: Arc<str>, holder: HolderId) -> Self {
+        Self { gpu, gpu_instance: None, holder }
+    }
+
+    /// The same slot with that tenant.
+    pub fn with_tenant(&self, tenant: &Arc<str>) -> TenantKey {
+        TenantKey { gpu: Arc::clone(&self.gpu), gpu_instance: self.gpu_instance, tenant: Arc::clone(tenant) }
+    }
+}
 
 /// A counter that did not change for so long leaves memory: a minute after its series has ended.
 const UNLOAD_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
@@ -58,8 +86,9 @@ pub(super) struct Gpu {
     pub(super) id: i64,
     /// End of its account.
     pub(super) settled_until: Utc,
-    /// GPU time settled.
+    /// GPU time settled, and that of each of its instances.
     pub(super) slot: u64,
+    pub(super) instances: BTreeMap<u32, u64>,
     /// The price version of the last settled minute.
     pub(super) price: Option<i64>,
     /// GPU time settled under it.
@@ -180,7 +209,7 @@ impl<'a> Draft<'a> {
     /// A counter to change, of a GPU and a holder that the file knows; one that is new is born `now`.
     pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> Result<&mut Counter, Cause> {
         if self.changes.counters.contains_key(&key) {
-            return self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.0 });
+            return self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.gpu });
         }
         let counter = match self.base.counters.get(&key) {
             Some(live) => live.counter.clone(),
@@ -191,25 +220,25 @@ impl<'a> Draft<'a> {
 
     /// Loads a counter, or makes one; the unloaded sum of its tenant is less by that.
     fn load(&mut self, key: &CounterKey, now: Utc) -> Result<Counter, Cause> {
-        let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.0) };
-        let gpu = self.gpu(&key.0).ok_or_else(unknown)?.id;
-        let holder = self.holder(&key.1)?.ok_or_else(unknown)?;
-        let tenant = (Arc::clone(&key.0), Arc::clone(&holder.tenant));
+        let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) };
+        let gpu = self.gpu(&key.gpu).ok_or_else(unknown)?.id;
+        let holder = self.holder(&key.holder)?.ok_or_else(unknown)?;
+        let tenant = key.with_tenant(&holder.tenant);
         let unloaded_sum =
             self.changes.unloaded_sums.get(&tenant).or_else(|| self.base.unloaded_sums.get(&tenant)).cloned();
         // A GPU without settled time has no counter in the file.
-        let is_new = self.base.gpus.get(&key.0).is_none_or(|gpu| gpu.slot == 0);
+        let is_new = self.base.gpus.get(&key.gpu).is_none_or(|gpu| gpu.slot == 0);
         let unloaded_sum = match unloaded_sum {
             Some(known) => Some(known),
             None if is_new => None,
-            None => counters::tenant_sum(self.connection, (gpu, &holder.tenant))?,
+            None => counters::tenant_sum(self.connection, gpu, &tenant)?,
         };
         // Where the tenant has no counter this holder has none.
         let stored = match unloaded_sum {
-            Some(_) => counters::counter(self.connection, (gpu, &holder))?,
+            Some(_) => counters::counter(self.connection, (gpu, key.gpu_instance), &holder)?,
             None => None,
         };
-        if !key.1.is_remainder() {
+        if !key.holder.is_remainder() {
             let mut unloaded_sum = unloaded_sum.unwrap_or_default();
             if let Some(stored) = &stored {
                 unloaded_sum.remove(stored);
@@ -227,17 +256,18 @@ impl State {
         key: CounterKey,
         counter: Counter,
         holder: StoredHolder,
-        tenant_sum: impl FnOnce(&Arc<str>) -> Result<Option<Counter>, E>,
+        tenant_sum: impl FnOnce(&TenantKey) -> Result<Option<Counter>, E>,
     ) -> Result<(), E> {
-        if !key.1.is_remainder() {
-            match self.unloaded_sums.entry((Arc::clone(&key.0), Arc::clone(&holder.tenant))) {
+        if !key.holder.is_remainder() {
+            match self.unloaded_sums.entry(key.with_tenant(&holder.tenant)) {
                 Entry::Occupied(mut known) => known.get_mut().remove(&counter),
                 Entry::Vacant(vacant) => {
-                    vacant.insert(tenant_sum(&holder.tenant)?.unwrap_or_default()).remove(&counter);
+                    let sum = tenant_sum(vacant.key())?.unwrap_or_default();
+                    vacant.insert(sum).remove(&counter);
                 }
             }
         }
-        self.holders.insert(key.1.clone(), holder);
+        self.holders.insert(key.holder.clone(), holder);
         // Its series lingers from now on, as the page's does.
         self.counters.insert(key, LiveCounter { counter, changed: self.last_commit });
         Ok(())
@@ -261,25 +291,22 @@ impl State {
         }
         self.unloaded_at = now;
         let is_over = |(key, live): &(&CounterKey, &LiveCounter)| {
-            !key.1.is_remainder() && now >= live.changed.plus(UNLOAD_AFTER)
+            !key.holder.is_remainder() && now >= live.changed.plus(UNLOAD_AFTER)
         };
         let unloaded: Vec<CounterKey> =
             self.counters.iter().filter(is_over).map(|(key, _)| key.clone()).collect();
         let mut grown = BTreeSet::new();
         for key in &unloaded {
             if let Some(LiveCounter { counter, .. }) = self.counters.remove(key) {
-                let tenant = (Arc::clone(&key.0), Arc::clone(&counter.tenant));
+                let tenant = key.with_tenant(&counter.tenant);
                 self.unloaded_sums.entry(tenant.clone()).or_default().add(&counter);
                 grown.insert(tenant);
             }
         }
-        let live: BTreeSet<TenantKey> = self
-            .counters
-            .iter()
-            .map(|(key, live)| (Arc::clone(&key.0), Arc::clone(&live.counter.tenant)))
-            .collect();
+        let live: BTreeSet<TenantKey> =
+            self.counters.iter().map(|(key, live)| key.with_tenant(&live.counter.tenant)).collect();
         self.unloaded_sums.retain(|tenant, _| live.contains(tenant));
-        let holders: HashSet<&HolderId> = self.counters.keys().map(|(_, holder)| holder).collect();
+        let holders: HashSet<&HolderId> = self.counters.keys().map(|key| &key.holder).collect();
         self.holders.retain(|holder, _| holders.contains(holder));
         let sums = self.unloaded_sums.iter().filter(|(tenant, _)| grown.contains(*tenant));
         (unloaded, sums.map(|(tenant, sum)| (tenant.clone(), sum.clone())).collect())

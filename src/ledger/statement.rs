@@ -88,6 +88,9 @@ pub struct StatementLine {
     pub labels: BTreeMap<String, String>,
     pub gpu: u32,
     pub uuid: String,
+    /// Id of the GPU instance; absent for a whole GPU, and for time of a MIG GPU that is no instance's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
     pub held_ns: u64,
     pub within_ns: u64,
     pub lent_ns: u64,
@@ -154,7 +157,8 @@ impl Statement {
             })
             .collect();
         lines.sort_by(|left, right| {
-            (&left.tenant, left.gpu, &left.holder).cmp(&(&right.tenant, right.gpu, &right.holder))
+            let key = |line: &StatementLine| (line.gpu, line.gpu_instance);
+            (&left.tenant, key(left), &left.holder).cmp(&(&right.tenant, key(right), &right.holder))
         });
         let proof = &bill.reconciliation;
         let prices = prices(bill);
@@ -240,6 +244,7 @@ fn statement_line(line: &Line, holder: &Holder) -> StatementLine {
         labels: holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned())).collect(),
         gpu: line.gpu.index,
         uuid: line.gpu.uuid.to_string(),
+        gpu_instance: line.gpu_instance,
         held_ns: parts.held(),
         within_ns: parts.within,
         lent_ns: parts.lent,

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, COUNTER, Column, listed, names};
 use super::batch::Sight;
-use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_money};
+use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_instance, stored_money};
 use super::cut::Piece;
 use super::error::Cause;
 use super::state::{Counter, Gpu, StoredHolder};
@@ -146,26 +146,26 @@ pub(super) fn minute(
 
 static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "INSERT INTO account(minute_ns,gpu,holder,{},grade,method,source)VALUES({}) ON CONFLICT DO UPDATE SET {},\
+        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,{},grade,method,source)VALUES({}) ON CONFLICT DO UPDATE SET {},\
          grade=max(grade,excluded.grade),method=max(method,excluded.method),\
          source=CASE WHEN 2 IN(source,excluded.source)THEN 2 WHEN 1 IN(source,excluded.source)THEN 1 \
          ELSE max(source,excluded.source)END",
         names(ACCOUNT),
-        ["?"; ACCOUNT.len() + 6].join(","),
+        ["?"; ACCOUNT.len() + 7].join(","),
         listed(ACCOUNT, ",", Column::addition),
     )
 });
 
-/// A row, added to its minute (minute, GPU, holder); the worst of grade, method and source stays.
+/// A row, added to its minute (minute, GPU, holder) and slot; the worst of grade, method and source stays.
 pub(super) fn account(
     connection: &Connection,
     (minute, gpu, holder): (Utc, i64, i64),
     row: &Row,
 ) -> rusqlite::Result<()> {
-    let mut values = [0; ACCOUNT.len() + 6];
-    values[..3].copy_from_slice(&[stored(minute.0)?, gpu, holder]);
-    amounts::store(ACCOUNT, &row.amounts, &mut values[3..])?;
-    values[ACCOUNT.len() + 3..].copy_from_slice(&[
+    let mut values = [0; ACCOUNT.len() + 7];
+    values[..4].copy_from_slice(&[stored(minute.0)?, gpu, holder, stored_instance(row.gpu_instance)]);
+    amounts::store(ACCOUNT, &row.amounts, &mut values[4..])?;
+    values[ACCOUNT.len() + 4..].copy_from_slice(&[
         grade_rank(row.grade),
         method_rank(row.method),
         source_rank(row.source),
@@ -188,29 +188,32 @@ pub(super) fn remarks(connection: &Connection, gpu: i64, window: &Settlement) ->
 
 static REPLACE_COUNTER: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "INSERT OR REPLACE INTO counter(gpu,holder,born_ns,{})VALUES({})",
+        "INSERT OR REPLACE INTO counter(gpu,holder,gpu_instance,born_ns,{})VALUES({})",
         names(COUNTER),
-        ["?"; COUNTER.len() + 3].join(",")
+        ["?"; COUNTER.len() + 4].join(",")
     )
 });
 
-/// A counter (GPU, holder) and its costs, whole.
+/// A counter (GPU, holder) of a slot and its costs, whole.
 pub(super) fn counter(
     connection: &Connection,
     (gpu, holder): (i64, i64),
+    gpu_instance: Option<u32>,
     counter: &Counter,
 ) -> rusqlite::Result<()> {
-    let mut values = [0; COUNTER.len() + 3];
-    values[..3].copy_from_slice(&[gpu, holder, stored(counter.born.0)?]);
-    amounts::store(COUNTER, &counter.amounts, &mut values[3..])?;
+    let slot = stored_instance(gpu_instance);
+    let mut values = [0; COUNTER.len() + 4];
+    values[..4].copy_from_slice(&[gpu, holder, slot, stored(counter.born.0)?]);
+    amounts::store(COUNTER, &counter.amounts, &mut values[4..])?;
     connection.prepare_cached(&REPLACE_COUNTER)?.execute(values)?;
     for (tariff, cost) in &counter.costs {
         let (held, used) = (stored_money(cost.held)?, stored_money(cost.used)?);
         connection
-            .prepare_cached("INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?
+            .prepare_cached("INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?
             .execute(params![
                 gpu,
                 holder,
+                slot,
                 tariff.currency,
                 tariff.class,
                 stored(cost.born.0)?,

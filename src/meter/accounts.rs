@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::folded::AccountKey;
 use crate::catalogue::AccountValue;
 use crate::ledger::{Acknowledged, Anchor, Counter, CounterKey, Recovered, SlotTotal, Tariff, TenantKey};
 use crate::model::snapshot::AccountState;
@@ -32,24 +33,29 @@ struct Known {
 /// its last value.
 const LINGER: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// A tenant's account on one GPU, ready to be shown.
+/// A tenant's account on one slot, ready to be shown.
 pub(super) struct TenantAccount {
     pub(super) tenant: Arc<str>,
     pub(super) uuid: Arc<str>,
+    pub(super) gpu_instance: Option<u32>,
     pub(super) state: AccountState,
 }
 
 impl TenantAccount {
-    /// Tenant and UUID.
-    pub(super) fn key(&self) -> (Arc<str>, Arc<str>) {
-        (Arc::clone(&self.tenant), Arc::clone(&self.uuid))
+    pub(super) fn key(&self) -> AccountKey {
+        AccountKey {
+            tenant: Arc::clone(&self.tenant),
+            uuid: Arc::clone(&self.uuid),
+            gpu_instance: self.gpu_instance,
+        }
     }
 }
 
-/// A workload's account on one GPU, ready to be shown.
+/// A workload's account on one slot, ready to be shown.
 pub(super) struct WorkloadAccount {
     pub(super) workload: Arc<str>,
     pub(super) uuid: Arc<str>,
+    pub(super) gpu_instance: Option<u32>,
     pub(super) state: AccountState,
 }
 
@@ -60,7 +66,8 @@ impl Accounts {
         self.unloaded_sums.clone_from(&recovered.unloaded_sums);
         self.imbalance = recovered.imbalance;
         for (uuid, gpu) in &recovered.gpus {
-            let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot };
+            let instances = gpu.instances.clone();
+            let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot, instances };
             self.slots.insert(Arc::clone(uuid), total);
         }
     }
@@ -81,20 +88,17 @@ impl Accounts {
             for key in &acknowledged.unloaded {
                 self.counters.remove(key);
             }
-            let live: BTreeSet<TenantKey> = self
-                .counters
-                .iter()
-                .map(|((uuid, _), known)| (Arc::clone(uuid), Arc::clone(&known.counter.tenant)))
-                .collect();
+            let live: BTreeSet<TenantKey> =
+                self.counters.iter().map(|(key, known)| key.with_tenant(&known.counter.tenant)).collect();
             self.unloaded_sums.retain(|tenant, _| live.contains(tenant));
         }
-        self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), *total)));
+        self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.clone())));
         self.imbalance = acknowledged.imbalance;
         self.bytes = Some(acknowledged.bytes);
     }
 
     fn learn(&mut self, counters: &BTreeMap<CounterKey, Counter>, changed: Utc) {
-        for ((uuid, _), counter) in counters {
+        for (CounterKey { gpu: uuid, .. }, counter) in counters {
             if counter.amounts.energy_static.max(counter.amounts.energy_dynamic).0 > 0
                 && !self.metered.contains(uuid)
             {
@@ -113,18 +117,22 @@ impl Accounts {
         (now, birth_delay): (Utc, Nanoseconds),
         tariff: Option<&Tariff>,
     ) -> Vec<TenantAccount> {
-        let mut sums: BTreeMap<(Arc<str>, Arc<str>), (AccountState, Utc)> = BTreeMap::new();
-        for ((uuid, holder), Known { counter, changed }) in &self.counters {
+        let mut sums: BTreeMap<AccountKey, (AccountState, Utc)> = BTreeMap::new();
+        for (key, Known { counter, changed }) in &self.counters {
             let old = |born: Utc| now >= born.plus(birth_delay);
             let priced =
                 tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
             let grown = old(counter.born);
-            let metered = self.metered.contains(uuid);
-            let values = values(holder.is_remainder(), counter, (tariff, metered));
-            let key = (Arc::clone(&counter.tenant), Arc::clone(uuid));
-            let (sum, latest) = sums.entry(key).or_insert_with(|| {
+            let metered = self.metered.contains(&key.gpu);
+            let values = values(key.holder.is_remainder(), counter, (tariff, metered));
+            let account = AccountKey {
+                tenant: Arc::clone(&counter.tenant),
+                uuid: Arc::clone(&key.gpu),
+                gpu_instance: key.gpu_instance,
+            };
+            let (sum, latest) = sums.entry(account).or_insert_with(|| {
                 // A sum stays whole while anybody in it is here, or it would go back.
-                let rest = self.unloaded_sums.get(&(Arc::clone(uuid), Arc::clone(&counter.tenant)));
+                let rest = self.unloaded_sums.get(&key.with_tenant(&counter.tenant));
                 let values = rest.map(|rest| self::values(false, rest, (tariff, metered)));
                 (AccountState { values: values.unwrap_or_default() }, *changed)
             });
@@ -143,7 +151,12 @@ impl Accounts {
         }
         sums.into_iter()
             .filter(|(_, (_, latest))| now < latest.plus(LINGER))
-            .map(|((tenant, uuid), (state, _))| TenantAccount { tenant, uuid, state })
+            .map(|(AccountKey { tenant, uuid, gpu_instance }, (state, _))| TenantAccount {
+                tenant,
+                uuid,
+                gpu_instance,
+                state,
+            })
             .collect()
     }
 
@@ -153,15 +166,16 @@ impl Accounts {
         let live = self
             .counters
             .iter()
-            .filter(|((_, holder), known)| !holder.is_remainder() && now < known.changed.plus(LINGER));
-        live.map(|((uuid, holder), Known { counter, .. })| {
-            let mut values = values(false, counter, (None, self.metered.contains(uuid)));
+            .filter(|(key, known)| !key.holder.is_remainder() && now < known.changed.plus(LINGER));
+        live.map(|(key, Known { counter, .. })| {
+            let mut values = values(false, counter, (None, self.metered.contains(&key.gpu)));
             if now < counter.born.plus(birth_delay) {
                 values.iter_mut().flatten().for_each(|value| *value = 0);
             }
             WorkloadAccount {
-                workload: holder.as_str().into(),
-                uuid: Arc::clone(uuid),
+                workload: key.holder.as_str().into(),
+                uuid: Arc::clone(&key.gpu),
+                gpu_instance: key.gpu_instance,
                 state: AccountState { values },
             }
         })
@@ -176,9 +190,17 @@ impl Accounts {
         (now, birth_delay): (Utc, Nanoseconds),
     ) -> [Option<u64>; UnattributedReason::ALL.len()] {
         UnattributedReason::ALL.map(|reason| {
-            let known = self.counters.get(&(Arc::clone(uuid), HolderId::unattributed(reason)))?;
-            let old = now >= known.counter.born.plus(birth_delay);
-            Some(if old { known.counter.amounts.used.total() } else { 0 })
+            let remainder = HolderId::unattributed(reason);
+            let whole = CounterKey::of_gpu(Arc::clone(uuid), remainder.clone());
+            let instances = self.slots.get(uuid).into_iter().flat_map(|total| total.instances.keys());
+            let instances = instances.map(|id| CounterKey { gpu_instance: Some(*id), ..whole.clone() });
+            let used = |key: CounterKey| {
+                let known = self.counters.get(&key)?;
+                let old = now >= known.counter.born.plus(birth_delay);
+                Some(if old { known.counter.amounts.used.total() } else { 0 })
+            };
+            let known = instances.chain([whole.clone()]).filter_map(used);
+            known.reduce(|one, other| one.saturating_add(other))
         })
     }
 
@@ -247,7 +269,8 @@ mod tests {
             let parts = Parts { waste: born, ..Parts::default() };
             let amounts = Amounts { parts, ..Amounts::default() };
             let counter = Counter { tenant: user.into(), born: at(born), amounts, ..Counter::default() };
-            let counters = BTreeMap::from([(("GPU-0".into(), HolderId::new(user)), counter)]);
+            let counters =
+                BTreeMap::from([(CounterKey::of_gpu("GPU-0".into(), HolderId::new(user)), counter)]);
             accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
         }
         let added_up = |now: Utc| -> Vec<_> {

@@ -214,7 +214,9 @@ mod tests {
     use super::*;
 
     fn names(names: &[&str]) -> Vec<AccountKey> {
-        names.iter().map(|name| ((*name).into(), "GPU-0".into())).collect()
+        let key =
+            |name: &&str| AccountKey { tenant: (*name).into(), uuid: "GPU-0".into(), gpu_instance: None };
+        names.iter().map(key).collect()
     }
 
     fn cost() -> Cost {
@@ -229,7 +231,7 @@ mod tests {
             let room = purse.room(&cost());
             let shown = purse.fit_accounts(names(tenants), room);
             purse.pay(&cost(), shown.len(), tenants.len() - shown.len());
-            shown.into_iter().map(|(tenant, _)| tenant.to_string()).collect::<Vec<_>>()
+            shown.into_iter().map(|key| key.tenant.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(show(14, &["bob", "dave"]), ["bob", "dave"]);
         assert_eq!(show(14, &["alice", "bob", "carol", "dave"]), ["bob", "dave"]);

@@ -1,4 +1,4 @@
-//! The accounts that have no series for want of room, as one tenant `__other__` on each GPU.
+//! The accounts that have no series for want of room, as one tenant `__other__` on each slot.
 //!
 //! In go all accounts at each change, and which of them have series. Out come the sums of what those grew by since
 //! they were first left off: increments, not totals, so that no series jumps when a tenant gets or loses its own. The
@@ -16,8 +16,18 @@ use crate::model::snapshot::AccountState;
 /// The values of an account, by [`AccountValue::ALL`].
 type Values = [Option<i128>; AccountValue::ALL.len()];
 
-/// A tenant and a GPU's UUID.
-pub(super) type AccountKey = (Arc<str>, Arc<str>);
+/// A tenant on a slot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AccountKey {
+    pub(super) tenant: Arc<str>,
+    /// Of the GPU.
+    pub(super) uuid: Arc<str>,
+    /// GPU instance id; none for a whole GPU.
+    pub(super) gpu_instance: Option<u32>,
+}
+
+/// UUID of a GPU and GPU instance id.
+type SlotKey = (Arc<str>, Option<u32>);
 
 /// What is remembered from one change of the accounts to the next.
 #[derive(Debug, Default)]
@@ -26,8 +36,7 @@ pub(super) struct Folded {
     tariff: Option<Tariff>,
     /// What each account came to at the last change.
     last: BTreeMap<AccountKey, Values>,
-    /// By UUID.
-    sums: BTreeMap<Arc<str>, Values>,
+    sums: BTreeMap<SlotKey, Values>,
 }
 
 impl Folded {
@@ -47,7 +56,7 @@ impl Folded {
         for account in accounts {
             let key = account.key();
             if !shown.contains(&key) {
-                let sums = self.sums.entry(Arc::clone(&account.uuid)).or_default();
+                let sums = self.sums.entry((Arc::clone(&account.uuid), account.gpu_instance)).or_default();
                 if let Some(last) = self.last.get(&key) {
                     add_growth(sums, last, &account.state.values);
                 }
@@ -55,9 +64,10 @@ impl Folded {
             now.insert(key, account.state.values);
         }
         self.last = now;
-        let account = |(uuid, values): (&Arc<str>, &Values)| TenantAccount {
+        let account = |((uuid, gpu_instance), values): (&SlotKey, &Values)| TenantAccount {
             tenant: HolderId::OTHER.into(),
             uuid: Arc::clone(uuid),
+            gpu_instance: *gpu_instance,
             state: AccountState { values: *values },
         };
         self.sums.iter().map(account).collect()
@@ -91,11 +101,14 @@ mod tests {
             AccountValue::HeldCost => Some(cost),
             _ => None,
         });
-        TenantAccount { tenant: tenant.into(), uuid: "GPU-0".into(), state: AccountState { values } }
+        let state = AccountState { values };
+        TenantAccount { tenant: tenant.into(), uuid: "GPU-0".into(), gpu_instance: None, state }
     }
 
     fn shown(tenants: &[&str]) -> BTreeSet<AccountKey> {
-        tenants.iter().map(|tenant| ((*tenant).into(), "GPU-0".into())).collect()
+        let key =
+            |tenant: &&str| AccountKey { tenant: (*tenant).into(), uuid: "GPU-0".into(), gpu_instance: None };
+        tenants.iter().map(key).collect()
     }
 
     /// Held time and cost of `__other__`.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::numbers::Series;
+use super::shown::instance_label;
 use super::sources::sources;
 use super::{Gpu, Meter, Services};
 use crate::catalogue::{AgentFamily, Level};
@@ -87,7 +88,11 @@ impl Meter {
             let interval = self.policy.intervals[Tier::Fast as usize];
             (lasting > interval.0).then_some((call.function, Nanoseconds(lasting)))
         });
-        let slot = self.accounts.slots.get(&gpu.id.uuid).map(|total| total.slot.0);
+        let total = self.accounts.slots.get(&gpu.id.uuid);
+        let of_instances = || total.into_iter().flat_map(|total| &total.instances);
+        let slot = total
+            .map(|total| of_instances().fold(total.slot.0, |rest, (_, time)| rest.saturating_sub(time.0)));
+        let instance_slots = of_instances().map(|(id, time)| (instance_label(Some(*id)), whole(time.0)));
         GpuState {
             present: gpu.place.is_there(),
             frame: gpu.frame.clone(),
@@ -97,6 +102,7 @@ impl Meter {
             busy: gpu.busy,
             slot: slot
                 .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
+            instance_slots: instance_slots.collect(),
             in_flight: late,
             xids: gpu.xids.shown().codes.values().map(|code| (code.count, code.last)).collect(),
             xid_actions: gpu.xids.actions(),

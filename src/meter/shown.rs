@@ -81,7 +81,8 @@ impl Meter {
             .into_iter()
             .filter_map(|account| {
                 let gpu = *places.get(&*account.uuid)?;
-                Some((AccountEntry { tenant: account.tenant, gpu }, account.state))
+                let gpu_instance = instance_label(account.gpu_instance);
+                Some((AccountEntry { tenant: account.tenant, gpu, gpu_instance }, account.state))
             })
             .unzip();
         let left_off = all.saturating_sub(entries.len());
@@ -122,11 +123,17 @@ impl Meter {
             .into_iter()
             .filter_map(|account| {
                 let gpu = *places.get(&*account.uuid)?;
-                Some((WorkloadAccountEntry { workload: account.workload, gpu }, account.state))
+                let (workload, gpu_instance) = (account.workload, instance_label(account.gpu_instance));
+                Some((WorkloadAccountEntry { workload, gpu, gpu_instance }, account.state))
             })
             .unzip();
         ShownWorkloads { entries: entries.into(), states: states.into(), left_off }
     }
+}
+
+/// The label of a GPU instance; empty without one.
+pub(super) fn instance_label(id: Option<u32>) -> Arc<str> {
+    id.map(|id| id.to_string().into()).unwrap_or_default()
 }
 
 /// Takes out the accounts that have no series, and adds those of `__other__` for what they grew by.
@@ -150,7 +157,7 @@ fn fold_what_does_not_fit(
 mod tests {
     use super::*;
     use crate::catalogue::AccountValue;
-    use crate::ledger::{Acknowledged, Cost, Counter};
+    use crate::ledger::{Acknowledged, Cost, Counter, CounterKey};
     use crate::meter::Policy;
     use crate::meter::account::Account;
     use crate::meter::budget::Budget;
@@ -198,7 +205,7 @@ mod tests {
             let tenant = "alice".into();
             let amounts = Amounts { parts, ..Amounts::default() };
             let counter = Counter { tenant, amounts, costs: costs.into(), ..Counter::default() };
-            let counters = BTreeMap::from([((uuid.into(), alice.id.clone()), counter)]);
+            let counters = BTreeMap::from([(CounterKey::of_gpu(uuid.into(), alice.id.clone()), counter)]);
             let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
             meter.accounts.acknowledge(&acknowledged, at(900).utc);
         }

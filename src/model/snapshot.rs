@@ -120,6 +120,8 @@ pub struct AccountEntry {
     pub tenant: Arc<str>,
     /// Position of the GPU in [`Roster::gpus`].
     pub gpu: usize,
+    /// GPU instance id; empty for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Arc<str>,
 }
 
 /// A workload's account on one GPU.
@@ -129,6 +131,8 @@ pub struct WorkloadAccountEntry {
     pub workload: Arc<str>,
     /// Position of the GPU in [`Roster::gpus`].
     pub gpu: usize,
+    /// GPU instance id; empty for a whole GPU.
+    pub gpu_instance: Arc<str>,
 }
 
 /// A holding of the moment.
@@ -195,8 +199,10 @@ pub struct GpuState {
     pub instances: BTreeMap<u32, Box<[Reading]>>,
     /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
     pub busy: Reading,
-    /// Slot time in closed and committed windows, in nanoseconds.
+    /// Slot time in closed and committed windows, in nanoseconds, without that of GPU instances.
     pub slot: Reading,
+    /// That of each GPU instance that has ever had any, by id.
+    pub instance_slots: Arc<[(Arc<str>, i64)]>,
     /// The driver call that has not returned, and for how long.
     pub in_flight: Option<(&'static str, Nanoseconds)>,
     /// Parallel to [`GpuEntry::xids`]: how often, and when last.

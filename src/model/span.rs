@@ -183,8 +183,8 @@ impl InstanceSpan {
 /// What the account of one window says of one holder on one slot; remainders have rows too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// GPU instance id of the slot; empty for a whole GPU, and for time of a MIG GPU that is no instance's.
-    pub gpu_instance: Arc<str>,
+    /// GPU instance id of the slot; none for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Option<u32>,
     /// Whose row.
     pub holder: HolderId,
     /// What the holder held, used and drew.
@@ -201,7 +201,7 @@ impl Row {
     /// A holder's row that says nothing yet: all zero, by no meter.
     pub fn empty(holder: HolderId) -> Self {
         Self {
-            gpu_instance: Arc::default(),
+            gpu_instance: None,
             holder,
             amounts: Amounts::default(),
             grade: Grade::Measured,

@@ -30,12 +30,17 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
         processes: (0..processes).map(|number| process(number, gpus)).collect(),
         accounts: (0..gpus * 2)
             .map(|number| AccountEntry {
+                gpu_instance: Arc::default(),
                 tenant: if number % 2 == 0 { "physics".into() } else { "__unallocated__".into() },
                 gpu: number / 2,
             })
             .collect(),
         workload_accounts: (0..gpus)
-            .map(|gpu| WorkloadAccountEntry { workload: "unit:trainer.service".into(), gpu })
+            .map(|gpu| WorkloadAccountEntry {
+                workload: "unit:trainer.service".into(),
+                gpu,
+                gpu_instance: Arc::default(),
+            })
             .collect(),
         holdings: (0..gpus)
             .map(|gpu| HoldingEntry {
@@ -236,6 +241,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         calls: Vec::new(),
     };
     GpuState {
+        instance_slots: Arc::default(),
         present: gpu.absence.is_none(),
         frame: Some(Arc::new(frame)),
         fresh: [true; Tier::ALL.len()],

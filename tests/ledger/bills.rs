@@ -44,7 +44,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
         drop(ledger);
         world.open(3700, Some(book(&[(0, 3 * EURO)]))).1
     };
-    let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
+    let counter = &recovered.counters[&counter_key(0, "user:a")];
     let cost = counter.costs.values().next().unwrap();
     assert!((cost.held.0 - 3 * EURO / 2).abs() <= 240);
     assert!((cost.used.0 - 3 * EURO / 2).abs() <= 240);
@@ -84,7 +84,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
     drop(ledger);
     let recovered = world.open(200, None).1;
-    let held = |name| recovered.counters[&(uuid(0), holder(name))].costs.values().next().unwrap().held;
+    let held = |name| recovered.counters[&counter_key(0, name)].costs.values().next().unwrap().held;
     assert_eq!([held("user:a"), held(HolderId::UNAVAILABLE)], [Money(60 * EURO); 2]);
 }
 

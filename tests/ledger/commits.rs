@@ -30,7 +30,7 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(gpu.carry["gpu/held"][&holder("user:a")], 7);
     assert_eq!(gpu.weights[&holder("user:a")], 3);
     assert_eq!(recovered.imbalance, 0);
-    let key = (uuid(0), holder("user:a"));
+    let key = counter_key(0, "user:a");
     assert_eq!(recovered.counters[&key].tenant.as_ref(), "a");
     assert_eq!(recovered.counters[&key].amounts.parts.held(), 30 * SECOND);
     assert_eq!(recovered.counters[&key].born, after(16));
@@ -58,7 +58,7 @@ fn a_kill_loses_at_most_what_was_not_committed() {
         let gpu = &recovered.gpus[&uuid(0)];
         assert_eq!(gpu.settled_until, after(15));
         assert_eq!(gpu.spans.last().unwrap().to, after(second + 1));
-        assert_eq!(recovered.counters[&(uuid(0), holder("user:a"))].amounts.parts.held(), 15 * SECOND);
+        assert_eq!(recovered.counters[&counter_key(0, "user:a")].amounts.parts.held(), 15 * SECOND);
     }
 }
 
@@ -82,7 +82,7 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
     let closed = vec![whole(1, first, "user:b", 1)];
     let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
-    assert_eq!(told.counters[&(uuid(1), holder("user:b"))].amounts.parts.held(), 15 * SECOND);
+    assert_eq!(told.counters[&counter_key(1, "user:b")].amounts.parts.held(), 15 * SECOND);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
     let closed = vec![again(15), again(30)];
     let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
-    assert_eq!(told.counters[&(uuid(0), holder("user:b"))].amounts.parts.held(), 15 * SECOND);
+    assert_eq!(told.counters[&counter_key(0, "user:b")].amounts.parts.held(), 15 * SECOND);
     assert_eq!((told.imbalance, told.unobserved), (0, Nanoseconds(0)));
 }
 
@@ -116,9 +116,9 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
     assert_eq!(told.unobserved, Nanoseconds::from_seconds(75));
     assert_eq!(told.imbalance, 0);
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
-    let nobody = &told.counters[&(uuid(0), holder(HolderId::UNOBSERVED))];
+    let nobody = &told.counters[&counter_key(0, HolderId::UNOBSERVED)];
     assert_eq!((nobody.amounts.parts.unmeasured, nobody.amounts.parts.held()), (75 * SECOND, 75 * SECOND));
-    assert_eq!(told.counters[&(uuid(0), holder("user:a"))].amounts.parts.held(), 45 * SECOND);
+    assert_eq!(told.counters[&counter_key(0, "user:a")].amounts.parts.held(), 45 * SECOND);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 0);
     assert_eq!(world.sql::<i64>("SELECT slot_ns FROM minute ORDER BY minute_ns LIMIT 1"), 60 * SECOND as i64);
     assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
@@ -315,7 +315,7 @@ fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
     assert_eq!(world.sql::<i64>(largest), i64::MAX);
     drop(ledger);
     let (_, recovered) = world.open(31, None);
-    let counter = &recovered.counters[&(uuid(0), holder("user:a"))];
+    let counter = &recovered.counters[&counter_key(0, "user:a")];
     assert_eq!(counter.amounts.parts.held(), 30 * SECOND);
     assert_eq!(counter.amounts.energy_dynamic.0, i64::MAX as u64);
 }
@@ -398,7 +398,6 @@ fn the_time_in_which_an_account_rested_is_in_no_row() {
 #[test]
 fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
 
     use gpumeter::model::{Fact, Facts, Holder};
 
@@ -408,7 +407,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     let job = |name: &str| Holder { id: holder(name), facts: Facts::new([(Fact::Unit, "team.service")]) };
     let holders = vec![job("unit:first"), job("unit:second")];
     ledger.commit(&Batch { now: after(0), holders, ..Batch::default() }).unwrap();
-    let tenant = (uuid(0), Arc::<str>::from("team.service"));
+    let tenant = counter_key(0, "unit:first").with_tenant(&"team.service".into());
     let (mut live, mut unloaded_sums) = (recovered.counters, recovered.unloaded_sums);
     let mut sum = 0;
     // The first one for a minute, the second one for 20, the first one again.
@@ -432,7 +431,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
             _ => {}
         }
     }
-    assert_eq!(live[&(uuid(0), holder("unit:first"))].amounts.parts.held(), 300 * SECOND);
+    assert_eq!(live[&counter_key(0, "unit:first")].amounts.parts.held(), 300 * SECOND);
     // A restart loads what changed lately and sums the rest.
     drop(ledger);
     let (_, recovered) = world.open(3_000, None);
@@ -459,5 +458,5 @@ fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     .unwrap();
     drop(file);
     let (_, recovered) = world.open(40, None);
-    assert_eq!(&*recovered.counters[&(uuid(0), holder("user:a"))].tenant, "a");
+    assert_eq!(&*recovered.counters[&counter_key(0, "user:a")].tenant, "a");
 }

@@ -84,10 +84,10 @@ proptest! {
         let (world, told) = settled(&windows, &rates);
         let connection = rusqlite::Connection::open(world.path()).unwrap();
         let differences: i64 = connection.query_row(
-            "WITH sums AS (SELECT gpu, holder, sum(within_ns) a, sum(lent_ns) b, sum(waste_ns) c,
+            "WITH sums AS (SELECT gpu, holder, gpu_instance, sum(within_ns) a, sum(lent_ns) b, sum(waste_ns) c,
                 sum(unmeasured_ns) d, sum(unavailable_ns) e, sum(used_within_ns) f, sum(used_beyond_ns) g,
-                sum(energy_static_uj) h, sum(energy_dynamic_uj) i FROM account GROUP BY gpu, holder)
-             SELECT count(*) FROM sums LEFT JOIN counter k USING (gpu, holder)
+                sum(energy_static_uj) h, sum(energy_dynamic_uj) i FROM account GROUP BY gpu, holder, gpu_instance)
+             SELECT count(*) FROM sums LEFT JOIN counter k USING (gpu, holder, gpu_instance)
              WHERE (a, b, c, d, e, f, g, h, i) IS NOT (k.within_ns, k.lent_ns, k.waste_ns,
                 k.unmeasured_ns, k.unavailable_ns, k.used_within_ns, k.used_beyond_ns,
                 k.energy_static_uj, k.energy_dynamic_uj) AND a+b+c+d+e+f+g+h+i > 0",
@@ -103,7 +103,7 @@ proptest! {
              WHERE slot <> held OR parts <> used OR excess > 0", [], |row| row.get(0)).unwrap();
         prop_assert_eq!(unbalanced, 0);
         for (uuid, slot) in &told.slots {
-            let held: u64 = told.counters.iter().filter(|(key, _)| key.0 == *uuid)
+            let held: u64 = told.counters.iter().filter(|(key, _)| key.gpu == *uuid)
                 .map(|(_, counter)| counter.amounts.parts.held()).sum();
             prop_assert_eq!(slot.slot.0, held);
         }
@@ -147,7 +147,7 @@ proptest! {
         let bill = reader.bill(None, None).unwrap();
         let until = told.slots[&uuid(0)].settled_until;
         prop_assert_eq!(bill.to, until);
-        let counted: Money = told.counters.iter().filter(|(key, _)| key.0 == uuid(0))
+        let counted: Money = told.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
             .flat_map(|(_, counter)| counter.costs.values()).map(|cost| cost.held).sum();
         prop_assert_eq!(bill.gpus[0].money, Some(counted));
         let (_, recovered) = world.open(20_000, None);

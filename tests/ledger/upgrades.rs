@@ -66,7 +66,7 @@ fn upgraded(world: &World) {
         recovered.counters.values().map(|counter| &*counter.tenant).collect();
     assert!(tenants.contains("train-llm.service"), "{tenants:?}");
     drop(ledger);
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 2);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 3);
     assert!(Reader::open(&world.path()).unwrap().statement(None, None).unwrap().is_balanced());
 }
 
@@ -114,7 +114,7 @@ fn a_ledger_that_cannot_be_saved_is_not_upgraded() {
     // Stands in the way of the copy, for root too.
     std::fs::create_dir(world.directory.path().join("ledger.db.part")).unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
-    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 2, .. }), "{error}");
+    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 3, .. }), "{error}");
     assert!(error.to_string().contains("ledger.db.v1"), "{error}");
     assert!(!error.is_wrong_ledger(), "the agent tries again");
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
@@ -151,10 +151,10 @@ fn a_restored_ledger_is_that_of_before_the_upgrade_and_what_it_replaced_can_be_p
     assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
     assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
     let none = restore(&world.path(), None).unwrap_err();
-    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 2]), "{none}");
-    let again = restore(&world.path(), Some(2)).unwrap();
-    assert_eq!((again.version, again.until), (2, now));
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 2);
+    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 3]), "{none}");
+    let again = restore(&world.path(), Some(3)).unwrap();
+    assert_eq!((again.version, again.until), (3, now));
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 3);
     upgraded(&world);
 }
 
@@ -162,11 +162,11 @@ fn a_restored_ledger_is_that_of_before_the_upgrade_and_what_it_replaced_can_be_p
 fn a_ledger_of_a_newer_release_can_be_restored_too_and_its_refusal_says_so() {
     let world = complete();
     upgraded(&world);
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 3").unwrap();
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("gpumeter ledger restore"), "{error}");
     assert_eq!(restore(&world.path(), Some(1)).unwrap().version, 1);
-    assert_eq!(number(&copy_of(&world, 3), "PRAGMA user_version"), 3);
+    assert_eq!(number(&copy_of(&world, 4), "PRAGMA user_version"), 4);
     upgraded(&world);
 }
 
@@ -196,7 +196,7 @@ fn the_command_says_what_is_lost() {
     assert!(done.status.success(), "{done:?}");
     let told = String::from_utf8(done.stdout).unwrap();
     for part in
-        ["ledger.db: restored as it was at 2026-", "schema version 1", "lost to the account", "ledger.db.v2"]
+        ["ledger.db: restored as it was at 2026-", "schema version 1", "lost to the account", "ledger.db.v3"]
     {
         assert!(told.contains(part), "{part}: {told}");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpumeter::ledger::{Batch, Book, Closed, Ledger, Open, Opening, Price, Recovered, Sight};
+use gpumeter::ledger::{Batch, Book, Closed, CounterKey, Ledger, Open, Opening, Price, Recovered, Sight};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,
@@ -88,9 +88,14 @@ pub(crate) fn sight(gpu: u32, seconds: u64) -> Sight {
     Sight { gpu, model: "NVIDIA H100".into(), at: after(seconds) }
 }
 
+/// A holder on a whole GPU.
+pub(crate) fn counter_key(gpu: u32, name: &str) -> CounterKey {
+    CounterKey::of_gpu(uuid(gpu), holder(name))
+}
+
 pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
     Row {
-        gpu_instance: Default::default(),
+        gpu_instance: None,
         holder: holder(name),
         amounts: Amounts {
             parts,

@@ -154,3 +154,40 @@ fn without_placements_instances_count_by_memory_and_what_is_left_is_unallocated(
     assert!(flags > 0);
     world.balanced();
 }
+
+#[test]
+fn bill_lines_and_the_page_tell_instances_apart() {
+    let mut world = divided(&["alice"]);
+    know_both(&mut world);
+    world.run(75, |frame| two(frame, Some(50), Some(100)).process_on(1, 7, 1).process_on(9, 11, 1));
+    let bill = world.bill();
+    let held = |name: &str, gpu_instance| -> Option<u64> {
+        let own = bill.iter().find(|line| line.holder == holder(name) && line.gpu_instance == gpu_instance);
+        own.map(|line| line.amounts.parts.held() / (SECOND / 1_000))
+    };
+    // The minute from the 15th second on would be whole; the bill has the one from the beginning on.
+    assert_eq!(held("user:alice", Some(1)), Some(22_500), "a half of 45 s");
+    assert_eq!(held("user:alice", Some(9)), Some(5_625), "an eighth");
+    assert_eq!(held("user:alice", None), Some(14_000), "while the GPU was whole");
+    assert_eq!(held("__stranded__", None), Some(5_625));
+    assert_eq!(held("__unallocated__", Some(1)), None);
+    let used = bill.iter().find(|line| line.holder == holder("user:bob")).unwrap();
+    assert_eq!((used.gpu_instance, used.amounts.used.outside), (Some(9), 5_625 * (SECOND / 1_000)));
+    let (instances, rest) = world.slot_seconds();
+    assert_eq!(instances, [("1".to_owned(), 30), ("9".to_owned(), 7)].into());
+    assert_eq!(rest, 15 + 22);
+    assert_eq!(world.instances_of("alice"), ["", "1", "9"]);
+    world.balanced();
+}
+
+#[test]
+fn the_counters_of_instances_go_on_after_a_restart() {
+    let mut world = divided(&["alice"]);
+    world.run(60, |frame| two(frame, Some(0), Some(0)));
+    let before = world.slot_seconds().0["1"];
+    world.restart_silent(5);
+    world.replan();
+    world.run(30, |frame| two(frame, Some(0), Some(0)));
+    assert!(world.slot_seconds().0["1"] > before);
+    world.balanced();
+}

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use gpumeter::catalogue::{AccountValue, Level};
 use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
 use gpumeter::host::Pci;
-use gpumeter::ledger::{Ledger, Line, Opening, Queue, Reader, Recovered};
+use gpumeter::ledger::{CounterKey, Ledger, Line, Opening, Queue, Reader, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
-    Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, Nanoseconds, Parts, PciAddress, Remedy,
-    Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
+    Amounts, Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, Nanoseconds, Parts, PciAddress,
+    Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 
@@ -44,6 +44,9 @@ pub(crate) struct World {
     queue: Queue,
     acknowledged: Vec<gpumeter::ledger::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
+    /// What the ledger has committed, by slot and holder.
+    of_slots: BTreeMap<CounterKey, Amounts>,
+    /// The same by holder.
     counters: BTreeMap<HolderId, Row>,
     slots: BTreeMap<Arc<str>, u64>,
     imbalance: i128,
@@ -90,6 +93,7 @@ impl World {
             queue: Queue::default(),
             acknowledged: Vec::new(),
             snapshot: None,
+            of_slots: BTreeMap::new(),
             counters: BTreeMap::new(),
             slots: BTreeMap::new(),
             imbalance: 0,
@@ -452,7 +456,7 @@ impl World {
     pub(crate) fn without_ledger(&mut self) {
         self.ledger = None;
         self.directory = tempfile::tempdir().unwrap();
-        self.counters.clear();
+        self.of_slots.clear();
         self.slots.clear();
     }
 
@@ -518,13 +522,15 @@ impl World {
         self.queue.offer(pulse.batch);
         let batch = self.queue.take(std::time::Duration::ZERO).unwrap();
         let acknowledged = ledger.commit(&batch).unwrap();
-        let own = acknowledged.counters.iter().filter(|((uuid, _), _)| **uuid == *UUID);
-        for ((_, holder), counter) in own {
-            let row = self.counters.entry(holder.clone()).or_default();
-            row.parts = counter.amounts.parts;
-            row.used = counter.amounts.used;
-            row.dynamic = counter.amounts.energy_dynamic.0;
-            row.energy = counter.amounts.energy_static.0 + counter.amounts.energy_dynamic.0;
+        let own = acknowledged.counters.iter().filter(|(key, _)| *key.gpu == *UUID);
+        self.of_slots.extend(own.map(|(key, counter)| (key.clone(), counter.amounts)));
+        self.counters.clear();
+        for (key, amounts) in &self.of_slots {
+            let row = self.counters.entry(key.holder.clone()).or_default();
+            row.parts.add(&amounts.parts);
+            row.used.add(&amounts.used);
+            row.dynamic += amounts.energy_dynamic.0;
+            row.energy += amounts.energy_static.0 + amounts.energy_dynamic.0;
         }
         let slots = acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.slot.0));
         self.slots.extend(slots);
@@ -558,6 +564,21 @@ impl World {
         let snapshot = self.snapshot.as_ref()?;
         let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
         snapshot.accounts[place].values[0]
+    }
+
+    /// What the page shows of slot time, in seconds: of each GPU instance, and of what is no instance's.
+    pub(crate) fn slot_seconds(&self) -> (BTreeMap<String, u64>, u64) {
+        let state = &self.snapshot.as_ref().unwrap().gpus[0];
+        let seconds = |time: i64| time.unsigned_abs() / SECOND;
+        let instances = state.instance_slots.iter().map(|(id, time)| (id.to_string(), seconds(*time)));
+        (instances.collect(), seconds(state.slot.unwrap()))
+    }
+
+    /// GPU instances of the tenant's accounts on the page; "" is that of no instance.
+    pub(crate) fn instances_of(&self, tenant: &str) -> Vec<String> {
+        let accounts = self.snapshot.as_ref().unwrap().roster.accounts.iter();
+        let own = accounts.filter(|account| &*account.tenant == tenant);
+        own.map(|account| account.gpu_instance.to_string()).collect()
     }
 
     /// The published interval of a tier, in nanoseconds.

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::catalogue::{InstanceValue, PointId, first_point};
+use gpumeter::ledger::CounterKey;
 use gpumeter::model::snapshot::Snapshot;
-use gpumeter::model::{Absence, Frame, HolderId, Nanoseconds, Utc};
+use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
 
 use crate::layout::{Layout, slices};
 use crate::world::{CUT, Seen};
@@ -26,7 +27,7 @@ pub(crate) struct Laws {
     /// Of each GPU: where its account stands, and how much of it is settled.
     settled: BTreeMap<Arc<str>, (Utc, Nanoseconds)>,
     /// Held, used and energy of each holder of each GPU.
-    accounts: BTreeMap<(Arc<str>, HolderId), [u64; 3]>,
+    accounts: BTreeMap<CounterKey, [u64; 3]>,
     /// The energy counter of each GPU when it was first read, and at every whole second since.
     energy: BTreeMap<Arc<str>, BTreeMap<u64, i64>>,
     /// Time busy that the agent has counted, by GPU, and by GPU instance.
@@ -96,14 +97,13 @@ impl Laws {
         let committed = &seen.committed;
         assert_eq!(committed.imbalance, 0, "{place}: settled less held");
         assert_eq!(committed.unobserved, Nanoseconds(0), "{place}: a window never came");
-        for ((gpu, holder), counter) in &committed.counters {
+        for (key, counter) in &committed.counters {
             let energy = counter.amounts.energy_static.0 + counter.amounts.energy_dynamic.0;
             let now = [counter.amounts.parts.held(), counter.amounts.used.total(), energy];
-            let key = (Arc::clone(gpu), holder.clone());
-            let before = self.accounts.insert(key, now).unwrap_or_default();
+            let before = self.accounts.insert(key.clone(), now).unwrap_or_default();
             assert!(
                 before.iter().zip(&now).all(|(before, now)| before <= now),
-                "{place}: {holder:?} had {before:?} and has {now:?}"
+                "{place}: {key:?} had {before:?} and has {now:?}"
             );
         }
         for (gpu, total) in &committed.slots {
@@ -119,7 +119,7 @@ impl Laws {
     /// What all holders of a GPU have is what was settled of it, in time and in energy.
     fn parts_are_the_whole(&self, place: &str, gpu: &Arc<str>) {
         let (until, slot) = self.settled[gpu];
-        let own = self.accounts.iter().filter(|((of, _), _)| of == gpu);
+        let own = self.accounts.iter().filter(|(of, _)| of.gpu == *gpu);
         let [held, used, energy] = own.fold([0; 3], |mut sum, (_, account)| {
             sum.iter_mut().zip(account).for_each(|(sum, part)| *sum += part);
             sum
@@ -168,13 +168,18 @@ fn nothing_is_counted_twice(place: &str, frame: &Frame) {
     }
 }
 
-/// Nobody holds a share of a GPU that is cut, and of one that is not, all hold no more than the whole.
+/// Of a GPU that is cut instances are held, of another one the whole, and of each no more than all.
 fn holdings_fit(place: &str, snapshot: &Snapshot) {
-    let mut held = vec![0.0; snapshot.gpus.len()];
+    let mut held: BTreeMap<(usize, &str), f64> = BTreeMap::new();
     for (entry, state) in snapshot.roster.holdings.iter().zip(&snapshot.holdings) {
-        held[entry.gpu] += f64::from(state.fraction.numerator) / f64::from(state.fraction.denominator);
+        let share = f64::from(state.fraction.numerator) / f64::from(state.fraction.denominator);
+        *held.entry((entry.gpu, &*entry.gpu_instance)).or_default() += share;
     }
-    assert!(held.iter().all(|held| *held < 1.000_001), "{place}: holdings of {held:?}");
-    let cut = snapshot.roster.gpus[CUT].identity.mig;
-    assert!(!cut || held[CUT] == 0.0, "{place}: a share of a GPU that is cut is held: {held:?}");
+    assert!(held.values().all(|held| *held < 1.000_001), "{place}: holdings of {held:?}");
+    for (gpu, gpu_instance) in held.keys() {
+        let gpu = &snapshot.roster.gpus[*gpu];
+        let is_there = gpu.instances.iter().any(|instance| *instance.gpu_instance == **gpu_instance);
+        let fits = if gpu.identity.mig { is_there } else { gpu_instance.is_empty() };
+        assert!(fits, "{place}: {gpu_instance:?} of {:?} is held", gpu.instances);
+    }
 }

@@ -39,7 +39,7 @@ impl<'a, S: Sink> Walk<'a, S> {
             Rows::Process(points) => self.process(points),
             Rows::Account(points) => self.account(points),
             Rows::WorkloadAccount(points) => self.workload_account(points),
-            Rows::Slot => self.per_gpu(|_, state| number(state?.slot)),
+            Rows::Slot => self.slots(),
             Rows::Unattributed => self.unattributed(),
             Rows::Holding(HoldingValue::Ratio) => self.holding(),
             Rows::Holding(HoldingValue::WorkloadInfo) => self.workload(),
@@ -291,12 +291,11 @@ impl<'a, S: Sink> Walk<'a, S> {
             for point in points {
                 let value = state.and_then(|state| state.values[point.value as usize]);
                 let mut labels = [""; MOST_LABELS];
-                labels[0] = &account.tenant;
-                labels[1] = &gpu.index;
-                labels[2] = &gpu.id.uuid;
-                let own = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
+                let slot: [&str; 4] = [&account.tenant, &gpu.index, &gpu.id.uuid, &account.gpu_instance];
+                labels[..4].copy_from_slice(&slot);
+                let own = fill(&mut labels, 4, point.labels.iter().map(|label| label.1));
                 let count = fill(&mut labels, own, price.into_iter().flatten());
-                self.visit_since(start, &labels[..count], value);
+                self.visit_slot(start, &labels[..count], value);
             }
         }
     }
@@ -309,9 +308,10 @@ impl<'a, S: Sink> Walk<'a, S> {
             for point in points {
                 let value = state.and_then(|state| state.values[point.value as usize]);
                 let mut labels = [""; MOST_LABELS];
-                labels[..3].copy_from_slice(&[&account.workload, &gpu.index, &gpu.id.uuid]);
-                let count = fill(&mut labels, 3, point.labels.iter().map(|label| label.1));
-                self.visit(&labels[..count], value);
+                let slot: [&str; 4] = [&account.workload, &gpu.index, &gpu.id.uuid, &account.gpu_instance];
+                labels[..4].copy_from_slice(&slot);
+                let count = fill(&mut labels, 4, point.labels.iter().map(|label| label.1));
+                self.visit_slot(None, &labels[..count], value);
             }
         }
     }
@@ -331,9 +331,15 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (position, holding) in roster.holdings.iter().enumerate() {
             let Some(gpu) = roster.gpus.get(holding.gpu) else { continue };
             let share = self.snapshot.holdings.get(position).and_then(|state| billionths(state.fraction));
-            let labels: [&str; 5] =
-                [&gpu.index, &gpu.id.uuid, &holding.workload, &holding.tenant, holding.source.name()];
-            self.visit(&labels, share);
+            let labels: [&str; 6] = [
+                &gpu.index,
+                &gpu.id.uuid,
+                &holding.gpu_instance,
+                &holding.workload,
+                &holding.tenant,
+                holding.source.name(),
+            ];
+            self.visit_slot(None, &labels, share);
         }
     }
 
@@ -397,6 +403,36 @@ impl<'a, S: Sink> Walk<'a, S> {
 
     fn visit(&mut self, values: &[&str], value: Option<i128>) {
         self.visit_since(None, values, value);
+    }
+
+    /// Slot time: of each GPU instance, and without that label of the rest, which is all of a whole GPU.
+    fn slots(&mut self) {
+        for (gpu, state) in gpus(self.snapshot) {
+            let rest = state.and_then(|state| number(state.slot));
+            self.visit_slot(None, &[&gpu.index, &gpu.id.uuid, ""], rest);
+            for (gpu_instance, time) in state.into_iter().flat_map(|state| &*state.instance_slots) {
+                self.visit_slot(None, &[&gpu.index, &gpu.id.uuid, gpu_instance], Some(i128::from(*time)));
+            }
+        }
+    }
+
+    /// A series of a slot: the label `gpu_instance` is left out where it is empty.
+    fn visit_slot(&mut self, start: Option<Utc>, values: &[&str], value: Option<i128>) {
+        let family = self.family.labels;
+        let place = family.iter().position(|name| *name == "gpu_instance");
+        let Some(place) = place.filter(|place| values.get(*place).is_some_and(|id| id.is_empty())) else {
+            return self.visit_since(start, values, value);
+        };
+        debug_assert_eq!(values.len(), family.len(), "{}", self.family.name);
+        let mut names = [""; MOST_LABELS];
+        let mut others = [""; MOST_LABELS];
+        let count = values.len() - 1;
+        names[..place].copy_from_slice(&family[..place]);
+        names[place..count].copy_from_slice(&family[place + 1..]);
+        others[..place].copy_from_slice(&values[..place]);
+        others[place..count].copy_from_slice(&values[place + 1..]);
+        let labels = Labels { names: &names[..count], values: &others[..count] };
+        self.sink.sample(Sample { labels, value: value.map(Value::Number), start });
     }
 
     fn visit_since(&mut self, start: Option<Utc>, values: &[&str], value: Option<i128>) {
