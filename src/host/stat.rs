@@ -96,7 +96,7 @@ mod tests {
         }
 
         #[test]
-        fn any_printable_name_comes_back(name in "[\\PC--\\p{Cf}]{0,15}", start_time: u64) {
+        fn any_printable_name_comes_back(name in "[\\PC--[\\p{Cf}\\p{Zl}\\p{Zp}]]{0,15}", start_time: u64) {
             let stat = parse(&line(name.as_bytes(), start_time));
             prop_assert_eq!(stat, Some(Stat { name, start_time }));
         }

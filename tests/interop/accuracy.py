@@ -109,7 +109,7 @@ def accuracy(suite):
     for cell in cells:
         errors, grades = compare(suite, cell, truth, lines, span)
         table[cell.load, cell.mode] = errors, grades
-        if grades and grades <= {"measured", "split_by_activity"}:
+        if grades <= {"measured", "split_by_activity"}:
             suite.expect(errors["gpumeter"] <= 0.01,
                          f"{cell.load}, {cell.mode}: {errors['gpumeter']:.2%} of the device's time, graded {grades}")
     print_table(table)
@@ -135,7 +135,7 @@ def observe(demo):
     zero = demo.clock.utc() - demo.clock.elapsed()
     begin = (demo.clock.utc() // (60 * SECOND) + 1) * 60 * SECOND
     span = begin, begin + MINUTES * 60 * SECOND
-    samples, deadline = [], time.monotonic() + 120
+    samples, deadline = [], time.monotonic() + 60 + 120 * MINUTES / SPEED
     while not samples or samples[-1]["elapsed_ns"] + zero < span[1] + 2 * SECOND:
         sample = json.loads((demo.driver / "truth").read_text())
         if not samples or sample["elapsed_ns"] > samples[-1]["elapsed_ns"]:
