@@ -195,11 +195,11 @@ fn claims_without_rank_that_do_not_fit_share_equally_and_none_above_its_claim() 
     assert_eq!(result["flags"], json!(["gpu: conflict a", "gpu: conflict b", "gpu: conflict c"]));
 }
 
-/// What of a whole GPU of 15 ns each holds by itself, where the inner ones lie in that of `job`.
-fn nested(inner: &[(&str, &str)]) -> (Vec<(String, u64)>, Value) {
-    let mut holdings = vec![json!({"holder": "job", "fraction": "4/5"})];
+/// What of a whole GPU of 15 ns each holds by itself, where the inner ones lie in that of `outer`.
+fn nested(outer: &str, inner: &[(&str, &str)]) -> (Vec<(String, u64)>, Value) {
+    let mut holdings = vec![json!({"holder": outer, "fraction": "4/5"})];
     holdings.extend(inner.iter().map(|(holder, fraction)| json!({"holder": holder, "fraction": fraction})));
-    let covered_by: BTreeMap<&str, &str> = inner.iter().map(|(holder, _)| (*holder, "job")).collect();
+    let covered_by: BTreeMap<&str, &str> = inner.iter().map(|(holder, _)| (*holder, outer)).collect();
     let slot = json!({"state": "measured", "ticks": [], "holdings": holdings});
     let result = printed(&segment(&slot, &json!({"covered_by": covered_by})));
     let held = entries(&result["slots"]["gpu"]["held"]);
@@ -212,14 +212,18 @@ fn nested_holdings_are_granted_out_of_their_outer_one() {
     let expected = |parts: &[(&str, u64)]| -> Vec<(String, u64)> {
         parts.iter().map(|(holder, time)| ((*holder).to_owned(), *time)).collect()
     };
-    assert_eq!(nested(&[("pod", "1/5")]), (expected(&[("job", 9), ("pod", 3)]), json!([])));
+    assert_eq!(nested("job", &[("pod", "1/5")]), (expected(&[("job", 9), ("pod", 3)]), json!([])));
     // One alone is cut to the outer holding.
-    assert_eq!(nested(&[("pod", "1/1")]), (expected(&[("job", 0), ("pod", 12)]), json!([])));
+    assert_eq!(nested("job", &[("pod", "1/1")]), (expected(&[("job", 0), ("pod", 12)]), json!([])));
     // Several that exceed it are a conflict inside it, but for steps of the job.
     let parts = expected(&[("a", 6), ("b", 6), ("job", 0)]);
-    assert_eq!(nested(&[("a", "3/5"), ("b", "3/5")]), (parts, json!(["gpu: conflict a", "gpu: conflict b"])));
-    let parts = expected(&[("job", 0), ("job.0", 6), ("job.1", 6)]);
-    assert_eq!(nested(&[("job.0", "3/5"), ("job.1", "3/5")]), (parts, json!([])));
+    assert_eq!(
+        nested("job", &[("a", "3/5"), ("b", "3/5")]),
+        (parts, json!(["gpu: conflict a", "gpu: conflict b"]))
+    );
+    let (job, steps) = ("slurm:c/7", ["slurm:c/7.0", "slurm:c/7.1"]);
+    let parts = expected(&[(job, 0), (steps[0], 6), (steps[1], 6)]);
+    assert_eq!(nested(job, &steps.map(|step| (step, "3/5"))), (parts, json!([])));
 }
 
 /// A carry of the examples, printed as rationals, in units of 2^-32.

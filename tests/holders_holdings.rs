@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpumeter::holders::{Allocation, GpuSelector, Granting, Selector, SessionGpu, Standing, holdings};
-use gpumeter::model::{Fraction, Holder, HolderId, Holding, HoldingSource, UnattributedReason};
+use gpumeter::holders::{
+    Allocation, GpuSelector, GrantedSlot, Granting, Selector, SessionGpu, Standing, holdings,
+};
+use gpumeter::model::{
+    Fact, Facts, Fraction, Holder, HolderId, Holding, HoldingSource, MigSlot, UnattributedReason,
+};
 use proptest::prelude::*;
 
 const QUARTER: Fraction = Fraction { numerator: 1, denominator: 4 };
@@ -275,4 +279,62 @@ fn a_grant_on_several_gpus_is_a_share_of_each_and_counts_once_on_one_that_it_nam
     assert!(holdings(&other, granting(&granted, false), []).0.is_empty());
     let missing = granted[0].unmatched([&gpu(), &other].into_iter());
     assert_eq!(missing, [GpuSelector::Index(1)], "the other two are there");
+}
+
+/// An allocation of a whole GPU to a holder of that id.
+fn whole(id: &str, facts: &[(Fact, &str)]) -> Allocation {
+    let facts = Facts::new(facts.iter().copied());
+    let holder = Holder { id: HolderId::new(id), facts };
+    let source = HoldingSource::Slurm;
+    Allocation { holder, device: "GPU-1d1c".into(), fraction: Fraction::WHOLE, source }
+}
+
+#[test]
+fn what_is_allocated_within_what_is_allocated_is_nested_in_the_innermost() {
+    let allocations = [
+        whole("slurm:alpha/7", &[]),
+        whole("slurm:alpha/7.0", &[]),
+        whole("k8s:uid", &[]),
+        whole("k8s:uid/main", &[]),
+        whole("slurm:alpha/77", &[]),
+    ];
+    let granting = Granting { allocations: &allocations, standing: &[], presence: true };
+    let step = Holder::from_id(HolderId::new("slurm:alpha/7.1"));
+    let (held, covered_by) = holdings(&gpu(), granting, [&step]);
+    assert_eq!(held.len(), 5);
+    let expected = [
+        ("k8s:uid/main", "k8s:uid"),
+        ("slurm:alpha/7.0", "slurm:alpha/7"),
+        ("slurm:alpha/7.1", "slurm:alpha/7"),
+    ];
+    assert_eq!(text(&covered_by), expected);
+}
+
+#[test]
+fn a_job_of_a_user_whom_a_standing_holding_covers_is_nested_in_that() {
+    let standing = [standing(GpuSelector::All, Fraction::WHOLE, user("ada"))];
+    let allocations = [
+        whole("slurm:alpha/7", &[(Fact::SlurmUser, "ada")]),
+        whole("slurm:alpha/8", &[(Fact::SlurmUser, "bo")]),
+    ];
+    let granting = Granting { allocations: &allocations, standing: &standing, presence: false };
+    let (_, covered_by) = holdings(&gpu(), granting, []);
+    assert_eq!(text(&covered_by), [("slurm:alpha/7", "user:ada")]);
+}
+
+#[test]
+fn a_mig_instance_is_held_by_its_own_allocations_and_by_shares_of_its_gpu() {
+    let third = Fraction { numerator: 1, denominator: 3 };
+    let devices = [("MIG-a".into(), third), ("MIG-b".into(), Fraction { numerator: 2, denominator: 3 })];
+    let slot = MigSlot { size: 4, devices: devices.into() };
+    let on = |device: &str, id: &str| Allocation { device: device.into(), ..whole(id, &[]) };
+    let allocations =
+        [on("MIG-a", "k8s:uid/one"), on("MIG-c", "k8s:uid/elsewhere"), on("GPU-1d1c", "slurm:alpha/7")];
+    let standing = [standing(GpuSelector::Index(3), QUARTER, user("alice"))];
+    let granting = Granting { allocations: &allocations, standing: &standing, presence: false };
+    let (held, _) = holdings(GrantedSlot::Instance(&gpu(), &slot), granting, []);
+    let expected = [("k8s:uid/one", "1/3", 0), ("slurm:alpha/7", "1/1", 0), ("user:alice", "1/4", 1)];
+    assert_eq!(shares(&held), expected.map(|(holder, share, rank)| (holder, share.to_owned(), rank)));
+    let (held, _) = holdings(&gpu(), granting, []);
+    assert_eq!(held.len(), 2, "on the whole GPU an instance is nothing");
 }

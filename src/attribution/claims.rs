@@ -117,7 +117,8 @@ impl Grants {
             self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), claim.part)));
             return;
         }
-        if !pool.is_some_and(|job| group.iter().all(|claim| is_step(claim.holder, job))) {
+        // Steps of a job may overlap, as containers in their pod's claim: that they share is no conflict.
+        if !pool.is_some_and(|outer| group.iter().all(|claim| claim.holder.is_within(outer))) {
             self.conflicts.extend(group.iter().map(|claim| claim.holder.clone()));
         }
         if group.len() == 1 || rest == 0 {
@@ -183,11 +184,6 @@ fn outer_holders(
             Some((holder.clone(), outer.clone()))
         })
         .collect()
-}
-
-/// Whether it is a step of that job: steps may overlap, so that they share is no conflict.
-fn is_step(holder: &HolderId, job: &HolderId) -> bool {
-    holder.as_str().strip_prefix(job.as_str()).is_some_and(|step| step.starts_with('.'))
 }
 
 /// A denominator that all fractions share and that can still be multiplied by the number of claims.

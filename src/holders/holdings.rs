@@ -37,37 +37,50 @@ pub fn holdings<'a, 's>(
         return (held, BTreeMap::new());
     }
     let mut covered_by: BTreeMap<HolderId, HolderId> = BTreeMap::new();
-    for holder in present.filter(|holder| !allocated.contains_key(&holder.id)) {
-        let inside = allocated.keys().find(|outer| holder.id.is_within(outer));
+    let mut cover = |holder: &Holder| {
+        let outer = allocated.keys().filter(|outer| holder.id.is_within(outer));
+        let innermost = outer.max_by_key(|outer| outer.as_str().len());
         // An init container, or a sidecar, has the devices of its pod.
-        let inside = inside.or_else(|| allocated.keys().find(|other| holder.id.is_in_pod_of(other))).cloned();
-        let Some(cover) = inside.or_else(|| grants.cover(holder)) else { continue };
+        let in_pod = || allocated.keys().find(|other| holder.id.is_in_pod_of(other));
+        let is_allocated = allocated.contains_key(&holder.id);
+        let inside = innermost.or_else(|| if is_allocated { None } else { in_pod() }).cloned();
+        let Some(cover) = inside.or_else(|| grants.cover(holder)) else { return };
         covered_by
             .entry(holder.id.clone())
             // Two sets of facts of one holder: any fixed choice, so that their order does not make it.
             .and_modify(|known| *known = known.clone().max(cover.clone()))
             .or_insert(cover);
-    }
+    };
+    present.filter(|holder| !allocated.contains_key(&holder.id)).for_each(&mut cover);
+    // A holding whose holder another one covers is nested in that.
+    allocated.values().for_each(|allocated| cover(allocated.holder));
     let ranks_before = u32::from(!allocated.is_empty());
-    let standing = grants
-        .holdings()
-        .into_iter()
-        .filter(|held| !allocated.contains_key(&held.holder))
-        .map(|held| Holding { rank: held.rank.map(|rank| rank.saturating_add(ranks_before)), ..held });
-    let mut held: Vec<Holding> = standing.chain(allocated.values().cloned()).collect();
+    let mut held = grants.holdings();
+    held.retain(|held| !allocated.contains_key(&held.holder));
+    for held in &mut held {
+        held.rank = held.rank.map(|rank| rank.saturating_add(ranks_before));
+    }
+    held.extend(allocated.into_values().map(|allocated| allocated.holding));
     held.sort_by(|one, other| one.holder.cmp(&other.holder));
     (held, covered_by)
 }
 
+/// A holding that a scheduler granted, and to whom.
+struct Allocated<'a> {
+    holder: &'a Holder,
+    holding: Holding,
+}
+
 /// What schedulers allocated of that slot, one holding per holder: several shares of one are their sum.
-fn allocated(slot: GrantedSlot<'_>, allocations: &[Allocation]) -> BTreeMap<HolderId, Holding> {
-    let mut held: BTreeMap<HolderId, Holding> = BTreeMap::new();
+fn allocated<'a>(slot: GrantedSlot<'_>, allocations: &'a [Allocation]) -> BTreeMap<HolderId, Allocated<'a>> {
+    let mut held: BTreeMap<HolderId, Allocated<'_>> = BTreeMap::new();
     for one in allocations {
         let Some(fraction) = one.share_of(slot) else { continue };
         let holder = one.holder.id.clone();
-        held.entry(holder.clone())
-            .and_modify(|holding| holding.fraction = sum(holding.fraction, fraction))
-            .or_insert(Holding { holder, fraction, source: one.source, rank: Some(0) });
+        let holding = Holding { holder: holder.clone(), fraction, source: one.source, rank: Some(0) };
+        held.entry(holder)
+            .and_modify(|known| known.holding.fraction = sum(known.holding.fraction, fraction))
+            .or_insert(Allocated { holder: &one.holder, holding });
     }
     held
 }

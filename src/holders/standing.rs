@@ -152,11 +152,11 @@ impl Selector {
     fn covers(&self, holder: &Holder) -> bool {
         match self {
             Self::Uid { uid, .. } => holder.facts.uid == Some(*uid),
-            Self::User(name) => holder.facts.get(Fact::User).is_some_and(|user| **user == **name),
+            Self::User(name) => owner(holder).is_some_and(|user| *user == **name),
             Self::Unit(name) => holder.facts.get(Fact::Unit).is_some_and(|unit| **unit == **name),
             Self::Group { members, .. } => holder.facts.uid.is_some_and(|uid| members.contains(&uid)),
             Self::Team { users, uids, .. } => {
-                holder.facts.get(Fact::User).is_some_and(|user| users.contains(&**user))
+                owner(holder).is_some_and(|user| users.contains(user))
                     || holder.facts.uid.is_some_and(|uid| uids.contains(&uid))
             }
         }
@@ -174,6 +174,12 @@ impl Selector {
             _ => self == other,
         }
     }
+}
+
+/// The Unix user whose work it is, where that is known by name.
+fn owner(holder: &Holder) -> Option<&str> {
+    let facts = [Fact::User, Fact::SlurmUser].into_iter().filter_map(|fact| holder.facts.get(fact));
+    facts.map(|user| &**user).next()
 }
 
 /// Whether two lists of standing holdings were configured alike, whatever is known of the members of groups.
