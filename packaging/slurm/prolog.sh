@@ -18,13 +18,20 @@ line() {
     esac
 }
 
-# The UUIDs of the job's GPUs, and the minor numbers of those that the agent's map does not have.
+# The UUIDs of the job's GPUs, and the minor numbers of those that the agent's map does not have. Slurm tells MIG instances by
+# UUID; their numbers are no minor numbers of GPUs.
 find_gpus() {
     uuids=
     unmapped=
+    minors=${SLURM_JOB_GPUS-}
     IFS=,
     set -f
-    for minor in ${SLURM_JOB_GPUS-}; do
+    for device in ${CUDA_VISIBLE_DEVICES-}; do
+        case $device in
+            MIG-*) uuids=${uuids:+$uuids,}$device minors= ;;
+        esac
+    done
+    for minor in $minors; do
         found=
         if [ -r "$directory/gpus" ]; then
             while IFS=' ' read -r known uuid; do
@@ -62,6 +69,17 @@ record() {
     find_gpus
     line gpus "$uuids"
     line gpu_minors "$unmapped"
+    line gpu_positions "$minors"
+}
+
+# SLURM_JOB_GPUS are positions in gres.conf, which are not always the numbers of the device files: the agent needs both. The
+# file lies beside slurm.conf, also where slurmctld sent it.
+copy_gres() {
+    gres=${SLURM_CONF:-/etc/slurm/slurm.conf}
+    gres=${gres%/*}/gres.conf
+    if [ -r "$gres" ] && ! cmp -s "$gres" "$directory/gres.conf"; then
+        cp "$gres" "$directory/.gres.conf.$$" && mv -f "$directory/.gres.conf.$$" "$directory/gres.conf"
+    fi
 }
 
 main() {
@@ -76,6 +94,7 @@ main() {
     esac
     umask 022
     mkdir -p "$records" && chmod 0755 "$records" || return
+    copy_gres
     temporary=$records/.$name.$$
     complete=yes
     record >"$temporary" || complete=

@@ -84,9 +84,9 @@ impl HostJobs {
         Self { host, records, jobs: Jobs::default(), configuration: None, environments: BTreeMap::new() }
     }
 
-    /// The text of `slurm.conf` of this node, or of a file beside it.
-    pub(super) fn configuration(&self, file: &str) -> Option<String> {
-        self.host.slurm_configuration(self.configuration.as_deref(), file)
+    /// The text of `slurm.conf` of this node.
+    pub(super) fn configuration(&self) -> Option<String> {
+        self.host.slurm_configuration(self.configuration.as_deref())
     }
 
     /// What is known of the jobs, or why their records cannot be read.
@@ -99,14 +99,16 @@ impl HostJobs {
         self.configuration = records.iter().find_map(|file| {
             file.bytes.as_ref().ok().and_then(|bytes| JobRecord::parse(bytes).ok()?.configuration)
         });
-        let environments: BTreeMap<String, StepEnvironment> = self.environments.values().cloned().collect();
-        let has_shards = environments.values().any(|one| one.variables.contains_key("SLURM_SHARDS_ON_NODE"));
-        let gres = has_shards.then(|| self.configuration("gres.conf"));
+        let mut environments: BTreeMap<String, Vec<StepEnvironment>> = BTreeMap::new();
+        for (job, environment) in self.environments.values() {
+            environments.entry(job.clone()).or_default().push(environment.clone());
+        }
+        let gres = slurm::gres(&self.records);
         Ok(self.jobs.observe(JobObservation {
             records: &records,
             cgroups: cgroups.as_deref(),
             environments: &environments,
-            gres: gres.flatten().as_deref(),
+            gres: gres.as_deref(),
             minors,
             now: system_now().boottime,
         }))

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::gres::Gres;
 use super::job_environment;
 use super::pod_devices::is_uuid;
 use super::workloads::Allocation;
@@ -29,8 +30,10 @@ pub struct JobRecord {
     pub job: String,
     /// SLUID of the job, which Slurm 26.05 names cgroups by.
     pub sluid: Option<String>,
-    /// What it holds.
+    /// What it holds, as the prolog found it: right where Slurm numbers GPUs as their device files.
     pub gpus: Vec<RecordedGpu>,
+    /// Positions of the same GPUs in `gres.conf`.
+    pub positions: Vec<u32>,
     /// How much it holds of each.
     pub fraction: Fraction,
     /// The node, where the prolog was told its name.
@@ -42,7 +45,7 @@ pub struct JobRecord {
 /// A GPU as a record names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordedGpu {
-    /// By UUID, as the prolog found it in the agent's map.
+    /// By UUID: of a GPU, as the prolog found it in the agent's map, or of a MIG instance, as Slurm told it.
     Uuid(String),
     /// By number of the device file, where the prolog found none.
     Minor(u32),
@@ -103,6 +106,7 @@ impl JobRecord {
             job: job.to_owned(),
             sluid: values.get("sluid").map(|sluid| (*sluid).to_owned()),
             gpus: gpus(values)?,
+            positions: positions(values)?,
             fraction: fraction(number("mps_percentage")?)?,
             node: values.get("node").map(|node| (*node).to_owned()),
             configuration: values.get("configuration").map(|path| (*path).to_owned()),
@@ -123,12 +127,23 @@ fn fraction(percentage: Option<&str>) -> Result<Fraction, String> {
     }
 }
 
+fn positions(values: &BTreeMap<&str, &str>) -> Result<Vec<u32>, String> {
+    let list = values.get("gpu_positions").into_iter().flat_map(|list| list.split(',')).take(MOST_GPUS);
+    let position = |text: &str| text.parse().ok().filter(|_| is_number(text));
+    list.map(|text| {
+        position(text).ok_or_else(|| format!("gpu_positions has {text:.80?}, which is no number"))
+    })
+    .collect()
+}
+
 fn gpus(values: &BTreeMap<&str, &str>) -> Result<Vec<RecordedGpu>, String> {
     let list = |key: &str| values.get(key).into_iter().flat_map(|list| list.split(','));
     let mut gpus = BTreeSet::new();
     for uuid in list("gpus") {
-        if !is_uuid(uuid) {
-            return Err(format!("{uuid:.80?} is not the UUID of a GPU"));
+        // A MIG instance is numbered like a GPU.
+        let as_gpu = uuid.strip_prefix("MIG-").map(|rest| format!("GPU-{rest}"));
+        if !is_uuid(as_gpu.as_deref().unwrap_or(uuid)) {
+            return Err(format!("{uuid:.80?} is not the UUID of a GPU or of a MIG instance"));
         }
         gpus.insert(RecordedGpu::Uuid(uuid.to_owned()));
     }
@@ -169,9 +184,9 @@ pub struct JobObservation<'a> {
     pub records: &'a [RecordFile],
     /// The cgroups of jobs; none where none can be seen on this node.
     pub cgroups: Option<&'a [JobCgroup]>,
-    /// The environment of a process of each job, by number of the job, where one could be read.
-    pub environments: &'a BTreeMap<String, StepEnvironment>,
-    /// The text of `gres.conf`, where it could be read.
+    /// The environment of a process of each step, by number of the job, where one could be read.
+    pub environments: &'a BTreeMap<String, Vec<StepEnvironment>>,
+    /// The text of `gres.conf`, as the prolog copied it.
     pub gres: Option<&'a str>,
     /// UUIDs of GPUs by minor number.
     pub minors: &'a BTreeMap<u32, String>,
@@ -238,7 +253,7 @@ impl Jobs {
         self.recorded.extend(records.iter().map(|record| record.job.clone()));
         let unrecorded = seen.environments.iter().filter(|(job, _)| !self.recorded.contains(*job));
         let unrecorded: Vec<JobRecord> = unrecorded
-            .filter_map(|(job, environment)| unrecorded_job(job, environment, &seen, &named))
+            .filter_map(|(job, steps)| unrecorded_job(job, steps.first()?, &seen, &named))
             .collect();
         for record in &unrecorded {
             known.problems.insert(format!(
@@ -288,10 +303,24 @@ impl Jobs {
                 ));
                 continue;
             }
-            records.push(record);
+            records.push(with_device_files(record, seen));
         }
         records
     }
+}
+
+/// The record with the GPUs at its positions, where `gres.conf` has device files at all of them.
+fn with_device_files(mut record: JobRecord, seen: &JobObservation<'_>) -> JobRecord {
+    let Some(text) = seen.gres.filter(|_| !record.positions.is_empty()) else { return record };
+    let gres = Gres::parse(text, record.node.as_deref());
+    let minors = record.positions.iter().map(|position| gres.minor(*position));
+    if let Some(minors) = minors.collect::<Option<BTreeSet<u32>>>() {
+        let uuid = |minor| {
+            seen.minors.get(&minor).map_or(RecordedGpu::Minor(minor), |uuid| RecordedGpu::Uuid(uuid.clone()))
+        };
+        record.gpus = minors.into_iter().map(uuid).collect();
+    }
+    record
 }
 
 /// UUIDs of a record's GPUs.
@@ -308,12 +337,13 @@ fn uuids<'a>(
 /// The GPUs that an environment names, but for those that records name.
 fn environment_gpus(
     environment: &StepEnvironment,
+    gres: &Gres,
     minors: &BTreeMap<u32, String>,
     named: &BTreeSet<&str>,
 ) -> impl Iterator<Item = RecordedGpu> {
-    let gpus = job_environment::gpus(environment).into_iter();
-    gpus.filter(|minor| minors.get(minor).is_some_and(|uuid| !named.contains(uuid.as_str())))
-        .map(RecordedGpu::Minor)
+    let gpus = job_environment::gpus(environment).into_iter().filter_map(|position| gres.minor(position));
+    let uuids = gpus.filter_map(|minor| minors.get(&minor)).filter(|uuid| !named.contains(uuid.as_str()));
+    uuids.cloned().map(RecordedGpu::Uuid)
 }
 
 /// A job of which there is only its environment.
@@ -323,13 +353,16 @@ fn unrecorded_job(
     seen: &JobObservation<'_>,
     named: &BTreeSet<&str>,
 ) -> Option<JobRecord> {
+    let node = environment.node().map(str::to_owned);
+    let gres = Gres::parse(seen.gres.unwrap_or_default(), node.as_deref());
     let record = JobRecord {
         holder: job_environment::holder(job, environment)?,
         job: job.to_owned(),
         sluid: None,
-        gpus: environment_gpus(environment, seen.minors, named).collect(),
+        gpus: environment_gpus(environment, &gres, seen.minors, named).collect(),
+        positions: Vec::new(),
         fraction: Fraction::WHOLE,
-        node: environment.variables.get("SLURMD_NODENAME").cloned(),
+        node,
         configuration: None,
     };
     let record = amend(record, seen, named);
@@ -339,23 +372,27 @@ fn unrecorded_job(
 /// Adds what Slurm tells the job's processes and not its prolog: ids of arrays, the number of shards, and GPUs of several
 /// types, of which Slurm 22.05 tells a prolog one.
 fn amend(mut record: JobRecord, seen: &JobObservation<'_>, named: &BTreeSet<&str>) -> JobRecord {
-    let Some(environment) = seen.environments.get(&record.job) else { return record };
-    job_environment::add_facts(&mut record.holder.facts, environment);
+    let steps = seen.environments.get(&record.job).map_or(&[][..], Vec::as_slice);
+    if let Some(environment) = steps.first() {
+        job_environment::add_facts(&mut record.holder.facts, environment);
+    }
+    // Several slurmd on one machine number GPUs each for itself.
+    let is_here =
+        |step: &&StepEnvironment| step.node().is_none_or(|node| record.node.as_deref() == Some(node));
+    let Some(environment) = steps.iter().find(is_here) else { return record };
+    let gres = Gres::parse(seen.gres.unwrap_or_default(), record.node.as_deref());
     if !record.gpus.is_empty() {
-        record.gpus.extend(environment_gpus(environment, seen.minors, named));
+        record.gpus.extend(environment_gpus(environment, &gres, seen.minors, named));
         record.gpus.sort();
         record.gpus.dedup();
     }
     let shards = job_environment::shards(environment).filter(|_| record.gpus.len() == 1);
-    if let (Some(numerator), Some(gres)) = (shards, seen.gres) {
-        let counts = job_environment::shard_counts(gres, record.node.as_deref(), seen.minors.keys());
-        let uuid = uuids(&record, seen.minors).next();
-        let minor =
-            seen.minors.iter().find(|(_, known)| Some(known.as_str()) == uuid).map(|(minor, _)| minor);
-        let denominator = minor.and_then(|minor| counts.get(minor)).copied();
-        if let Some(denominator) = denominator.filter(|count| *count >= numerator) {
-            record.fraction = Fraction { numerator, denominator };
-        }
+    let uuid = uuids(&record, seen.minors).next();
+    let minor = seen.minors.iter().find(|(_, known)| Some(known.as_str()) == uuid).map(|(minor, _)| *minor);
+    if let (Some(numerator), Some(minor)) = (shards, minor) {
+        let denominator = gres.shards(minor, seen.minors.len()).filter(|shards| *shards >= numerator);
+        record.fraction =
+            denominator.map_or(record.fraction, |denominator| Fraction { numerator, denominator });
     }
     record
 }
@@ -444,7 +481,7 @@ mod tests {
     fn with_environment(text: Option<&str>, variables: &[(&str, &str)]) -> JobHoldings {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let environment = StepEnvironment { uid: 1000, variables: variables.collect() };
-        let environments = &BTreeMap::from([("211".to_owned(), environment)]);
+        let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
         let records: Vec<RecordFile> = text.iter().map(|text| file("211", 1, text)).collect();
         let minors = &BTreeMap::from([(0, GPU.to_owned()), (8, OTHER.to_owned())]);
         let (records, cgroups) = (&*records, Some(&[][..]));
@@ -485,6 +522,26 @@ mod tests {
     }
 
     #[test]
+    fn gres_conf_says_which_device_file_is_at_a_position() {
+        let minors = &BTreeMap::from([(0, GPU.to_owned()), (8, OTHER.to_owned())]);
+        let observe = |positions: &str, gres| {
+            let records =
+                &[file("211", 1, &text(&format!("node=n1\ngpus={GPU}\ngpu_positions={positions}\n")))];
+            let environments = &BTreeMap::new();
+            let now = Nanoseconds(0);
+            let seen = JobObservation { records, cgroups: None, environments, gres, minors, now };
+            let known = Jobs::default().observe(seen);
+            known.allocations.iter().map(|one| one.device.to_string()).collect::<Vec<_>>()
+        };
+        let reversed = Some("Name=gpu File=/dev/nvidia8\nName=gpu File=/dev/nvidia0\n");
+        assert_eq!(observe("0", None), [GPU]);
+        assert_eq!(observe("0", Some("AutoDetect=nvml")), [GPU]);
+        assert_eq!(observe("0", reversed), [OTHER]);
+        assert_eq!(observe("1", reversed), [GPU]);
+        assert_eq!(observe("2", reversed), [GPU], "as the prolog found it");
+    }
+
+    #[test]
     fn a_job_without_a_record_holds_what_its_environment_names_and_nobody_else_holds() {
         let variables =
             [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", "0,8"), ("SLURM_JOB_ACCOUNT", "other")];
@@ -499,7 +556,11 @@ mod tests {
     }
 
     fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
-        known.allocations.iter().map(|one| (one.holder.id.as_str(), &*one.device)).collect()
+        let mut held: Vec<_> =
+            known.allocations.iter().map(|one| (one.holder.id.as_str(), &*one.device)).collect();
+        // The GPU of most tests first.
+        held.sort_by_key(|(holder, gpu)| (std::cmp::Reverse(*holder), std::cmp::Reverse(*gpu)));
+        held
     }
 
     #[test]
@@ -522,6 +583,9 @@ mod tests {
         assert_eq!(record.fraction, Fraction::WHOLE);
         let shared = JobRecord::parse(text(&format!("gpus={GPU}\nmps_percentage=25\n")).as_bytes()).unwrap();
         assert_eq!(shared.fraction, Fraction { numerator: 25, denominator: 100 });
+        let instance = GPU.replace("GPU-", "MIG-");
+        let instances = JobRecord::parse(text(&format!("gpus={instance}\n")).as_bytes()).unwrap();
+        assert_eq!(instances.gpus, [RecordedGpu::Uuid(instance)]);
         let newer = JobRecord::parse(text("from_a_newer_prolog=1\n").as_bytes()).unwrap();
         assert!(newer.gpus.is_empty());
     }
@@ -545,7 +609,9 @@ mod tests {
             (text(&format!("comment={}\n", "x".repeat(300))), "too long"),
             (text("gpus=0\n"), "not the UUID"),
             (text(&format!("gpus={GPU},\n")), "not the UUID"),
+            (text("gpus=MIG-GPU-1\n"), "not the UUID"),
             (text("gpu_minors=0-3\n"), "no minor number"),
+            (text("gpu_positions=0-3\n"), "no number"),
             (text("gpu_minors=0,,1\n"), "no minor number"),
             (text("mps_percentage=0\n"), "1 to 100"),
             (text("mps_percentage=101\n"), "1 to 100"),

@@ -9,6 +9,7 @@
 mod container;
 mod decode;
 mod directory;
+mod gres;
 mod holdings;
 mod identify;
 mod identities;

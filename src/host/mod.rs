@@ -126,9 +126,9 @@ impl Host {
         slurm::environment(&self.root, step, job)
     }
 
-    /// `slurm.conf` of this node, or a file beside it; `first` is where slurmd said that it has it.
-    pub fn slurm_configuration(&self, first: Option<&str>, file: &str) -> Option<String> {
-        slurm::configuration(&self.root, first, file)
+    /// `slurm.conf` of this node; `first` is where slurmd said that it has it.
+    pub fn slurm_configuration(&self, first: Option<&str>) -> Option<String> {
+        slurm::configuration(&self.root, first)
     }
 
     /// Where a file of the host lies for the agent.

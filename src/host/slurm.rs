@@ -50,7 +50,7 @@ pub struct JobCgroup {
     pub name: String,
     /// Number of the job where the name is a SLUID and a step of it runs.
     pub job: Option<String>,
-    /// Directories of the cgroups of its steps, in one hierarchy.
+    /// Directories of the cgroups of its steps, in all hierarchies.
     pub steps: Vec<PathBuf>,
 }
 
@@ -69,6 +69,13 @@ pub struct StepEnvironment {
     pub uid: u32,
     /// Values by name of the variable.
     pub variables: BTreeMap<String, String>,
+}
+
+impl StepEnvironment {
+    /// The node that the step runs on, where several slurmd are on one machine.
+    pub fn node(&self) -> Option<&str> {
+        self.variables.get("SLURMD_NODENAME").map(String::as_str)
+    }
 }
 
 /// Reads the records in a directory, by name. Hidden files are not complete yet. Nobody but root and the agent's own user
@@ -116,9 +123,16 @@ pub(super) fn cgroups(root: &Path) -> Option<Vec<JobCgroup>> {
         }
     }
     found.map(|mut jobs: Vec<JobCgroup>| {
-        // Of several hierarchies the one that shows steps.
-        jobs.sort_by_cached_key(|job| (job.name.clone(), job.job.is_none(), job.steps.is_empty()));
-        jobs.dedup_by(|later, first| later.name == first.name);
+        // A job is in several hierarchies, and below several slurmd of one machine.
+        jobs.sort();
+        jobs.dedup_by(|later, first| {
+            let is_same = later.name == first.name;
+            if is_same {
+                first.job = first.job.take().or_else(|| later.job.take());
+                first.steps.append(&mut later.steps);
+            }
+            is_same
+        });
         jobs
     })
 }
@@ -196,13 +210,20 @@ fn number(root: &Path, cgroup: &Path) -> Option<String> {
     })
 }
 
-/// `slurm.conf`, or a file beside it, wherever that lies; `first` is where slurmd said it does.
-pub(super) fn configuration(root: &Path, first: Option<&str>, file: &str) -> Option<String> {
-    const MOST: u64 = 1024 * 1024;
+/// `slurm.conf`, wherever it lies; `first` is where slurmd said it does.
+pub(super) fn configuration(root: &Path, first: Option<&str>) -> Option<String> {
     let first = first.map(|path| path.trim_start_matches('/'));
-    let mut paths = first.into_iter().chain(CONFIGURATIONS).map(|path| root.join(path).with_file_name(file));
-    let bytes = paths.find_map(|path| bounded::read(&path, MOST).ok())?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    first.into_iter().chain(CONFIGURATIONS).find_map(|path| read_configuration(&root.join(path)))
+}
+
+/// The copy of `gres.conf` that the prolog keeps beside the directory of the records.
+pub fn gres(records: &Path) -> Option<String> {
+    read_configuration(&records.with_file_name("gres.conf"))
+}
+
+fn read_configuration(path: &Path) -> Option<String> {
+    const MOST: u64 = 1024 * 1024;
+    bounded::read(path, MOST).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -230,7 +251,7 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|job| job.name.as_str()).collect();
         assert_eq!(names, ["211", "212", "7", "8"]);
         let steps: Vec<usize> = found.iter().map(|job| job.steps.len()).collect();
-        assert_eq!(steps, [1, 0, 1, 0], "of one hierarchy");
+        assert_eq!(steps, [1, 0, 2, 0], "of all hierarchies");
         assert_eq!(found[0].number(), Some("211"));
     }
 

@@ -148,6 +148,25 @@ fn a_job_holds_until_its_cgroup_is_gone_where_no_epilog_ran_and_a_bad_record_hol
 }
 
 #[test]
+fn the_prolog_records_mig_instances_by_the_uuids_that_slurm_tells() {
+    let place = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
+    let instances = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464,MIG-00000000-052c-4b11-80d3-4d7b2d2d3464";
+    let status = Command::new("sh")
+        .arg(script)
+        .env_clear()
+        .env("GPUMETER_DIRECTORY", place.path())
+        .env("SLURM_JOB_ID", "211")
+        .env("SLURM_CLUSTER_NAME", "alpha")
+        .env("SLURM_JOB_GPUS", "0,1")
+        .env("CUDA_VISIBLE_DEVICES", instances)
+        .status();
+    assert!(status.unwrap().success());
+    let record = fs::read_to_string(place.path().join("slurm/211")).unwrap();
+    assert_eq!(record, format!("job_id=211\ncluster=alpha\ngpus={instances}\n"));
+}
+
+#[test]
 fn minor_numbers_that_the_prolog_could_not_map_are_mapped_by_the_agent() {
     let node = Node::start();
     let minor = node.minor();

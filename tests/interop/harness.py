@@ -79,10 +79,25 @@ class Suite:
         self._programs.append(program)
         return program
 
+    def end_first(self, action):
+        """Has something done at the end, before the programs that were started until now are ended."""
+        self._programs.append(Ending(action))
+
     def end(self):
         """Ends every program, last first, and notes one that would not go."""
         while self._programs:
             self._programs.pop().stop()
+
+
+class Ending:
+    def __init__(self, action):
+        self.action = action
+
+    def stop(self):
+        try:
+            self.action()
+        except Failed as failed:
+            print(f"at the end: {failed}", file=sys.stderr)
 
 
 class Program:

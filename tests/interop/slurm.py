@@ -16,8 +16,8 @@ import harness
 from harness import ROOT, Failed, free_port, wait_for
 from host_node import HostNode
 
-# Each GPU may be given whole, or in so many shards.
-GPUS, SHARDS = 10, 4
+# GPUs of the first node, each whole or in so many shards; the second node has one more.
+GPUS, SHARDS = 8, 4
 DEMAND = 0.5
 SMOKE = os.environ.get("GPUMETER_SLURM") == "smoke"
 # Holdings begin and end with a look of the agent, once per second, and Slurm tells times in whole seconds.
@@ -58,14 +58,14 @@ def slurm(suite):
     for program in PROGRAMS:
         if not shutil.which(program):
             raise Failed(f"{program} is not installed; .ci/tools slurm installs it")
-    config = f"""node: {{name: gpunode, cluster: alpha}}
+    config = f"""node: {{name: machine, cluster: alpha}}
 sampling: {{level: full}}
 limits: {{birth_delay: 0s}}
 attribution: {{slurm: {{records: {suite.folder}/run/slurm}}}}
 prices: {{currency: EUR, rates: [{{gpu_hour: 3.6}}]}}
 """
     (suite.folder / "run").mkdir()
-    node = HostNode(suite, [DEMAND] * GPUS, config)
+    node = HostNode(suite, [DEMAND] * (GPUS + 1), config)
     cluster = Cluster(suite, node)
     two_gpus = cluster.submit("games", "physics", 30, "--gres=gpu:2", "--ntasks=2")
     if SMOKE:
@@ -96,6 +96,7 @@ def whole(suite, node, cluster, two_gpus):
     steps_are_billed(suite, node, cluster, two_gpus)
     ends_of_others(suite, node, cluster, requeued, suspended, array)
     parts_of_a_gpu(suite, node, cluster)
+    several_slurmd(suite, node, cluster)
     accounts_on_the_bill(suite, node)
 
 
@@ -108,6 +109,16 @@ def parts_of_a_gpu(suite, node, cluster):
         wait_for(f"the holding of job {job} of {expected}", 20, held, node.program)
     for job in jobs:
         cluster.run("scancel", str(job))
+
+
+def several_slurmd(suite, node, cluster):
+    """A job on both nodes of the machine has a record of each, and holds the GPUs of both."""
+    job = cluster.sleep("games", "physics", "--partition=both", "--nodes=2", "--gres=gpu:1")
+    held = lambda: len(holdings(node).get(holder_of(job), [])) == 2
+    wait_for("the holdings of a job on two nodes", 20, held, node.program)
+    suite.expect(str(GPUS) in holdings(node)[holder_of(job)], "the job does not hold the GPU of the second node")
+    cluster.run("scancel", str(job))
+    wait_for("the end of the job on two nodes", 15, lambda: holder_of(job) not in holdings(node))
 
 
 def doctor(suite, node):
@@ -144,8 +155,8 @@ def array_job(suite, node, cluster, job):
     for number, task in cluster.tasks(job):
         labels = {"workload": f"{holder_of(number)}", "slurm_array_job_id": job, "slurm_array_task_id": task,
                   "slurm_account": "chemistry", "slurm_user": "news"}
-        found = wait_for(f"task {task}", 10, lambda: node.sample("gpu_workload_info", workload=holder_of(number)))
-        suite.expect(node.sample("gpu_workload_info", **labels), f"task {task} has not all of {labels}: {found}")
+        wait_for(f"a workload with {labels}", 10, lambda: node.sample("gpu_workload_info", **labels), node.program)
+        suite.checks += 1
 
 
 def idle_allocation(suite, node, cluster, job):
@@ -153,6 +164,7 @@ def idle_allocation(suite, node, cluster, job):
     suite.expect(holder_of(job) in holdings(node), "an allocation without a step holds nothing")
     cluster.run("scancel", str(job))
     wait_for("the end of the allocation", 15, lambda: holder_of(job) not in holdings(node))
+    cluster.wait_for_end(job, "CANCELLED")
     lines = lines_of(node, cluster, job)
     held_as_slurm_says(suite, lines, cluster, job, 1)
     suite.expect(total(lines, "within_ns") <= TOLERANCE, f"an allocation without a process used its GPU: {lines}")
@@ -162,7 +174,7 @@ def lost_epilog(suite, node, cluster, job):
     """Where the epilog did not run the record stays, and the holding ends with the job's cgroup."""
     cluster.wait_for_end(job)
     wait_for("the end of the holding without an epilog", 15, lambda: holder_of(job) not in holdings(node))
-    suite.expect((suite.folder / f"run/slurm/{job}.gpunode").exists(), "the epilog that should be lost has run")
+    suite.expect((suite.folder / f"run/slurm/{job}.node1").exists(), "the epilog that should be lost has run")
     suite.expect("does the epilog run?" in node.program.tail(100), "the agent does not tell of a lost epilog")
     held_as_slurm_says(suite, lines_of(node, cluster, job), cluster, job, 1)
 
@@ -271,14 +283,14 @@ def stamp(text):
 
 
 class Cluster:
-    """One node of as many GPUs as the agent has."""
+    """Two nodes on one machine, each with a slurmd of its own."""
 
     def __init__(self, suite, node):
         self.suite, self.node, self.folder = suite, node, suite.folder
-        for name in ("state", "spool", "munge", "dev", "out"):
+        for name in ("state", "munge", "dev", "out"):
             (self.folder / name).mkdir()
         (self.folder / "out").chmod(0o777)
-        for gpu in range(GPUS):
+        for gpu in range(GPUS + 1):
             # Slurm wants a device; its number is that of the file's name. It is /dev/null.
             os.mknod(self.folder / f"dev/nvidia{gpu}", 0o20666, os.makedev(1, 3))
         (self.folder / "pids").write_text("".join(f"{pid}\n" for pid in node.pids))
@@ -310,11 +322,10 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 SlurmctldPort={free_port()}
-SlurmdPort={free_port()}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/none
 MpiDefault=none
@@ -329,11 +340,16 @@ PrologFlags=Alloc
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1
 ReturnToService=2
-NodeName=gpunode NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 Gres=gpu:{GPUS},shard:{GPUS * SHARDS}
-PartitionName=gpu Nodes=gpunode Default=YES MaxTime=INFINITE State=UP
+NodeName=DEFAULT CPUs=16
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:{GPUS},shard:{GPUS * SHARDS}
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:1
+PartitionName=gpu Nodes=node1 Default=YES MaxTime=INFINITE State=UP
+PartitionName=both Nodes=node[1-2] MaxTime=INFINITE State=UP
 """)
-        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/dev/nvidia[0-{GPUS - 1}]\n"
-                                         f"Name=shard Count={GPUS * SHARDS} File={folder}/dev/nvidia[0-{GPUS - 1}]\n")
+        (folder / "gres.conf").write_text(f"""NodeName=node1 Name=gpu File={folder}/dev/nvidia[0-{GPUS - 1}]
+NodeName=node1 Name=shard Count={GPUS * SHARDS} File={folder}/dev/nvidia[0-{GPUS - 1}]
+NodeName=node2 Name=gpu File={folder}/dev/nvidia{GPUS}
+""")
         (folder / "cgroup.conf").write_text(
             "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n")
 
@@ -344,10 +360,17 @@ PartitionName=gpu Nodes=gpunode Default=YES MaxTime=INFINITE State=UP
                          f"--socket={folder}/socket")
         wait_for("munged", 10, (folder / "socket").exists)
         controller = self.suite.start("slurmctld", "slurmctld", "-D", "-i")
-        daemon = self.suite.start("slurmd", "slurmd", "-D")
-        idle = lambda: "idle" in self.run("sinfo", "--noheader", "--format=%T")
-        wait_for("an idle node", 30, idle, daemon)
-        self.programs = controller, daemon
+        daemons = [self.suite.start(f"slurmd-{node}", "slurmd", "-D", "-N", node) for node in ("node1", "node2")]
+        states = lambda: self.run("sinfo", "--noheader", "--Node", "--partition=both", "--format=%T").split()
+        wait_for("idle nodes", 30, lambda: states() == ["idle", "idle"], daemons[0])
+        self.programs = controller, *daemons
+        # Ended before the daemons, which leave the processes of jobs alone.
+        self.suite.end_first(self.cancel_all)
+
+    def cancel_all(self):
+        self.run("scancel", "--user=games")
+        self.run("scancel", "--user=news")
+        wait_for("the end of all jobs", 20, lambda: not self.run("squeue", "--noheader").strip())
 
     def run(self, *command, user=None):
         """What a command of Slurm prints."""
@@ -391,11 +414,11 @@ PartitionName=gpu Nodes=gpunode Default=YES MaxTime=INFINITE State=UP
         job = self.job(number)
         return stamp(job["StartTime"]), stamp(job["EndTime"])
 
-    def wait_for_end(self, number, seconds=90):
+    def wait_for_end(self, number, expected="COMPLETED"):
         ended = lambda: self.job(number)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
-        wait_for(f"the end of job {number}", seconds, ended, self.programs[1], 0.5)
+        wait_for(f"the end of job {number}", 90, ended, self.programs[1], 0.5)
         state = self.job(number)["JobState"]
-        self.suite.expect(state == "COMPLETED", f"job {number} is {state}")
+        self.suite.expect(state == expected, f"job {number} is {state}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ pub(super) fn jobs(config: &Config, host: &Host, workloads: &mut Workloads) -> O
     let directory = host.path(records);
     let mut jobs = HostJobs::new(host.clone(), directory.clone());
     let observed = jobs.observe(&host.gpu_minors());
-    let slurm = jobs.configuration("slurm.conf");
+    let slurm = jobs.configuration();
     let has_slurm = slurm.is_some() || host.slurm_cgroups().is_some() || directory.exists();
     let known = match observed {
         _ if !has_slurm => return None,
