@@ -230,12 +230,11 @@ struct Followed {
 impl Followed {
     /// Whether the job has ended although its record is still there: an epilog was lost.
     fn has_ended(&mut self, runs: Option<bool>, now: Nanoseconds) -> bool {
-        if self.missing >= 2 {
-            return true;
-        }
         match runs {
             Some(true) => (self.was_running, self.missing) = (true, 0),
-            Some(false) if self.was_running || now >= self.since + WITHOUT_CGROUP => self.missing += 1,
+            Some(false) if self.was_running || now >= self.since + WITHOUT_CGROUP => {
+                self.missing = self.missing.saturating_add(1);
+            }
             Some(false) | None => {}
         }
         self.missing >= 2
@@ -298,7 +297,8 @@ impl Jobs {
             if followed.has_ended(runs(&record, seen.cgroups, followed.was_running), seen.now) {
                 let id = &record.holder.id;
                 problems.insert(format!(
-                    "{id} holds nothing: it has no cgroup any more and its record {:?} is still there; does the epilog run?",
+                    "{id} holds nothing: it has no cgroup any more and its record {:?} is still there; does the epilog run? \
+                     Between its steps a job has a cgroup only with PrologFlags=Contain",
                     file.name
                 ));
                 continue;
@@ -664,9 +664,14 @@ mod tests {
         assert!(held(&known).is_empty() && known.map == JobMap::default());
         assert!(known.problems.first().unwrap().contains("epilog"), "{:?}", known.problems);
         assert!(held(&round(&mut jobs, &record, Some(&[]), 11)).is_empty(), "ended is ended");
+        let next_step = round(&mut jobs, &record, Some(&["211"]), 12);
+        assert_eq!(held(&next_step).len(), 1, "it was between two steps");
+        assert!(next_step.problems.is_empty() && next_step.map.holder("211", "1").is_some());
+        assert_eq!(held(&round(&mut jobs, &record, Some(&[]), 13)).len(), 1);
+        assert!(held(&round(&mut jobs, &record, Some(&[]), 14)).is_empty());
         let requeued = [file("211", 2, &text(&format!("gpus={GPU}\n")))];
-        assert_eq!(held(&round(&mut jobs, &requeued, Some(&[]), 12)).len(), 1);
-        assert!(held(&round(&mut jobs, &[], Some(&["211"]), 13)).is_empty(), "the epilog ends it at once");
+        assert_eq!(held(&round(&mut jobs, &requeued, Some(&[]), 15)).len(), 1);
+        assert!(held(&round(&mut jobs, &[], Some(&["211"]), 16)).is_empty(), "the epilog ends it at once");
     }
 
     #[test]
