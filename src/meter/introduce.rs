@@ -1,17 +1,19 @@
 //! Which holders the ledger has been told of, with their facts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::holders::{Granting, Identities};
 use crate::ledger::Batch;
-use crate::model::HolderId;
+use crate::model::{Holder, HolderId};
 
 /// Holders that the ledger has been told of.
 #[derive(Default)]
 pub(super) struct Introduced {
     /// Only holders that have a process now.
     holders: BTreeSet<HolderId>,
+    /// Only holders that a scheduler has allocated something now.
+    allocated: BTreeMap<HolderId, Holder>,
     /// The identities of the last call. None after the grants or the ledger changed.
     identities: Option<Arc<Identities>>,
 }
@@ -41,7 +43,47 @@ impl Introduced {
         // A grant knows less of its holder than a process of that holder does: the ledger takes it only where it knows
         // nothing.
         batch.grantees.extend(granting.standing.iter().map(|grant| grant.selector.holder()));
-        batch.grantees.extend(granting.allocations.iter().map(|one| one.holder.clone()));
+        let allocated: BTreeMap<HolderId, Holder> =
+            granting.allocations.iter().map(|one| (one.holder.id.clone(), one.holder.clone())).collect();
+        for holder in allocated.values() {
+            match self.allocated.get(&holder.id) {
+                None => batch.grantees.push(holder.clone()),
+                Some(told) if told == holder => {}
+                // Ids of a job's array come from its processes, after its allocation.
+                Some(_) => batch.holders.push(holder.clone()),
+            }
+        }
+        self.allocated = allocated;
         (self.holders, self.identities) = (here, Some(Arc::clone(identities)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holders::Allocation;
+    use crate::model::{Fact, Facts, Fraction, HolderKind, HoldingSource};
+
+    #[test]
+    fn facts_that_are_learned_after_an_allocation_are_told_and_those_of_a_first_one_yield_to_what_is_known() {
+        let job = |facts: &[(Fact, &str)]| {
+            let known = [(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, "211")];
+            Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(facts.iter().copied())))
+        };
+        let identities = Arc::new(Identities::default());
+        let mut introduced = Introduced::default();
+        let mut told = |holder: &Holder| {
+            let (holder, device, fraction) = (holder.clone(), "GPU-0".into(), Fraction::WHOLE);
+            let allocations = [Allocation { holder, device, fraction, source: HoldingSource::Slurm }];
+            let granting = Granting { allocations: &allocations, standing: &[], presence: false };
+            let mut batch = Batch::default();
+            introduced.grants_changed();
+            introduced.introduce(&identities, granting, &mut batch);
+            (batch.grantees, batch.holders)
+        };
+        let (recorded, named) = (job(&[]), job(&[(Fact::SlurmArrayJob, "210")]));
+        assert_eq!(told(&recorded), (vec![recorded.clone()], vec![]));
+        assert_eq!(told(&named), (vec![], vec![named.clone()]));
+        assert_eq!(told(&named), (vec![], vec![]));
     }
 }
