@@ -57,9 +57,9 @@ impl Folded {
             let key = account.key();
             if !shown.contains(&key) {
                 let sums = self.sums.entry((Arc::clone(&account.uuid), account.gpu_instance)).or_default();
-                if let Some(last) = self.last.get(&key) {
-                    add_growth(sums, last, &account.state.values);
-                }
+                // One that is new has grown by nothing: a sum begins at 0.
+                let last = self.last.get(&key).unwrap_or(&account.state.values);
+                add_growth(sums, last, &account.state.values);
             }
             now.insert(key, account.state.values);
         }
@@ -145,7 +145,7 @@ mod tests {
             let accounts = [account("alice", held, cost)];
             other(&folded.fold(&accounts, &shown(&[]), Some(&tariff(currency))))
         };
-        fold(10, 5, "EUR");
+        assert_eq!(fold(10, 5, "EUR"), Some([Some(0), Some(0)]), "a series begins at 0");
         assert_eq!(fold(20, 9, "EUR"), Some([Some(10), Some(4)]));
         assert_eq!(fold(30, 900, "USD"), Some([Some(20), Some(0)]));
         assert_eq!(fold(40, 907, "USD"), Some([Some(30), Some(7)]));

@@ -15,7 +15,7 @@ use super::{Gpu, Meter};
 use crate::catalogue::Level;
 use crate::ledger::Tariff;
 use crate::model::snapshot::{AccountEntry, AccountState, WorkloadAccountEntry};
-use crate::model::{Stamp, UnattributedReason, Utc};
+use crate::model::{HolderId, Stamp, UnattributedReason, Utc};
 
 /// What is shown, and what it was made for.
 pub(super) struct Shown {
@@ -85,7 +85,8 @@ impl Meter {
                 Some((AccountEntry { tenant: account.tenant, gpu, gpu_instance }, account.state))
             })
             .unzip();
-        let left_off = all.saturating_sub(entries.len());
+        let with_series = entries.iter().filter(|entry| &*entry.tenant != HolderId::OTHER).count();
+        let left_off = all.saturating_sub(with_series);
         purse.pay(&self.costs.account, entries.len(), left_off);
         let workloads = self.show_workloads(at, &places, purse);
         let unattributed = gpus.iter().map(|gpu| self.accounts.unattributed(&gpu.id.uuid, (at, delay)));
@@ -190,7 +191,6 @@ mod tests {
             prices: vec![(Utc(0), price("EUR")), (at(1_000).utc, price("USD"))],
         };
         let mut meter = Meter::new(Arc::new(policy), at(900), None);
-        let alice = Holder::user("alice", None);
         for (index, uuid) in (0..).zip(GPUS) {
             let gpu = Gpu::new(
                 GpuId { index, uuid: uuid.into() },
@@ -198,18 +198,23 @@ mod tests {
                 (at(900).utc, Level::Full),
             );
             meter.gpus.insert(uuid.into(), gpu);
-            let tariff = |currency: &str| Tariff { currency: currency.into(), class: "spot".into() };
-            let costs = [("EUR", 5), ("USD", 7)]
-                .map(|(currency, held)| (tariff(currency), Cost { held: Money(held), ..Cost::default() }));
-            let parts = Parts { waste: 1, ..Parts::default() };
-            let tenant = "alice".into();
-            let amounts = Amounts { parts, ..Amounts::default() };
-            let counter = Counter { tenant, amounts, costs: costs.into(), ..Counter::default() };
-            let counters = BTreeMap::from([(CounterKey::of_gpu(uuid.into(), alice.id.clone()), counter)]);
-            let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
-            meter.accounts.acknowledge(&acknowledged, at(900).utc);
+            hold(&mut meter, "alice", uuid);
         }
         meter
+    }
+
+    fn hold(meter: &mut Meter, tenant: &str, uuid: &str) {
+        let tariff = |currency: &str| Tariff { currency: currency.into(), class: "spot".into() };
+        let costs = [("EUR", 5), ("USD", 7)]
+            .map(|(currency, held)| (tariff(currency), Cost { held: Money(held), ..Cost::default() }));
+        let parts = Parts { waste: 1, ..Parts::default() };
+        let tenant: Arc<str> = tenant.into();
+        let holder = Holder::user(&tenant, None).id;
+        let amounts = Amounts { parts, ..Amounts::default() };
+        let counter = Counter { tenant, amounts, costs: costs.into(), ..Counter::default() };
+        let counters = BTreeMap::from([(CounterKey::of_gpu(uuid.into(), holder), counter)]);
+        let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
+        meter.accounts.acknowledge(&acknowledged, at(900).utc);
     }
 
     /// Tenant, place of the GPU, and cost of what was held.
@@ -247,5 +252,19 @@ mod tests {
         assert_eq!(rows(&shown), [("alice", 0, Some(7))], "one GPU is forgotten");
         let (_, shown) = show(shown, 1_500, &turned[..1], WIDE);
         assert_eq!(rows(&shown), [], "alice left ten minutes ago");
+    }
+
+    #[test]
+    fn a_tenant_without_series_is_left_off_though_another_series_counts_its_time() {
+        let mut meter = meter();
+        GPUS.iter()
+            .for_each(|uuid| ["bob", "carol"].iter().for_each(|tenant| hold(&mut meter, tenant, uuid)));
+        let gpus: Vec<&Gpu> = meter.gpus.values().collect();
+        let room = |limit: &usize| Budget::default().purse(*limit, 0).room(&meter.costs.account);
+        let limit = (1..).find(|limit| room(limit) == 4).unwrap_or_default();
+        let shown = meter.shown(None, (at(900), &gpus), &mut Budget::default().purse(limit, 0));
+        let tenants: Vec<&str> = rows(&shown).into_iter().map(|(tenant, ..)| tenant).collect();
+        assert_eq!(tenants, ["alice", "alice", HolderId::OTHER, HolderId::OTHER]);
+        assert_eq!(shown.left_off, 4, "bob and carol, on two GPUs");
     }
 }
