@@ -40,8 +40,8 @@ pub(super) struct Bill {
     /// A whole month in the time zone of the machine where the bill is made, such as 2026-11, instead of --from and --to.
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
-    /// What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, or a label of
-    /// gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-".
+    /// What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, unit, or a label
+    /// of gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
     by: by::By,
     /// Print CSV: a line per tenant, or what else --by says.

@@ -60,6 +60,14 @@ impl By {
         }
     }
 
+    /// Where what the line is added to stands among the others; those of one place are in the order of their names.
+    pub(super) const fn place_of(&self, line: &StatementLine) -> u32 {
+        match self {
+            Self::Gpu => line.gpu,
+            Self::Tenant | Self::Workload | Self::Fact(_) => 0,
+        }
+    }
+
     /// What the line is added to. Time that is nobody's stays under the name of its reserved tenant.
     pub(super) fn name_of(&self, line: &StatementLine) -> String {
         match self {
@@ -76,6 +84,24 @@ impl By {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    fn line(gpu: u32) -> StatementLine {
+        let zero =
+            ["held", "within", "lent", "waste", "unmeasured", "unavailable", "idle", "used", "beyond_share"];
+        let zero = zero.into_iter().chain(["outside_holding", "unheld", "measured"]);
+        let mut line: serde_json::Map<_, _> = zero.map(|name| (format!("{name}_ns"), 0.into())).collect();
+        for name in ["tenant", "holder", "uuid", "grade", "method"] {
+            line.insert(name.into(), "x".into());
+        }
+        line.extend([("gpu".into(), gpu.into()), ("sources".into(), serde_json::json!([]))]);
+        serde_json::from_value(line.into()).unwrap()
+    }
+
+    #[test]
+    fn gpus_stand_in_the_order_of_their_numbers_and_everything_else_in_that_of_its_name() {
+        assert!(By::Gpu.place_of(&line(2)) < By::Gpu.place_of(&line(10)));
+        assert_eq!(By::Tenant.place_of(&line(2)), By::Tenant.place_of(&line(10)));
+    }
 
     #[test]
     fn what_a_bill_is_by_is_a_word_or_a_label_and_an_unknown_one_is_told_with_all_that_are() {

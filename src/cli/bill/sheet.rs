@@ -74,7 +74,7 @@ impl Row {
 
 /// A bill as it is printed.
 pub(super) struct Sheet {
-    /// By name.
+    /// By name; GPUs by index.
     pub(super) rows: Vec<Row>,
     /// Their sum.
     pub(super) total: Row,
@@ -82,10 +82,12 @@ pub(super) struct Sheet {
 
 impl Sheet {
     pub(super) fn new(statement: &Statement, by: &By) -> Self {
-        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+        let mut rows: BTreeMap<(u32, String), Row> = BTreeMap::new();
         for line in &statement.lines {
             let name = by.name_of(line);
-            let row = rows.entry(name.clone()).or_insert_with(|| Row { name, ..Row::default() });
+            let row = rows
+                .entry((by.place_of(line), name.clone()))
+                .or_insert_with(|| Row { name, ..Row::default() });
             row.add_line(line);
         }
         let mut rows: Vec<Row> = rows.into_values().collect();
