@@ -37,7 +37,7 @@ impl Allocation {
 pub struct Workloads {
     /// What schedulers allocated, by GPU and holder.
     pub allocations: Arc<[Allocation]>,
-    /// The kinds of which a resolver runs: it may still learn of a workload that it does not know.
+    /// The kinds that have a running resolver: it may name later what it does not know now.
     pub awaited: Vec<UnattributedReason>,
     /// Kubernetes pods.
     pub pods: Arc<PodMap>,

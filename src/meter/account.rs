@@ -39,7 +39,7 @@ pub(super) struct Account {
     idle: IdlePower,
     /// The last frame, while nothing came between.
     last: Option<Last>,
-    /// Who was there in the last frame, once something came between.
+    /// Who was there in the last frame, when `last` is none because time without frames followed it.
     who: PresentBySlot,
     /// When this agent began to look.
     watched: Utc,
@@ -80,8 +80,8 @@ struct OpenSpan {
     users: Users,
     /// Those of MIG instances, by GPU instance id.
     of_instances: BTreeMap<Arc<str>, Users>,
-    /// By what a name that comes late holds: the GPU as grants selected it and the policy, both of the span's time.
-    /// None of a span that names nobody.
+    /// The GPU and the policy of the span's time, by which its holdings are computed again when one of its processes is
+    /// named later. None where the span lists no processes.
     granted: Option<(SessionGpu, Arc<Policy>)>,
     sent: bool,
 }

@@ -36,7 +36,8 @@ pub(super) enum Division {
 struct SlotHoldings {
     holdings: Arc<[Holding]>,
     covered_by: BTreeMap<HolderId, HolderId>,
-    /// The holders that these were made of, and whether presence held, where nobody granted anything.
+    /// The holders present and whether presence grants, as `holdings` was computed from them; none where it has to be
+    /// computed again at each frame, because something else grants.
     made_of: Option<(Who, bool)>,
 }
 
