@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod instances;
+mod regressions;
 mod worlds;
 
 use std::collections::BTreeMap;
