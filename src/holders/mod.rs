@@ -6,6 +6,8 @@
 //! then the user; what belongs to a Slurm job, pod, container or virtual machine comes before the unit and is
 //! unattributed where its resolver does not name it. It knows no tenant, no money, no clock, and starts no thread.
 
+#[cfg(test)]
+mod cgroup_corpus;
 mod container;
 mod decode;
 mod directory;

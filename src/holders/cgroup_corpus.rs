@@ -1,0 +1,67 @@
+//! What every path of `tests/golden/cgroups.txt` says of a process.
+//!
+//! Each line of that file is a path, or the paths of several hierarchies with ` | ` between them, then ` => ` and what it
+//! is. `UPDATE=1 cargo test --lib cgroup_corpus` writes what stands behind the arrows.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+
+use super::place::{Ground, Place};
+use super::workload::WorkloadPath;
+
+const ARROW: &str = " => ";
+
+#[test]
+fn every_path_of_the_corpus_is_what_its_line_says() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cgroups.txt");
+    let committed = std::fs::read_to_string(&file).unwrap();
+    let expected: String = committed.lines().map(|line| described(line) + "\n").collect();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&file, &expected).unwrap();
+        return;
+    }
+    let paths = committed.lines().filter(|line| line.starts_with('/')).count();
+    assert!(paths >= 40, "{paths} paths");
+    for (line, expected) in committed.lines().zip(expected.lines()) {
+        assert_eq!(line, expected);
+    }
+}
+
+/// The line with what its paths say; comments and empty lines as they are.
+fn described(line: &str) -> String {
+    if !line.starts_with('/') {
+        return line.to_owned();
+    }
+    let paths = line.split(ARROW).next().unwrap_or_default();
+    let Place { ground, owner } = Place::of(&paths.split(" | ").map(str::to_owned).collect::<Vec<_>>());
+    let owner = owner.map_or_else(|| "the process's user".to_owned(), |uid| format!("user {uid}"));
+    let said = match ground {
+        Ground::Open => "the process's user".to_owned(),
+        Ground::Unit { name, .. } => format!("unit {name}"),
+        Ground::Session => owner,
+        Ground::Rootless => format!("{owner}, in a container of his own"),
+        Ground::Workload(workload) => said_of(&workload),
+    };
+    format!("{paths}{ARROW}{said}")
+}
+
+fn said_of(workload: &WorkloadPath) -> String {
+    let known = |what: &str, text: &str| {
+        if text.is_empty() { format!("{what} unknown") } else { format!("{what} {text}") }
+    };
+    match workload {
+        WorkloadPath::Unknown => "nothing that is known".to_owned(),
+        WorkloadPath::Vm { name } => known("vm", name),
+        WorkloadPath::Container { runtime, id } => known(&format!("container of {runtime}"), id),
+        WorkloadPath::Pod { uid, container } => {
+            format!("{}, {}", known("pod", uid), known("container", container))
+        }
+        WorkloadPath::Job { node, job, step } if node.is_empty() => {
+            format!("{}, {}", known("job", job), known("step", step))
+        }
+        WorkloadPath::Job { node, job, step } => {
+            format!("{}, {}, {}", known("job", job), known("step", step), known("slurmd of", node))
+        }
+    }
+}
