@@ -156,3 +156,15 @@ proptest! {
         let _ = Host::at(root.path()).process(7);
     }
 }
+
+#[test]
+fn a_static_pod_has_the_hash_of_its_manifest_for_its_uid() {
+    let root = tempfile::tempdir().unwrap();
+    let hash = "b6cd6bb4d2a94ea5a1b3c6d7e8f90a1b";
+    let pod = format!("var/log/pods/kube-system_trainer-node1_{hash}");
+    std::fs::create_dir_all(root.path().join(pod).join("main")).unwrap();
+    let pods = Host::at(root.path()).pod_logs().pods.unwrap();
+    // As the cgroup of such a pod has it, where the API server tells another UID.
+    let pod = &pods.first().unwrap().pod;
+    assert_eq!((&*pod.namespace, &*pod.name, &*pod.uid), ("kube-system", "trainer-node1", hash));
+}

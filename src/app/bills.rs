@@ -171,6 +171,23 @@ mod tests {
     }
 
     #[test]
+    fn a_day_in_which_clocks_are_set_has_23_or_25_hours() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let at = |text: &str| time("from", text, &zone).map(|at| at.0 / 1_000_000_000).unwrap();
+        for (day, next, hours) in [
+            ("2026-03-28", "2026-03-29", 24),
+            ("2026-03-29", "2026-03-30", 23),
+            ("2026-10-25", "2026-10-26", 25),
+            ("2026-12-31", "2027-01-01", 24),
+        ] {
+            assert_eq!(at(next) - at(day), hours * 3_600, "{day}");
+        }
+        // A time that this day does not have, and one that it has twice.
+        assert_eq!(at("2026-03-29 02:30"), at("2026-03-29 03:30"));
+        assert_eq!(at("2026-10-25 02:30"), at("2026-10-25T02:30:00+02:00"));
+    }
+
+    #[test]
     fn a_time_that_no_bill_can_begin_with_is_refused_in_the_words_of_the_user() {
         let told = |text: &str| time("to", text, &TimeZone::UTC).unwrap_err().to_string();
         let seconds = "2026-11-01T08:00:30Z";

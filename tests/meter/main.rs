@@ -11,6 +11,7 @@ mod late_opening;
 mod making;
 mod mig;
 mod presence;
+mod users;
 mod world;
 mod xids;
 

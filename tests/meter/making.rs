@@ -95,8 +95,13 @@ impl Making {
         self
     }
 
-    pub(crate) fn process(mut self, pid: u32, sm: u32) -> Self {
-        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
+    /// A process with a sample that is on the list.
+    pub(crate) fn process(self, pid: u32, sm: u32) -> Self {
+        self.silent(pid).ended(pid, sm)
+    }
+
+    /// A process that only a sample names: it is on no list any more.
+    pub(crate) fn ended(mut self, pid: u32, sm: u32) -> Self {
         self.samples.push(ProcessSample {
             pid,
             window: 1_000_000,
