@@ -97,7 +97,9 @@ impl Directory {
         self.known.retain(|_, known| now.since(known.seen) <= KEPT);
         let named = self.known.values().filter(|known| !known.is_unnamed(now)).count();
         if changed || self.known.len() != before || named != self.published.len() {
-            self.held.keep(|pid| self.known.range(all_of(pid)).next().is_some());
+            if self.known.len() < before {
+                self.held.keep(|pid| self.known.range(all_of(pid)).next().is_some());
+            }
             let processes = self.known.iter().filter(|(_, known)| !known.is_unnamed(now));
             self.published = Identities::new(
                 processes.map(|((pid, start), known)| (*pid, since_boot(*start), known.identified.clone())),

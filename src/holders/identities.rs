@@ -45,20 +45,31 @@ impl Identities {
     /// Processes by pid and start, each with the boot time of its start.
     pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, Identified)>) -> Self {
         let mut named = Named::default();
-        let mut holders: BTreeMap<HolderId, Arc<Holder>> = BTreeMap::new();
+        // The processes of a holder share it, so that an id is compared once for each holder and not for each process.
+        let mut numbers: BTreeMap<*const Holder, usize> = BTreeMap::new();
+        let mut shared: Vec<Arc<Holder>> = Vec::new();
         for (pid, from, identified) in processes {
-            let holder = &identified.holder;
-            holders.entry(holder.id.clone()).or_insert_with(|| Arc::clone(holder));
+            let number = *numbers.entry(Arc::as_ptr(&identified.holder)).or_insert(shared.len());
+            if number == shared.len() {
+                shared.push(Arc::clone(&identified.holder));
+            }
             named.pids.push(pid);
             named.from.push(from);
+            named.places.push(number);
             named.identified.push(identified);
         }
-        named.holders = holders.into_values().collect();
-        let place = |identified: &Identified| {
-            let id = &identified.holder.id;
-            named.holders.binary_search_by(|holder| holder.id.cmp(id)).unwrap_or_default()
+        let mut holders: BTreeMap<&HolderId, &Arc<Holder>> = BTreeMap::new();
+        for holder in &shared {
+            holders.entry(&holder.id).or_insert(holder);
+        }
+        named.holders = holders.into_values().cloned().collect();
+        let place = |holder: &Arc<Holder>| {
+            named.holders.binary_search_by(|other| other.id.cmp(&holder.id)).unwrap_or_default()
         };
-        named.places = named.identified.iter().map(place).collect();
+        let places: Vec<usize> = shared.iter().map(place).collect();
+        for place in &mut named.places {
+            *place = places.get(*place).copied().unwrap_or_default();
+        }
         let until = vec![Nanoseconds(u64::MAX); named.pids.len()];
         Self { named: Arc::new(named), until }
     }

@@ -18,7 +18,7 @@ pub struct Resources {
 }
 
 /// A device id of a known form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DeviceId<'a> {
     gpu: Gpu<'a>,
     replica: bool,
@@ -29,6 +29,10 @@ enum Gpu<'a> {
     Uuid(&'a str),
     Minor(u32),
 }
+
+/// How many replicas there are of each GPU, by the id of any of them.
+#[derive(Debug)]
+pub(super) struct ReplicaCounts<'a>(BTreeMap<DeviceId<'a>, u32>);
 
 impl<'a> DeviceId<'a> {
     /// NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
@@ -76,17 +80,26 @@ impl Resources {
         })
     }
 
+    /// How many replicas each GPU has, of all devices of the node.
+    pub(super) fn count_replicas<'a>(
+        &self,
+        all: impl Iterator<Item = &'a ContainerDevices>,
+    ) -> ReplicaCounts<'a> {
+        let ids = all.filter(|of| self.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
+        let mut counts = BTreeMap::new();
+        for device in ids.collect::<BTreeSet<_>>().into_iter().filter_map(|id| DeviceId::parse(id).ok()) {
+            *counts.entry(device).or_default() += 1;
+        }
+        ReplicaCounts(counts)
+    }
+
     /// The share of one replica, where all devices of the node are known, or the configuration tells the number.
-    pub(super) fn share<'a>(
+    pub(super) fn share(
         &self,
         device: &DeviceId<'_>,
-        all: Option<impl Iterator<Item = &'a ContainerDevices>>,
+        replicas: Option<&ReplicaCounts<'_>>,
     ) -> Result<Fraction, String> {
-        let counted = all.map(|all| {
-            let ids = all.filter(|of| self.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
-            let same = ids.filter(|id| DeviceId::parse(id).is_ok_and(|other| other == *device));
-            u32::try_from(same.collect::<BTreeSet<_>>().len()).unwrap_or(u32::MAX)
-        });
+        let counted = replicas.map(|ReplicaCounts(counts)| counts.get(device).copied().unwrap_or(0));
         let denominator = counted.or(self.replicas).filter(|replicas| *replicas > 0).ok_or(
             "the kubelet does not tell how many replicas its GPU has; set attribution.kubernetes.replicas",
         )?;
@@ -167,7 +180,10 @@ mod tests {
             devices("example.com/gpu", vec![format!("{UUID}::9")]),
         ];
         let device = parsed(&replica).unwrap();
-        let share = |of: Resources, all: Option<&[ContainerDevices]>| of.share(&device, all.map(<[_]>::iter));
+        let share = |of: Resources, all: Option<&[ContainerDevices]>| {
+            let counts = all.map(|all| of.count_replicas(all.iter()));
+            of.share(&device, counts.as_ref())
+        };
         let one_of = |denominator| Ok(Fraction { numerator: 1, denominator });
         assert_eq!(share(resources(None), Some(&all)), one_of(4));
         assert_eq!(share(resources(Some(9)), Some(&all)), one_of(4), "what the kubelet tells comes first");

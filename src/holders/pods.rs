@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::pod_devices::{DeviceId, Resources};
+use super::pod_devices::{DeviceId, ReplicaCounts, Resources};
 use super::workloads::Allocation;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, is_label, is_subdomain};
@@ -92,6 +92,14 @@ struct GrantedDevice {
     superseded: bool,
 }
 
+/// What the devices of a container are known by.
+struct GrantSources<'a> {
+    /// What the container was granted before.
+    before: &'a Grant,
+    seen: &'a PodObservation<'a>,
+    replicas: Option<&'a ReplicaCounts<'a>>,
+}
+
 /// Follows the containers of a node from list to list.
 #[derive(Debug, Default)]
 pub struct Pods {
@@ -117,13 +125,13 @@ impl Pods {
 
     /// Whether shares depend on which devices the kubelet may assign: a replica is listed that was not granted before.
     pub fn needs_allocatable(&self, listed: &ListPodResourcesResponse, resources: &Resources) -> bool {
-        let is_granted =
-            |id: &String| self.granted.values().any(|grant| grant.devices.contains_key(id) && !grant.missing);
+        let listed_before = self.granted.values().filter(|grant| !grant.missing);
+        let granted: BTreeSet<&String> = listed_before.flat_map(|grant| grant.devices.keys()).collect();
         let containers = listed.pod_resources.iter().flat_map(|pod| &pod.containers);
         let devices = containers.flat_map(|container| &container.devices);
         let ids = devices.filter(|of| resources.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
         let mut replicas = ids.filter(|id| DeviceId::parse(id).is_ok_and(|device| device.is_replica()));
-        replicas.any(|id| !is_granted(id))
+        replicas.any(|id| !granted.contains(id))
     }
 
     fn list(
@@ -134,6 +142,10 @@ impl Pods {
     ) {
         let mut granted = BTreeMap::new();
         self.lists += 1;
+        let containers = listed.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let devices_listed = containers.flat_map(|container| &container.devices);
+        let replicas =
+            seen.allocatable.map(|of| seen.resources.count_replicas(of.devices.iter().chain(devices_listed)));
         for pod in &listed.pod_resources {
             for container in &pod.containers {
                 if !(is_label(&pod.namespace) && is_subdomain(&pod.name) && is_label(&container.name)) {
@@ -148,7 +160,8 @@ impl Pods {
                     container: container.name.clone(),
                 };
                 let before = self.granted.remove(&name).unwrap_or_default();
-                let mut devices = devices(&name, container, (&before, seen), &mut known.problems);
+                let known_by = GrantSources { before: &before, seen, replicas: replicas.as_ref() };
+                let mut devices = devices(&name, container, &known_by, &mut known.problems);
                 for (_, device) in devices.iter_mut().filter(|(id, _)| !before.devices.contains_key(*id)) {
                     device.since = self.lists;
                 }
@@ -272,9 +285,10 @@ impl std::fmt::Display for ContainerName {
 fn devices(
     name: &ContainerName,
     container: &ContainerResources,
-    (before, seen): (&Grant, &PodObservation<'_>),
+    sources: &GrantSources<'_>,
     problems: &mut BTreeSet<String>,
 ) -> BTreeMap<String, GrantedDevice> {
+    let GrantSources { before, seen, .. } = sources;
     let mut devices = BTreeMap::new();
     let assigned = container.devices.iter().filter(|devices| seen.resources.includes(&devices.resource_name));
     for (resource, id) in assigned.flat_map(|of| of.device_ids.iter().map(|id| (&of.resource_name, id))) {
@@ -282,7 +296,7 @@ fn devices(
             devices.insert(id.clone(), granted.clone());
             continue;
         }
-        match granted(id, seen) {
+        match granted(id, sources) {
             Ok((gpu, fraction)) => {
                 devices.insert(id.clone(), GrantedDevice { gpu, fraction, since: 0, superseded: false });
             }
@@ -303,17 +317,12 @@ fn devices(
 }
 
 /// The GPU that a device id means, and how much of it.
-fn granted(id: &str, seen: &PodObservation<'_>) -> Result<(Arc<str>, Fraction), String> {
+fn granted(id: &str, sources: &GrantSources<'_>) -> Result<(Arc<str>, Fraction), String> {
+    let GrantSources { seen, replicas, .. } = sources;
     let device = DeviceId::parse(id)?;
     let gpu = device.gpu(seen.minors)?;
-    let fraction = if device.is_replica() {
-        let pods = seen.listed.iter().flat_map(|listed| &listed.pod_resources);
-        let listed = pods.flat_map(|pod| &pod.containers).flat_map(|container| &container.devices);
-        let allocatable = seen.allocatable.map(|of| of.devices.iter().chain(listed));
-        seen.resources.share(&device, allocatable)?
-    } else {
-        Fraction::WHOLE
-    };
+    let fraction =
+        if device.is_replica() { seen.resources.share(&device, *replicas)? } else { Fraction::WHOLE };
     Ok((gpu.into(), fraction))
 }
 
