@@ -6,6 +6,7 @@ pub mod catalogue;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod docker;
 pub mod export;
 pub mod health;
 pub mod holders;

@@ -4,6 +4,7 @@
 //! ended: what was found until then is told, and the call is named.
 
 mod board;
+mod containers;
 mod examination;
 mod families;
 mod grants;
@@ -91,6 +92,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     let (finding, mut workloads) = pods::pods(config, &host);
     diagnosis.findings.extend(finding);
     diagnosis.findings.extend(jobs::jobs(config, &host, &mut workloads));
+    diagnosis.findings.extend(containers::containers(config, &host, &mut workloads));
     diagnosis.findings.push(place::owners(&host, &pids, &workloads));
     diagnosis.findings.extend(place::standing(config, &users));
     diagnosis.findings.push(place::prices(config, system_now().utc));

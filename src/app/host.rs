@@ -124,6 +124,9 @@ pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Res
                 if directory.awaits(UnattributedReason::Pod, now) {
                     shared.pods.want();
                 }
+                if directory.awaits(UnattributedReason::Container, now) {
+                    shared.containers.want();
+                }
             }
         }
     })?;

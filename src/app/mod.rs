@@ -4,6 +4,7 @@
 //! room and does nothing that a room could do.
 
 mod bills;
+mod containers;
 pub mod control;
 pub mod demo;
 mod doctor;
@@ -160,6 +161,7 @@ struct Shared {
     workloads: Mutex<Arc<Workloads>>,
     pods: pods::PodStatus,
     jobs: jobs::JobStatus,
+    containers: containers::ContainerStatus,
     pages: Arc<export::Latest>,
     /// The account's time axis, as the pulse last knew it.
     timeline: Mutex<Timeline>,
@@ -292,6 +294,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         workloads: Mutex::default(),
         pods: pods::PodStatus::default(),
         jobs: jobs::JobStatus::default(),
+        containers: containers::ContainerStatus::default(),
         pages: Arc::default(),
         timeline: Mutex::default(),
         no_account: Arc::default(),
@@ -344,6 +347,7 @@ fn start(
     let agent = (root == Path::new("/")).then(std::process::id);
     pods::start(shared)?;
     jobs::start(shared)?;
+    containers::start(shared)?;
     host::start(host, agent, shared)?;
     kernel_log::start(shared.host.clone(), shared)?;
     let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);

@@ -215,7 +215,11 @@ fn resolvers(services: &mut Services, shared: &Shared) {
     let pods = pods.map(|(succeeded, at)| ("pods", succeeded, at.map(|at| age(system_now().boottime, at))));
     let jobs = shared.jobs.last();
     let jobs = jobs.map(|(succeeded, at)| ("jobs", succeeded, at.map(|at| age(system_now().boottime, at))));
-    for (resolver, succeeded, age) in host.into_iter().chain(users).chain(pods).chain(jobs) {
+    let containers = shared.containers.last();
+    let containers = containers
+        .map(|(succeeded, at)| ("containers", succeeded, at.map(|at| age(system_now().boottime, at))));
+    let all = host.into_iter().chain(users).chain(pods).chain(jobs).chain(containers);
+    for (resolver, succeeded, age) in all {
         services.add(AgentFamily::ResolverSuccess, vec![("resolver", resolver.into())], succeeded.into());
         if let Some(age) = age {
             services.add(AgentFamily::ResolverAge, vec![("resolver", resolver.into())], age);

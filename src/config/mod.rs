@@ -37,7 +37,8 @@ pub use prices::{Book, PriceClass, Rate};
 pub use print::default_yaml;
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
-    Attribution, Config, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web, rows, sections,
+    Attribution, Config, Containers, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web,
+    rows, sections,
 };
 pub use source::{Reread, Source};
 pub use standing::{GpuChoice, Grantee, Standing, UserChoice};

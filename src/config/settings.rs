@@ -98,7 +98,7 @@ pub struct Attribution (config attribution) {
         "Whether a tenant with a process on a GPU holds it; for nodes without a scheduler.";
     standing: Vec<Standing>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
-} + { kubernetes: Kubernetes, slurm: Slurm }
+} + { kubernetes: Kubernetes, slurm: Slurm, containers: Containers }
 
 "Pods of Kubernetes."
 pub struct Kubernetes (config attribution.kubernetes) {
@@ -115,6 +115,12 @@ pub struct Kubernetes (config attribution.kubernetes) {
 pub struct Slurm (config attribution.slurm) {
     records: Option<PathBuf>, text("an absolute path, or off", path_or_off), Default("/run/gpumeter/slurm"), Restart,
         "Directory in which the prolog of Slurm records jobs, or off.";
+}
+
+"Containers of Docker or Podman."
+pub struct Containers (config attribution.containers) {
+    socket: Option<PathBuf>, text("an absolute path", path), Optional("/run/docker.sock"), Restart,
+        "Socket of Docker or Podman that names containers; who may read such a socket is as good as root.";
 }
 
 "What a GPU-hour costs; without prices there are hours and joules, and no money anywhere."

@@ -14,7 +14,7 @@ use super::identify::{Identity, identify};
 use super::identities::{Identified, Identities};
 use super::workloads::Workloads;
 use crate::host::{Gone, Held, Host, Process, Unresolved, since_boot};
-use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
+use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
 
 /// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
 /// later still.
@@ -84,7 +84,11 @@ impl Directory {
     /// Whether a process is left unnamed because no resolver knows its workload, of the kind that the reason names.
     pub fn awaits(&self, reason: UnattributedReason, now: Stamp) -> bool {
         let mut unnamed = self.known.values().filter(|known| known.is_unnamed(now));
-        unnamed.any(|known| known.identified.holder.id.unattributed_reason() == Some(reason))
+        unnamed.any(|known| {
+            let id = &known.identified.holder.id;
+            let is_container = reason == UnattributedReason::Container && id.kind() == HolderKind::Container;
+            is_container || id.unattributed_reason() == Some(reason)
+        })
     }
 
     /// One round: `seen` are the pids on GPUs now, `workloads` what the resolvers know.
@@ -216,10 +220,11 @@ impl Directory {
     }
 
     /// One holder has one set of facts, those of its process met first: a unit whose processes run under
-    /// several users would otherwise change its user from round to round.
+    /// several users would otherwise change its user from round to round. A process of which a resolver may still say more
+    /// has not told them yet.
     fn shared(&self, holder: Holder) -> Arc<Holder> {
-        let same =
-            self.known.values().map(|known| &known.identified.holder).find(|known| known.id == holder.id);
+        let known = self.known.values().filter(|known| known.pending_since.is_none());
+        let same = known.map(|known| &known.identified.holder).find(|known| known.id == holder.id);
         same.map_or_else(|| Arc::new(holder), Arc::clone)
     }
 }

@@ -37,7 +37,7 @@ pub fn identify(host: &Host, process: &Process, workloads: &Workloads) -> Result
     }
     if let Ground::Workload(path) = &place.ground {
         return Ok(match workloads.holder(path) {
-            Ok(holder) => holder.into(),
+            Ok(holder) => Identity { holder, pending: workloads.may_describe(path) },
             Err(reason) => Identity {
                 holder: Holder::remainder(HolderId::unattributed(reason)),
                 pending: workloads.awaits(reason),

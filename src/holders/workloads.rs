@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::standing::{GrantedSlot, product};
 use super::workload::WorkloadPath;
 use super::{JobMap, PodMap, container, vm};
+use crate::docker::ContainerDescriptions;
 use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
 
 /// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's
@@ -43,6 +44,8 @@ pub struct Workloads {
     pub pods: Arc<PodMap>,
     /// Slurm jobs.
     pub jobs: Arc<JobMap>,
+    /// What a runtime says of its containers.
+    pub containers: Arc<ContainerDescriptions>,
 }
 
 impl Workloads {
@@ -58,13 +61,23 @@ impl Workloads {
     /// Whose process runs at that place, or why it is nobody's.
     pub(super) fn holder(&self, path: &WorkloadPath) -> Result<Holder, UnattributedReason> {
         let holder = match path {
-            WorkloadPath::Container { runtime, id } => container::holder(runtime, id),
+            WorkloadPath::Container { runtime, id } => {
+                container::holder(runtime, id, self.containers.get(id))
+            }
             WorkloadPath::Vm { name } => vm::holder(name),
             WorkloadPath::Pod { uid, container } => self.pods.holder(uid, container).cloned(),
             WorkloadPath::Job { job, step, .. } => self.jobs.holder(job, step),
             WorkloadPath::Unknown => None,
         };
         holder.ok_or_else(|| path.reason())
+    }
+
+    /// Whether a runtime that is asked for names may still tell that of a container that has a holder by its id.
+    pub(super) fn may_describe(&self, path: &WorkloadPath) -> bool {
+        let WorkloadPath::Container { runtime, id } = path else { return false };
+        container::may_be_described(runtime)
+            && self.awaits(path.reason())
+            && !self.containers.contains_key(id)
     }
 
     /// Whether a resolver may still name workloads that are nobody's for that reason.

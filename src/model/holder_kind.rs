@@ -60,6 +60,8 @@ facts! {
     PodContainer "k8s_container" "k8s_container_name" "container of the Kubernetes pod",
     ContainerRuntime "runtime" "container_runtime" "container runtime",
     Container "container" "container_id" "container, as its runtime numbers it",
+    ContainerName "container_name" "container_name" "name of the container, where its runtime is asked for names",
+    ContainerImage "image" "container_image" "image of the container, where its runtime is asked for names",
     Vm "vm" "vm_name" "virtual machine",
     Unit "unit" "systemd_unit" "systemd unit",
     User "user" "user_name" "Unix user",

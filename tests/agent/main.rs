@@ -4,7 +4,9 @@
 
 mod account;
 mod bad_input;
+mod containers;
 mod device;
+mod docker;
 mod doctor;
 mod faults;
 mod health;

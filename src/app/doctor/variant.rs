@@ -3,7 +3,7 @@
 use super::Finding;
 
 /// What may be missing, what is left then, from the most to the least that it takes away.
-const VARIANTS: [(&str, &str); 9] = [
+const VARIANTS: [(&str, &str); 10] = [
     ("driver", "own health only: no driver, so no GPU is read"),
     ("gpus", "own health only: the driver is there, and no GPU is read"),
     ("processes", "telemetry: GPUs are read, but who uses them stays unnamed"),
@@ -16,6 +16,7 @@ const VARIANTS: [(&str, &str); 9] = [
         "jobs",
         "accounting without all of Slurm: some jobs hold nothing, or their processes are billed to nobody",
     ),
+    ("containers", "accounting of containers by their ids: their runtime does not tell names"),
     ("owners", "accounting of those whom the agent can name: what others use is billed to nobody"),
     ("xids", "accounting, without the driver's events"),
     ("kernel log", "accounting, without the kernel's log: a few XIDs stay unknown"),

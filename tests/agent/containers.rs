@@ -1,0 +1,121 @@
+//! Containers whose names a runtime tells: the client of its socket, and the whole agent beside one.
+
+use std::path::PathBuf;
+
+use gpumeter::docker::{DockerClient, Error};
+
+use crate::docker::{Docker, Response};
+use crate::running::Demo;
+use crate::scrape::Scrape;
+
+const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
+
+fn containers(name: &str, image: &str) -> Response {
+    Response::Containers(vec![(ID.into(), name.into(), image.into())])
+}
+
+#[test]
+fn every_fault_of_a_runtime_has_its_reason_and_a_restart_is_survived() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("run/docker.sock");
+    let client = DockerClient::new(&socket).unwrap();
+    assert!(matches!(client.containers(), Err(Error::Missing { .. })));
+    let docker = Docker::start(&socket, containers("trainer", "ml/train:7"));
+    let listed = client.containers().unwrap();
+    assert_eq!((&*listed[ID].name, &*listed[ID].image), ("trainer", "ml/train:7"));
+    docker.respond(Response::Status(500, "{\"message\":\"out of\\nmemory\"}".into()));
+    let error = client.containers().unwrap_err();
+    assert!(matches!(&error, Error::Failed { status, .. } if status.as_u16() == 500), "{error}");
+    docker.respond(Response::Hangup);
+    assert!(matches!(client.containers(), Err(Error::Unreachable { .. })));
+    for garbage in ["<html>".to_owned(), "{}".to_owned(), "\n".repeat(9 << 20)] {
+        docker.respond(Response::Status(200, garbage));
+        let error = client.containers().unwrap_err();
+        assert!(matches!(error, Error::Malformed { .. }), "{error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    docker.respond(Response::Half);
+    assert!(matches!(client.containers(), Err(Error::Malformed { .. })));
+    docker.respond(Response::BlackHole);
+    assert!(matches!(client.containers(), Err(Error::TimedOut { .. })));
+    assert_eq!(docker.requests(), ["GET /containers/json HTTP/1.1"], "the agent only reads");
+    drop(docker);
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert!(matches!(client.containers(), Err(Error::Unreachable { .. })), "nobody listens");
+    std::fs::remove_file(&socket).unwrap();
+    let _docker = Docker::start(&socket, Response::Containers(Vec::new()));
+    assert!(client.containers().unwrap().is_empty());
+}
+
+/// A node with a process at work in a container, and where its runtime's socket lies.
+fn node(configuration: &str) -> (Demo, PathBuf, tempfile::TempDir) {
+    let scenario = tempfile::tempdir().unwrap();
+    let text = serde_json::json!({
+        "driver_version": "590.48.01", "cycle_seconds": 600,
+        "gpus": [{"profile": "h100", "count": 1}],
+        "processes": [{
+            "pid": 4001, "name": "python3", "gpu": 0,
+            "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
+            "host": {"uid": 0, "cgroup": format!("/system.slice/docker-{ID}.scope")},
+        }],
+        "config": format!("limits: {{birth_delay: 0s}}\nattribution: {{presence: true{configuration}}}\n"),
+    });
+    let file = scenario.path().join("scenario.json");
+    std::fs::write(&file, text.to_string()).unwrap();
+    let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
+    let socket = demo.directory.path().join("host/run/docker.sock");
+    (demo, socket, scenario)
+}
+
+fn workload(page: &Scrape) -> Option<String> {
+    let of_container = format!("workload=\"container:docker/{ID}\"");
+    page.of("gpu_workload_info", &[&of_container]).next().map(|(name, _)| name.to_owned())
+}
+
+#[test]
+fn a_container_has_the_name_and_image_that_its_runtime_tells_and_keeps_them_while_that_fails() {
+    let (demo, socket, _scenario) = node(", containers: {socket: /run/docker.sock}");
+    let docker = Docker::start(&socket, containers("trainer", "registry.example/ml/train:7"));
+    let named = |page: &Scrape| {
+        workload(page).is_some_and(|labels| {
+            labels.contains("container_name=\"trainer\"")
+                && labels.contains("container_image=\"registry.example/ml/train:7\"")
+        })
+    };
+    let success = |page: &Scrape, value| {
+        page.value("gpumeter_resolver_success", &["resolver=\"containers\""]) == Some(value)
+    };
+    demo.agent.wait_for("the container's name", |page| named(page) && success(page, "1"));
+    for fault in [Response::Status(503, String::new()), Response::Half, Response::Hangup] {
+        docker.respond(fault);
+        let page = demo.agent.wait_for("the failure", |page| success(page, "0"));
+        assert!(named(&page), "{:?}", workload(&page));
+        assert!(page.has("gpumeter_resolver_age_seconds", &["resolver=\"containers\""]));
+        docker.respond(containers("trainer", "registry.example/ml/train:7"));
+        demo.agent.wait_for("the answer", |page| success(page, "1"));
+    }
+    drop(docker);
+    let page = demo.agent.wait_for("the end of the socket", |page| success(page, "0"));
+    assert!(named(&page), "{:?}", workload(&page));
+}
+
+#[test]
+fn without_a_configured_socket_no_runtime_is_asked_and_a_container_goes_by_its_id() {
+    let (demo, socket, _scenario) = node("");
+    let docker = Docker::start(&socket, containers("trainer", "ml/train:7"));
+    let page = demo.agent.wait_for("the container", |page| workload(page).is_some());
+    let labels = workload(&page).unwrap();
+    assert!(labels.contains(&format!("container_id=\"{ID}\"")) && !labels.contains("trainer"), "{labels}");
+    assert!(!page.has("gpumeter_resolver_success", &["resolver=\"containers\""]));
+    assert_eq!(docker.requests(), [""; 0]);
+}
+
+#[test]
+fn a_container_that_its_runtime_does_not_name_has_its_account_all_the_same() {
+    let (demo, socket, _scenario) = node(", containers: {socket: /run/docker.sock}");
+    let _docker = Docker::start(&socket, Response::Containers(Vec::new()));
+    let page = demo.agent.wait_for("the container", |page| workload(page).is_some());
+    assert!(!workload(&page).unwrap().contains("trainer"));
+    let unattributed = page.value("gpu_unattributed_seconds_total", &["reason=\"container\""]);
+    assert!(unattributed.is_none_or(|seconds| seconds == "0"), "{unattributed:?}");
+}
