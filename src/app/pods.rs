@@ -1,10 +1,12 @@
 //! The thread that asks the kubelet which containers hold which GPUs, and names the pods of processes.
 //!
+//! Labels and owners come from whoever describes the pods ([`PodSources`]); without any a container is known by its names.
 //! It asks when a pod or container begins or ceases to have logs, when a process runs in a pod that is not known, and every
 //! ten seconds; never more than once per second, and ever less often while the kubelet does not answer. What was last
 //! known stays in force. On a node without a kubelet it only looks whether there is one.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -12,10 +14,10 @@ use std::time::Duration;
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
 use crate::config::Kubernetes;
-use crate::holders::{PodHoldings, PodObservation, Pods, Resources};
+use crate::holders::{PodHoldings, PodMetadata, PodObservation, Pods, Resources};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
-use crate::kubelet::{Error, PodResourcesClient};
+use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 
 /// How often the thread looks whether there is a reason to ask.
@@ -26,6 +28,12 @@ const PERIOD: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The longest time between two attempts while the kubelet does not answer.
 const LONGEST: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// How often nodes/pods of the kubelet is asked without any reason: its answer has every field of every pod, in JSON.
+const KUBELET_PERIOD: Nanoseconds = Nanoseconds::from_seconds(30);
+
+/// Where Kubernetes mounts the service account of a pod.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// How long the start of the agent waits for the first round.
 const FIRST_ROUND: Duration = Duration::from_secs(1);
@@ -73,9 +81,14 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Pod));
     let shared = Arc::clone(shared);
     let (done, first_round) = mpsc::channel();
-    Thread::start("pods", move || match PodResourcesClient::new(&shared.host.path(&socket)) {
-        Ok(client) => Rounds::new(client).run(&shared, done),
-        Err(error) => tracing::error!(%error, "pods are not attributed"),
+    let kubernetes = shared.in_force().config.attribution.kubernetes.clone();
+    Thread::start("pods", move || {
+        let client = KubeletSocket::new(&shared.host.path(&socket));
+        let sources = sources(&kubernetes, &shared.host).map_err(Error::from);
+        match client.and_then(|client| Ok(Rounds::new(client, sources?))) {
+            Ok(rounds) => rounds.run(&shared, done),
+            Err(error) => tracing::error!(%error, "pods are not attributed"),
+        }
     })?;
     // Holdings go on across a restart of the agent only if its first tick knows them.
     let _ = first_round.recv_timeout(FIRST_ROUND);
@@ -90,7 +103,7 @@ pub(super) fn resources(kubernetes: &Kubernetes) -> Resources {
 
 /// Asks the kubelet once: what it lists, and its devices where the shares of replicas depend on them.
 pub(super) fn ask(
-    client: &PodResourcesClient,
+    client: &KubeletSocket,
     (pods, resources): (&Pods, &Resources),
 ) -> Result<(ListPodResourcesResponse, Option<AllocatableResourcesResponse>), Error> {
     let listed = client.list()?;
@@ -104,16 +117,34 @@ pub(super) fn ask(
     }
 }
 
+/// Who may describe the pods of a host. In a pod, the environment says where the kubelet and the API server are.
+pub(super) fn sources(kubernetes: &Kubernetes, host: &Host) -> std::io::Result<PodSources> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let port = |text: String| text.parse().ok();
+    let kubelet_port = u16::try_from(kubernetes.kubelet_port).unwrap_or(0);
+    PodSources::new(&SourceSettings {
+        pods_socket: kubernetes.pods_socket.as_deref().map(|socket| host.path(socket)),
+        account: host.path(Path::new(ACCOUNT)),
+        kubelet: variable("NODE_IP").map(|host| Address { host, port: kubelet_port }),
+        api_server: variable("KUBERNETES_SERVICE_HOST")
+            .zip(variable("KUBERNETES_SERVICE_PORT").and_then(port))
+            .map(|(host, port)| Address { host, port }),
+        node: variable("NODE_NAME"),
+    })
+}
+
 /// What is known of the pods of a host, after that answer.
 pub(super) fn observe(
     pods: &mut Pods,
     answer: Option<&(ListPodResourcesResponse, Option<AllocatableResourcesResponse>)>,
+    metadata: &PodMetadata,
     (host, resources): (&Host, &Resources),
 ) -> PodHoldings {
     pods.observe(PodObservation {
         listed: answer.map(|(listed, _)| listed),
         allocatable: answer.and_then(|(_, allocatable)| allocatable.as_ref()),
         logs: &host.pod_logs(),
+        metadata,
         minors: &host.gpu_minors(),
         resources,
     })
@@ -121,7 +152,7 @@ pub(super) fn observe(
 
 /// The rounds of the thread.
 struct Rounds {
-    client: PodResourcesClient,
+    client: KubeletSocket,
     pods: Pods,
     /// When to ask at the latest.
     next: Nanoseconds,
@@ -131,10 +162,57 @@ struct Rounds {
     logs: [Option<(i64, i64)>; 2],
     /// Problems that were logged and still stand.
     problems: BTreeSet<String>,
+    described: Described,
+}
+
+/// What is known of pods beside their devices.
+struct Described {
+    sources: PodSources,
+    /// As of the last answer.
+    metadata: PodMetadata,
+    /// Who answered the last time, as the log has it; none before the first round.
+    source: Option<Option<PodSource>>,
+    /// When to ask at the latest.
+    next: Nanoseconds,
+}
+
+impl Described {
+    /// Asks whoever answers, where there is a reason or it is time; what was known stays where nobody does.
+    fn refresh(&mut self, labels: &[String], now: Nanoseconds, is_wanted: bool) {
+        if now < self.next && !is_wanted {
+            return;
+        }
+        let Some(pods) = self.sources.refresh(Duration::from_nanos(now.0)) else {
+            self.tell();
+            return;
+        };
+        self.metadata = PodMetadata::new(&pods, labels, system_now().utc);
+        let is_costly = self.sources.current() == Some(PodSource::Kubelet);
+        self.next = now + if is_costly { KUBELET_PERIOD } else { Nanoseconds(0) };
+        self.tell();
+    }
+
+    /// Logs who describes the pods when that changes.
+    fn tell(&mut self) {
+        let source = self.sources.current();
+        if self.source.replace(source) == Some(source) {
+            return;
+        }
+        match source {
+            Some(source) => tracing::info!(%source, "labels and owners of pods are known"),
+            None => {
+                let reasons = self.sources.problems().map(|(source, problem)| format!("{source}: {problem}"));
+                let reasons = reasons.collect::<Vec<_>>().join("; ");
+                tracing::info!(reasons, "nobody tells labels and owners of pods; those known stay");
+            }
+        }
+    }
 }
 
 impl Rounds {
-    fn new(client: PodResourcesClient) -> Self {
+    fn new(client: KubeletSocket, sources: PodSources) -> Self {
+        let described =
+            Described { sources, metadata: PodMetadata::default(), source: None, next: Nanoseconds(0) };
         Self {
             client,
             pods: Pods::default(),
@@ -142,6 +220,7 @@ impl Rounds {
             pause: Nanoseconds(0),
             logs: [None; 2],
             problems: BTreeSet::new(),
+            described,
         }
     }
 
@@ -152,9 +231,10 @@ impl Rounds {
             let logs = shared.host.pod_logs_changed();
             let wanted = shared.pods.wanted.swap(false, Ordering::Relaxed);
             let may_answer = self.pause == Nanoseconds(0);
-            if now >= self.next || (may_answer && (wanted || logs != self.logs)) {
+            let is_wanted = wanted || logs != self.logs;
+            if now >= self.next || (may_answer && is_wanted) {
                 self.logs = logs;
-                self.round(shared, now);
+                self.round(shared, now, is_wanted);
             }
             drop(done.take());
             if shared.stop.wait(LOOK) {
@@ -163,8 +243,9 @@ impl Rounds {
         }
     }
 
-    fn round(&mut self, shared: &Shared, now: Nanoseconds) {
-        let resources = resources(&shared.in_force().config.attribution.kubernetes);
+    fn round(&mut self, shared: &Shared, now: Nanoseconds, is_wanted: bool) {
+        let kubernetes = shared.in_force().config.attribution.kubernetes.clone();
+        let resources = resources(&kubernetes);
         let answer = ask(&self.client, (&self.pods, &resources));
         match &answer {
             Ok(_) => {
@@ -182,7 +263,11 @@ impl Rounds {
                 self.pause = Nanoseconds((self.pause.0 * 2).clamp(Nanoseconds::SECOND.0, LONGEST.0));
             }
         }
-        let known = observe(&mut self.pods, answer.as_ref().ok(), (&shared.host, &resources));
+        if answer.is_ok() {
+            self.described.refresh(&kubernetes.labels, now, is_wanted);
+        }
+        let metadata = &self.described.metadata;
+        let known = observe(&mut self.pods, answer.as_ref().ok(), metadata, (&shared.host, &resources));
         self.next = match (&answer, known.is_ending) {
             (Err(_), _) => now + self.pause,
             // The next list decides whether what is missing has ended.

@@ -207,7 +207,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_workload_info",
         kind: Kind::Gauge,
         unit: Unit::None,
-        help: "Always 1; tenant and origin of a workload that holds or uses a GPU now, with the labels that are known of it.",
+        help: "Always 1; tenant and origin of a workload that holds or uses a GPU now, with the labels that are known of it, and k8s_pod_label_<label> for each label of pods in attribution.kubernetes.labels.",
         labels: WORKLOAD_LABELS,
         level: Level::Standard,
         tier: Tier::Fast,

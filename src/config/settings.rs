@@ -9,7 +9,7 @@ use super::address::{Endpoint, endpoint, external_url, listen};
 use super::key::{Absent, Change, Field, Key, Row, Table};
 use super::prices::{self, Book, Rate};
 use super::standing::{self, Standing};
-use super::values::{add, name, path, path_or_off, put, resource};
+use super::values::{add, add_label, name, path, path_or_off, put, resource};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
 
@@ -109,6 +109,13 @@ pub struct Kubernetes (config attribution.kubernetes) {
         "Extended resources that are GPUs; a * at the end stands for any ending.";
     replicas: u32, count(1, 1_000), Optional("4"), Reload, in "replicas",
         "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not tell.";
+    labels: Vec<String>, list("the name of a label", add_label), Optional("kueue.x-k8s.io/queue-name"), Reload,
+        "Labels of pods that become labels of gpu_workload_info, k8s_pod_label_<name>, and are kept with the bill; at most 12.";
+    pods_socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),
+        Default("/var/lib/kubelet/pods-api/pods-api.sock"), Restart,
+        "Socket of the kubelet (1.37) that tells labels and owners of pods, or off.";
+    kubelet_port: u32, count(1, 65_535), Default("10250"), Restart, in "port",
+        "Port of the kubelet's HTTPS on NODE_IP, which tells labels and owners where there is no pods_socket.";
 }
 
 "Jobs of Slurm."

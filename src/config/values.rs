@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::nearest::nearest;
 use super::problem::Complaint;
+use crate::model::PodLabel;
 
 /// Stores a value in its place, which may be optional.
 pub(crate) fn put<S, V: Into<S>>(place: &mut S, value: Result<V, Complaint>) -> Result<(), Complaint> {
@@ -113,6 +114,25 @@ pub(crate) fn resource(text: &str) -> Result<String, Complaint> {
     }
 }
 
+/// The name of a label of Kubernetes.
+pub(crate) fn label(text: &str) -> Result<String, Complaint> {
+    let (domain, name) = text.rsplit_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
+    let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_plain = |part: &str| {
+        part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+            && is_edge(part.chars().next())
+            && is_edge(part.chars().next_back())
+    };
+    if is_plain(name)
+        && name.len() <= 63
+        && domain.is_none_or(|domain| is_plain(domain) && domain.len() <= 253)
+    {
+        return Ok(text.to_owned());
+    }
+    let remedy = "give a name as Kubernetes has it, such as team or kueue.x-k8s.io/queue-name";
+    Err(Complaint::about(text, "is no name of a label", remedy))
+}
+
 /// An absolute path, or `off` for none.
 pub(crate) fn path_or_off(text: &str) -> Result<Option<PathBuf>, Complaint> {
     if text == "off" {
@@ -129,4 +149,22 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, Complaint> {
         return Err(Complaint::about(text, "is not an absolute path", "give a path that begins with /"));
     }
     Ok(path)
+}
+
+/// Adds the label of a pod to those that are shown.
+pub(super) fn add_label(labels: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
+    let label = label(text)?;
+    let name = PodLabel::name_of(&label);
+    if labels.iter().any(|other| PodLabel::name_of(other) == name) {
+        return Err(Complaint::about(
+            text,
+            "is in the list twice, or one that has the same name in metrics",
+            "keep one",
+        ));
+    }
+    if labels.len() == PodLabel::MOST {
+        return Err(Complaint::about(text, "is one label too many", "keep the 12 that you need"));
+    }
+    labels.push(label);
+    Ok(())
 }

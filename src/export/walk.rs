@@ -36,14 +36,14 @@ pub struct Sample<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Labels<'a> {
     /// The family's label names, those of empty values perhaps left out.
-    pub names: &'a [&'static str],
+    pub names: &'a [&'a str],
     /// This series' values, unescaped.
     pub values: &'a [&'a str],
 }
 
 impl<'a> Labels<'a> {
     /// Names with values, in the family's order.
-    pub fn pairs(self) -> impl Iterator<Item = (&'static str, &'a str)> {
+    pub fn pairs(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.names.iter().copied().zip(self.values.iter().copied())
     }
 }
@@ -58,7 +58,7 @@ pub enum Value<'a> {
 }
 
 /// The most labels a series can have.
-const MOST_LABELS: usize = 32;
+const MOST_LABELS: usize = 34;
 
 const _: () = {
     let mut subject = 0;

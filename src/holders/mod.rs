@@ -19,6 +19,7 @@ mod job_environment;
 mod jobs;
 mod place;
 mod pod_devices;
+mod pod_metadata;
 mod pods;
 mod presence;
 mod standing;
@@ -35,6 +36,7 @@ pub use identify::{Identity, identify};
 pub use identities::{Identified, Identities};
 pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, Jobs, RecordedGpu};
 pub use pod_devices::Resources;
+pub use pod_metadata::PodMetadata;
 pub use pods::{PodHoldings, PodMap, PodObservation, Pods};
 pub use standing::{
     GpuSelector, GrantedSlot, Selector, SessionGpu, Standing, are_configured_alike, in_words,

@@ -1,13 +1,14 @@
 //! Kubernetes pods: which container holds which GPU, and in which container a process runs.
 //!
 //! In: what the kubelet's pod-resources API lists, which has no UIDs; what its log directories name, which has no devices;
-//! the GPUs' minor numbers. Out: [`PodMap`] and the holdings of containers, with a reason for each device that holds
+//! what Kubernetes says of the pods, where it tells; the GPUs' minor numbers. Out: [`PodMap`] and the holdings of containers, with a reason for each device that holds
 //! nothing. The two are joined by namespace and name. It asks nobody itself and knows no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::pod_devices::{DeviceId, ReplicaCounts, Resources};
+use super::pod_metadata::PodMetadata;
 use super::workloads::Allocation;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, is_label, is_subdomain};
@@ -26,6 +27,8 @@ pub struct PodObservation<'a> {
     pub allocatable: Option<&'a AllocatableResourcesResponse>,
     /// What its log directories name.
     pub logs: &'a PodLogs,
+    /// What Kubernetes says of the pods; empty where nobody tells.
+    pub metadata: &'a PodMetadata,
     /// UUIDs of GPUs by minor number.
     pub minors: &'a BTreeMap<u32, String>,
     /// Which devices are GPUs.
@@ -112,14 +115,15 @@ pub struct Pods {
 
 impl Pods {
     /// Takes what a round has learned. A holding begins with the first list that has it, and ends with the second one
-    /// that has not; the share of a replica stays what it was when it was granted.
+    /// that has not, or when its pod has ended; the share of a replica stays what it was when it was granted.
     pub fn observe(&mut self, seen: PodObservation<'_>) -> PodHoldings {
         let mut known = PodHoldings::default();
         if let Some(listed) = seen.listed {
             self.list(listed, &seen, &mut known);
         }
-        self.find_uids(seen.logs);
-        self.publish(seen.logs, &mut known);
+        let logs = seen.metadata.complete(seen.logs.clone());
+        self.find_uids(&logs);
+        self.publish(&logs, seen.metadata, &mut known);
         known
     }
 
@@ -221,12 +225,16 @@ impl Pods {
         self.uids = uids;
     }
 
-    fn publish(&self, logs: &PodLogs, known: &mut PodHoldings) {
+    fn publish(&self, logs: &PodLogs, metadata: &PodMetadata, known: &mut PodHoldings) {
         let mut names: BTreeMap<(&str, &str), Vec<&ContainerName>> = BTreeMap::new();
         for (name, grant) in &self.granted {
             let uid = self.uids.get(&(name.namespace.clone(), name.pod.clone()));
-            let holder = name.holder(uid.map(String::as_str));
+            let uid = uid.map(String::as_str);
+            let holder = name.holder(uid, metadata);
             names.entry((&name.namespace, &name.pod)).or_default().push(name);
+            if uid.is_some_and(|uid| metadata.has_ended(uid)) {
+                continue;
+            }
             let devices = grant.devices.values().filter(|device| !device.superseded);
             known.allocations.extend(devices.map(|device| Allocation {
                 holder: holder.clone(),
@@ -242,7 +250,7 @@ impl Pods {
             for ((namespace, pod), containers) in names {
                 let uid = self.uids.get(&(namespace.to_owned(), pod.to_owned()));
                 if let (Some(uid), [one]) = (uid, &containers[..]) {
-                    known.map.sole.insert(uid.clone(), one.holder(Some(uid)));
+                    known.map.sole.insert(uid.clone(), one.holder(Some(uid), metadata));
                 }
             }
             return;
@@ -250,14 +258,14 @@ impl Pods {
         for log in containers {
             let LoggedPod { namespace, name, uid } = log.pod.clone();
             let name = ContainerName { namespace, pod: name, container: log.name.clone() };
-            known.map.containers.insert(log.id.clone(), (uid.clone(), name.holder(Some(&uid))));
+            known.map.containers.insert(log.id.clone(), (uid.clone(), name.holder(Some(&uid), metadata)));
         }
     }
 }
 
 impl ContainerName {
     /// The container as a holder; without the pod's UID its id is made of names, and no process is joined to it.
-    fn holder(&self, uid: Option<&str>) -> Holder {
+    fn holder(&self, uid: Option<&str>, metadata: &PodMetadata) -> Holder {
         let Self { namespace, pod, container } = self;
         let mut facts = Facts::new([
             (Fact::Namespace, namespace.as_str()),
@@ -267,6 +275,7 @@ impl ContainerName {
         match uid {
             Some(uid) => {
                 facts.set(Fact::PodUid, uid.into());
+                metadata.describe(uid, &mut facts);
                 Holder::new(HolderKind::Pod, facts)
             }
             None => Holder { id: HolderId::new(format!("k8s:{namespace}/{pod}/{container}")), facts },
@@ -340,6 +349,8 @@ mod tests {
     use super::*;
     use crate::host::pod_logs::{ContainerLog, PodLog};
     use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
+    use crate::kubelet::pod::{ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus};
+    use crate::model::PodLabel;
 
     const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
     const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
@@ -376,12 +387,13 @@ mod tests {
     struct Node {
         pods: Pods,
         resources: Resources,
+        metadata: PodMetadata,
     }
 
     impl Node {
         fn new(replicas: Option<u32>) -> Self {
             let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
-            Self { pods: Pods::default(), resources }
+            Self { pods: Pods::default(), resources, metadata: PodMetadata::default() }
         }
 
         fn round(
@@ -396,6 +408,7 @@ mod tests {
                 listed,
                 allocatable: allocatable.as_ref(),
                 logs,
+                metadata: &self.metadata,
                 minors: &BTreeMap::from([(0, GPU.to_owned())]),
                 resources: &self.resources,
             })
@@ -503,6 +516,72 @@ mod tests {
         list.pod_resources.pop();
         node.round(Some(&list), None, &logs(&[UID]));
         assert!(node.round(Some(&list), None, &logs(&[UID])).allocations.is_empty(), "ended is ended");
+    }
+
+    /// What Kubernetes says of pod `ml/train-0`.
+    fn described(uid: &str, phase: &str) -> Pod {
+        let owner = OwnerReference { kind: "Job".into(), name: "train".into(), controller: true };
+        let metadata = ObjectMeta {
+            name: "train-0".into(),
+            namespace: "ml".into(),
+            uid: uid.into(),
+            labels: [("team", "vision"), ("queue", "x y")]
+                .map(|(key, value)| (key.into(), value.into()))
+                .into(),
+            owner_references: vec![owner],
+            ..ObjectMeta::default()
+        };
+        let main =
+            ContainerStatus { name: "main".into(), container_id: format!("containerd://{ID}"), state: None };
+        let status =
+            PodStatus { phase: phase.into(), container_statuses: vec![main], ..PodStatus::default() };
+        Pod { metadata: Some(metadata), status: Some(status) }
+    }
+
+    fn metadata(pods: &[Pod]) -> PodMetadata {
+        PodMetadata::new(pods, &["team".to_owned(), "queue".to_owned()], Utc(2))
+    }
+
+    #[test]
+    fn what_kubernetes_says_of_a_pod_joins_its_processes_and_is_known_of_its_containers() {
+        let mut node = Node::new(None);
+        node.metadata = metadata(&[described(UID, "Running")]);
+        let list = listed(vec![container("main", &[GPU])]);
+        let known = node.round(Some(&list), None, &PodLogs::default());
+        let holder = known.map.holder(UID, ID).unwrap();
+        assert_eq!(*holder, known.allocations[0].holder);
+        assert_eq!(holder.facts.get(Fact::OwnerKind).map(|text| &**text), Some("Job"));
+        assert_eq!(holder.facts.get(Fact::OwnerName).map(|text| &**text), Some("train"));
+        let labels: Vec<_> = holder.facts.pod_labels().iter().map(PodLabel::name_and_value).collect();
+        assert_eq!(labels, [("k8s_pod_label_team", "vision")], "a value that is none is left out");
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_holds_nothing_however_long_it_is_listed() {
+        let mut node = Node::new(None);
+        let list = listed(vec![container("main", &[GPU])]);
+        assert_eq!(held(&node.round(Some(&list), None, &logs(&[UID]))).len(), 1);
+        for phase in ["Succeeded", "Failed"] {
+            node.metadata = metadata(&[described(UID, phase)]);
+            assert!(held(&node.round(Some(&list), None, &logs(&[UID]))).is_empty(), "{phase}");
+        }
+        // Another of the same name has begun; the former is still described.
+        node.metadata = metadata(&[described(UID, "Failed"), described(OTHER_UID, "Pending")]);
+        let known = node.round(Some(&list), None, &logs(&[UID]));
+        assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+    }
+
+    #[test]
+    fn a_pod_that_began_after_it_was_read_what_pods_there_are_is_known_by_its_logs() {
+        let mut node = Node::new(None);
+        node.metadata = metadata(&[described(UID, "Running")]);
+        let list = listed(vec![container("main", &[GPU])]);
+        // The pods' logs began at 1, 2 and 3; what is described was read at 2.
+        let gone = "33333333-052c-4b11-80d3-4d7b2d2d3464";
+        let known = node.round(Some(&list), None, &logs(&[gone]));
+        assert_eq!(held(&known)[0].0, format!("k8s:{UID}/main"), "the other one is gone");
+        let known = node.round(Some(&list), None, &logs(&[gone, UID, OTHER_UID]));
+        assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
     }
 
     #[test]

@@ -97,8 +97,7 @@ fn pod_log(entry: &DirEntry) -> Option<PodLog> {
 fn container_log(entry: &DirEntry) -> Option<ContainerLog> {
     let link = entry.file_name();
     let id = link.to_str()?.strip_suffix(".log")?.rsplit_once('-')?.1;
-    let is_id = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let target = fs::read_link(entry.path()).ok().filter(|_| is_id)?;
+    let target = fs::read_link(entry.path()).ok().filter(|_| is_container_id(id))?;
     let mut parts = target.to_str()?.rsplit('/').skip(1);
     let name = parts.next().filter(|name| is_label(name))?;
     let pod = logged_pod(parts.next()?)?;
@@ -111,6 +110,11 @@ fn logged_pod(directory: &str) -> Option<LoggedPod> {
     let is_pod = parts.next().is_none() && is_label(namespace) && is_subdomain(name) && is_uid(uid);
     let owned = || LoggedPod { namespace: namespace.into(), name: name.into(), uid: uid.into() };
     is_pod.then(owned)
+}
+
+/// Whether a text can be the id of a container: 64 hexadecimal digits.
+pub fn is_container_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether a text can be the name of a namespace or a container (RFC 1123 label).
@@ -129,7 +133,8 @@ pub fn is_subdomain(text: &str) -> bool {
         })
 }
 
-fn is_uid(text: &str) -> bool {
+/// Whether a text can be the UID of a pod, or the hash of a static one.
+pub fn is_uid(text: &str) -> bool {
     let digits = text.bytes().filter(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).count();
     digits == 32 && (text.len() == 32 || (text.len() == 36 && text.split('-').count() == 5))
 }

@@ -1,10 +1,10 @@
-//! Messages of the kubelet's pod-resources API v1, as far as the agent reads them.
+//! Messages of the kubelet's pod-resources API v1 and Pods API v1alpha1, as far as the agent reads them.
 //!
-//! Names and field numbers are those of `pkg/apis/podresources/v1/api.proto` in `k8s.io/kubelet` v0.36.3; fields that are
-//! not listed here are skipped by the decoder. Written by hand instead of generated: protoc would have to be installed
+//! Names and field numbers are those of `pkg/apis/podresources/v1/api.proto` and `pkg/apis/pods/v1alpha1/api.proto` in
+//! `k8s.io/kubelet` v0.37.0; fields that are not listed here are skipped by the decoder. Written by hand instead of generated: protoc would have to be installed
 //! wherever the agent is built.
 
-/// Request of both methods; it has no fields.
+/// Request of every method; it has no fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct EmptyRequest {}
 
@@ -89,4 +89,12 @@ pub struct ClaimResource {
     /// Device in the pool.
     #[prost(string, tag = "4")]
     pub device_name: String,
+}
+
+/// Response of the Pods API's `ListPods`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ListPodsResponse {
+    /// Each an encoded [`Pod`](super::pod::Pod).
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub pods: Vec<bytes::Bytes>,
 }

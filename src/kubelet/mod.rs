@@ -1,10 +1,18 @@
-//! Client of the kubelet's pod-resources API: which containers were assigned which devices.
+//! Clients of the kubelet and the API server: which containers were assigned which devices, and which pods there are.
 //!
-//! In: the path of the kubelet's socket. Out: what it answers, or one reason why it did not. Every call opens a connection
-//! of its own, so that a kubelet that was restarted is found again. It does not know which GPU a device id means, and
+//! In: paths of the kubelet's sockets ([`KubeletSocket`]), addresses and a service account ([`PodSources`]). Out: what
+//! they answer, or one reason why they did not. Every call opens a connection of its own, so that a kubelet that was
+//! restarted is found again; only the watch at the API server stays open. It does not know which GPU a device id means, and
 //! starts no thread: a call blocks its caller until its timeout at most.
 
+mod https;
 pub mod messages;
+pub mod pod;
+mod sources;
+mod watch;
+
+pub use https::Address;
+pub use sources::{PodSource, PodSources, SourceSettings};
 
 use std::error::Error as _;
 use std::io::ErrorKind;
@@ -12,13 +20,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::http::uri::PathAndQuery;
+use prost::Message as _;
 use thiserror::Error;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse};
+use messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse, ListPodsResponse};
+use pod::Pod;
 
 /// How long a call may take; the kubelet answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,12 +66,14 @@ pub enum Error {
         socket: String,
     },
     /// The kubelet does not offer the method, or not any more.
-    #[error("{socket}: this kubelet does not offer {method}; it needs Kubernetes 1.23 or newer")]
+    #[error("{socket}: this kubelet does not offer {method}; it needs Kubernetes {since} or newer")]
     Unsupported {
         /// Path of the socket.
         socket: String,
         /// Name of the method.
         method: &'static str,
+        /// The first version that offers it.
+        since: &'static str,
     },
     /// The kubelet answered with an error.
     #[error("{socket}: {method} failed: {code}: {message}; look at the kubelet's log")]
@@ -84,15 +96,24 @@ fn parent(socket: &str) -> String {
     Path::new(socket).parent().unwrap_or(Path::new("/")).display().to_string()
 }
 
-/// The pod-resources API behind one socket.
+/// A gRPC API of the kubelet behind one socket: the pod-resources API or the Pods API.
 #[derive(Debug)]
-pub struct PodResourcesClient {
+pub struct KubeletSocket {
     socket: PathBuf,
     runtime: tokio::runtime::Runtime,
 }
 
-impl PodResourcesClient {
-    /// A client; it connects with each call.
+/// A method of one of the APIs.
+#[derive(Clone, Copy, Debug)]
+struct Method {
+    name: &'static str,
+    path: &'static str,
+    /// The first version of Kubernetes that offers it.
+    since: &'static str,
+}
+
+impl KubeletSocket {
+    /// A client of the API behind that socket; it connects with each call.
     pub fn new(socket: &Path) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { socket: socket.to_owned(), runtime })
@@ -100,29 +121,34 @@ impl PodResourcesClient {
 
     /// The devices of every container on the node.
     pub fn list(&self) -> Result<ListPodResourcesResponse, Error> {
-        self.call("List", PathAndQuery::from_static("/v1.PodResourcesLister/List"))
+        self.call(Method { name: "List", path: "/v1.PodResourcesLister/List", since: "1.20" })
     }
 
     /// Every device that the kubelet may assign.
     pub fn allocatable(&self) -> Result<AllocatableResourcesResponse, Error> {
-        let path = PathAndQuery::from_static("/v1.PodResourcesLister/GetAllocatableResources");
-        self.call("GetAllocatableResources", path)
+        self.call(Method {
+            name: "GetAllocatableResources",
+            path: "/v1.PodResourcesLister/GetAllocatableResources",
+            since: "1.23",
+        })
     }
 
-    fn call<M: prost::Message + Default + Send + Sync + 'static>(
-        &self,
-        method: &'static str,
-        path: PathAndQuery,
-    ) -> Result<M, Error> {
-        let answer = async { tokio::time::timeout(TIMEOUT, self.ask(method, path)).await };
+    /// The pods of the node, by the Pods API; what is no pod is left out.
+    pub fn pods(&self) -> Result<Vec<Pod>, Error> {
+        let method = Method { name: "ListPods", path: "/v1alpha1.Pods/ListPods", since: "1.37" };
+        let answer: ListPodsResponse = self.call(method)?;
+        Ok(answer.pods.iter().filter_map(|pod| Pod::decode(&**pod).ok()).collect())
+    }
+
+    fn call<M: prost::Message + Default + Send + Sync + 'static>(&self, method: Method) -> Result<M, Error> {
+        let answer = async { tokio::time::timeout(TIMEOUT, self.ask(method)).await };
         let socket = || self.socket.display().to_string();
         self.runtime.block_on(answer).unwrap_or_else(|_| Err(Error::TimedOut { socket: socket() }))
     }
 
     async fn ask<M: prost::Message + Default + Send + Sync + 'static>(
         &self,
-        method: &'static str,
-        path: PathAndQuery,
+        method: Method,
     ) -> Result<M, Error> {
         let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display()));
         let channel = match endpoint {
@@ -133,6 +159,7 @@ impl PodResourcesClient {
         let ready = client.ready().await;
         ready.map_err(|error| self.unreachable(&error))?;
         let codec = ProstCodec::<EmptyRequest, M>::default();
+        let path = PathAndQuery::from_static(method.path);
         let answer = client.unary(Request::new(EmptyRequest {}), path, codec).await;
         answer.map(tonic::Response::into_inner).map_err(|status| self.failed(method, &status))
     }
@@ -152,10 +179,11 @@ impl PodResourcesClient {
         Error::Unreachable { socket, problem }
     }
 
-    fn failed(&self, method: &'static str, status: &Status) -> Error {
+    fn failed(&self, method: Method, status: &Status) -> Error {
+        let Method { name: method, since, .. } = method;
         let socket = self.socket.display().to_string();
         match status.code() {
-            Code::Unimplemented => Error::Unsupported { socket, method },
+            Code::Unimplemented => Error::Unsupported { socket, method, since },
             code => {
                 // Another process may sit behind the socket: no text of its breaks a line of the log.
                 let message = status.message().chars().take(200).collect::<String>();

@@ -4,13 +4,17 @@
 //! is nobody's while no resolver names it. A new kind is a row here and its resolver in `holders`; nothing else looks at
 //! the text of a workload id. The order of the rows is the precedence where a process belongs to several kinds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::HolderId;
+use super::{HolderId, PodLabel};
+
+/// The key of pods' labels in the ledger's JSON.
+const POD_LABELS: &str = "k8s_pod_labels";
 
 /// Declares [`Fact`]: variant, name in the ledger's JSON, label of `gpu_workload_info`, meaning of that label.
 macro_rules! facts {
@@ -58,6 +62,8 @@ facts! {
     Pod "k8s_pod" "k8s_pod_name" "Kubernetes pod",
     PodUid "k8s_pod_uid" "k8s_pod_uid" "UID of the Kubernetes pod",
     PodContainer "k8s_container" "k8s_container_name" "container of the Kubernetes pod",
+    OwnerKind "k8s_owner_kind" "k8s_owner_kind" "kind of what controls the Kubernetes pod, such as Deployment, StatefulSet or Job",
+    OwnerName "k8s_owner" "k8s_owner_name" "name of what controls the Kubernetes pod",
     ContainerRuntime "runtime" "container_runtime" "container runtime",
     Container "container" "container_id" "container, as its runtime numbers it",
     ContainerName "container_name" "container_name" "name of the container, where its runtime is asked for names",
@@ -144,6 +150,8 @@ pub struct Facts {
     pub uid: Option<u32>,
     /// By fact, each once.
     texts: Vec<(Fact, Arc<str>)>,
+    /// Promoted labels of its pod, by key, each once.
+    pod_labels: Vec<PodLabel>,
 }
 
 impl Facts {
@@ -171,6 +179,18 @@ impl Facts {
         self.texts.retain(|(_, text)| !text.is_empty());
     }
 
+    /// Notes the promoted labels of its pod in the place of those known; an empty value is none.
+    pub fn set_pod_labels(&mut self, labels: impl IntoIterator<Item = PodLabel>) {
+        self.pod_labels = labels.into_iter().filter(|label| !label.value.is_empty()).collect();
+        self.pod_labels.sort();
+        self.pod_labels.dedup_by(|one, other| one.key == other.key);
+    }
+
+    /// The promoted labels of its pod, by key.
+    pub fn pod_labels(&self) -> &[PodLabel] {
+        &self.pod_labels
+    }
+
     /// The text of a fact, if it is known.
     pub fn get(&self, fact: Fact) -> Option<&Arc<str>> {
         self.texts.iter().find(|(known, _)| *known == fact).map(|(_, text)| text)
@@ -187,6 +207,10 @@ impl Serialize for Facts {
         let mut map = serializer.serialize_map(None)?;
         for (fact, text) in self.iter() {
             map.serialize_entry(fact.name(), text)?;
+        }
+        if !self.pod_labels.is_empty() {
+            let labels = self.pod_labels.iter().map(|label| (&*label.key, &*label.value));
+            map.serialize_entry(POD_LABELS, &labels.collect::<BTreeMap<_, _>>())?;
         }
         if let Some(uid) = self.uid {
             map.serialize_entry("uid", &uid)?;
@@ -216,6 +240,9 @@ impl<'de> Visitor<'de> for FactsVisitor {
         while let Some(name) = map.next_key::<String>()? {
             if name == "uid" {
                 facts.uid = map.next_value()?;
+            } else if name == POD_LABELS {
+                let labels = map.next_value::<BTreeMap<String, String>>()?;
+                facts.set_pod_labels(labels.iter().map(|(key, value)| PodLabel::new(key, value)));
             } else if let Some(fact) = Fact::ALL.iter().find(|fact| fact.name() == name) {
                 facts.set(*fact, map.next_value::<Option<Arc<str>>>()?.unwrap_or_default());
             } else {
@@ -324,6 +351,13 @@ mod tests {
         let json = r#"{"unit":"a.service","user":"alice","uid":1000}"#;
         assert_eq!(serde_json::to_string(&facts).unwrap(), json);
         assert_eq!(serde_json::from_str::<Facts>(json).unwrap(), facts);
+        let mut facts = Facts::new([(Fact::Pod, "train-0")]);
+        let label = |key: &str, value: &str| PodLabel::new(key, value);
+        facts.set_pod_labels([label("team", "vision"), label("ray.io/cluster", "a"), label("empty", "")]);
+        let json = r#"{"k8s_pod":"train-0","k8s_pod_labels":{"ray.io/cluster":"a","team":"vision"}}"#;
+        assert_eq!(serde_json::to_string(&facts).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Facts>(json).unwrap(), facts);
+        assert_eq!(&*facts.pod_labels()[0].name, "k8s_pod_label_ray_io_cluster");
         assert_eq!(serde_json::from_str::<Facts>(r#"{"newer":[1],"user":null}"#).unwrap(), Facts::default());
         assert!(serde_json::from_str::<Facts>(r#"{"uid":"x"}"#).is_err());
     }

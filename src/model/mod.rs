@@ -10,6 +10,7 @@ pub mod health;
 pub mod holder;
 mod holder_kind;
 pub mod holding;
+mod pod_label;
 pub mod quantity;
 pub mod reading;
 pub mod snapshot;
@@ -28,6 +29,7 @@ pub use health::{HealthState, Latch, Reason, Remedy, Verdict};
 pub use holder::{Holder, HolderId, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
+pub use pod_label::PodLabel;
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
 pub use reading::{Absence, Reading};
 pub use span::{

@@ -1,5 +1,5 @@
-//! A kubelet as far as the agent asks it: a gRPC server of the pod-resources API on a unix socket, with faults, and the
-//! directories in which a kubelet keeps logs of pods.
+//! A kubelet as far as the agent asks it: a gRPC server of the pod-resources API and the Pods API on a unix socket, with
+//! faults, and the directories in which a kubelet keeps logs of pods.
 
 use std::future::Ready;
 use std::os::unix::fs::symlink;
@@ -10,11 +10,15 @@ use std::thread::JoinHandle;
 
 use gpumeter::kubelet::messages::{
     AllocatableResourcesResponse, ContainerDevices, ContainerResources, EmptyRequest,
-    ListPodResourcesResponse, PodResources,
+    ListPodResourcesResponse, ListPodsResponse, PodResources,
 };
+use gpumeter::kubelet::pod::Pod;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use serde::Deserialize as _;
+use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tonic::server::{Grpc, UnaryService};
@@ -27,6 +31,8 @@ pub(crate) struct Answers {
     pub(crate) pods: Vec<PodResources>,
     /// Every device that may be assigned; without it the method is not implemented.
     pub(crate) allocatable: Option<Vec<ContainerDevices>>,
+    /// Pods of the Pods API; without them the method is not implemented.
+    pub(crate) described: Option<Vec<Value>>,
     pub(crate) fault: Option<Fault>,
     /// How often `List` was called.
     pub(crate) lists: u64,
@@ -113,7 +119,7 @@ async fn respond(
     answers: Arc<Mutex<Answers>>,
 ) -> Result<hyper::Response<tonic::body::Body>, std::convert::Infallible> {
     let method = request.uri().path().to_owned();
-    let Answers { pods, allocatable, fault, .. } = {
+    let Answers { pods, allocatable, described, fault, .. } = {
         let mut answers = answers.lock().unwrap();
         answers.lists += u64::from(method == "/v1.PodResourcesLister/List");
         answers.clone()
@@ -131,6 +137,11 @@ async fn respond(
         }
         "/v1.PodResourcesLister/GetAllocatableResources" => {
             unary(request, failure, allocatable.map(|devices| AllocatableResourcesResponse { devices })).await
+        }
+        "/v1alpha1.Pods/ListPods" => {
+            let encoded = |pod: &Value| Pod::deserialize(pod).unwrap().encode_to_vec().into();
+            let answer = described.map(|pods| ListPodsResponse { pods: pods.iter().map(encoded).collect() });
+            unary(request, failure, answer).await
         }
         _ => Status::unimplemented("unknown method").into_http(),
     })

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use gpumeter::kubelet::{Error, PodResourcesClient};
+use gpumeter::kubelet::{Error, KubeletSocket};
 use serde_json::Value;
 use tonic::Code;
 
 use crate::kubelet::{Answers, Fault, Kubelet, gpus, log, pod};
+use crate::kubernetes_api::described;
 use crate::running::{Demo, bill_lines, seconds};
 use crate::scrape::Scrape;
 
@@ -22,7 +23,7 @@ fn the_client_reads_what_a_kubelet_serves() {
     let pods = vec![pod("ml", "train-0", "main", &["GPU-a", "GPU-b"])];
     let allocatable = Some(vec![gpus(&["GPU-a", "GPU-b", "GPU-c"])]);
     let kubelet = Kubelet::start(&socket, Answers { pods: pods.clone(), allocatable, ..Answers::default() });
-    let client = PodResourcesClient::new(&socket).unwrap();
+    let client = KubeletSocket::new(&socket).unwrap();
     assert_eq!(client.list().unwrap().pod_resources, pods);
     assert_eq!(client.allocatable().unwrap().devices, [gpus(&["GPU-a", "GPU-b", "GPU-c"])]);
     kubelet.answer(|answers| answers.allocatable = None);
@@ -32,7 +33,7 @@ fn the_client_reads_what_a_kubelet_serves() {
 #[test]
 fn every_fault_of_a_kubelet_has_its_reason_and_a_restart_is_survived() {
     let (_directory, socket) = socket();
-    let client = PodResourcesClient::new(&socket).unwrap();
+    let client = KubeletSocket::new(&socket).unwrap();
     assert!(matches!(client.list(), Err(Error::Missing { .. })));
     let kubelet = Kubelet::start(&socket, Answers::default());
     assert!(client.list().is_ok());
@@ -77,7 +78,7 @@ impl Node {
                 "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
                 "host": {"uid": 0, "cgroup": cgroup},
             }],
-            "config": "limits: {birth_delay: 0s}\n",
+            "config": "limits: {birth_delay: 0s}\nattribution: {kubernetes: {labels: [kueue.x-k8s.io/queue-name]}}\n",
         });
         let file = scenario.path().join("scenario.json");
         std::fs::write(&file, text.to_string()).unwrap();
@@ -137,6 +138,40 @@ fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
     // Deleted: its holding ends, and what it still uses is outside of any.
     node.kubelet.answer(|answers| answers.pods.clear());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
+}
+
+#[test]
+fn labels_and_owner_are_known_of_a_pod_and_its_end_is_that_of_its_holding() {
+    let node = Node::start();
+    let socket = Node::root(&node.demo).join("var/lib/kubelet/pods-api/pods-api.sock");
+    let described = |phase: &str| {
+        let mut pod = described("ml", "train-0", UID);
+        pod["status"]["phase"] = phase.into();
+        pod["status"]["containerStatuses"][0]["containerID"] = format!("containerd://{ID}").into();
+        Some(vec![pod])
+    };
+    let pods_api = Kubelet::start(&socket, Answers { described: described("Running"), ..Answers::default() });
+    let gpu = node.gpus[0].as_str();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[gpu])]);
+    let workload = format!("workload=\"k8s:{UID}/main\"");
+    let labels = [
+        workload.as_str(),
+        "k8s_owner_kind=\"Deployment\"",
+        "k8s_owner_name=\"serve\"",
+        "k8s_pod_label_kueue_x_k8s_io_queue_name=\"research\"",
+    ];
+    let page = node.wait_for("the pod's labels", |page| page.has("gpu_workload_info", &labels));
+    let info = page.of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
+    assert!(!info.contains("pod_template_hash"), "a label that is not allowed: {info}");
+    // No logs are there: the container's id is known from its status.
+    node.wait_for("its use", |page| seconds(page, "gpu_tenant_used_seconds_total", "ml") >= 30);
+    assert!(node.demo.agent.wait_for_log("labels and owners of pods are known").contains("Pods API"));
+    pods_api.answer(|answers| answers.described = described("Succeeded"));
+    node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
+    pods_api.answer(|answers| answers.fault = Some(Fault::Error(Code::Unavailable)));
+    node.demo.agent.wait_for_log("nobody tells labels and owners of pods");
+    let page = node.wait_for("another round", |page| page.has("gpu_workload_info", &labels));
+    assert!(!page.has("gpu_holding_ratio", &[&workload]), "an end is not forgotten");
 }
 
 #[test]

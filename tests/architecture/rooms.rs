@@ -27,7 +27,11 @@ pub(crate) const ROOMS: &[Room] = &[
         "the only code that knows the driver: one door, plans, lanes",
     ),
     room("host", &["model", "clock"], "what Linux says of a pid and in its log, rooted at a path"),
-    room("kubelet", &[], "client of the kubelet's pod-resources API"),
+    room(
+        "kubelet",
+        &[],
+        "clients of the kubelet and the API server: devices of containers, pods of the node",
+    ),
     room("docker", &[], "client of Docker's API: names and images of containers"),
     room("holders", &["model", "clock", "host", "kubelet", "docker"], "who a process is, and who holds what"),
     room("tenants", &["model"], "from a holder's facts to a tenant"),

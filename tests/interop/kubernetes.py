@@ -30,14 +30,15 @@ from harness import GPUMETER, Demo, Failed, free_port, get, get_json, wait_for
 NAMESPACE = "GPUMETER_MOUNT_NAMESPACE"
 TICKS = 2_000_000_000  # nanoseconds: a tick for each of the few times that a process starts or ends
 WHOLE, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
-# By the scenario's pid: the GPU and the demand of a process.
-PROCESSES = {1: (0, 0.6), 2: (1, 0.5), 3: (2, 0.3), 4: (2, 0.2)}
+# By the scenario's pid: the GPU and the demand of a process. Those of a namespace, by GPU.
+PROCESSES = {1: (0, 0.6), 2: (1, 0.5), 3: (0, 0.7), 4: (1, 0.4), 5: (2, 0.3), 6: (2, 0.2)}
+SCRIPTED = {"ml": (1, 2), "batch": (3, 4), "web": (5, 6)}
 
 
 def main():
     if os.geteuid() != 0:
         sys.exit("kubernetes: a kubelet needs root")
-    for program in ("kubelet", "containerd", "ctr", "runc", "device-plugin", "pod-idle", "unshare"):
+    for program in ("openssl", "kubelet", "containerd", "ctr", "runc", "device-plugin", "pod-idle", "unshare"):
         if not shutil.which(program):
             sys.exit(f"kubernetes: {program} is missing; .ci/kubernetes installs it")
     if NAMESPACE not in os.environ:
@@ -55,6 +56,7 @@ def kubernetes(suite):
         two_containers(suite, node, agent)
         container_restart(suite, node, agent)
         if "--smoke" not in sys.argv:
+            nodes_pods(suite, node, agent)
             kubelet_restart(suite, node, agent)
             another_pod_of_the_same_name(suite, node, agent)
         deletion(suite, node, agent)
@@ -67,12 +69,12 @@ def whole_gpu(suite, node, agent):
     """A container with a GPU holds it whole, and what its process uses is its namespace's."""
     node.apply("train", "ml", {"main": {WHOLE: 1}})
     main = node.container("train", "main")
-    node.run({main.scripted(): main})
+    node.run({main.scripted("ml"): main})
     holder = node.holder("train", "main")
     agent.until("the pod's holding", lambda page: page.ratio(holder) == 1)
     agent.until("use by the pod", lambda page: page.seconds("used", "ml") >= 5)
     info = agent.page().labels("gpu_workload_info", workload=holder)
-    expected = {"kind": "k8s", "tenant": "ml", "k8s_namespace_name": "ml", "k8s_container_name": "main",
+    expected = {"kind": "k8s", "tenant": "ml", "k8s_pod_label_kueue_x_k8s_io_queue_name": "research", "k8s_namespace_name": "ml", "k8s_container_name": "main",
                 "k8s_pod_name": f"train-{node.hostname}", "k8s_pod_uid": node.uid("train")}
     suite.expect(expected.items() <= info.items(), f"gpu_workload_info of the pod is {info}")
 
@@ -81,16 +83,16 @@ def init_container(suite, node, agent):
     """A pod holds its GPU from its init container on, and each of its containers uses within that; deleted, it holds nothing."""
     node.apply("batch", "batch", {"main": {WHOLE: 1}}, init={"prepare": ("20s", {WHOLE: 1})})
     prepare = node.container("batch", "prepare")
-    node.run({prepare.scripted(): prepare})
+    node.run({prepare.scripted("batch"): prepare})
     holder = node.holder("batch", "main")
     agent.until("the pod's holding while its init container runs", lambda page: page.ratio(holder) == 1)
     main = node.container("batch", "main")
     suite.expect(main.gpu == prepare.gpu, "the kubelet gave the container another GPU than the init container")
-    node.run({main.scripted(): main})
+    node.run({main.scripted("batch"): main})
     agent.until("use by the pod", lambda page: page.seconds("used", "batch") >= 15)
     outside = agent.page().seconds("outside_holding", "batch")
     suite.expect(outside == 0, f"{outside} s of use by the pod are outside of its holding")
-    node.run({main.scripted(): None})
+    node.run({main.scripted("batch"): None})
     node.delete("batch")
     agent.until("the end of the deleted pod's holding", lambda page: page.ratio(holder) is None)
 
@@ -100,7 +102,7 @@ def two_containers(suite, node, agent):
     node.apply("pair", "web", {"a": {SHARED: 1}, "b": {SHARED: 2}})
     containers = [node.container("pair", name) for name in ("a", "b")]
     suite.expect({one.gpu for one in containers} == {agent.gpus[2]}, "the replicas are not of the shared GPU")
-    node.run({3: containers[0], 4: containers[1]})
+    node.run(dict(zip(SCRIPTED["web"], containers)))
     for name, ratio in (("a", 0.25), ("b", 0.5)):
         agent.until(f"the share of container {name}", lambda page: page.ratio(node.holder("pair", name)) == ratio)
     agent.until("use by both", lambda page: page.seconds("used", "web") >= 7)
@@ -111,14 +113,24 @@ def container_restart(suite, node, agent):
     before, holder = node.container("train", "main"), node.holder("train", "main")
     with agent.watching(lambda page: page.ratio(holder) == 1, "the holding of the pod whose container restarts"):
         os.kill(before.pid, signal.SIGKILL)
-        node.run({before.scripted(): None})
+        node.run({before.scripted("ml"): None})
         after = wait_for("the restarted container", 60, lambda: other(node.find("train", "main"), before))
-        node.run({after.scripted(): after})
+        node.run({after.scripted("ml"): after})
         used = agent.page().seconds("used", "ml")
         agent.until("use by the restarted container", lambda page: page.seconds("used", "ml") >= used + 5)
     page = agent.page()
     holders = page.values("gpu_workload_info", "workload", k8s_container_name="main", tenant="ml")
     suite.expect(holders == {holder}, f"the pod has the holders {holders}")
+
+
+def nodes_pods(suite, node, agent):
+    """Without the Pods API, labels come from nodes/pods of the kubelet, over TLS with a service account."""
+    suite.expect("the kubelet's Pods API" in agent.log(), "the kubelet's Pods API did not describe the pods")
+    node.kubelet.stop()
+    node.start_kubelet(pods_api=False)
+    wait_for("another source", 120, lambda: "nodes/pods of the kubelet" in agent.log(), agent.program)
+    labels = agent.page().labels("gpu_workload_info", workload=node.holder("train", "main"))
+    suite.expect(labels.get("k8s_pod_label_kueue_x_k8s_io_queue_name") == "research", f"the pod's labels are {labels}")
 
 
 def kubelet_restart(suite, node, agent):
@@ -145,7 +157,7 @@ def another_pod_of_the_same_name(suite, node, agent):
     node.apply("train", "ml", {"main": {WHOLE: 1}}, annotations={"made": "anew"})
     wait_for("another UID", 60, lambda: node.holder("train", "main") != before)
     main = node.container("train", "main", 60)
-    node.run({main.scripted(): main})
+    node.run({main.scripted("ml"): main})
     agent.until("the holding of the new pod", lambda page: page.ratio(node.holder("train", "main")) == 1)
     agent.until("the end of the holding of the former pod", lambda page: page.ratio(before) is None)
     used = agent.page().seconds("used", "ml")
@@ -171,13 +183,13 @@ def to_the_bill(suite, node, agent):
     suite.expect(page.seconds("used", "__unattributed__") == 0, "use that nobody is known for")
     bill, ledger = agent.bill(), agent.ledger()
     truth = {pid: busy - agent.before[pid] for pid, busy in node.truth().items()}
-    for tenant, scripted in (("ml", (1,)), ("web", (3, 4)), ("batch", (2,))):
+    for tenant, scripted in SCRIPTED.items():
         lines = [line for line in bill["lines"] if line["tenant"] == tenant]
         used, ran = sum(line["used_ns"] for line in lines), sum(truth[pid] for pid in scripted)
         suite.expect(abs(ran - used) <= TICKS + ran // 50, f"{tenant} is billed {used / 1e9:.1f} s of the {ran / 1e9:.1f} s that it used")
         without = sum(line["outside_holding_ns"] + line["unheld_ns"] for line in lines)
         suite.expect(without == 0, f"{tenant} is billed {without / 1e9:.1f} s of use without a holding: {lines}")
-    for name, pid in (("a", 3), ("b", 4)):
+    for name, pid in zip(("a", "b"), SCRIPTED["web"]):
         used, ran = ledger[node.holder("pair", name)], truth[pid]
         suite.expect(abs(ran - used) <= TICKS + ran // 50, f"container {name} has {used / 1e9:.1f} s of the {ran / 1e9:.1f} s that it used")
     ran = subprocess.run([GPUMETER, "bill", "--url", agent.url], capture_output=True, text=True, timeout=60)
@@ -227,7 +239,9 @@ class Agent:
         config = suite.folder / "config.yaml"
         config.write_text(
             "sampling: { level: full }\nlimits: { birth_delay: 0s }\nprices: { book: example }\n"
-            f"ledger: {{ path: {suite.folder}/ledger.db }}\n")
+            "attribution: { kubernetes: { labels: [kueue.x-k8s.io/queue-name], kubelet_port: %d } }\n"
+            "ledger: { path: %s/ledger.db }\n" % (node.secure_port, suite.folder))
+        os.environ["NODE_IP"] = "127.0.0.1"
         self.program = suite.start("gpumeter", GPUMETER, "run", "--config", config, "--listen", f"127.0.0.1:{port}",
                                    "--nvml-library", node.driver / "libnvidia-ml.so.1")
         wait_for("the agent's first page", 30, lambda: "gpu_up{" in get(f"{self.url}/metrics")[0], self.program)
@@ -238,6 +252,9 @@ class Agent:
 
     def page(self):
         return Page(get(f"{self.url}/metrics")[0])
+
+    def log(self):
+        return self.program.log.read_text()
 
     def ledger(self):
         """What each holder has used, in nanoseconds."""
@@ -287,9 +304,9 @@ class Container:
         devices = next(variable for variable in variables if variable.startswith("NVIDIA_VISIBLE_DEVICES="))
         self.gpu = devices.split("=")[1].split(",")[0].split("::")[0]
 
-    def scripted(self):
-        """The scenario's process that wants a whole GPU, on the one that it was given."""
-        return 1 + Node.gpus.index(self.gpu)
+    def scripted(self, namespace):
+        """The scenario's process of that namespace on the GPU that it was given."""
+        return SCRIPTED[namespace][Node.gpus.index(self.gpu)]
 
 
 class Node:
@@ -300,10 +317,12 @@ class Node:
     def __init__(self, suite):
         self.suite, self.folder = suite, suite.folder
         self.hostname = os.uname().nodename.lower()
-        self.pids = {pid: None for pid in PROCESSES}
+        self.pids, self.mounts = {pid: None for pid in PROCESSES}, []
         self.driver = self.simulate()
         self.mount("kubelet", "/var/lib/kubelet", shared=True)
         self.mount("log", "/var/log")
+        self.sign_in()
+        self.secure_port = free_port()
         self.manifests = self.folder / "manifests"
         self.manifests.mkdir()
         self.start_containerd()
@@ -347,6 +366,23 @@ class Node:
         command("mount", "--bind", source, target)
         if shared:
             command("mount", "--make-rshared", target)
+        self.mounts.append(target)
+        return source
+
+    def sign_in(self):
+        """A service account, and a certificate of the kubelet that its authority has signed."""
+        account = self.mount("account", "/var/run/secrets/kubernetes.io/serviceaccount")
+        (account / "token").write_text("nobody looks at it: the kubelet lets everybody in")
+        self.certificate, self.key = self.folder / "kubelet.crt", self.folder / "kubelet.key"
+        command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                "-subj", "/CN=authority", "-keyout", self.folder / "ca.key", "-out", account / "ca.crt")
+        extensions = self.folder / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n")
+        request = self.folder / "kubelet.csr"
+        command("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=kubelet",
+                "-keyout", self.key, "-out", request)
+        command("openssl", "x509", "-req", "-in", request, "-CA", account / "ca.crt", "-CAkey", self.folder / "ca.key",
+                "-CAcreateserial", "-days", "2", "-extfile", extensions, "-out", self.certificate)
 
     def start_containerd(self):
         config = self.folder / "containerd.toml"
@@ -382,7 +418,7 @@ state = "{self.folder}/run"
             raise Failed(f"ctr {' '.join(map(str, arguments))}: {ran.stderr}")
         return ran.stdout
 
-    def start_kubelet(self):
+    def start_kubelet(self, pods_api=True):
         self.port = getattr(self, "port", None) or free_port()
         config = self.folder / "kubelet.yaml"
         config.write_text(json.dumps({
@@ -391,9 +427,11 @@ state = "{self.folder}/run"
             "containerRuntimeEndpoint": f"unix://{self.folder}/containerd.sock",
             "cgroupDriver": "cgroupfs", "failCgroupV1": False, "enforceNodeAllocatable": [], "failSwapOn": False,
             "localStorageCapacityIsolation": False, "makeIPTablesUtilChains": False,
-            "address": "127.0.0.1", "port": free_port(), "readOnlyPort": self.port, "healthzPort": 0,
+            "address": "127.0.0.1", "port": self.secure_port, "readOnlyPort": self.port, "healthzPort": 0,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
+            "tlsCertFile": str(self.certificate), "tlsPrivateKeyFile": str(self.key),
+            "featureGates": {"PodsAPI": pods_api},
         }))
         self.kubelet = self.suite.start("kubelet", "kubelet", "--config", config, "--v=1")
         wait_for("the kubelet", 60, self.listed, self.kubelet)
@@ -481,12 +519,14 @@ state = "{self.folder}/run"
         for root in Path("/sys/fs/cgroup").glob("**/kubepods"):
             for group, _, _ in os.walk(root, topdown=False):
                 Path(group).rmdir()
-        for target in ("/var/lib/kubelet", "/var/log"):
+        for target in reversed(self.mounts):
             subprocess.run(["umount", "--recursive", target], check=False)
 
 
 def command(*arguments):
-    subprocess.run([str(argument) for argument in arguments], check=True, timeout=60)
+    ran = subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=60)
+    if ran.returncode != 0:
+        raise Failed(f"{' '.join(map(str, arguments))}: {ran.stderr}")
 
 
 def write_image(path, program):

@@ -1,11 +1,12 @@
 //! Whether the kubelet tells which pods hold GPUs, and whether their processes can be joined to them.
 
 use super::Finding;
-use crate::app::pods::{ask, observe, resources};
-use crate::config::Config;
-use crate::holders::{PodHoldings, Pods, Workloads};
+use crate::app::pods::{ask, observe, resources, sources};
+use crate::clock::system_now;
+use crate::config::{Config, Kubernetes};
+use crate::holders::{PodHoldings, PodMetadata, Pods, Workloads};
 use crate::host::Host;
-use crate::kubelet::{Error, PodResourcesClient};
+use crate::kubelet::{Error, KubeletSocket};
 use crate::model::HoldingSource;
 
 /// What stands in the way without the log directories.
@@ -19,9 +20,9 @@ pub(super) fn pods(config: &Config, host: &Host) -> (Option<Finding>, Workloads)
     let kubernetes = &config.attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
     let (mut pods, resources) = (Pods::default(), resources(kubernetes));
-    let answer =
-        PodResourcesClient::new(&host.path(socket)).and_then(|client| ask(&client, (&pods, &resources)));
-    let known = observe(&mut pods, answer.as_ref().ok(), (host, &resources));
+    let answer = KubeletSocket::new(&host.path(socket)).and_then(|client| ask(&client, (&pods, &resources)));
+    let (metadata, described) = described(kubernetes, host);
+    let known = observe(&mut pods, answer.as_ref().ok(), &metadata, (host, &resources));
     workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
     let logs = host.pod_logs();
     let has_logs = logs.pods.is_some() || logs.containers.is_some();
@@ -32,13 +33,30 @@ pub(super) fn pods(config: &Config, host: &Host) -> (Option<Finding>, Workloads)
             false,
             format!("pods hold nothing, since the kubelet does not tell what they were assigned: {error}"),
         )),
-        Ok(_) => Some(told(&known, has_logs)),
+        Ok(_) => Some(told(&known, has_logs, &described)),
     };
     workloads.pods = known.map.into();
     (finding, workloads)
 }
 
-fn told(known: &PodHoldings, has_logs: bool) -> Finding {
+/// What is known of the pods beside their devices, and who tells it, or why nobody does.
+fn described(kubernetes: &Kubernetes, host: &Host) -> (PodMetadata, String) {
+    let mut sources = match sources(kubernetes, host) {
+        Ok(sources) => sources,
+        Err(error) => return (PodMetadata::default(), error.to_string()),
+    };
+    let pods = sources.refresh(std::time::Duration::ZERO).unwrap_or_default();
+    let mut words = match sources.current() {
+        Some(source) => format!("labels and owners of {} pods from {source}", pods.len()),
+        None => "no labels and owners of pods, as nobody tells them".to_owned(),
+    };
+    for (source, problem) in sources.problems() {
+        words.push_str(&format!(" ({source}: {problem})"));
+    }
+    (PodMetadata::new(&pods, &kubernetes.labels, system_now().utc), words)
+}
+
+fn told(known: &PodHoldings, has_logs: bool, described: &str) -> Finding {
     let mut problems: Vec<String> = known.problems.iter().cloned().collect();
     if !has_logs {
         problems.insert(0, WITHOUT_LOGS.to_owned());
@@ -46,7 +64,7 @@ fn told(known: &PodHoldings, has_logs: bool) -> Finding {
     let mut holders: Vec<_> = known.allocations.iter().map(|one| &one.holder.id).collect();
     holders.sort();
     holders.dedup();
-    let mut why = format!("containers to which the kubelet assigned GPUs: {}", holders.len());
+    let mut why = format!("containers to which the kubelet assigned GPUs: {}; {described}", holders.len());
     for problem in &problems {
         why.push_str("; ");
         why.push_str(problem);
@@ -74,11 +92,11 @@ mod tests {
 
     #[test]
     fn what_hinders_the_holdings_of_pods_is_told_in_one_finding() {
-        let well = told(&PodHoldings::default(), true);
+        let well = told(&PodHoldings::default(), true, "");
         assert!(well.works, "{}", well.why);
         let known =
             PodHoldings { problems: ["a device holds nothing".to_owned()].into(), ..PodHoldings::default() };
-        let sick = told(&known, false);
+        let sick = told(&known, false, "");
         assert!(
             !sick.works && sick.why.contains("/var/log/pods") && sick.why.ends_with("a device holds nothing")
         );

@@ -10,7 +10,7 @@ use crate::catalogue::{
     Rows, XidValue,
 };
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, PriceEntry, Snapshot};
-use crate::model::{Fraction, HealthState, HolderId, Reading, UnattributedReason, Unit, Utc};
+use crate::model::{Fraction, HealthState, HolderId, PodLabel, Reading, UnattributedReason, Unit, Utc};
 
 /// Label names and values that the catalogue writes.
 type Pairs = &'static [(&'static str, &'static str)];
@@ -345,14 +345,15 @@ impl<'a, S: Sink> Walk<'a, S> {
 
     fn workload(&mut self) {
         for entry in self.snapshot.roster.workloads.iter() {
-            let mut names = [""; MOST_LABELS];
-            let mut values = [""; MOST_LABELS];
+            let mut names = [""; MOST_LABELS + PodLabel::MOST];
+            let mut values = [""; MOST_LABELS + PodLabel::MOST];
             let facts = entry.facts.iter().map(|(fact, text)| (fact.label(), text));
+            let promoted = entry.facts.pod_labels().iter().map(PodLabel::name_and_value);
             let labels = [("workload", &*entry.workload), ("kind", entry.kind), ("tenant", &*entry.tenant)];
             let mut count = 0;
-            for (name, value) in labels.into_iter().chain(facts).take(MOST_LABELS) {
-                (names[count], values[count]) = (name, value);
-                count += 1;
+            for ((name, value), at) in labels.into_iter().chain(facts).chain(promoted).zip(0..names.len()) {
+                (names[at], values[at]) = (name, value);
+                count = at + 1;
             }
             let labels = Labels { names: &names[..count], values: &values[..count] };
             self.sink.sample(Sample { labels, value: Some(Value::Number(1)), start: None });

@@ -1,0 +1,138 @@
+//! What Kubernetes says of the node's pods beside their devices: UIDs, containers, owners, labels, whether they have ended.
+//!
+//! In: pods as the kubelet or the API server describes them. Out: [`PodMetadata`], which completes what the log directories
+//! name. What no Kubernetes would have written is left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::host::PodLogs;
+use crate::host::pod_logs::{
+    ContainerLog, LoggedPod, PodLog, is_container_id, is_label, is_subdomain, is_uid,
+};
+use crate::kubelet::pod::{ContainerStatus, ObjectMeta, Pod, Time};
+use crate::model::{Fact, Facts, PodLabel, Utc};
+
+/// The most pods of which anything is known; a kubelet runs 110 unless it is told otherwise.
+const MOST_PODS: usize = 4_096;
+
+/// Pods by UID.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodMetadata {
+    pods: BTreeMap<String, KnownPod>,
+    /// When it was read.
+    read: Utc,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KnownPod {
+    pod: LoggedPod,
+    created: Utc,
+    has_ended: bool,
+    /// Kind and name.
+    owner: Option<(String, String)>,
+    labels: Vec<PodLabel>,
+    containers: Vec<KnownContainer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KnownContainer {
+    name: String,
+    id: Option<String>,
+    started: Option<Utc>,
+}
+
+impl PodMetadata {
+    /// What is known of these pods at that time, with their labels of these keys.
+    pub fn new(pods: &[Pod], labels: &[String], read: Utc) -> Self {
+        let known = pods.iter().take(MOST_PODS).filter_map(|pod| KnownPod::new(pod, labels));
+        Self { pods: known.map(|known| (known.pod.uid.clone(), known)).collect(), read }
+    }
+
+    /// Whether all containers of that pod have ended for good.
+    pub(super) fn has_ended(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|pod| pod.has_ended)
+    }
+
+    /// Notes the owner and the labels of that pod.
+    pub(super) fn describe(&self, uid: &str, facts: &mut Facts) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        if let Some((kind, name)) = &pod.owner {
+            facts.set(Fact::OwnerKind, kind.as_str().into());
+            facts.set(Fact::OwnerName, name.as_str().into());
+        }
+        facts.set_pod_labels(pod.labels.iter().cloned());
+    }
+
+    /// The log directories with what is known here. Of several pods of one name one that has not ended counts, and of those
+    /// the latest; a directory of a pod that is not known here is of one that has begun since, or of one that is gone.
+    pub(super) fn complete(&self, logs: PodLogs) -> PodLogs {
+        if self.pods.is_empty() {
+            return logs;
+        }
+        let mut latest: BTreeMap<(&str, &str), &KnownPod> = BTreeMap::new();
+        for known in self.pods.values() {
+            let name = (&*known.pod.namespace, &*known.pod.name);
+            // A static pod has no time of creation.
+            let started = |pod: &KnownPod| pod.containers.iter().filter_map(|one| one.started).max();
+            let rank = |pod: &KnownPod| (!pod.has_ended, pod.created, started(pod));
+            let best = latest.entry(name).or_insert(known);
+            if rank(known) > rank(best) {
+                *best = known;
+            }
+        }
+        let unknown = logs.pods.into_iter().flatten().filter(|log| !self.pods.contains_key(&log.pod.uid));
+        let here = latest.values().map(|known| PodLog { pod: known.pod.clone(), changed: self.read });
+        let mut containers = logs.containers.unwrap_or_default();
+        let logged: BTreeSet<String> = containers.iter().map(|log| log.id.clone()).collect();
+        for known in self.pods.values() {
+            let ids =
+                known.containers.iter().filter_map(|container| Some((container, container.id.clone()?)));
+            containers.extend(ids.filter(|(_, id)| !logged.contains(id)).map(|(container, id)| {
+                ContainerLog { pod: known.pod.clone(), name: container.name.clone(), id }
+            }));
+        }
+        PodLogs { pods: Some(unknown.chain(here).collect()), containers: Some(containers) }
+    }
+}
+
+impl KnownPod {
+    fn new(pod: &Pod, labels: &[String]) -> Option<Self> {
+        let meta = pod.meta()?;
+        let ObjectMeta { namespace, name, .. } = meta;
+        let uid = meta.local_uid();
+        if !(is_label(namespace) && is_subdomain(name) && is_uid(uid)) {
+            return None;
+        }
+        let is_word =
+            |text: &str| (1..=253).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+        let owner = meta.owner().filter(|(kind, name)| is_word(kind) && is_word(name));
+        let label = |key: &String| {
+            let value = meta.labels.get(key).filter(|value| is_word(value))?;
+            Some(PodLabel::new(key, value))
+        };
+        Some(Self {
+            pod: LoggedPod { namespace: namespace.clone(), name: name.clone(), uid: uid.to_owned() },
+            created: meta.creation_timestamp.map_or(Utc(0), utc),
+            has_ended: pod.has_ended(),
+            owner: owner.map(|(kind, name)| (kind.to_owned(), name.to_owned())),
+            labels: labels.iter().filter_map(label).collect(),
+            containers: pod.containers().filter_map(KnownContainer::new).collect(),
+        })
+    }
+}
+
+impl KnownContainer {
+    fn new(container: &ContainerStatus) -> Option<Self> {
+        let id = container.id().filter(|id| is_container_id(id));
+        is_label(&container.name).then(|| Self {
+            name: container.name.clone(),
+            id: id.map(ToOwned::to_owned),
+            started: container.started().map(utc),
+        })
+    }
+}
+
+fn utc(time: Time) -> Utc {
+    let seconds = u64::try_from(time.seconds).unwrap_or(0).saturating_mul(1_000_000_000);
+    Utc(seconds.saturating_add(u64::try_from(time.nanos).unwrap_or(0)))
+}

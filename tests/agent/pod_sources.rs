@@ -1,0 +1,220 @@
+//! Who describes the pods of a node: the kubelet's Pods API, `nodes/pods`, the API server; and each of them failing.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gpumeter::kubelet::{PodSource, PodSources, SourceSettings};
+use serde_json::json;
+use tempfile::TempDir;
+use tonic::Code;
+
+use crate::kubelet::{self, Kubelet};
+use crate::kubernetes_api::{Answers, Fault, Server, account, described};
+
+const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+const OTHER_UID: &str = "22222222-052c-4b11-80d3-4d7b2d2d3464";
+
+/// A node with all three sources, each of which describes a pod that is called after it.
+struct Node {
+    directory: TempDir,
+    pods_api: Kubelet,
+    kubelet: Server,
+    api_server: Server,
+    sources: PodSources,
+    /// Later than any pause of the round before.
+    now: Duration,
+}
+
+impl Node {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        account(&directory.path().join("account"), "ca");
+        let socket = directory.path().join("pods-api/pods-api.sock");
+        let pod = |name| vec![described("ml", name, UID)];
+        let answers = kubelet::Answers { described: Some(pod("pods-api")), ..kubelet::Answers::default() };
+        let pods_api = Kubelet::start(&socket, answers);
+        let server = |name| Server::start(Answers { pods: pod(name), ..Answers::default() });
+        let (kubelet, api_server) = (server("kubelet"), server("api-server"));
+        let sources = PodSources::new(&SourceSettings {
+            pods_socket: Some(socket),
+            account: directory.path().join("account"),
+            kubelet: Some(kubelet.address.clone()),
+            api_server: Some(api_server.address.clone()),
+            node: Some("node 1".into()),
+        });
+        Self { directory, pods_api, kubelet, api_server, sources: sources.unwrap(), now: Duration::ZERO }
+    }
+
+    /// The names of the pods as of a round a minute later.
+    fn round(&mut self) -> Option<Vec<String>> {
+        self.now += Duration::from_secs(60);
+        let pods = self.sources.refresh(self.now)?;
+        Some(pods.into_iter().map(|pod| pod.metadata.unwrap().name).collect())
+    }
+
+    fn without_pods_api() -> Self {
+        let node = Self::start();
+        node.pods_api.answer(|answers| answers.described = None);
+        node
+    }
+
+    fn without_kubelet() -> Self {
+        let node = Self::without_pods_api();
+        node.kubelet.answer(|answers| answers.fault = Some(Fault::Status(403)));
+        node
+    }
+
+    fn problem(&self, of: PodSource) -> String {
+        let problem = self.sources.problems().find(|(source, _)| *source == of);
+        problem.unwrap_or_else(|| panic!("{of} has no problem")).1.to_owned()
+    }
+}
+
+fn only(name: &str) -> Option<Vec<String>> {
+    Some(vec![name.to_owned()])
+}
+
+#[test]
+fn the_first_source_that_answers_describes_the_pods_and_no_other_is_asked() {
+    let mut node = Node::start();
+    assert_eq!(node.round(), only("pods-api"));
+    assert_eq!(node.kubelet.asked(), Vec::<String>::new());
+    node.pods_api.answer(|answers| answers.described = None);
+    assert_eq!(node.round(), only("kubelet"));
+    assert!(node.problem(PodSource::PodsApi).contains("it needs Kubernetes 1.37 or newer"));
+    assert_eq!(node.api_server.asked(), Vec::<String>::new());
+    node.kubelet.answer(|answers| answers.fault = Some(Fault::Status(403)));
+    assert_eq!(node.round(), only("api-server"));
+    assert_eq!(node.sources.current(), Some(PodSource::ApiServer));
+    let problem = node.problem(PodSource::Kubelet);
+    assert!(problem.contains("403") && problem.contains("grant the agent's service account"), "{problem}");
+    node.api_server.answer(|answers| answers.fault = Some(Fault::Status(403)));
+    node.api_server.answer(|answers| answers.watch_ends = true);
+    assert_eq!(node.kubelet.asked(), ["/pods"; 2]);
+    let asked = node.api_server.asked();
+    assert_eq!(asked[0], "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode%201");
+    assert!(asked.iter().all(|path| !path.contains("proxy")), "{asked:?}");
+    node.pods_api.answer(|answers| answers.described = Some(Vec::new()));
+    assert_eq!(node.round(), Some(Vec::new()), "the first one is asked again");
+}
+
+#[test]
+fn a_source_that_fails_is_not_asked_in_every_round() {
+    let mut node = Node::without_pods_api();
+    for fault in [Fault::Status(403), Fault::Status(500)] {
+        node.kubelet.answer(|answers| answers.fault = Some(fault));
+        let before = node.kubelet.asked().len();
+        for second in 0..20 {
+            node.sources.refresh(node.now + Duration::from_secs(60 + second));
+        }
+        let asked = node.kubelet.asked().len() - before;
+        let most = if fault == Fault::Status(403) { 1 } else { 6 };
+        assert!((1..=most).contains(&asked), "{fault:?}: {asked} times in 20 s");
+        node.now += Duration::from_secs(600);
+    }
+}
+
+#[test]
+fn every_fault_of_a_source_has_its_reason_and_the_next_one_is_asked() {
+    let mut node = Node::without_pods_api();
+    for (fault, reason) in [
+        (Fault::Status(500), "500"),
+        (Fault::Status(503), "503"),
+        (Fault::HalfAnswer, ""),
+        (Fault::Garbage, "expected"),
+        (Fault::BlackHole, "no answer within 3 s"),
+    ] {
+        node.kubelet.answer(|answers| answers.fault = Some(fault));
+        let begun = Instant::now();
+        assert_eq!(node.round(), only("api-server"), "{fault:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{fault:?}");
+        let problem = node.problem(PodSource::Kubelet);
+        assert!(!problem.is_empty() && problem.contains(reason), "{fault:?}: {problem}");
+        assert!(!problem.contains('\n'), "{problem}");
+    }
+    for fault in [kubelet::Fault::Hangup, kubelet::Fault::Error(Code::FailedPrecondition)] {
+        node.pods_api.answer(|answers| answers.fault = Some(fault));
+        assert_eq!(node.round(), only("api-server"), "{fault:?}");
+    }
+    node.api_server.answer(|answers| answers.fault = Some(Fault::Status(403)));
+    node.kubelet.answer(|answers| answers.fault = None);
+    assert_eq!(node.round(), only("kubelet"), "it answers again");
+}
+
+#[test]
+fn the_token_goes_to_nobody_who_is_not_trusted_and_nobody_is_asked_without_one() {
+    let mut node = Node::without_pods_api();
+    account(&node.directory.path().join("account"), "other-ca");
+    assert_eq!(node.round(), None);
+    assert!(node.problem(PodSource::Kubelet).contains("certificate"), "{}", node.problem(PodSource::Kubelet));
+    assert_eq!((node.kubelet.asked(), node.api_server.asked()), (Vec::new(), Vec::new()));
+    std::fs::write(node.directory.path().join("account/ca.crt"), "nonsense").unwrap();
+    assert_eq!(node.round(), None);
+    assert!(node.problem(PodSource::Kubelet).contains("ca.crt"), "{}", node.problem(PodSource::Kubelet));
+    account(&node.directory.path().join("account"), "ca");
+    std::fs::write(node.directory.path().join("account/token"), "another").unwrap();
+    assert_eq!(node.round(), None);
+    assert!(node.problem(PodSource::Kubelet).contains("401"));
+    std::fs::remove_file(node.directory.path().join("account/token")).unwrap();
+    let asked = node.kubelet.asked().len();
+    assert_eq!(node.round(), None);
+    assert_eq!(node.kubelet.asked().len(), asked);
+    account(&node.directory.path().join("account"), "ca");
+    assert_eq!(node.round(), only("kubelet"));
+}
+
+#[test]
+fn a_watch_follows_the_pods_of_the_node_and_begins_anew_where_it_was_too_late() {
+    let mut node = Node::without_kubelet();
+    let event = |kind: &str, pod| json!({ "type": kind, "object": pod });
+    let mut bookmark = described("", "", "");
+    bookmark["metadata"]["resourceVersion"] = json!("25");
+    node.api_server.answer(|answers| {
+        answers.events = vec![
+            event("ADDED", described("ml", "second", OTHER_UID)),
+            event("MODIFIED", described("ml", "renamed", UID)),
+            event("DELETED", described("ml", "second", OTHER_UID)),
+            event("BOOKMARK", bookmark),
+        ];
+        answers.watch_ends = true;
+    });
+    let watched = |node: &Node| {
+        let asked = node.api_server.asked();
+        asked.into_iter().filter(|path| path.contains("watch=true")).collect::<Vec<_>>()
+    };
+    // The list is there at once, what changed since may take another round.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while node.round() != only("renamed") {
+        assert!(Instant::now() < deadline);
+    }
+    node.api_server.answer(|answers| answers.events.clear());
+    node.round();
+    node.round();
+    let last = watched(&node).pop().unwrap();
+    assert!(last.ends_with("&resourceVersion=25"), "{last}");
+    let lists = || node.api_server.asked().iter().filter(|path| !path.contains("watch")).count();
+    assert_eq!(lists(), 1, "one list is enough");
+    node.api_server.answer(|answers| {
+        answers.events = vec![event("ERROR", json!({ "kind": "Status", "code": 410, "status": "Failure" }))];
+    });
+    let mut node = node;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while node.sources.current().is_some() {
+        node.round();
+        assert!(Instant::now() < deadline);
+    }
+    assert!(node.problem(PodSource::ApiServer).contains("410"));
+    node.api_server.answer(|answers| answers.events.clear());
+    assert_eq!(node.round(), only("api-server"), "a list is made anew");
+}
+
+#[test]
+fn whoever_is_not_there_is_no_source() {
+    let mut sources = PodSources::new(&SourceSettings {
+        account: Path::new("/nonexistent").into(),
+        ..SourceSettings::default()
+    })
+    .unwrap();
+    assert_eq!(sources.refresh(Duration::ZERO), None);
+    assert_eq!(sources.problems().count(), 0);
+}
