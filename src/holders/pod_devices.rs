@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kubelet::messages::ContainerDevices;
+use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::Fraction;
 
 /// Which resources are GPUs.
@@ -26,6 +26,7 @@ pub(super) struct DeviceId<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Gpu<'a> {
+    /// Of a GPU, or of a MIG instance.
     Uuid(&'a str),
     Minor(u32),
 }
@@ -38,11 +39,10 @@ impl<'a> DeviceId<'a> {
     /// NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
     /// `nvidia0/gi3` for MIG, and `nvidia0/vgpu2` where a GPU is shared.
     pub(super) fn parse(id: &'a str) -> Result<Self, String> {
-        const MIG: &str = "MIG instances are not in the account yet";
         let (base, replica) = id.split_once("::").map_or((id, None), |(base, replica)| (base, Some(replica)));
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if base.starts_with("MIG-") || id.contains("/gi") {
-            return Err(MIG.to_owned());
+        if id.contains("/gi") {
+            return Err("it names a MIG instance by number, and only UUIDs of instances are known".to_owned());
         }
         if is_uuid(base) && replica.is_none_or(is_number) {
             return Ok(Self { gpu: Gpu::Uuid(base), replica: replica.is_some() });
@@ -69,6 +69,18 @@ impl<'a> DeviceId<'a> {
             }),
         }
     }
+}
+
+/// The minor number of the GPU that a device of NVIDIA's DRA driver is: `gpu-<minor>`.
+pub(super) fn claimed_minor(device: &ClaimResource) -> Result<u32, &'static str> {
+    let minor = device.device_name.strip_prefix("gpu-").ok_or("it is not the name of a GPU")?;
+    if device.share_id.is_some() {
+        return Err("it is a share of a GPU, and nobody tells how large");
+    }
+    if minor.contains("-mig-") {
+        return Err("it names a MIG instance by its place, and only UUIDs of instances are known");
+    }
+    minor.parse().map_err(|_| "it is not the name of a GPU in a form that is known here")
 }
 
 impl Resources {
@@ -107,9 +119,9 @@ impl Resources {
     }
 }
 
-/// `GPU-` and a UUID, and nothing else: HAMi numbers shares of a GPU behind that.
+/// `GPU-` or `MIG-` and a UUID, and nothing else: HAMi numbers shares of a GPU behind that.
 pub(super) fn is_uuid(text: &str) -> bool {
-    let Some(uuid) = text.strip_prefix("GPU-") else { return false };
+    let Some(uuid) = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) else { return false };
     let lengths = uuid.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12]) && uuid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
@@ -123,6 +135,8 @@ mod tests {
 
     const UUID: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 
+    const MIG: &str = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+
     fn parsed(id: &str) -> Result<DeviceId<'_>, String> {
         DeviceId::parse(id)
     }
@@ -133,6 +147,8 @@ mod tests {
             (UUID.to_owned(), Gpu::Uuid(UUID), false),
             (format!("{UUID}::0"), Gpu::Uuid(UUID), true),
             (format!("{UUID}::12"), Gpu::Uuid(UUID), true),
+            (MIG.to_owned(), Gpu::Uuid(MIG), false),
+            (format!("{MIG}::1"), Gpu::Uuid(MIG), true),
             ("nvidia0".to_owned(), Gpu::Minor(0), false),
             ("nvidia11/vgpu2".to_owned(), Gpu::Minor(11), true),
         ] {
@@ -142,7 +158,6 @@ mod tests {
 
     #[test]
     fn an_id_of_another_form_never_means_a_whole_gpu() {
-        let mig = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
         for id in [
             format!("{UUID}-0"),
             format!("{UUID}::"),
@@ -150,8 +165,7 @@ mod tests {
             format!("{UUID}::0::1"),
             UUID.to_uppercase().replace("GPU", "gpu"),
             UUID[..UUID.len() - 1].to_owned(),
-            mig.to_owned(),
-            format!("{mig}::1"),
+            format!("{MIG}-0"),
             "MIG-GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464/1/0".to_owned(),
             "nvidia0/gi3".to_owned(),
             "nvidia0/gi3/vgpu1".to_owned(),
@@ -204,6 +218,20 @@ mod tests {
         ] {
             assert_eq!(resources.includes(name), included, "{name}");
         }
+    }
+
+    #[test]
+    fn a_claimed_device_is_a_whole_gpu_or_nothing() {
+        let device = |name: &str, share: Option<&str>| ClaimResource {
+            device_name: name.into(),
+            share_id: share.map(ToOwned::to_owned),
+            ..ClaimResource::default()
+        };
+        assert_eq!(claimed_minor(&device("gpu-11", None)), Ok(11));
+        for name in ["gpu-0-mig-19-0-1", "gpu-vfio-0", "gpu-", "gpu--1", "gpu-99999999999", "channel-0", ""] {
+            assert!(claimed_minor(&device(name, None)).is_err(), "{name}");
+        }
+        assert!(claimed_minor(&device("gpu-0", Some("a"))).is_err(), "a share");
     }
 
     proptest! {

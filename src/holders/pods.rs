@@ -7,16 +7,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::pod_devices::{DeviceId, ReplicaCounts, Resources};
+use super::pod_devices::{DeviceId, ReplicaCounts, Resources, claimed_minor};
 use super::pod_metadata::PodMetadata;
 use super::workloads::Allocation;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, is_label, is_subdomain};
-use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
+use crate::kubelet::messages::{
+    AllocatableResourcesResponse, ClaimResource, ContainerResources, DynamicResource,
+    ListPodResourcesResponse,
+};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Utc};
 
 /// The most reasons that are kept of one round.
 const MOST_PROBLEMS: usize = 32;
+
+/// NVIDIA's driver of GPUs for resource claims.
+const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 
 /// What one round has learned.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +91,7 @@ struct Grant {
 /// A device of a container.
 #[derive(Clone, Debug)]
 struct GrantedDevice {
-    /// UUID of its GPU.
+    /// UUID of its GPU or MIG instance.
     gpu: Arc<str>,
     /// How much of it, as it was when granted.
     fraction: Fraction,
@@ -93,6 +99,8 @@ struct GrantedDevice {
     since: u64,
     /// Whether another container was granted it since: kubelets list pods that have ended until they are deleted.
     superseded: bool,
+    /// Whether a resource claim has it, which several containers may share.
+    is_claimed: bool,
 }
 
 /// What the devices of a container are known by.
@@ -190,7 +198,8 @@ impl Pods {
             *since = (*since).max(device.since);
         }
         for (id, device) in self.granted.values_mut().flat_map(|grant| &mut grant.devices) {
-            device.superseded |= latest.get(id).is_some_and(|since| *since > device.since);
+            device.superseded |=
+                !device.is_claimed && latest.get(id).is_some_and(|since| *since > device.since);
         }
     }
 
@@ -307,7 +316,10 @@ fn devices(
         }
         match granted(id, sources) {
             Ok((gpu, fraction)) => {
-                devices.insert(id.clone(), GrantedDevice { gpu, fraction, since: 0, superseded: false });
+                devices.insert(
+                    id.clone(),
+                    GrantedDevice { gpu, fraction, since: 0, superseded: false, is_claimed: false },
+                );
             }
             Err(reason) => {
                 let [resource, id] = [resource, id].map(|text| text.chars().take(100).collect::<String>());
@@ -317,12 +329,40 @@ fn devices(
         }
     }
     for claim in &container.dynamic_resources {
-        let drivers = claim.claim_resources.iter().map(|device| device.driver_name.as_str());
-        if drivers.into_iter().any(|driver| driver == "gpu.nvidia.com") {
-            tell(problems, format!("{name}: a resource claim holds nothing: claims (DRA) are not read yet"));
+        for device in claim.claim_resources.iter().filter(|device| device.driver_name == NVIDIA_DRIVER) {
+            let id = format!(
+                "{}/{} of claim {}/{}",
+                device.pool_name, device.device_name, claim.claim_namespace, claim.claim_name
+            );
+            match before.devices.get(&id).cloned().map_or_else(|| claimed(claim, device, seen), Ok) {
+                Ok(device) => drop(devices.insert(id, device)),
+                Err(reason) => {
+                    let id: String = id.chars().take(200).collect();
+                    tell(problems, format!("{name}: {id:?} holds nothing: {reason}"));
+                }
+            }
         }
     }
     devices
+}
+
+/// The GPU that a resource claim (DRA) was granted: the containers that the list shows with the claim share it equally.
+fn claimed(
+    claim: &DynamicResource,
+    device: &ClaimResource,
+    seen: &PodObservation<'_>,
+) -> Result<GrantedDevice, String> {
+    let minor = claimed_minor(device)?;
+    let gpu = seen.minors.get(&minor).ok_or_else(|| {
+        format!("no GPU has minor number {minor} in /proc/driver/nvidia/gpus; mount the host's /proc")
+    })?;
+    let pods = seen.listed.iter().flat_map(|listed| &listed.pod_resources);
+    let claims = pods.flat_map(|pod| &pod.containers).flat_map(|container| &container.dynamic_resources);
+    let name = |claim: &DynamicResource| (claim.claim_namespace.clone(), claim.claim_name.clone());
+    let sharing = claims.filter(|other| name(other) == name(claim)).count();
+    let denominator = u32::try_from(sharing.max(1)).unwrap_or(u32::MAX);
+    let fraction = Fraction { numerator: 1, denominator };
+    Ok(GrantedDevice { gpu: gpu.as_str().into(), fraction, since: 0, superseded: false, is_claimed: true })
 }
 
 /// The GPU that a device id means, and how much of it.
@@ -348,7 +388,7 @@ mod tests {
 
     use super::*;
     use crate::host::pod_logs::{ContainerLog, PodLog};
-    use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
+    use crate::kubelet::messages::{ContainerDevices, PodResources};
     use crate::kubelet::pod::{ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus};
     use crate::model::PodLabel;
 
@@ -604,22 +644,55 @@ mod tests {
         assert_eq!(node.round(Some(&two), None, &only_pods).map.holder(UID, ID), None);
     }
 
+    /// A container with claim `ml/claim`, which was granted that device.
+    fn claiming(name: &str, device: &str) -> ContainerResources {
+        let device = ClaimResource {
+            driver_name: NVIDIA_DRIVER.into(),
+            pool_name: "node-1".into(),
+            device_name: device.into(),
+            share_id: None,
+        };
+        let claim = DynamicResource {
+            claim_name: "claim".into(),
+            claim_namespace: "ml".into(),
+            claim_resources: vec![device],
+        };
+        ContainerResources { name: name.into(), devices: Vec::new(), dynamic_resources: vec![claim] }
+    }
+
+    #[test]
+    fn a_claimed_gpu_is_held_and_containers_that_share_the_claim_share_it_equally() {
+        let mut node = Node::new(None);
+        let known = node.round(Some(&listed(vec![claiming("main", "gpu-0")])), None, &logs(&[UID]));
+        let main = format!("k8s:{UID}/main");
+        assert_eq!((held(&known), &*known.allocations[0].device), (vec![(&*main, Fraction::WHOLE)], GPU));
+        let mut node = Node::new(None);
+        let both = listed(vec![claiming("main", "gpu-0"), claiming("other", "gpu-0")]);
+        let known = node.round(Some(&both), None, &logs(&[UID]));
+        let other = format!("k8s:{UID}/other");
+        assert_eq!(held(&known), [(&*main, one_of(2)), (&*other, one_of(2))]);
+        assert_eq!(held(&node.round(Some(&both), None, &logs(&[UID]))).len(), 2, "neither ends the other's");
+        let far = node.round(Some(&listed(vec![claiming("main", "gpu-7")])), None, &logs(&[UID]));
+        assert!(far.problems.first().unwrap().contains("minor number 7"), "{:?}", far.problems);
+    }
+
+    #[test]
+    fn a_mig_instance_is_held_by_its_uuid() {
+        let mut node = Node::new(None);
+        let mig = GPU.replace("GPU-", "MIG-");
+        let known = node.round(Some(&listed(vec![container("main", &[&mig])])), None, &logs(&[UID]));
+        assert_eq!((&*known.allocations[0].device, known.allocations[0].fraction), (&*mig, Fraction::WHOLE));
+    }
+
     #[test]
     fn what_is_no_known_device_and_who_has_no_kubernetes_name_holds_nothing_and_is_told() {
         let mut node = Node::new(None);
         let hami = format!("{GPU}-0");
-        let mut claiming = container("claims", &[]);
-        claiming.dynamic_resources = vec![DynamicResource {
-            claim_resources: vec![ClaimResource {
-                driver_name: "gpu.nvidia.com".into(),
-                ..Default::default()
-            }],
-            ..Default::default()
-        }];
+        let claiming = claiming("claims", "gpu-0-mig-19-0-1");
         let mut unrelated = container("other", &["x"]);
         unrelated.devices[0].resource_name = "example.com/fpga".into();
         let list = listed(vec![
-            container("main", &[&hami, "MIG-1", "nvidia7", "nvidia0"]),
+            container("main", &[&hami, "MIG-1", "nvidia7", "nvidia0", "nvidia0/gi3"]),
             claiming,
             unrelated,
             container("a\nb", &[GPU]),
@@ -627,7 +700,7 @@ mod tests {
         ]);
         let known = node.round(Some(&list), None, &logs(&[UID]));
         assert_eq!(held(&known), [(&*format!("k8s:{UID}/main"), Fraction::WHOLE)], "nvidia0");
-        assert_eq!(known.problems.len(), 6, "{:#?}", known.problems);
+        assert_eq!(known.problems.len(), 7, "{:#?}", known.problems);
         assert!(known.problems.iter().all(|problem| !problem.contains('\n')));
     }
 

@@ -89,6 +89,9 @@ pub struct ClaimResource {
     /// Device in the pool.
     #[prost(string, tag = "4")]
     pub device_name: String,
+    /// Share of the device, where several claims have one each.
+    #[prost(string, optional, tag = "5")]
+    pub share_id: Option<String>,
 }
 
 /// Response of the Pods API's `ListPods`.
