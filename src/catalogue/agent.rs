@@ -98,6 +98,13 @@ agent_families! {
         "Windows booked as unmeasured because their spans did not fit together; anything but 0 is a defect of the agent.",
         &[],
     ),
+    MigLayoutChanges = agent(
+        "gpumeter_mig_layout_changes_total",
+        Kind::Counter,
+        Unit::None,
+        "How often the GPU was found divided into other MIG instances than before, or MIG mode switched, since the agent's start. The time between two layouts is __unavailable__.",
+        &["gpu", "uuid"],
+    ),
     DriverCallDuration = agent(
         "gpumeter_driver_call_duration_seconds",
         Kind::Histogram,

@@ -46,6 +46,8 @@ pub(super) struct Account {
     /// Account time of the boot, until the first frame after it: over a boot nothing is bridged.
     rebooted: Option<Utc>,
     slots: Slots,
+    /// How often they were found to be others.
+    layout_changes: u64,
     lost: bool,
     /// Whether broken hardware has taken the GPU from its holders.
     failed: bool,
@@ -142,6 +144,7 @@ impl Account {
             watched: at,
             rebooted: None,
             slots: Slots::default(),
+            layout_changes: 0,
             lost: false,
             failed: false,
             gap: Gap::default(),
@@ -284,7 +287,9 @@ impl Account {
             let claims = self.slots.claims();
             match last {
                 Some(_) => self.fill(at, &claims, drawn),
-                None if claims.division.differs_from(&before.division) => self.fill_reshape(at, drawn),
+                None if claims.division.differs_from(&before.division) => {
+                    self.fill_reshape((gpu, at), &before, drawn);
+                }
                 None => self.fill(at, &claims.also_of(&before), drawn),
             }
             0
@@ -419,7 +424,16 @@ impl Account {
 
     /// Closes the time up to `to` between two epochs, in which the GPU had no slot; of the time before the agent looked
     /// nothing is known.
-    fn fill_reshape(&mut self, to: Utc, drawn: Drawn) {
+    fn fill_reshape(&mut self, (gpu, to): (&SessionGpu, Utc), before: &Claims, drawn: Drawn) {
+        self.layout_changes += 1;
+        tracing::info!(
+            gpu = gpu.index,
+            uuid = &*gpu.uuid,
+            before = %before.division,
+            now = %self.slots.division(),
+            unavailable_ms = to.since(self.cursor).0 / 1_000_000,
+            "the GPU is divided otherwise"
+        );
         let lost = std::mem::replace(&mut self.lost, true);
         self.fill(to, &Claims::default(), drawn);
         self.lost = lost;
@@ -479,6 +493,12 @@ impl Account {
     /// Who holds what at the moment, each with the GPU instance; that is empty for a whole GPU.
     pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding)> {
         self.slots.holdings()
+    }
+
+    /// How often the GPU was found divided otherwise since the agent's start; none of a GPU that never was in MIG mode.
+    pub(super) fn layout_changes(&self) -> Option<u64> {
+        let is_divided = self.slots.division().layout().is_some();
+        (is_divided || self.layout_changes > 0).then_some(self.layout_changes)
     }
 
     /// By which meter activity was last known.

@@ -10,9 +10,10 @@ use crate::catalogue::{
     Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
 };
 use crate::holders::Identities;
+use crate::model::snapshot::InstanceCounters;
 use crate::model::{
-    Absence, ActivitySource, Frame, GpuProcess, Holder, HolderId, MigLayout, Nanoseconds, Presence, Reading,
-    Rejection, Via,
+    Absence, ActivitySource, Frame, GpuProcess, Holder, HolderId, InstanceIdentity, MigLayout, Nanoseconds,
+    Presence, Reading, Rejection, Via,
 };
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
@@ -251,8 +252,7 @@ impl Gpu {
         add_to(&mut self.busy, activity(frame).map(|_| busy).ok_or(Absence::NotSupported));
     }
 
-    /// Instances are kept by the id of their GPU instance, for ever: when an id is used again, its series go
-    /// on, since a counter may not go back. GPM's counters are those of the instance that has it now.
+    /// Instances are kept by the id of their GPU instance. One that has an id again after another began anew with it.
     fn integrate_instances(&mut self, frame: &Frame, tick: &Tick, refused: &mut Vec<Rejection>) {
         if tick.before.is_none() {
             self.instances_since.clear();
@@ -264,13 +264,18 @@ impl Gpu {
             if last.replace(id) == Some(id) {
                 continue;
             }
-            let kept = self
-                .instances
-                .entry(id)
-                .or_insert_with(|| vec![Err(Absence::NotYet); InstanceValue::ALL.len()].into());
+            let begun = |since| InstanceCounters {
+                instance: instance.identity.clone(),
+                since,
+                values: vec![Err(Absence::NotYet); InstanceValue::ALL.len()].into(),
+            };
+            let kept = self.instances.entry(id).or_insert_with(|| begun(None));
+            if is_another(&kept.instance, &instance.identity) {
+                *kept = begun(Some(frame.begun.utc));
+            }
             let since = self.instances_since.entry(id).or_default();
             let readings = InstanceValue::ALL.iter().zip(&*instance.readings);
-            for (place, (total, (value, reading))) in kept.iter_mut().zip(readings).enumerate() {
+            for (place, (total, (value, reading))) in kept.values.iter_mut().zip(readings).enumerate() {
                 if value.is_ratio() {
                     let count = tick.count(&instance.counters, value.counter());
                     refused.extend(tick.grow(total, &mut since[place], count, tick.of_ratio(*reading)));
@@ -278,6 +283,11 @@ impl Gpu {
             }
         }
     }
+}
+
+/// Whether an id is another instance's now. UUIDs alone do not tell: they may be made of the GPU and the ids.
+fn is_another(one: &InstanceIdentity, now: &InstanceIdentity) -> bool {
+    (&one.uuid, &one.profile, &one.placement) != (&now.uuid, &now.profile, &now.placement)
 }
 
 /// The time between two frames of one plan.

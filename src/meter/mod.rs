@@ -38,7 +38,7 @@ use crate::holders::{Allocation, Granting, Identities, SessionGpu, Standing};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
-use crate::model::snapshot::{PriceEntry, Roster, Snapshot};
+use crate::model::snapshot::{InstanceCounters, PriceEntry, Roster, Snapshot};
 use crate::model::{
     Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, Whereabouts, XidCount,
 };
@@ -187,8 +187,8 @@ struct Gpu {
     counts: Vec<Option<u64>>,
     /// What is known of GPM's counters that some of these grow by.
     since: Vec<Since>,
-    /// The integrals of every GPU instance that was ever met, by its id.
-    instances: BTreeMap<u32, Box<[Reading]>>,
+    /// The integrals of every GPU instance that was ever seen, by its id.
+    instances: BTreeMap<u32, InstanceCounters>,
     /// GPM's counters of those that are there under this plan.
     instances_since: BTreeMap<u32, [Since; InstanceValue::ALL.len()]>,
     busy: Reading,

@@ -193,6 +193,9 @@ fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
     if let Some((call, lasting)) = state.in_flight {
         own.add(AgentFamily::DriverCallInFlight, with("call", call), whole(lasting.0));
     }
+    if let Some(changes) = gpu.account.layout_changes() {
+        own.add(AgentFamily::MigLayoutChanges, labels(), whole(changes));
+    }
     for (metric, source) in sources(gpu, level) {
         let (index, uuid) = (Arc::clone(&gpu.labels.index), Arc::clone(&gpu.id.uuid));
         let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];

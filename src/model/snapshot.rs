@@ -135,6 +135,17 @@ pub struct WorkloadAccountEntry {
     pub gpu_instance: Arc<str>,
 }
 
+/// What the agent integrated of the GPU instance that has an id; another one that gets the id begins anew.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceCounters {
+    /// Whose these are.
+    pub instance: InstanceIdentity,
+    /// When they began, where another instance had the id before.
+    pub since: Option<Utc>,
+    /// Nanoseconds, by the order of the catalogue's instance values.
+    pub values: Box<[Reading]>,
+}
+
 /// A holding of the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldingEntry {
@@ -194,9 +205,8 @@ pub struct GpuState {
     pub fresh: [bool; 3],
     /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
     pub integrals: Vec<Reading>,
-    /// Nanoseconds integrated by the agent of each GPU instance, by its id and the order of the catalogue's
-    /// instance values.
-    pub instances: BTreeMap<u32, Box<[Reading]>>,
+    /// What the agent integrated of each GPU instance, by its id.
+    pub instances: BTreeMap<u32, InstanceCounters>,
     /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
     pub busy: Reading,
     /// Slot time in closed and committed windows, in nanoseconds, without that of GPU instances.

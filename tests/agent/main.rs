@@ -14,6 +14,7 @@ mod jobs;
 mod kubelet;
 mod kubernetes_api;
 mod lifecycle;
+mod mig;
 mod overload;
 mod pod_sources;
 mod pods;

@@ -251,7 +251,12 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
             .map(|instance| {
                 let kept =
                     (0..InstanceValue::ALL.len() as i64).map(|value| Ok(base * (2_500_000_000 + value)));
-                (instance.identity.id.gpu_instance, kept.collect())
+                let counters = InstanceCounters {
+                    instance: instance.identity.clone(),
+                    since: None,
+                    values: kept.collect(),
+                };
+                (instance.identity.id.gpu_instance, counters)
             })
             .collect(),
         integrals: (0..INTEGRALS as i64).map(|number| Ok(base * (1_500_000_000 + number))).collect(),

@@ -20,6 +20,8 @@ struct Device {
     now: Stamp,
     generation: u32,
     via: Via,
+    /// Of its instances.
+    profile: &'static str,
     /// What GPM's counters have reached, of the GPU and of its instance.
     counters: [[Reading; Counter::ALL.len()]; 2],
 }
@@ -40,7 +42,7 @@ impl Device {
         };
         let meter = Meter::new(Arc::new(policy), now, None);
         let counters = [[Err(Absence::NotSupported); Counter::ALL.len()]; 2];
-        let mut device = Self { meter, now, generation: 1, via, counters };
+        let mut device = Self { meter, now, generation: 1, via, profile: "1g.10gb", counters };
         device.pulse(vec![News::Found { gpu: Self::id(), bus: "".into() }]);
         device
     }
@@ -78,7 +80,7 @@ impl Device {
             counters: self.counters[0].into(),
             instances: instance
                 .into_iter()
-                .flat_map(|(id, ratio)| compute_instances(id, ratio, &self.counters[1]))
+                .flat_map(|(id, ratio)| compute_instances(id, self.profile, ratio, &self.counters[1]))
                 .collect(),
             processes: Ok(Arc::from([])),
             samples: Ok(Vec::new()),
@@ -99,7 +101,12 @@ impl Device {
 }
 
 /// Two compute instances of one GPU instance.
-fn compute_instances(gpu_instance: u32, ratio: Reading, counters: &[Reading]) -> [InstanceFrame; 2] {
+fn compute_instances(
+    gpu_instance: u32,
+    profile: &str,
+    ratio: Reading,
+    counters: &[Reading],
+) -> [InstanceFrame; 2] {
     [0, 1].map(|compute_instance| {
         let mut readings = [Err(Absence::NotYet); InstanceValue::ALL.len()];
         readings[InstanceValue::SmActive as usize] = ratio;
@@ -112,7 +119,7 @@ fn compute_instances(gpu_instance: u32, ratio: Reading, counters: &[Reading]) ->
             identity: InstanceIdentity {
                 id: InstanceId { gpu_instance, compute_instance },
                 uuid: format!("MIG-{gpu_instance}-{compute_instance}").into(),
-                profile: "1g.10gb".into(),
+                profile: profile.into(),
                 placement: "0:1".into(),
                 memory: Bytes(10 << 30),
             },
@@ -185,11 +192,15 @@ fn each_engine_has_an_integral_of_its_own() {
 #[test]
 fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_when_its_id_returns() {
     let mut device = Device::new(Via::Gpm);
-    let busy = |snapshot: &Snapshot, id| snapshot.gpus[0].instances[&id][InstanceValue::SmActive as usize];
+    let busy =
+        |snapshot: &Snapshot, id| snapshot.gpus[0].instances[&id].values[InstanceValue::SmActive as usize];
     device.frame(1, &[], Some((3, Ok(500_000_000))));
     let snapshot = device.frame(4, &[], Some((3, Ok(500_000_000))));
     assert_eq!(busy(&snapshot, 3), Ok(2_000_000_000));
-    assert!(snapshot.gpus[0].instances[&3][InstanceValue::MemoryUsed as usize].is_err(), "memory is no time");
+    assert!(
+        snapshot.gpus[0].instances[&3].values[InstanceValue::MemoryUsed as usize].is_err(),
+        "memory is no time"
+    );
     // Cut otherwise, and back.
     device.generation += 1;
     device.frame(1, &[], Some((5, Ok(1_000_000_000))));
@@ -198,6 +209,24 @@ fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_whe
     let snapshot = device.frame(1, &[], Some((3, Ok(1_000_000_000))));
     assert_eq!(busy(&snapshot, 3), Ok(3_000_000_000));
     assert_eq!(busy(&snapshot, 5), Ok(0));
+}
+
+#[test]
+fn an_instance_that_gets_the_id_of_another_begins_its_counters_anew_under_a_new_start_time() {
+    let mut device = Device::new(Via::Gpm);
+    device.frame(1, &[], Some((3, Ok(500_000_000))));
+    let snapshot = device.frame(4, &[], Some((3, Ok(500_000_000))));
+    let counters = |snapshot: &Snapshot| snapshot.gpus[0].instances[&3].clone();
+    assert_eq!(
+        (counters(&snapshot).since, counters(&snapshot).values[InstanceValue::SmActive as usize]),
+        (None, Ok(2_000_000_000))
+    );
+    device.generation += 1;
+    device.profile = "2g.20gb";
+    device.frame(1, &[], Some((3, Ok(1_000_000_000))));
+    let snapshot = device.frame(1, &[], Some((3, Ok(1_000_000_000))));
+    assert_eq!(counters(&snapshot).values[InstanceValue::SmActive as usize], Ok(1_000_000_000));
+    assert!(counters(&snapshot).since.is_some());
 }
 
 #[test]
@@ -272,7 +301,7 @@ impl Multiprocessors {
     fn total(&self, snapshot: &Snapshot) -> Reading {
         let gpu = &snapshot.gpus[0];
         if self.of_instance {
-            gpu.instances[&3][InstanceValue::SmActive as usize]
+            gpu.instances[&3].values[InstanceValue::SmActive as usize]
         } else {
             gpu.integrals[SM_TOTAL]
         }
@@ -311,11 +340,11 @@ fn a_pipe_of_an_instance_goes_by_its_own_counter_and_one_without_by_its_rate() {
                 if counts { Ok(active / 2) } else { Err(Absence::NotSupported) };
             let snapshot = gpu.frame(1, percent, true);
             let kept = &snapshot.gpus[0].instances[&3];
-            assert!(kept[InstanceValue::Fp32 as usize].is_err(), "nobody told of it");
+            assert!(kept.values[InstanceValue::Fp32 as usize].is_err(), "nobody told of it");
             let source = if counts { "gpm_counter" } else { "gpm" };
             let told = sources(&snapshot);
             assert!(told.contains(&vec!["gpu_mig_pipe_active_seconds_total", source]), "{told:?}");
-            kept[InstanceValue::Fp64 as usize].unwrap() / 10_000_000
+            kept.values[InstanceValue::Fp64 as usize].unwrap() / 10_000_000
         };
         assert_eq!(pipe(40), 0, "since the agent's start");
         assert_eq!(pipe(40), 20);

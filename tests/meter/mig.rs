@@ -112,6 +112,7 @@ fn the_time_between_two_epochs_is_unavailable_and_the_next_one_has_its_own_slots
     assert_eq!(unmeasured, 0);
     assert!(used >= 30, "all of the GPU: {used}");
     assert_eq!(world.settled()[&holder("__unavailable__")].parts.held(), 2 * SECOND);
+    assert_eq!(world.layout_changes(), Some(2), "whole, then two, then one");
     world.balanced();
 }
 

@@ -566,6 +566,11 @@ impl World {
         snapshot.accounts[place].values[0]
     }
 
+    /// How often the page says that the GPU was found divided otherwise.
+    pub(crate) fn layout_changes(&self) -> Option<i64> {
+        self.own("gpumeter_mig_layout_changes_total", &["0", UUID])
+    }
+
     /// What the page shows of slot time, in seconds: of each GPU instance, and of what is no instance's.
     pub(crate) fn slot_seconds(&self) -> (BTreeMap<String, u64>, u64) {
         let state = &self.snapshot.as_ref().unwrap().gpus[0];

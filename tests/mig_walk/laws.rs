@@ -31,7 +31,7 @@ pub(crate) struct Laws {
     /// The energy counter of each GPU when it was first read, and at every whole second since.
     energy: BTreeMap<Arc<str>, BTreeMap<u64, i64>>,
     /// Time busy that the agent has counted, by GPU, and by GPU instance.
-    busy: BTreeMap<(usize, Option<u32>), i64>,
+    busy: BTreeMap<(usize, Option<u32>, Option<Utc>), i64>,
 }
 
 impl Laws {
@@ -73,12 +73,14 @@ impl Laws {
 
     fn time_busy_grows_by_no_more_than_time(&mut self, place: &str, snapshot: &Snapshot) {
         for (gpu, state) in snapshot.gpus.iter().enumerate() {
-            let own = state.busy.ok().map(|busy| (None, busy));
+            let own = state.busy.ok().map(|busy| (None, None, busy));
             let engine = InstanceValue::GrEngineActive as usize;
-            let instances = state.instances.iter().map(|(id, values)| (Some(*id), values[engine]));
-            let instances = instances.filter_map(|(id, value)| Some((id, value.ok()?)));
-            for (id, busy) in own.into_iter().chain(instances) {
-                let before = self.busy.insert((gpu, id), busy).unwrap_or(busy);
+            let instances = state.instances.iter().filter_map(|(id, counters)| {
+                // Another instance that gets an id begins anew.
+                Some((Some(*id), counters.since, counters.values[engine].ok()?))
+            });
+            for (id, since, busy) in own.into_iter().chain(instances) {
+                let before = self.busy.insert((gpu, id, since), busy).unwrap_or(busy);
                 let grown = busy - before;
                 assert!(
                     (0..=SECOND as i64).contains(&grown),

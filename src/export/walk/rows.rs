@@ -230,7 +230,7 @@ impl<'a, S: Sink> Walk<'a, S> {
                 for point in points {
                     let reading =
                         readings.and_then(|frame| number(*frame.readings.get(point.value as usize)?));
-                    self.of_instance(gpu, instance, point.labels, reading);
+                    self.of_instance(None, (gpu, instance), point.labels, reading);
                 }
             }
         }
@@ -240,20 +240,27 @@ impl<'a, S: Sink> Walk<'a, S> {
         for (gpu, state) in gpus(self.snapshot) {
             for instance in gpu_instances(gpu) {
                 let kept = state.and_then(|state| state.instances.get(&instance.identity.id.gpu_instance));
+                let since = kept.and_then(|kept| kept.since);
                 for point in points {
-                    let value = kept.and_then(|kept| number(*kept.get(point.value as usize)?));
-                    self.of_instance(gpu, instance, point.labels, value);
+                    let value = kept.and_then(|kept| number(*kept.values.get(point.value as usize)?));
+                    self.of_instance(since, (gpu, instance), point.labels, value);
                 }
             }
         }
     }
 
     /// A series of a MIG instance with labels of its own.
-    fn of_instance(&mut self, gpu: &GpuEntry, instance: &InstanceEntry, labels: Pairs, value: Option<i128>) {
+    fn of_instance(
+        &mut self,
+        since: Option<Utc>,
+        (gpu, instance): (&GpuEntry, &InstanceEntry),
+        labels: Pairs,
+        value: Option<i128>,
+    ) {
         let mut values = [""; MOST_LABELS];
         values[..3].copy_from_slice(&[&gpu.index, &gpu.id.uuid, &instance.gpu_instance]);
         let count = fill(&mut values, 3, labels.iter().map(|label| label.1));
-        self.visit(&values[..count], value);
+        self.visit_since(since, &values[..count], value);
     }
 
     fn process(&mut self, points: &[ProcessPoint]) {

@@ -57,6 +57,20 @@ pub(super) struct Claims {
     instances: BTreeMap<Arc<str>, Arc<[Holding]>>,
 }
 
+impl std::fmt::Display for Division {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown"),
+            Self::Whole => f.write_str("whole"),
+            Self::Instances(layout) => {
+                let slots =
+                    layout.slots.iter().map(|(id, slot)| format!("{id} ({}/{})", slot.size, layout.total));
+                write!(f, "GPU instances {}", slots.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
 impl Division {
     /// As a frame tells it.
     pub(super) fn of(frame: &Frame) -> Self {
