@@ -345,7 +345,7 @@ fn start(
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
     let io = io::start(listeners, &config, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
-    pods::start(shared)?;
+    pods::start(shared, recovered.as_ref())?;
     jobs::start(shared)?;
     containers::start(shared)?;
     host::start(host, agent, shared)?;

@@ -18,6 +18,7 @@ use crate::holders::{PodHoldings, PodMetadata, PodObservation, Pods, Resources};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
+use crate::ledger::Recovered;
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 
 /// How often the thread looks whether there is a reason to ask.
@@ -76,16 +77,21 @@ impl PodStatus {
 }
 
 /// Starts the thread where the configuration names a socket.
-pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
+pub(super) fn start(shared: &Arc<Shared>, recovered: Option<&Recovered>) -> Result<(), StartError> {
     let Some(socket) = shared.in_force().config.attribution.kubernetes.socket.clone() else { return Ok(()) };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Pod));
     let shared = Arc::clone(shared);
     let (done, first_round) = mpsc::channel();
     let kubernetes = shared.in_force().config.attribution.kubernetes.clone();
+    let gpus = recovered.into_iter().flat_map(|recovered| &recovered.gpus);
+    let held = gpus.flat_map(|(uuid, gpu)| gpu.holdings.iter().map(move |held| (uuid, held)));
+    let held = held.filter(|(_, held)| held.source == HoldingSource::Kubernetes);
+    let pods =
+        Pods::resuming(held.map(|(uuid, held)| (held.holder.clone(), Arc::clone(uuid), held.fraction)));
     Thread::start("pods", move || {
         let client = KubeletSocket::new(&shared.host.path(&socket));
         let sources = sources(&kubernetes, &shared.host).map_err(Error::from);
-        match client.and_then(|client| Ok(Rounds::new(client, sources?))) {
+        match client.and_then(|client| Ok(Rounds::new(client, sources?, pods))) {
             Ok(rounds) => rounds.run(&shared, done),
             Err(error) => tracing::error!(%error, "pods are not attributed"),
         }
@@ -210,12 +216,12 @@ impl Described {
 }
 
 impl Rounds {
-    fn new(client: KubeletSocket, sources: PodSources) -> Self {
+    fn new(client: KubeletSocket, sources: PodSources, pods: Pods) -> Self {
         let described =
             Described { sources, metadata: PodMetadata::default(), source: None, next: Nanoseconds(0) };
         Self {
             client,
-            pods: Pods::default(),
+            pods,
             next: Nanoseconds(0),
             pause: Nanoseconds(0),
             logs: [None; 2],

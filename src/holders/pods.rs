@@ -119,9 +119,18 @@ pub struct Pods {
     uids: BTreeMap<(String, String), String>,
     /// How many lists there were.
     lists: u64,
+    /// What holders held of GPUs when the agent last ran, until the first list.
+    resumed: BTreeMap<(HolderId, Arc<str>), Fraction>,
 }
 
 impl Pods {
+    /// Pods of a node on which these held so much of these GPUs when the agent last ran: whoever still holds keeps the share
+    /// that it was granted then.
+    pub fn resuming(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
+        let resumed = held.into_iter().map(|(holder, gpu, fraction)| ((holder, gpu), fraction)).collect();
+        Self { resumed, ..Self::default() }
+    }
+
     /// Takes what a round has learned. A holding begins with the first list that has it, and ends with the second one
     /// that has not, or when its pod has ended; the share of a replica stays what it was when it was granted.
     pub fn observe(&mut self, seen: PodObservation<'_>) -> PodHoldings {
@@ -131,6 +140,9 @@ impl Pods {
         }
         let logs = seen.metadata.complete(seen.logs.clone());
         self.find_uids(&logs);
+        if seen.listed.is_some() {
+            self.resume();
+        }
         self.publish(&logs, seen.metadata, &mut known);
         known
     }
@@ -188,6 +200,27 @@ impl Pods {
         }
         self.granted = granted;
         self.supersede();
+    }
+
+    /// Gives the devices of the first list the shares that their holders had before: several of one GPU had it in equal parts.
+    fn resume(&mut self) {
+        let resumed = std::mem::take(&mut self.resumed);
+        for (name, grant) in self.granted.iter_mut().filter(|_| !resumed.is_empty()) {
+            let uid = self.uids.get(&(name.namespace.clone(), name.pod.clone()));
+            let holder = name.holder(uid.map(String::as_str), &PodMetadata::default()).id;
+            let mut counts: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+            for device in grant.devices.values() {
+                *counts.entry(Arc::clone(&device.gpu)).or_default() += 1;
+            }
+            for device in grant.devices.values_mut() {
+                let Some(share) = resumed.get(&(holder.clone(), Arc::clone(&device.gpu))) else { continue };
+                let count = counts.get(&device.gpu).copied().unwrap_or(1);
+                device.fraction = match share.numerator % count {
+                    0 => Fraction { numerator: share.numerator / count, ..*share },
+                    _ => Fraction { denominator: share.denominator.saturating_mul(count), ..*share },
+                };
+            }
+        }
     }
 
     /// Ends the holdings of devices that another container was granted later.
@@ -524,6 +557,26 @@ mod tests {
         assert!(known.allocations.is_empty());
         let problem = known.problems.first().unwrap();
         assert!(problem.contains("attribution.kubernetes.replicas"), "{problem}");
+    }
+
+    #[test]
+    fn a_replica_keeps_its_share_over_a_restart_of_the_agent() {
+        let replicas: Vec<String> = (0..10).map(|at| format!("{GPU}::{at}")).collect();
+        let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
+        let list = listed(vec![container("main", &replicas[..2]), container("other", &replicas[3..4])]);
+        let held_before = |of: &str, numerator, denominator| {
+            let id = HolderId::new(format!("k8s:{UID}/{of}"));
+            (id, Arc::from(GPU), Fraction { numerator, denominator })
+        };
+        // It was granted when the GPU had four replicas; it has ten now.
+        let mut node = Node::new(None);
+        node.pods = Pods::resuming([held_before("main", 1, 2), held_before("gone", 1, 4)]);
+        assert_eq!(held(&node.round(None, None, &logs(&[UID]))), [], "the kubelet does not answer yet");
+        for _ in 0..2 {
+            let known = node.round(Some(&list), Some(&replicas), &logs(&[UID]));
+            let shares: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
+            assert_eq!(shares, [one_of(4), one_of(4), one_of(10)]);
+        }
     }
 
     #[test]
