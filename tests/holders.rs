@@ -54,7 +54,7 @@ fn inside_a_unit_a_process_name_does_not_make_it_part_of_the_system() {
     for (pid, name, unit) in [
         (7, "Xorg", "trainer.service"),
         (8, "nvidia-persiste", "trainer.service"),
-        (9, "nvidia-cuda-mps", "run-r1.scope"),
+        (9, "nvidia-cuda-mps", "run-mps.scope"),
         (10, "python3", "gdm.service"),
     ] {
         node.start_named(pid, name, (100, 0), &format!("/system.slice/{unit}"));

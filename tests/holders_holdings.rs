@@ -58,6 +58,21 @@ fn standing_holdings_are_ranked_by_their_order_and_sorted_by_holder() {
 }
 
 #[test]
+fn a_grant_to_a_template_covers_its_instances_and_one_to_an_instance_that_alone() {
+    let of = |name: &str| Holder::unit(name, None, None);
+    let present =
+        [of("worker@7.service"), of("worker@8.service"), of("worker.service"), of("other@7.service")];
+    let granted = [standing(GpuSelector::All, QUARTER, unit("worker@.service"))];
+    let (_, covered) = holdings(&gpu(), granting(&granted, false), &present);
+    let template = "unit:worker@.service";
+    assert_eq!(text(&covered), [("unit:worker@7.service", template), ("unit:worker@8.service", template)]);
+    let granted = [standing(GpuSelector::All, QUARTER, unit("worker@7.service"))];
+    let (held, covered) = holdings(&gpu(), granting(&granted, false), &present);
+    assert_eq!(shares(&held), [("unit:worker@7.service", "1/4".into(), 0)]);
+    assert!(covered.is_empty(), "{covered:?}");
+}
+
+#[test]
 fn several_grants_to_one_holder_are_one_holding() {
     let granted = [
         standing(GpuSelector::All, QUARTER, user("alice")),

@@ -20,7 +20,7 @@ pub(super) struct Place {
 /// Whose ground it is; the greater one counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ground {
-    /// The root, or a slice: nothing is said.
+    /// The root, a slice, or a unit that systemd made up a name for in `system.slice`: nothing is said.
     Open,
     /// A unit of the system manager, with the depth of the path that says so.
     Unit { depth: usize, name: String },
@@ -134,6 +134,38 @@ mod tests {
         ] {
             assert_eq!(unit_at(path).as_deref(), Some(name), "{path}");
         }
+    }
+
+    #[test]
+    fn a_unit_with_a_generated_name_is_its_users_or_stands_for_its_slice() {
+        let random = "run-r0123456789abcdef0123456789abcdef";
+        for name in [random, "run-u42", "run-p123-i456", "run-4711"] {
+            for (slices, stands_for) in [
+                ("/system.slice", None),
+                ("", None),
+                ("/ml.slice", Some("ml.slice")),
+                ("/ml.slice/ml-batch.slice", Some("ml-batch.slice")),
+            ] {
+                let path = format!("{slices}/{name}.scope/worker");
+                assert_eq!(unit_at(&path).as_deref(), stands_for, "{path}");
+                let ground = at(&path).ground;
+                assert!(stands_for.is_some() || ground == Ground::Open, "{path}: {ground:?}");
+            }
+        }
+        for name in [
+            "run-training.service",
+            "run-.service",
+            "run-u.service",
+            "run-r1.scope",
+            "run-p1.service",
+            "rerun-4.service",
+        ] {
+            assert_eq!(unit_at(&format!("/system.slice/{name}")).as_deref(), Some(name));
+        }
+        let users = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-u7.scope";
+        assert_eq!(at(users), Place { ground: Ground::Session, owner: Some(1000) });
+        let application = "/user.slice/user-1000.slice/user@1000.service/app-gnome-x-1.scope";
+        assert_eq!(at(application), Place { ground: Ground::Session, owner: Some(1000) });
     }
 
     #[test]

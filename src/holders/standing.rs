@@ -107,7 +107,7 @@ pub enum Selector {
         /// Under which name he holds.
         name: Arc<str>,
     },
-    /// A systemd unit.
+    /// A systemd unit, or a template with all its instances.
     Unit(String),
     /// A Unix group, with what its members run.
     Group {
@@ -153,7 +153,9 @@ impl Selector {
         match self {
             Self::Uid { uid, .. } => holder.facts.uid == Some(*uid),
             Self::User(name) => owner(holder).is_some_and(|user| *user == **name),
-            Self::Unit(name) => holder.facts.get(Fact::Unit).is_some_and(|unit| **unit == **name),
+            Self::Unit(name) => [Fact::Unit, Fact::UnitTemplate]
+                .iter()
+                .any(|fact| holder.facts.get(*fact).is_some_and(|unit| **unit == **name)),
             Self::Group { members, .. } => holder.facts.uid.is_some_and(|uid| members.contains(&uid)),
             Self::Team { users, uids, .. } => {
                 owner(holder).is_some_and(|user| users.contains(user))

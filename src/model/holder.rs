@@ -104,6 +104,13 @@ impl UnattributedReason {
     }
 }
 
+/// The template of an instance: `worker@.service` of `worker@7.service`.
+fn template(unit: &str) -> Option<String> {
+    let (prefix, rest) = unit.split_once('@')?;
+    let (instance, suffix) = rest.rsplit_once('.')?;
+    (!prefix.is_empty() && !instance.is_empty()).then(|| format!("{prefix}@.{suffix}"))
+}
+
 /// A holder with its facts; its kind is told by its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
@@ -147,6 +154,8 @@ impl Holder {
     /// A systemd unit, with the user it runs as where that is known.
     pub fn unit(unit: &str, user: Option<&str>, uid: Option<u32>) -> Self {
         let texts = [(Fact::Unit, unit), (Fact::User, user.unwrap_or_default())];
-        Self::new(HolderKind::Unit, Facts::new(texts).with_uid(uid))
+        let mut facts = Facts::new(texts).with_uid(uid);
+        facts.set(Fact::UnitTemplate, template(unit).unwrap_or_default().into());
+        Self::new(HolderKind::Unit, facts)
     }
 }

@@ -70,14 +70,15 @@ facts! {
     ContainerImage "image" "container_image" "image of the container, where its runtime is asked for names",
     Vm "vm" "vm_name" "virtual machine",
     Unit "unit" "systemd_unit" "systemd unit",
+    UnitTemplate "unit_template" "systemd_unit_template" "systemd template that the unit is an instance of",
     User "user" "user_name" "Unix user",
     Group "group" "group_name" "Unix group, or id of the grant to a team",
 }
 
-/// Declares [`HolderKind`]: variant, name, the facts that its ids are made of with what stands before each, and the fact
-/// that names the tenant where no rule does.
+/// Declares [`HolderKind`]: variant, name, the facts that its ids are made of with what stands before each, and the facts
+/// of which the first that is known names the tenant where no rule does.
 macro_rules! holder_kinds {
-    ($($(#[$doc:meta])* $kind:ident $name:literal { id: [$($before:literal $fact:ident),*], tenant: [$($tenant:ident)?] },)*) => {
+    ($($(#[$doc:meta])* $kind:ident $name:literal { id: [$($before:literal $fact:ident),*], tenant: [$($tenant:ident)*] },)*) => {
         /// The kinds of holders, in order of precedence.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum HolderKind {
@@ -112,13 +113,13 @@ macro_rules! holder_kinds {
                 }
             }
 
-            /// The fact that names its tenant where no rule does; without one its workload id does.
-            pub const fn tenant_fact(self) -> Option<Fact> {
-                let facts: &[Fact] = match self {
-                    $(Self::$kind => &[$(Fact::$tenant)?],)*
+            /// The facts of which the first that is known names its tenant where no rule does; without one its
+            /// workload id does.
+            pub const fn tenant_facts(self) -> &'static [Fact] {
+                match self {
+                    $(Self::$kind => &[$(Fact::$tenant),*],)*
                     Self::Remainder | Self::Other => &[],
-                };
-                facts.first().copied()
+                }
             }
         }
     };
@@ -133,8 +134,8 @@ holder_kinds! {
     Container "container" { id: ["" ContainerRuntime, "/" Container], tenant: [ContainerRuntime] },
     /// A virtual machine.
     Vm "vm" { id: ["" Vm], tenant: [Vm] },
-    /// A systemd unit of the system manager.
-    Unit "unit" { id: ["" Unit], tenant: [Unit] },
+    /// A systemd unit of the system manager, or a slice of it. An instance of a template is on the template's bill.
+    Unit "unit" { id: ["" Unit], tenant: [UnitTemplate Unit] },
     /// A Unix user.
     User "user" { id: ["" User], tenant: [User] },
     /// A Unix group, which only holds: its members use.

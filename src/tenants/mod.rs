@@ -16,7 +16,7 @@ pub fn tenant(holder: &Holder) -> Arc<str> {
     if holder.id.unattributed_reason().is_some() {
         return HolderId::UNATTRIBUTED.into();
     }
-    let name = holder.id.kind().tenant_fact().and_then(|fact| holder.facts.get(fact));
+    let name = holder.id.kind().tenant_facts().iter().find_map(|fact| holder.facts.get(*fact));
     match name {
         Some(name) if !name.starts_with("__") => Arc::clone(name),
         _ => Arc::clone(&holder.id.0),
@@ -33,6 +33,8 @@ mod tests {
     #[test]
     fn without_rules_a_unit_and_a_user_are_their_own_tenants() {
         assert_eq!(&*tenant(&Holder::unit("train.service", Some("alice"), Some(1000))), "train.service");
+        assert_eq!(&*tenant(&Holder::unit("worker@7.service", None, None)), "worker@.service");
+        assert_eq!(&*tenant(&Holder::unit("worker@.service", None, None)), "worker@.service");
         assert_eq!(&*tenant(&Holder::user("alice", Some(1000))), "alice");
         assert_eq!(&*tenant(&Holder::group("research")), "research");
         assert_eq!(&*tenant(&Holder::team("lab")), "lab");
