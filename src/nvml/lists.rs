@@ -37,6 +37,14 @@ const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
     computeInstanceId: UNKNOWN_ID,
 };
 
+/// The devices whose lists may be asked for.
+pub(super) struct Devices {
+    /// The GPU.
+    pub(super) whole: Handle,
+    /// Its MIG instances, by GPU instance id.
+    pub(super) instances: Vec<(u32, Handle)>,
+}
+
 type List = Result<Vec<GpuProcess>, Absence>;
 
 /// Which of the driver's lists.
@@ -51,6 +59,8 @@ enum Kind {
 pub(super) struct Lists {
     infos: Vec<sys::nvmlProcessInfo_t>,
     form: ListForm,
+    /// Whether the lists of the whole GPU are refused to this user.
+    is_whole_refused: bool,
     compute: List,
     graphics: List,
     mps: List,
@@ -72,6 +82,7 @@ impl Lists {
         Self {
             infos: vec![NO_INFO; 32],
             form,
+            is_whole_refused: false,
             compute: Err(Absence::NotYet),
             graphics: Err(Absence::NotYet),
             mps: Err(Absence::NotYet),
@@ -126,7 +137,7 @@ impl Lists {
     /// Asks for the lists that are due, for at most so many calls: what has no room waits for the next tick.
     pub(super) fn look(
         &mut self,
-        (door, device): (&mut Door, Handle),
+        (door, devices): (&mut Door, &Devices),
         signs: &Signs<'_>,
         at: Stamp,
         mut room: usize,
@@ -136,17 +147,17 @@ impl Lists {
         let has_room = look.compute && take(&mut room, 1 + usize::from(has_clients));
         let compute = look.compute && (has_room || self.attention.cannot_wait());
         if compute {
-            self.compute = self.list(door, device, Kind::Compute);
+            self.compute = self.list(door, devices, Kind::Compute);
             if has_clients {
-                self.mps = self.list(door, device, Kind::Mps);
+                self.mps = self.list(door, devices, Kind::Mps);
             }
             (self.listed, self.confirmed) = (Some(at), Some(at));
             look.graphics |= self.attention.look_further(signs.samples.unwrap_or_default(), &self.known());
         }
         let graphics = look.graphics && take(&mut room, 2);
         if graphics {
-            self.graphics = self.list(door, device, Kind::Graphics);
-            self.mps = self.list(door, device, Kind::Mps);
+            self.graphics = self.list(door, devices, Kind::Graphics);
+            self.mps = self.list(door, devices, Kind::Mps);
         }
         if compute || graphics {
             self.read = Some(door.clock().now().boottime);
@@ -181,13 +192,34 @@ impl Lists {
         }
     }
 
-    /// One list in the newest form that the library has.
-    fn list(&mut self, door: &mut Door, device: Handle, kind: Kind) -> List {
+    /// One list of the GPU; of its instances, where drivers tell that of a whole MIG GPU only to who may change it.
+    fn list(&mut self, door: &mut Door, devices: &Devices, kind: Kind) -> List {
         if let Err(absence) = self.last(kind)
             && absence.is_permanent()
         {
             return Err(*absence);
         }
+        if !self.is_whole_refused {
+            let list = self.list_of(door, devices.whole, kind);
+            if devices.instances.is_empty() || list != Err(Absence::NoPermission) {
+                return list;
+            }
+            self.is_whole_refused = true;
+        }
+        let mut all = Vec::new();
+        for (id, device) in &devices.instances {
+            let list = self.list_of(door, *device, kind)?;
+            let on_instance = |process: GpuProcess| GpuProcess {
+                gpu_instance: process.gpu_instance.or(Some(*id)),
+                ..process
+            };
+            all.extend(list.into_iter().map(on_instance));
+        }
+        Ok(all)
+    }
+
+    /// One list in the newest form that the library has.
+    fn list_of(&mut self, door: &mut Door, device: Handle, kind: Kind) -> List {
         loop {
             let answer = match self.form {
                 ListForm::Third | ListForm::Second => self.long(door, device, kind),

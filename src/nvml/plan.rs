@@ -14,6 +14,7 @@ use super::gpm::{Counters, Pair};
 use super::identity;
 use super::instances::{self, Instance, Instances, Layout};
 use super::inventory::{self, Found};
+use super::lists::Devices;
 use super::probe::{self, Choice, Chosen, Metric, Wanted, Way};
 use super::quirks::Quirks;
 use crate::catalogue::{Bound, CallValue, Counter, PointId, device_points, first_point};
@@ -136,6 +137,13 @@ impl Plan {
     pub(super) fn devices(&self) -> impl Iterator<Item = Handle> {
         let whole = (!self.identity.mig).then_some(self.device);
         whole.into_iter().chain(self.instances.iter().filter_map(Instance::device))
+    }
+
+    /// The devices whose lists of processes may be asked for.
+    pub(super) fn listed_devices(&self) -> Devices {
+        let instances = self.instances.iter();
+        let own = instances.filter_map(|one| Some((one.identity().id.gpu_instance, one.device()?)));
+        Devices { whole: self.device, instances: own.collect() }
     }
 
     fn pairs(&self) -> usize {

@@ -137,3 +137,33 @@ fn a_gpu_in_mig_mode_without_instances_tells_what_the_driver_does_and_no_utiliza
     let next = world.run(6).remove(5);
     assert_eq!((next.instances.len(), next.generation), (2, 2), "seen with the medium tier at the latest");
 }
+
+/// Processes by pid, with their GPU instance.
+fn processes(frame: &Frame) -> Result<Vec<(u32, Option<u32>)>, Absence> {
+    frame.processes.clone().map(|list| list.iter().map(|one| (one.pid, one.gpu_instance)).collect())
+}
+
+#[test]
+fn where_the_list_of_a_mig_gpu_is_refused_those_of_its_instances_are_asked_for() {
+    let scenario = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100", "mig": [
+        {"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 2}]}],
+        "processes": [{"pid": 501, "gpu": 0, "instance": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5}]},
+                      {"pid": 502, "gpu": 0, "instance": 1, "phases": [{"from": 0, "to": 1000, "demand": 0.5}]}]}"#;
+    let refused = |parent: bool| {
+        let lists = ["Compute", "Graphics", "MPSCompute"];
+        let faults = lists.map(|list| {
+            format!(
+                r#"{{"function": "nvmlDeviceGet{list}RunningProcesses_v3", "parent": {parent}, "code": 4}}"#
+            )
+        });
+        format!("[{}]", faults.join(","))
+    };
+    let mut world = World::new(scenario, false);
+    world.faults(&refused(true));
+    let frames = world.run(8);
+    assert_eq!(processes(&frames[7]), Ok(vec![(501, Some(2)), (502, Some(9))]));
+    let mut world = World::new(scenario, false);
+    world.faults(&refused(false));
+    let frames = world.run(8);
+    assert_eq!(processes(&frames[7]), Err(Absence::NoPermission), "no list is no empty list");
+}

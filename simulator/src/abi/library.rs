@@ -30,7 +30,7 @@ fn initialise(function: &'static str) -> nvmlReturn_t {
     code(state::initialise().and_then(|()| {
         let node = state::any_node()?;
         // An init that fails has not happened.
-        suffer(&node, function, None).map(|_| ()).or_else(|refused| {
+        suffer(&node, function, None, false).map(|_| ()).or_else(|refused| {
             state::shut_down()?;
             Err(refused)
         })
@@ -40,7 +40,7 @@ fn initialise(function: &'static str) -> nvmlReturn_t {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     code(state::any_node().and_then(|node| {
-        suffer(&node, "nvmlShutdown", None)?;
+        suffer(&node, "nvmlShutdown", None, false)?;
         drop(node);
         state::shut_down()
     }))

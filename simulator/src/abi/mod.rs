@@ -111,7 +111,12 @@ fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), 
 
 /// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt, and whether it
 /// has waited, so that the state may be another now.
-fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<(Temper, bool), Refused> {
+fn suffer(
+    node: &Node,
+    function: &'static str,
+    slot: Option<u32>,
+    of_instance: bool,
+) -> Result<(Temper, bool), Refused> {
     let number = node.report.count(function);
     let persona = node.scenario.persona;
     if persona.lacks(function) {
@@ -121,7 +126,7 @@ fn suffer(node: &Node, function: &'static str, slot: Option<u32>) -> Result<(Tem
         node.report.owe(function, debt.call(function));
     }
     let elapsed = || node.clock.now().elapsed;
-    let call = Call { function, gpu: slot, seed: node.scenario.seed, number, elapsed: &elapsed };
+    let call = Call { function, gpu: slot, of_instance, seed: node.scenario.seed, number, elapsed: &elapsed };
     let Suffered { garbage, waited } = node.faults.suffer(call)?;
     if persona.refuses(function) {
         return Err(NOT_SUPPORTED);
@@ -142,7 +147,7 @@ pub(crate) fn on_node(
     body: impl FnOnce(&Node, Now) -> Answer,
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
-        let (temper, waited) = suffer(&node, function, None)?;
+        let (temper, waited) = suffer(&node, function, None, false)?;
         let node = if waited { state::node()? } else { node };
         let now = node.clock.now();
         node.report(now);
@@ -162,16 +167,18 @@ pub(crate) fn on_device(
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         if let Some(replay) = &node.replay {
-            let (temper, _) = suffer(&node, function, replay.index(device))?;
+            let (temper, _) = suffer(&node, function, replay.index(device), false)?;
             return spoil::with(temper, || replay.answer(function, arguments, || node.clock.now().elapsed));
         }
         // Faults have the number of the scenario, which the handle has too, whatever became of the GPU.
-        let slot = find(&node, device).map(|(gpu, _)| gpu.slot);
+        let found = find(&node, device);
+        let of_instance = found.is_ok_and(|(_, instance)| instance.is_some());
+        let slot = found.map(|(gpu, _)| gpu.slot);
         if slot == Err(INVALID_ARGUMENT) {
             node.report.count(function);
             return Err(INVALID_ARGUMENT);
         }
-        let (temper, waited) = suffer(&node, function, slot.ok())?;
+        let (temper, waited) = suffer(&node, function, slot.ok(), of_instance)?;
         let node = if waited { state::node()? } else { node };
         let (gpu, instance) = find(&node, device)?;
         let now = node.clock.now();

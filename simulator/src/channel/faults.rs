@@ -33,6 +33,9 @@ struct Fault {
     /// None: any GPU, and calls that concern none.
     #[serde(default)]
     gpu: Option<u32>,
+    /// Only calls on the GPU itself, none on its MIG devices.
+    #[serde(default)]
+    parent: bool,
     /// Elapsed seconds between which it is in force.
     #[serde(default)]
     from: Option<f64>,
@@ -94,6 +97,8 @@ pub(crate) struct Call<'a> {
     pub(crate) function: &'a str,
     /// The scenario's number of its GPU.
     pub(crate) gpu: Option<u32>,
+    /// Whether it is on a MIG device of the GPU.
+    pub(crate) of_instance: bool,
     /// Of the scenario.
     pub(crate) seed: u64,
     /// Calls of the function before and with this one.
@@ -177,7 +182,8 @@ impl Faults {
     fn hits(&self, call: &Call<'_>) -> Vec<Fault> {
         let elapsed = (call.elapsed)();
         let hit = |fault: &&Fault| {
-            fault.hits(call.function, call.gpu) && fault.in_force(elapsed) && fault.chosen(call)
+            let is_meant = !(fault.parent && call.of_instance) && fault.hits(call.function, call.gpu);
+            is_meant && fault.in_force(elapsed) && fault.chosen(call)
         };
         self.read(|faults| faults.iter().filter(hit).cloned().collect())
     }
@@ -313,7 +319,8 @@ mod tests {
         fs::write(&faults.path, text.to_string()).unwrap();
         assert_eq!(look(&faults), 2);
         for number in 0..3 {
-            let call = Call { function: "a", gpu: Some(1), seed: 1, number, elapsed: &|| 0 };
+            let call =
+                Call { function: "a", gpu: Some(1), of_instance: false, seed: 1, number, elapsed: &|| 0 };
             assert!(faults.suffer(call).is_ok_and(|suffered| suffered.waited));
         }
         assert_eq!(fs::read(&byte).unwrap(), b".");
@@ -329,7 +336,14 @@ mod tests {
         assert!(fault.in_force(1_999_999_999) && !fault.in_force(2_000_000_000));
         assert_eq!(fault.delay(), Duration::from_micros(40));
         let lots = |seed| {
-            let call = |number| Call { function: "a", gpu: Some(1), seed, number, elapsed: &|| 0 };
+            let call = |number| Call {
+                function: "a",
+                gpu: Some(1),
+                of_instance: false,
+                seed,
+                number,
+                elapsed: &|| 0,
+            };
             (0..4_000).filter(|number| fault.chosen(&call(*number))).collect::<Vec<u64>>()
         };
         assert!((800..1_200).contains(&lots(1).len()), "{}", lots(1).len());

@@ -72,7 +72,7 @@ impl Lane {
         // Told at every look: neither lists nor a governor that begin anew know of one another.
         self.lists.attention().stretch(self.governor.stretch().lists);
         let room = if tier { usize::MAX } else { self.room(plan) };
-        self.lists.look((&mut self.door, plan.device), &signs, begun, room);
+        self.lists.look((&mut self.door, &plan.listed_devices()), &signs, begun, room);
         let lists = since(&self.door, before);
         let deserted = self.lists.is_deserted(begun);
         self.activity.exorcise(&mut self.door, &mut self.readings, deserted);
