@@ -110,12 +110,12 @@ pub struct Kubernetes (config attribution.kubernetes) {
     replicas: u32, count(1, 1_000), Optional("4"), Reload, in "replicas",
         "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not tell.";
     labels: Vec<String>, list("the name of a label", add_label), Optional("kueue.x-k8s.io/queue-name"), Reload,
-        "Labels of pods that become labels of gpu_workload_info, k8s_pod_label_<name>, and are kept with the bill; at most 12.";
+        "Labels of pods that gpu_workload_info shows as k8s_pod_label_<name>; at most 12.";
     pods_socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/var/lib/kubelet/pods-api/pods-api.sock"), Restart,
         "Socket of the kubelet (1.37) that tells labels and owners of pods, or off.";
     kubelet_port: u32, count(1, 65_535), Default("10250"), Restart, in "port",
-        "Port of the kubelet's HTTPS on NODE_IP, which tells labels and owners where there is no pods_socket.";
+        "Port of the kubelet's HTTPS on $NODE_IP, asked where pods_socket does not answer.";
 }
 
 "Jobs of Slurm."

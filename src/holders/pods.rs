@@ -11,7 +11,7 @@ use super::pod_devices::{DeviceId, ReplicaCounts, Resources, claimed_minor};
 use super::pod_metadata::PodMetadata;
 use super::workloads::Allocation;
 use crate::host::PodLogs;
-use crate::host::pod_logs::{LoggedPod, is_label, is_subdomain};
+use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::messages::{
     AllocatableResourcesResponse, ClaimResource, ContainerResources, DynamicResource,
     ListPodResourcesResponse,
@@ -121,6 +121,8 @@ pub struct Pods {
     lists: u64,
     /// What holders held of GPUs when the agent last ran, until the first list.
     resumed: BTreeMap<(HolderId, Arc<str>), Fraction>,
+    /// The logs of the last round.
+    logs: PodLogs,
 }
 
 impl Pods {
@@ -138,12 +140,17 @@ impl Pods {
         if let Some(listed) = seen.listed {
             self.list(listed, &seen, &mut known);
         }
-        let logs = seen.metadata.complete(seen.logs.clone());
+        let mut logs = seen.metadata.complete(seen.logs.clone());
+        // A directory that cannot be read now is as it was: nobody is renamed.
+        logs.pods = logs.pods.or_else(|| self.logs.pods.take());
+        logs.containers = logs.containers.or_else(|| self.logs.containers.take());
         self.find_uids(&logs);
+        self.supersede_older_pods(&logs);
         if seen.listed.is_some() {
             self.resume();
         }
         self.publish(&logs, seen.metadata, &mut known);
+        self.logs = logs;
         known
     }
 
@@ -233,6 +240,32 @@ impl Pods {
         for (id, device) in self.granted.values_mut().flat_map(|grant| &mut grant.devices) {
             device.superseded |=
                 !device.is_claimed && latest.get(id).is_some_and(|since| *since > device.since);
+        }
+    }
+
+    /// Ends the holdings of devices that one list shows in several pods: the pod whose latest container began last runs, the
+    /// others have ended and are not deleted yet. Without logs nobody knows which.
+    fn supersede_older_pods(&mut self, logs: &PodLogs) {
+        let mut began: BTreeMap<(&str, &str), Utc> = BTreeMap::new();
+        for PodLog { pod, changed } in logs.pods.iter().flatten() {
+            let latest = began.entry((&pod.namespace, &pod.name)).or_insert(*changed);
+            *latest = (*latest).max(*changed);
+        }
+        let began = |name: &ContainerName| began.get(&(&*name.namespace, &*name.pod)).copied();
+        let mut latest: BTreeMap<(String, u64), Utc> = BTreeMap::new();
+        for (name, grant) in &self.granted {
+            let Some(began) = began(name) else { continue };
+            for (id, device) in grant.devices.iter().filter(|(_, device)| !device.superseded) {
+                let known = latest.entry((id.clone(), device.since)).or_insert(began);
+                *known = (*known).max(began);
+            }
+        }
+        for (name, grant) in &mut self.granted {
+            let Some(began) = began(name) else { continue };
+            for (id, device) in grant.devices.iter_mut().filter(|(_, device)| !device.is_claimed) {
+                device.superseded |=
+                    latest.get(&(id.clone(), device.since)).is_some_and(|latest| *latest > began);
+            }
         }
     }
 
@@ -420,7 +453,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::host::pod_logs::{ContainerLog, PodLog};
+    use crate::host::pod_logs::ContainerLog;
     use crate::kubelet::messages::{ContainerDevices, PodResources};
     use crate::kubelet::pod::{ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus};
     use crate::model::PodLabel;
@@ -755,6 +788,39 @@ mod tests {
         assert_eq!(held(&known), [(&*format!("k8s:{UID}/main"), Fraction::WHOLE)], "nvidia0");
         assert_eq!(known.problems.len(), 7, "{:#?}", known.problems);
         assert!(known.problems.iter().all(|problem| !problem.contains('\n')));
+    }
+
+    #[test]
+    fn of_two_pods_that_a_first_list_shows_on_one_gpu_the_one_that_began_last_holds_it() {
+        let pod = |name: &str| PodResources {
+            name: name.into(),
+            namespace: "ml".into(),
+            containers: vec![container("main", &[GPU])],
+        };
+        let list = ListPodResourcesResponse { pod_resources: vec![pod("train-0"), pod("train-1")] };
+        let log = |name: &str, uid: &str, second| PodLog {
+            pod: LoggedPod { name: name.into(), ..logged(uid) },
+            changed: Utc(second),
+        };
+        let of = |logs: Option<Vec<PodLog>>| {
+            let logs = PodLogs { pods: logs, containers: None };
+            let known = Node::new(None).round(Some(&list), Some(&[]), &logs);
+            known.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>()
+        };
+        let logs = vec![log("train-0", UID, 7), log("train-1", OTHER_UID, 3)];
+        assert_eq!(of(Some(logs)), [format!("k8s:{UID}/main")], "train-1 has ended and is not deleted yet");
+        assert_eq!(of(None).len(), 2, "nobody knows which");
+    }
+
+    #[test]
+    fn logs_that_cannot_be_read_for_a_round_rename_nobody() {
+        let mut node = Node::new(None);
+        let list = listed(vec![container("main", &[GPU])]);
+        let before = node.round(Some(&list), Some(&[]), &logs(&[UID]));
+        let after = node.round(Some(&list), Some(&[]), &PodLogs::default());
+        assert_eq!(after.allocations, before.allocations);
+        assert_eq!(after.map.containers, before.map.containers);
+        assert_eq!(after.allocations[0].holder.id.as_str(), format!("k8s:{UID}/main"));
     }
 
     fn any_name() -> impl Strategy<Value = String> {

@@ -82,11 +82,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether neither a scheduler nor the operator grants anything on any GPU.
-    fn grants_nothing(&self) -> bool {
-        self.allocations.is_empty() && self.standing.is_empty()
-    }
-
     /// What grants holdings.
     fn granting(&self) -> Granting<'_> {
         let Self { allocations, standing, presence, .. } = self;
@@ -405,7 +400,8 @@ impl Meter {
 
     /// Takes what schedulers allocated from now on.
     fn allocate(&mut self, allocations: Arc<[Allocation]>) {
-        if *allocations != *self.policy.allocations {
+        let current = &self.policy.allocations;
+        if !Arc::ptr_eq(&allocations, current) && *allocations != **current {
             self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
             self.shown = None;
             self.introduced.grants_changed();
@@ -505,7 +501,7 @@ fn in_seconds(time: Nanoseconds) -> String {
 impl Gpu {
     /// Settles the windows that are over at that time, up to the moment from which the account rests; whether
     /// there were any.
-    fn close(&mut self, now: Utc, policy: &Policy, counters: &Counters, batch: &mut Batch) -> bool {
+    fn close(&mut self, now: Utc, policy: &Arc<Policy>, counters: &Counters, batch: &mut Batch) -> bool {
         let closed = self.account.settle((now, self.place.rests_since()), &self.in_session, policy);
         counters.unsettled.inc_by(closed.failed);
         let any = !closed.windows.is_empty();

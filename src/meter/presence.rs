@@ -137,7 +137,7 @@ impl Place {
 
 impl Gpu {
     /// Its account rested and goes on from now: what came before the rest is settled, the rest is skipped.
-    fn resume(&mut self, policy: &Policy, counters: &Counters, batch: &mut Batch) {
+    fn resume(&mut self, policy: &Arc<Policy>, counters: &Counters, batch: &mut Batch) {
         while self.close(Utc(u64::MAX), policy, counters, batch) {}
         self.account = Account::begin(batch.now);
         if self.place.lost {

@@ -36,9 +36,8 @@ pub(super) enum Division {
 struct SlotHoldings {
     holdings: Arc<[Holding]>,
     covered_by: BTreeMap<HolderId, HolderId>,
-    /// The holders present and whether presence grants, as `holdings` was computed from them; none where it has to be
-    /// computed again at each frame, because something else grants.
-    made_of: Option<(Who, bool)>,
+    /// The holders present and the policy that this was computed from; none where it has to be computed again.
+    computed_from: Option<(Who, Arc<Policy>)>,
 }
 
 /// Who holds what of a GPU, as of the last frame; before the first one, as of the agent's last life.
@@ -149,10 +148,10 @@ impl Slots {
     /// Goes back to earlier claims.
     pub(super) fn restore(&mut self, claims: Claims) {
         self.divide(claims.division);
-        (self.whole.holdings, self.whole.made_of) = (claims.whole, None);
+        (self.whole.holdings, self.whole.computed_from) = (claims.whole, None);
         for (slot, holdings) in claims.instances {
             let held = self.instances.entry(slot).or_default();
-            (held.holdings, held.made_of) = (holdings, None);
+            (held.holdings, held.computed_from) = (holdings, None);
         }
     }
 
@@ -183,13 +182,13 @@ impl Slots {
             if !held.holdings.iter().all(|holding| stays(slot, holding)) {
                 held.holdings =
                     held.holdings.iter().filter(|holding| stays(slot, holding)).cloned().collect();
-                held.made_of = None;
             }
+            held.computed_from = None;
         }
     }
 
     /// Who holds what while these are there.
-    pub(super) fn hold(&mut self, gpu: &SessionGpu, there: &PresentBySlot, policy: &Policy) {
+    pub(super) fn hold(&mut self, gpu: &SessionGpu, there: &PresentBySlot, policy: &Arc<Policy>) {
         let Division::Instances(layout) = &self.division else {
             self.whole.hold(GrantedSlot::Whole(gpu), &there.whole.who, policy);
             return;
@@ -224,11 +223,9 @@ impl Slots {
 }
 
 impl SlotHoldings {
-    fn hold(&mut self, slot: GrantedSlot<'_>, who: &Who, policy: &Policy) {
-        let stand = |(made_of, presence): &(Who, bool)| {
-            Arc::ptr_eq(made_of, who) && *presence == policy.presence && policy.grants_nothing()
-        };
-        if self.made_of.as_ref().is_some_and(stand) {
+    fn hold(&mut self, slot: GrantedSlot<'_>, who: &Who, policy: &Arc<Policy>) {
+        let is_current = |(of, by): &(Who, Arc<Policy>)| Arc::ptr_eq(of, who) && Arc::ptr_eq(by, policy);
+        if self.computed_from.as_ref().is_some_and(is_current) {
             return;
         }
         let (holdings, covered_by) = holdings(slot, policy.granting(), who.iter().map(|holder| &**holder));
@@ -236,7 +233,7 @@ impl SlotHoldings {
             self.holdings = holdings.into();
         }
         self.covered_by = covered_by;
-        self.made_of = policy.grants_nothing().then(|| (Arc::clone(who), policy.presence));
+        self.computed_from = Some((Arc::clone(who), Arc::clone(policy)));
     }
 }
 

@@ -64,7 +64,7 @@ impl Account {
         &mut self,
         (now, last): (Utc, Option<Utc>),
         gpu: &SessionGpu,
-        policy: &Policy,
+        policy: &Arc<Policy>,
     ) -> ClosedWindows {
         let mut closed = ClosedWindows::default();
         let delay = CLOSING_DELAY.max(Nanoseconds(2 * policy.intervals[0].0));
@@ -100,7 +100,7 @@ impl Account {
     /// Closes a window's end in which no frame came: by those who held before it, as far as that can be
     /// known. Presence of another life of the agent cannot. From there on the operator's grants are those of
     /// now: one that a reload took back ends within the closing delay, though no frame tells of it.
-    fn silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Policy) {
+    fn silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Arc<Policy>) {
         let before = self.slots.claims();
         if self.cursor < self.watched {
             self.slots.hold(gpu, &PresentBySlot::default(), policy);
