@@ -12,12 +12,11 @@
     reason = "a measuring program, not the agent"
 )]
 
+mod counting;
 #[path = "../benches/counts/made.rs"]
 mod made;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpumeter::clock::processor_time;
@@ -27,33 +26,6 @@ use gpumeter::meter::{Inputs, Meter, News};
 use gpumeter::model::Holder;
 
 use made::{frame, id, policy, stamp};
-
-static LIVE: AtomicU64 = AtomicU64::new(0);
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        LIVE.fetch_add(layout.size() as u64, Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        LIVE.fetch_add(size as u64, Ordering::Relaxed);
-        LIVE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const DAY: u64 = 86_400;
 const TICK: u64 = 15;
@@ -72,7 +44,7 @@ fn main() {
     let mut first = None;
     println!("day  holders met  live heap KiB  resident KiB  allocations/tick  processor us/tick");
     for day in 0..days {
-        let (allocations, processor) = (ALLOCATIONS.load(Ordering::Relaxed), processor_time());
+        let (allocations, processor) = (counting::allocations(), processor_time());
         for tick in 0..DAY / TICK {
             let second = day * DAY + tick * TICK;
             let holder = second * HOLDERS_PER_DAY / DAY;
@@ -92,9 +64,9 @@ fn main() {
         }
         let ticks = DAY / TICK;
         let today = Day {
-            heap: LIVE.load(Ordering::Relaxed) / 1024,
-            resident: resident(),
-            allocations: (ALLOCATIONS.load(Ordering::Relaxed) - allocations) / ticks,
+            heap: counting::live() / 1024,
+            resident: counting::resident(),
+            allocations: (counting::allocations() - allocations) / ticks,
         };
         let met = (day + 1) * HOLDERS_PER_DAY;
         let processor = processor_time().0.saturating_sub(processor.0) / ticks / 1_000;
@@ -137,13 +109,6 @@ fn days() -> Option<u64> {
         ["--days", days] => days.parse().ok().filter(|days| *days >= 2),
         _ => None,
     }
-}
-
-/// Resident memory in KiB.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// The holder of that number, and the one before it, have a process each.
