@@ -181,7 +181,9 @@ impl OwnSeries {
     pub(super) fn count(self, gpu: &Gpu, state: &GpuState) -> usize {
         let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
         let (codes, actions) = (state.xids.len(), state.xid_actions.len());
-        self.fixed + self.instance * instances + self.code * codes + self.action * actions
+        // Slot time has a series for each instance that ever had any.
+        let slots = state.instance_slots.len();
+        self.fixed + slots + self.instance * instances + self.code * codes + self.action * actions
     }
 }
 
