@@ -33,9 +33,9 @@ use std::time::Duration;
 
 use gpumeter::catalogue::Level;
 use gpumeter::clock::system_now;
-use gpumeter::holders::{Directory, PodHoldings, PodObservation, Pods, Resources, Workloads};
+use gpumeter::holders::{Directory, PodHoldings, PodMetadata, PodObservation, Pods, Resources, Workloads};
 use gpumeter::host::{Host, own};
-use gpumeter::kubelet::PodResourcesClient;
+use gpumeter::kubelet::KubeletSocket;
 use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::{Frame, HoldingSource, Nanoseconds, Stamp};
@@ -195,7 +195,7 @@ fn device(pod: usize) -> String {
 struct Node {
     heap_before: u64,
     host: Host,
-    client: PodResourcesClient,
+    client: KubeletSocket,
     pods: Pods,
     resources: Resources,
     workloads: Workloads,
@@ -220,7 +220,7 @@ impl Node {
         let policy = Policy { level: Level::Standard, presence: false, ..made::policy([1, 5, 60]) };
         Self {
             heap_before,
-            client: PodResourcesClient::new(&socket(root)).unwrap(),
+            client: KubeletSocket::new(&socket(root)).unwrap(),
             pods: Pods::default(),
             resources: Resources { names: vec!["nvidia.com/*".into()], replicas: None },
             workloads: Workloads::default(),
@@ -245,6 +245,7 @@ impl Node {
             listed: Some(&listed),
             allocatable: allocatable.as_ref(),
             logs: &self.host.pod_logs(),
+            metadata: &PodMetadata::default(),
             minors: &self.host.gpu_minors(),
             resources: &self.resources,
         });
