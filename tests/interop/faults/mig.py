@@ -146,6 +146,9 @@ def doubled(found):
         yield "memory"
     if whole("gpu_mig_memory_used_bytes") > whole("gpu_memory_used_bytes") > 0:
         yield "used memory"
-    held = sum(value for labels, value in of(found, "gpu_holding_ratio", gpu="1"))
-    if held > 1.000001:
+    held = {}
+    for labels, value in of(found, "gpu_holding_ratio", gpu="1"):
+        instance = labels.get("gpu_instance", "")
+        held[instance] = held.get(instance, 0) + value
+    if any(share > 1.000001 for share in held.values()):
         yield "holdings"
