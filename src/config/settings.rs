@@ -127,7 +127,7 @@ pub struct Slurm (config attribution.slurm) {
 "Containers of Docker or Podman."
 pub struct Containers (config attribution.containers) {
     socket: Option<PathBuf>, text("an absolute path", path), Optional("/run/docker.sock"), Restart,
-        "Socket of Docker or Podman that names containers; who may read such a socket is as good as root.";
+        "Socket of Docker or Podman that names containers; access to it is as good as root.";
 }
 
 "What a GPU-hour costs; without prices there are hours and joules, and no money anywhere."
