@@ -67,7 +67,7 @@ def frozen_mount(node, table, byte):
         time.sleep(0.1)
     table.row("age of the other seven", f"<= {2 * PERIOD} s", f"{oldest:.2f} s", oldest <= 2 * PERIOD)
     [stuck] = [lane for lane in node.threads("lane") if state_of(node.pid, lane) == "D"]
-    held = lambda: {os.readlink(link) for link in Path(f"/proc/{node.pid}/task/{stuck}/fd").iterdir()}
+    held = lambda: {open_file(link) for link in Path(f"/proc/{node.pid}/task/{stuck}/fd").iterdir()}
     bill = lambda: subprocess.run([GPUMETER, "bill", "--ledger", node.state / "ledger.db"], capture_output=True)
     ledger = lambda: any("ledger.db" in path for path in held())
     if not ledger() or not listens(node.port):
@@ -83,6 +83,14 @@ def frozen_mount(node, table, byte):
               f"{seconds:.2f} s", seconds <= 2)
     table.row("then the ledger opens for another process, while this one cannot end", "0, D",
               f"{answer}, {state_of(node.pid, stuck)}", answer == 0 and state_of(node.pid, stuck) == "D")
+
+
+def open_file(link):
+    """What a descriptor is open on; it may be closed meanwhile."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
 
 
 def state_of(pid, thread):

@@ -8,12 +8,22 @@ from harness import ROOT, Failed, get, wait_for
 
 
 class Counters:
-    """Every counter of the pages that it was shown, and those that went back."""
+    """Every counter of the pages that it was shown, and those that went back. Those of a GPU instance begin anew when another
+    instance is given its id."""
 
     def __init__(self, without=()):
-        self.without, self.last, self.back = without, {}, set()
+        self.without, self.last, self.back, self.instances = without, {}, set(), {}
 
     def see(self, found):
+        instances = {(labels["uuid"], labels["gpu_instance"]): labels["mig_uuid"]
+                     for labels, _ in of(found, "gpu_mig_info")}
+        others = {at for at, instance in instances.items() if self.instances.get(at, instance) != instance}
+        self.instances |= instances
+        for uuid, instance in others:
+            of_instance = (f'uuid="{uuid}"', f'gpu_instance="{instance}"')
+            begun = [key for key in self.last if key.startswith("gpu_mig_") and all(label in key for label in of_instance)]
+            for key in begun:
+                del self.last[key]
         for key, value in found.items():
             name = key.partition("{")[0]
             if not re.search(r"_(total|count|sum|bucket)$", name) or name in self.without:
