@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::{Thread, demo, node_lock};
 use crate::clock::system_now;
 use crate::config::Config;
-use crate::holders::SessionGpu;
+use crate::holders::{Allocation, SessionGpu};
 use crate::host::{Host, Users};
 use crate::model::Nanoseconds;
 use examination::{News, Progress, Step};
@@ -60,6 +60,17 @@ impl Finding {
     fn new(what: &'static str, works: bool, why: impl Into<String>) -> Self {
         Self { what, works, why: why.into() }
     }
+
+    /// A summary followed by what is wrong; it works where nothing is.
+    fn with_problems(what: &'static str, summary: String, problems: &[String]) -> Self {
+        let why = problems.iter().fold(summary, |why, problem| why + "; " + problem);
+        Self::new(what, problems.is_empty(), why)
+    }
+}
+
+/// How many holders have these allocations.
+fn count_holders(allocations: &[Allocation]) -> usize {
+    allocations.iter().map(|one| &one.holder.id).collect::<BTreeSet<_>>().len()
 }
 
 /// What one GPU answers.

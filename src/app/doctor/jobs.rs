@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::{Finding, count_holders};
 use crate::app::jobs::{HostJobs, map_beside};
 use crate::config::Config;
 use crate::holders::{JobHoldings, Workloads};
@@ -46,15 +46,8 @@ fn told(known: &JobHoldings, slurm: Option<&str>, map: Option<&Path>) -> Finding
     if map.is_none() {
         problems.push("there is no map of GPUs for the prolog; a running agent writes it".to_owned());
     }
-    let mut holders: Vec<_> = known.allocations.iter().map(|one| &one.holder.id).collect();
-    holders.sort();
-    holders.dedup();
-    let mut why = format!("records of Slurm tell that {} jobs hold GPUs", holders.len());
-    for problem in &problems {
-        why.push_str("; ");
-        why.push_str(problem);
-    }
-    Finding::new("jobs", problems.is_empty(), why)
+    let summary = format!("records of Slurm tell that {} jobs hold GPUs", count_holders(&known.allocations));
+    Finding::with_problems("jobs", summary, &problems)
 }
 
 /// Whether the prolog runs when a job is allocated: several flags imply that.

@@ -1,6 +1,6 @@
 //! Whether the kubelet tells which pods hold GPUs, and whether their processes can be joined to them.
 
-use super::Finding;
+use super::{Finding, count_holders};
 use crate::app::pods::{ask, observe, resources, sources};
 use crate::clock::system_now;
 use crate::config::{Config, Kubernetes};
@@ -61,15 +61,9 @@ fn told(known: &PodHoldings, has_logs: bool, described: &str) -> Finding {
     if !has_logs {
         problems.insert(0, WITHOUT_LOGS.to_owned());
     }
-    let mut holders: Vec<_> = known.allocations.iter().map(|one| &one.holder.id).collect();
-    holders.sort();
-    holders.dedup();
-    let mut why = format!("containers to which the kubelet assigned GPUs: {}; {described}", holders.len());
-    for problem in &problems {
-        why.push_str("; ");
-        why.push_str(problem);
-    }
-    Finding::new("pods", problems.is_empty(), why)
+    let holders = count_holders(&known.allocations);
+    let summary = format!("containers to which the kubelet assigned GPUs: {holders}; {described}");
+    Finding::with_problems("pods", summary, &problems)
 }
 
 #[cfg(test)]
