@@ -59,6 +59,16 @@ pub(super) struct WorkloadAccount {
     pub(super) state: AccountState,
 }
 
+/// A workload, the UUID of a GPU, and the GPU instance id; none for a whole GPU.
+pub(super) type WorkloadKey = (Arc<str>, Arc<str>, Option<u32>);
+
+impl WorkloadAccount {
+    /// Whose it is, and on which slot.
+    pub(super) fn key(&self) -> WorkloadKey {
+        (Arc::clone(&self.workload), Arc::clone(&self.uuid), self.gpu_instance)
+    }
+}
+
 impl Accounts {
     /// Goes on from what the ledger holds.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {

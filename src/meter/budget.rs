@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Gpu;
+use super::accounts::WorkloadKey;
 use super::folded::{AccountKey, Folded};
 use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, Point, Rows, XidValue, families};
 use crate::model::snapshot::GpuState;
@@ -17,6 +18,7 @@ use crate::model::{Absence, Reading, UnattributedReason};
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     shown: BTreeSet<AccountKey>,
+    shown_workloads: BTreeSet<WorkloadKey>,
     /// What the accounts that are not shown grow by.
     pub(super) folded: Folded,
     /// Series left off, summed over the pulses.
@@ -112,22 +114,32 @@ impl Purse<'_> {
     }
 
     /// The accounts that fit into so many places: those that were shown before, then newcomers, each in their order.
-    pub(super) fn fit_accounts(&mut self, mut entries: Vec<AccountKey>, room: usize) -> BTreeSet<AccountKey> {
-        let all = entries.len();
-        let shown = std::mem::take(&mut self.budget.shown);
-        if all > room {
-            let known = entries.iter().filter(|entry| shown.contains(*entry)).count();
-            let (mut old, mut new) = (known.min(room), room.saturating_sub(known));
-            entries.retain(|entry| {
-                let seats = if shown.contains(entry) { &mut old } else { &mut new };
-                let fits = *seats > 0;
-                *seats = seats.saturating_sub(1);
-                fits
-            });
-        }
-        self.budget.shown = entries.into_iter().collect();
+    pub(super) fn fit_accounts(&mut self, entries: Vec<AccountKey>, room: usize) -> BTreeSet<AccountKey> {
+        self.budget.shown = keep_shown_first(&self.budget.shown, entries, room);
         self.budget.shown.clone()
     }
+
+    /// The workloads' accounts that fit, by the same rule; they are paid for, the others are left off.
+    pub(super) fn fit_workloads(&mut self, cost: &Cost, entries: Vec<WorkloadKey>) -> BTreeSet<WorkloadKey> {
+        let room = self.fit(cost, entries.len());
+        self.budget.shown_workloads = keep_shown_first(&self.budget.shown_workloads, entries, room);
+        self.budget.shown_workloads.clone()
+    }
+}
+
+/// So many of the entries as there is room for: those that were shown before, then newcomers, each in their order.
+fn keep_shown_first<K: Ord>(shown: &BTreeSet<K>, mut entries: Vec<K>, room: usize) -> BTreeSet<K> {
+    if entries.len() > room {
+        let known = entries.iter().filter(|entry| shown.contains(*entry)).count();
+        let (mut old, mut new) = (known.min(room), room.saturating_sub(known));
+        entries.retain(|entry| {
+            let places = if shown.contains(entry) { &mut old } else { &mut new };
+            let fits = *places > 0;
+            *places = places.saturating_sub(1);
+            fits
+        });
+    }
+    entries.into_iter().collect()
 }
 
 /// The most processes of each GPU that get a row of their own, so that all rows fit: a GPU with more of them
@@ -242,6 +254,19 @@ mod tests {
         assert_eq!(show(12, &["alice", "bob", "carol", "dave"]), ["alice"]);
         let dropped: Vec<_> = budget.dropped().collect();
         assert_eq!(dropped, [("gpu_tenant_held_seconds_total", (2 + 1 + 3) * 2)]);
+    }
+
+    #[test]
+    fn a_workload_that_is_shown_keeps_its_series_when_others_come() {
+        let mut budget = Budget::default();
+        let mut show = |workloads: &[&str]| {
+            let key = |name: &&str| ((*name).into(), "GPU-0".into(), None);
+            let shown = budget.purse(4, 0).fit_workloads(&cost(), workloads.iter().map(key).collect());
+            shown.into_iter().map(|(workload, _, _): WorkloadKey| workload.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(show(&["unit:b", "unit:d"]), ["unit:b", "unit:d"]);
+        assert_eq!(show(&["unit:a", "unit:b", "unit:c", "unit:d"]), ["unit:b", "unit:d"]);
+        assert_eq!(show(&["unit:a", "unit:c", "unit:d"]), ["unit:a", "unit:d"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::accounts::TenantAccount;
+use super::accounts::{TenantAccount, WorkloadAccount};
 use super::budget::Purse;
 use super::folded::AccountKey;
 use super::{Gpu, Meter};
@@ -117,9 +117,10 @@ impl Meter {
         }
         let mut accounts = self.accounts.by_workload((at, self.policy.birth_delay));
         accounts.retain(|account| places.contains_key(&*account.uuid));
-        let fit = purse.fit(&self.costs.workload_account, accounts.len());
-        let left_off = accounts.len() - fit;
-        accounts.truncate(fit);
+        let keys = accounts.iter().map(WorkloadAccount::key).collect();
+        let fit = purse.fit_workloads(&self.costs.workload_account, keys);
+        let left_off = accounts.len() - fit.len();
+        accounts.retain(|account| fit.contains(&account.key()));
         let (entries, states): (Vec<_>, Vec<_>) = accounts
             .into_iter()
             .filter_map(|account| {
