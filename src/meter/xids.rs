@@ -131,7 +131,6 @@ fn hear(code: &mut XidSum, told: &XidCount) -> u64 {
         (code.events, code.lines) = (0, 0);
     }
     code.heard = code.heard.max(now);
-    code.last = code.last.max(told.last.utc);
     let before = code.events.max(code.lines);
     let source = match told.source {
         XidSource::Events => &mut code.events,
@@ -140,6 +139,10 @@ fn hear(code: &mut XidSum, told: &XidCount) -> u64 {
     *source = source.saturating_add(told.count);
     let new = code.events.max(code.lines) - before;
     code.count = code.count.saturating_add(new);
+    if new > 0 {
+        // What tells of the same XID again, later, does not make it happen later.
+        code.last = code.last.max(told.last.utc);
+    }
     new
 }
 
