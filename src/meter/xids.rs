@@ -251,7 +251,7 @@ mod tests {
         .collect();
         assert_eq!(new, [2, 0, 1, 1, 1, 0]);
         assert_eq!(xids.counted.codes[&13].count, 4);
-        assert_eq!(xids.counted.codes[&13].last, Utc(101));
+        assert_eq!(xids.counted.codes[&13].last, Utc(100), "when it was first told");
         assert_eq!(xids.counted.actions.values().sum::<u64>(), 5);
     }
 
