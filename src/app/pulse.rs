@@ -102,7 +102,8 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         // Where descriptors are short it is tried again.
         outlets.usage = outlets.usage.take().or_else(|| own::Usage::open().ok());
         let inputs = inputs(std::mem::take(&mut news), &outlets, shared);
-        let pulse = meter.tick(shared.clock.now(), inputs);
+        let now = shared.clock.now();
+        let pulse = meter.tick(now, inputs);
         outlets.send(number, &pulse.snapshot, &in_force);
         shared.pages.publish(Arc::new(Sealed::new(pulse.snapshot, Arc::clone(&in_force.press))));
         shared.publish_timeline(meter.timeline());
@@ -113,9 +114,10 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
             tracing::info!("first snapshot");
         }
         number += 1;
-        // Lanes read at the multiples of the interval; a fifth later what is in time has come.
+        // Lanes read at the multiples of the interval; a fifth later what is in time has come. The next one after this
+        // tick began, even where it took long: time counted from here would leave out a tick.
         let interval = in_force.cadence.interval;
-        let deadline = next_multiple(shared.clock.now().boottime, interval) + Nanoseconds(interval.0 / 5);
+        let deadline = next_multiple(now.boottime, interval) + Nanoseconds(interval.0 / 5);
         let every = outlets.watchdog.every();
         if !shared.wait_until(deadline, &in_force, &shared.stop, (every, || outlets.beat())) {
             return;

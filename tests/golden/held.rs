@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::DirEntry;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpumeter::catalogue::Level;
 use gpumeter::clock::{Page, PageState};
@@ -31,15 +31,15 @@ const LANE: &str = "lane";
 /// The page after so many ticks. A lane that was late for a tick read at another time: then all is done
 /// again, more slowly.
 pub(crate) fn page(node: &Node<'_>) -> String {
-    const TRIES: u32 = 7;
-    let mut told = String::new();
+    const TRIES: u32 = 12;
+    let mut problems = Vec::new();
     for attempt in 0..TRIES {
-        match try_page(node, Duration::from_millis(20 << attempt)) {
+        match try_page(node, Duration::from_millis(20 << (attempt / 2))) {
             Ok(page) => return page,
-            Err(problem) => told = problem,
+            Err(problem) => problems.push(problem),
         }
     }
-    panic!("{}: {told}, {TRIES} times", node.scenario.display())
+    panic!("{}: {TRIES} tries:\n{}", node.scenario.display(), problems.join("\n"))
 }
 
 fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
@@ -56,12 +56,12 @@ fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     let clock = Page::create(&demo.join("driver/clock"), state).unwrap();
     let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
     let agent = start(node, directory.path());
-    let mut page = settled(&agent, 0, patience)?;
+    let mut page = settled(&agent, 0)?;
     for tick in 1..=node.ticks {
         set(tick * SECOND);
         rested(&agent, patience);
         set(tick * SECOND + PULSE);
-        page = settled(&agent, tick, patience)?;
+        page = settled(&agent, tick)?;
     }
     Ok(page)
 }
@@ -108,24 +108,35 @@ fn naps(agent: &Agent) -> BTreeMap<OsString, u64> {
     threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), slept(&one)?)))).collect()
 }
 
-/// The page once every GPU has been read at that tick; an error if one was read at another time.
-fn settled(agent: &Agent, tick: u64, patience: Duration) -> Result<String, String> {
-    const LOOKS: u32 = 500;
+/// The page of that tick; an error if a GPU was not read in time for it, or not at that tick.
+fn settled(agent: &Agent, tick: u64) -> Result<String, String> {
+    /// Far more than a snapshot takes on a machine that does something else.
+    const LONGEST: Duration = Duration::from_secs(20);
     let read = (BEGIN.0 / SECOND + tick).to_string();
-    for _ in 0..LOOKS {
+    let started = Instant::now();
+    while started.elapsed() < LONGEST {
+        // Taken before the page, which is of that snapshot or of a later one.
+        let published = tick > 0 && agent.get("/api/v1/health").1.starts_with(&published_at(tick));
         let (status, page) = agent.get("/metrics");
         let stamps = values(&page, "gpumeter_last_sample_timestamp_seconds");
         let up = values(&page, "gpu_up").len();
         if status == 200 && stamps.len() == up && stamps.iter().all(|stamp| *stamp == read) {
             return Ok(page);
         }
-        let late = format!("{read}.2");
-        if stamps.iter().any(|stamp| *stamp == late) {
+        if published {
+            // Time stands still, so no other snapshot of this tick comes.
             return Err(format!("a lane was late for tick {tick}"));
         }
-        std::thread::sleep(patience / 10);
+        std::thread::sleep(Duration::from_millis(5));
     }
     Err(format!("there was no page of tick {tick}"))
+}
+
+/// How the JSON of a snapshot of that tick begins.
+fn published_at(tick: u64) -> String {
+    let second = i64::try_from(BEGIN.0 / SECOND + tick).unwrap();
+    let at = jiff::Timestamp::from_second(second).unwrap().to_string();
+    format!("{{\"at\":\"{}", at.trim_end_matches('Z'))
 }
 
 fn values<'a>(page: &'a str, family: &str) -> Vec<&'a str> {
