@@ -29,6 +29,9 @@ fn build(directory: &Path, target: &str) {
         // Under clippy these would lint the nested build and fail it.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CLIPPY_ARGS")
+        // The same driver in every profile, or the budgets of instructions would depend on the profile.
+        .env("CARGO_PROFILE_RELEASE_LTO", "thin")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         // Sharing the outer build directory would wait for its lock for ever.
         .env("CARGO_BUILD_BUILD_DIR", directory)
         .status();

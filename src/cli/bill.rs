@@ -4,6 +4,7 @@
 mod by;
 mod columns;
 mod csv;
+pub(super) mod job;
 mod sheet;
 mod text;
 
@@ -20,15 +21,22 @@ use super::{Failure, print};
 use crate::app;
 use crate::ledger::{self, Cause, Statement};
 
-/// Options of the command.
+/// Whom to ask for a bill.
 #[derive(Args, Debug)]
-pub(super) struct Bill {
+struct BillSource {
     /// The running agent.
     #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
     url: String,
     /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
+}
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct Bill {
+    #[command(flatten)]
+    source: BillSource,
     /// Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a
     /// time such as 2026-11-01T08:00:00Z; by default the begin of the month in which the period ends.
     #[arg(long, value_name = "TIME")]
@@ -58,13 +66,7 @@ impl Bill {
             Some(month) => days_of(month)?.map(Some),
             None => [self.from.clone(), self.to.clone()],
         };
-        let statement = match &self.ledger {
-            Some(path) => {
-                unowned(path, "bill")?;
-                app::statement(path, from.as_deref(), to.as_deref(), || false).map_err(Failure::wrong)?
-            }
-            None => self.ask([("from", from), ("to", to)])?,
-        };
+        let statement = self.source.statement("bill", from.as_deref(), to.as_deref())?;
         if self.json {
             let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
             print(&(text + "\n"))?;
@@ -75,10 +77,18 @@ impl Bill {
         }
         if statement.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
     }
+}
 
-    fn ask(&self, times: [(&str, Option<String>); 2]) -> Result<Statement, Failure> {
+impl BillSource {
+    /// The bill of a span of time, for that command.
+    fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Statement, Failure> {
+        if let Some(path) = &self.ledger {
+            unowned(path, command)?;
+            return app::statement(path, from, to, || false).map_err(Failure::wrong);
+        }
+        let times = [("from", from), ("to", to)];
         let mut path = "/api/v1/bill".to_owned();
-        for (name, value) in times.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+        for (name, value) in times.iter().filter_map(|(name, value)| Some((name, (*value)?))) {
             path += if path.contains('?') { "&" } else { "?" };
             path += &format!("{name}={}", encoded(value));
         }

@@ -52,6 +52,8 @@ enum Command {
     Demo(Demo),
     /// Print the bill of a running agent, or of a ledger file that no agent is using.
     Bill(bill::Bill),
+    /// Print what a Slurm job held, used and cost on this node.
+    Job(bill::job::JobCommand),
     /// Print every metric with its meaning.
     Metrics(metrics::Metrics),
     /// Check a configuration file and report every problem.
@@ -190,6 +192,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Run(run) => agent(run),
         Command::Demo(options) => simulated(options),
         Command::Bill(bill) => bill.run(),
+        Command::Job(job) => job.run(),
         Command::Metrics(metrics) => metrics.run(),
         Command::CheckConfig { file, node } => check_config(&file, node),
         Command::Record(record) => record.run(),

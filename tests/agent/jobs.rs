@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::running::{Demo, bill_lines, seconds};
+use crate::running::{Demo, bill_lines, output, seconds};
 use crate::scrape::{Scrape, nano};
 
 /// A node of two GPUs with a process at work in step 0 of job 211.
@@ -81,6 +81,42 @@ impl Node {
     fn lines(&self) -> Vec<Value> {
         bill_lines(&self.demo.agent)
     }
+
+    /// `gpumeter job` says of job 211 at least what these lines of an earlier bill do.
+    fn assert_summary(&self, lines: &[Value]) {
+        let url = format!("http://{}", self.demo.agent.address);
+        let summary = output(&["job", "211", "--url", &url, "--json"]);
+        let json: Value = serde_json::from_slice(&summary.stdout).unwrap();
+        let sum = |key: &str| lines.iter().map(|line| line[key].as_u64().unwrap()).sum::<u64>();
+        let total = &json["total"];
+        for key in ["held_ns", "used_ns"] {
+            assert!(total[key].as_u64() >= Some(sum(key)) && sum(key) > 0, "{key} of {json}");
+        }
+        let efficiency = total["efficiency"].as_f64().unwrap();
+        assert!(efficiency > 0.0 && efficiency < 1.0, "{json}");
+        let text = output(&["job", "211", "--url", &url]).stdout;
+        let text = String::from_utf8(text).unwrap();
+        let words = [
+            "Job 211 on ",
+            "cluster       alpha",
+            "account       physics",
+            "SIMULATED",
+            "held h",
+            "total",
+            " %",
+        ];
+        for words in words {
+            assert!(text.contains(words), "{words:?} in {text}");
+        }
+        let unknown = output(&["job", "212", "--url", &url]);
+        assert_eq!(unknown.status.code(), Some(1));
+        assert!(
+            String::from_utf8_lossy(&unknown.stderr).contains("no job 212 in the account"),
+            "{unknown:?}"
+        );
+        let elsewhere = output(&["job", "211", "--cluster", "beta", "--url", &url]);
+        assert_eq!(elsewhere.status.code(), Some(1), "{elsewhere:?}");
+    }
 }
 
 const HOLDING: &str = "workload=\"slurm:alpha/211\"";
@@ -125,6 +161,7 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     assert_eq!(amount(job, "held_ns"), parts.iter().map(|part| amount(job, part)).sum::<u64>(), "{job}");
     assert!(amount(job, "within_ns") > 0 && amount(job, "waste_ns") > 0, "{job}");
     assert!(amount(step, "used_ns") > 0 && amount(step, "held_ns") == 0, "{step}");
+    node.assert_summary(&lines);
     node.hook("epilog.sh", &minor);
     assert!(!node.path("run/gpumeter/slurm/211.node1").exists());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));

@@ -6,3 +6,4 @@ mod check;
 mod config;
 mod metrics;
 mod names;
+mod pages;

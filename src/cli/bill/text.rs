@@ -42,7 +42,7 @@ fn heading(statement: &Statement) -> String {
 }
 
 /// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
-fn readable(time: &str) -> String {
+pub(super) fn readable(time: &str) -> String {
     match (time.get(..10), time.get(11..16), time.get(19..)) {
         (Some(date), Some(clock), Some(offset)) => format!("{date} {clock} {offset}"),
         _ => time.to_owned(),

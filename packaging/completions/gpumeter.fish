@@ -1,0 +1,176 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_gpumeter_global_optspecs
+    string join \n log-format= h/help
+end
+
+function __fish_gpumeter_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_gpumeter_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_gpumeter_using_subcommand
+    set -l cmd (__fish_gpumeter_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "bill" -d 'Print the bill of a running agent, or of a ledger file that no agent is using'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "job" -d 'Print what a Slurm job held, used and cost on this node'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "metrics" -d 'Print every metric with its meaning'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "check-config" -d 'Check a configuration file and report every problem'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "record" -d 'Record the answers of this node\'s driver to a file that gpumeter replay can play anywhere'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "replay" -d 'Run the agent on a recording instead of a driver'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "doctor" -d 'Report what works on this node, what does not, and why'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "health" -d 'Report the health of each GPU and what to do about it'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l config -d 'Configuration file; without one the defaults apply' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l listen -l web.listen-address -d 'Address to serve on, instead of the configured ones; may be repeated' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l print-default-config -d 'Print the default configuration with every key explained, and exit'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l scenario -d 'A built-in scenario (cluster; node, without schedulers; local, with real processes) or a file' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l listen -l web.listen-address -d 'Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l speed -d 'How many times faster than real time' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l state-dir -d 'Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l config -d 'A configuration file instead of the scenario\'s. Where it has the default web.listen or web.control, the demo uses 127.0.0.1:9855 and control.sock in its directory; another ledger than the demo\'s own is refused' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l otlp-endpoint -d 'Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l fresh -d 'Start from scratch: empty the demo\'s directory first'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'The running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a time such as 2026-11-01T08:00:00Z; by default the begin of the month in which the period ends' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, of which nothing is included, or a time; by default the end of the last complete minute' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in the time zone of the machine where the bill is made, such as 2026-11, instead of --from and --to' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, unit, or a label of gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-"' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: a line per tenant, or what else --by says'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: a line per tenant, holder and GPU, exact, in nanoseconds'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'The running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'The job\'s cluster, where several had a job of this number' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Where to begin to look, a date or a time as of gpumeter bill; by default 30 days ago' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l json -d 'Print JSON, exact: times in nanoseconds, energy in microjoules'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -l format -d 'Output format' -r -f -a "text\t''
+markdown\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l node -d 'Ask this node\'s driver too, and warn of grants on GPUs that are not there'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l for -d 'For how long' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l interval -d 'Interval between readings of every GPU' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l listen -l web.listen-address -d 'Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l speed -d 'How many times faster than it was recorded' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l state-dir -d 'Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: a new or empty directory, or one of a demo or replay. It starts from scratch each time' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l config -d 'A configuration file, as for gpumeter demo' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l config -d 'Configuration file of the agent to examine' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds; a demo\'s is driver/libnvidia-ml.so.1 in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l json -d 'Print JSON: every metric family of every GPU, with the reason where it is missing'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'The running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l fail-on -d 'The mildest state that makes the exit status 1' -r -f -a "degraded\t''
+failed\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l json -d 'Print the agent\'s JSON: every reason with its evidence'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l config -d 'Configuration file of the running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l for -d 'For how long at most; then the agent uses the driver again by itself' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l config -d 'Configuration file of the running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l config -d 'Configuration file of the running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l json -d 'Print JSON'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l config -d 'Configuration file of the running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from help" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l config -d 'Configuration file of the agent, whose ledger it is' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l ledger -d 'The ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l to -d 'Schema version of the copy; by default the newest one from before the present version' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l config -d 'Configuration file of the agent, whose ledger it is' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l ledger -d 'The ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "bill" -d 'Print the bill of a running agent, or of a ledger file that no agent is using'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "job" -d 'Print what a Slurm job held, used and cost on this node'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "metrics" -d 'Print every metric with its meaning'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "check-config" -d 'Check a configuration file and report every problem'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "record" -d 'Record the answers of this node\'s driver to a file that gpumeter replay can play anywhere'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "replay" -d 'Run the agent on a recording instead of a driver'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "doctor" -d 'Report what works on this node, what does not, and why'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "health" -d 'Report the health of each GPU and what to do about it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from inventory" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
