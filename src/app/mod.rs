@@ -31,9 +31,9 @@ mod users;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -42,7 +42,7 @@ use thiserror::Error;
 use crate::clock::{Clock, Page, Stop};
 use crate::config::{Config, Source};
 use crate::holders::Workloads;
-use crate::host::{Host, Users, clock_is_synchronised as host_clock_is_synchronised, own};
+use crate::host::{DriverDevices, Host, Users, clock_is_synchronised as host_clock_is_synchronised, own};
 use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
 use crate::model::Nanoseconds;
@@ -100,6 +100,12 @@ pub enum StartError {
          order, restart the container"
     )]
     Replaced,
+    /// It had started, and the driver was loaded afterwards: the rules on devices of its unit know only a driver that was there.
+    #[error(
+        "/dev/nvidiactl is refused: the driver was loaded after this agent, whose rules on devices (DeviceAllow) are \
+         older; the ledger is closed in order, start the agent again"
+    )]
+    DriverLoadedLater,
     /// It had started, and a thread that it cannot do without has failed.
     #[error(
         "the {0} thread has failed, so the agent ended in order, to be started anew; what the log says of it is \
@@ -119,7 +125,7 @@ pub enum StartError {
 impl StartError {
     /// Whether the agent had run, and to be started anew is all that it needs.
     pub const fn wants_restart(&self) -> bool {
-        matches!(self, Self::Replaced | Self::Fallen(_))
+        matches!(self, Self::Replaced | Self::DriverLoadedLater | Self::Fallen(_))
     }
 }
 
@@ -147,6 +153,15 @@ impl NodeName {
     }
 }
 
+/// Why only a new start of the agent can bring the driver back.
+#[derive(Clone, Copy, Debug)]
+enum RestartReason {
+    /// Its library was replaced under the container that the agent runs in.
+    LibraryReplaced,
+    /// It was loaded after the agent's unit had been given its rules on devices.
+    DriverLoadedLater,
+}
+
 /// What the threads share.
 struct Shared {
     node: NodeName,
@@ -170,8 +185,10 @@ struct Shared {
     simulated: AtomicBool,
     /// Whether the driver may be open.
     orders: lanes::Orders,
-    /// The driver's library was replaced under the container that the agent runs in.
-    replaced: AtomicBool,
+    /// The driver's device numbers when the agent started.
+    driver_devices: DriverDevices,
+    /// Why only a new start can bring the driver back.
+    restart: OnceLock<RestartReason>,
     fallen: Fallen,
     host: Host,
     reloads: reload::Reloads,
@@ -300,7 +317,8 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         no_account: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
         orders: lanes::Orders::default(),
-        replaced: AtomicBool::new(false),
+        driver_devices: host.driver_devices(),
+        restart: OnceLock::new(),
         fallen: Fallen::default(),
         host,
         reloads,
@@ -325,7 +343,11 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     if let Some(thread) = shared.fallen.first() {
         return Err(StartError::Fallen(thread));
     }
-    if shared.replaced.load(Ordering::Relaxed) { Err(StartError::Replaced) } else { Ok(()) }
+    match shared.restart.get() {
+        Some(RestartReason::LibraryReplaced) => Err(StartError::Replaced),
+        Some(RestartReason::DriverLoadedLater) => Err(StartError::DriverLoadedLater),
+        None => Ok(()),
+    }
 }
 
 fn start(

@@ -9,6 +9,7 @@ mod bounded;
 mod cgroup;
 mod clock_sync;
 mod container;
+mod driver_device;
 mod gpu_minors;
 mod held;
 mod kernel_log;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 pub use clock_sync::clock_is_synchronised;
 pub use container::FIRST_PID_NAMESPACE;
+pub use driver_device::DriverDevices;
 pub use held::Held;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
@@ -152,6 +154,16 @@ impl Host {
     /// Whether its pids are the kernel's own, as the driver counts; false in a container with a namespace of pids.
     pub fn counts_as_the_kernel(&self) -> bool {
         container::has_first_pids(&self.root)
+    }
+
+    /// The device numbers of the driver that the kernel knows now.
+    pub fn driver_devices(&self) -> DriverDevices {
+        driver_device::registered(&self.root)
+    }
+
+    /// Whether rules of the agent's cgroup, or a missing capability, close the driver's device file to it.
+    pub fn refuses_driver(&self) -> bool {
+        driver_device::is_refused(&self.root)
     }
 
     /// The kernel's log, from now on; or, if it `came` while it was waited for, from its beginning.

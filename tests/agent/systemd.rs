@@ -109,20 +109,53 @@ fn the_watchdog_is_fed_for_as_long_as_the_pulse_beats() {
 
 /// The settings of the packaged unit, without its comments.
 fn unit() -> Vec<(&'static str, &'static str)> {
-    const UNIT: &str = include_str!("../../packaging/gpumeter.service");
+    const UNIT: &str = include_str!("../../packaging/systemd/gpumeter.service");
     UNIT.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('=')).collect()
 }
 
+/// The last value of a setting of the packaged unit.
+fn value(key: &str) -> Option<&'static str> {
+    unit().into_iter().rev().find(|(name, _)| *name == key).map(|(_, value)| value)
+}
+
 #[test]
-fn the_unit_hides_no_device_and_cannot_set_the_clock() {
-    let unit = unit();
-    let value = |key| unit.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
-    // Each implies a list of allowed devices; PrivateDevices hides them outright.
-    for key in ["ProtectClock", "PrivateDevices", "DevicePolicy", "DeviceAllow"] {
+fn the_unit_hides_no_gpu_and_no_process_and_can_read_whether_the_clock_is_synchronised() {
+    for key in
+        ["ProtectClock", "PrivateDevices", "PrivateUsers", "ProtectProc", "ProcSubset", "PrivateNetwork"]
+    {
         assert_eq!(value(key), None, "{key}");
     }
-    assert_eq!(value("SystemCallFilter"), Some("~clock_settime clock_settime64 settimeofday"));
-    assert_eq!(value("CapabilityBoundingSet"), Some("~CAP_SYS_TIME"));
+    assert_eq!((value("DevicePolicy"), value("DeviceAllow")), (Some("closed"), Some("char-nvidia* rw")));
+    let filters: Vec<&str> =
+        unit().into_iter().filter(|(name, _)| *name == "SystemCallFilter").map(|(_, value)| value).collect();
+    let [allowed, denied, clock] = filters[..] else { panic!("{filters:?}") };
+    assert_eq!((allowed, denied), ("@system-service", "~@privileged @resources"));
+    assert!(clock.split(' ').any(|call| call == "clock_adjtime"), "the last filter wins: {clock}");
     assert_eq!(value("RuntimeDirectoryPreserve"), Some("yes"), "the prolog of Slurm reads and writes there");
     assert!(value("After").unwrap().split(' ').any(|unit| unit == "time-sync.target"));
+}
+
+#[test]
+fn the_unit_has_no_right_but_those_of_its_user_and_starts_again_with_status_75() {
+    assert_eq!((value("User"), value("CapabilityBoundingSet")), (Some("gpumeter"), Some("")));
+    assert_eq!((value("NoNewPrivileges"), value("UMask")), (Some("yes"), Some("0077")));
+    assert_eq!(value("AmbientCapabilities"), None);
+    assert_eq!(value("RestartForceExitStatus"), Some("75"));
+    const USERS: &str = include_str!("../../packaging/sysusers.d/gpumeter.conf");
+    assert!(USERS.lines().any(|line| line.starts_with("u gpumeter ")), "{USERS}");
+}
+
+#[test]
+fn a_drop_in_adds_only_capabilities_that_it_also_bounds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd/gpumeter.service.d");
+    let mut with_capability = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let get = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        assert_eq!(get("AmbientCapabilities"), get("CapabilityBoundingSet"), "{}", path.display());
+        with_capability += usize::from(get("AmbientCapabilities").is_some());
+        assert!(text.starts_with("# "), "{} does not say what it is for", path.display());
+    }
+    assert!(with_capability >= 4, "{with_capability}");
 }

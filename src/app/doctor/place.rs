@@ -131,8 +131,8 @@ pub(super) fn kernel_log(host: &Host) -> Finding {
                 "there is no /dev/kmsg; in a container give it that device, read-only".into()
             }
             ErrorKind::PermissionDenied => {
-                "/dev/kmsg is refused: give CAP_SYSLOG (kernel.dmesg_restrict is 1), and in a container the \
-                 device, read-only"
+                "/dev/kmsg is refused: give CAP_SYSLOG (kernel.dmesg_restrict is 1; under systemd enable the drop-in \
+                 kernel-log.conf), and in a container the device, read-only"
                     .to_owned()
             }
             _ => format!("/dev/kmsg: {error}"),

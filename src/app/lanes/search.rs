@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{LOOK_AGAIN, Search, count, lock, tell_if_all_are_known};
-use crate::app::Shared;
 use crate::app::node_lock::{self, LockError};
+use crate::app::{RestartReason, Shared};
 use crate::clock::Stop;
 use crate::nvml::{CallSlot, Library, OpenError, count as count_gpus};
 
@@ -69,9 +69,10 @@ pub(super) fn open(
                 lock(shared).search = Search::Failed;
                 was_away = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
-                if was_open && mismatches >= MISMATCHES && shared.host.is_container() {
-                    tracing::error!(reason = text, "the driver was replaced under this container");
-                    shared.replaced.store(true, Ordering::Relaxed);
+                if let Some(restart) = restart_reason(was_open && mismatches >= MISMATCHES, shared) {
+                    tracing::error!(reason = text, ?restart, "the agent stops, to be started again");
+                    // The first reason stays.
+                    let _ = shared.restart.set(restart);
                     shared.stop.call();
                 }
                 if told != text {
@@ -87,6 +88,16 @@ pub(super) fn open(
         end.wait(wait.min(longest));
     }
     None
+}
+
+/// Why a new start would open a driver that this agent cannot. One whose device file is refused although it was there at the
+/// start would be refused again.
+fn restart_reason(library_is_older: bool, shared: &Shared) -> Option<RestartReason> {
+    if library_is_older && shared.host.is_container() {
+        return Some(RestartReason::LibraryReplaced);
+    }
+    let was_loaded = || shared.host.driver_devices() != shared.driver_devices;
+    (shared.host.refuses_driver() && was_loaded()).then_some(RestartReason::DriverLoadedLater)
 }
 
 fn look(path: Option<&Path>, slot: &CallSlot, shared: &Shared) -> Result<(Arc<Library>, u32), Problem> {

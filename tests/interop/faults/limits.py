@@ -86,7 +86,7 @@ def little_memory(suite, table):
     scenario = written(suite, "F19.json", crowd(5_000))
     # A real driver keeps its processes in the kernel; the simulated one lives inside the agent.
     driver = driver_alone(suite, scenario)
-    # As packaging/gpumeter.service runs it.
+    # As packaging/systemd/gpumeter.service runs it.
     node = Node(suite, "F19", scenario=scenario, wrap=["env", "MALLOC_ARENA_MAX=1"],
                 config="sampling: {level: full}\nattribution: {presence: true}\n")
     node.wait_up()
