@@ -1,0 +1,402 @@
+"""The packages: checked by lintian and rpmlint, and the Debian one installed beside systemd as process 1 in a container.
+
+    gpumeter-python packages.py [--smoke]      --smoke: without what takes long
+
+The driver in the container is the simulated one without the symbol by which it says so, so that the agent takes it for real
+and needs the node's lock. A container has no rules on devices of its own. /dev/kmsg, which the kernel refuses with EPERM,
+therefore stands in for a device file that they close.
+"""
+
+import ctypes
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import GPUMETER, ROOT, Failed, run, wait_for
+from host_node import lend_library
+
+TREE = Path(os.environ.get("GPUMETER_MACHINE", "/nonexistent"))
+SMOKE = "--smoke" in sys.argv[1:]
+DRIVER = "/var/lib/gpumeter/driver"
+CONFIG = "/etc/gpumeter/config.yaml"
+# Short, so that a suite can wait for it; the packaged one is longer.
+WATCHDOG = 4
+
+
+class Machine:
+    """A container with systemd as its process 1, whose changes are lost at its end. It has a network of its own."""
+
+    def __init__(self, suite):
+        if os.geteuid() != 0:
+            raise Failed("systemd-nspawn needs root: run the suite as root")
+        if not TREE.is_dir():
+            raise Failed(f"GPUMETER_MACHINE={TREE} is no directory; .ci/packages makes one")
+        self.program = suite.start(
+            "machine", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot", "--volatile=overlay",
+            "--private-network", "--capability=CAP_SYSLOG", f"--machine=gpumeter-{os.getpid()}", f"--directory={TREE}",
+            f"--bind-ro={suite.folder}/packages:/packages")
+        self.leader = wait_for("process 1 of the container", 30, self._leader, self.program)
+        ready = ("running", "degraded")
+        wait_for("systemd", 60, lambda: self.run("systemctl", "is-system-running").stdout.strip() in ready, self.program)
+
+    def _leader(self):
+        children = Path(f"/proc/{self.program.process.pid}/task/{self.program.process.pid}/children")
+        return next(iter(children.read_text().split()), None)
+
+    def run(self, *command):
+        """Runs a command inside."""
+        inside = ["nsenter", "-t", self.leader, "-m", "-u", "-i", "-n", "-p", "-C", "--root", "--wd=/", "env", "-i",
+                  "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive", *map(str, command)]
+        return subprocess.run(inside, cwd="/", capture_output=True, text=True, timeout=120)
+
+    def check(self, *command):
+        """What a command inside prints; one that fails ends the suite."""
+        done = self.run(*command)
+        if done.returncode != 0:
+            raise Failed(f"{' '.join(map(str, command))} ends with {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def path(self, path):
+        """A file inside, as the host sees it."""
+        return Path(f"/proc/{self.leader}/root{path}")
+
+    def show(self, property, unit="gpumeter.service"):
+        return self.run("systemctl", "show", "-P", property, unit).stdout.strip()
+
+    def log(self, unit="gpumeter.service"):
+        return self.run("journalctl", "-o", "cat", "--no-pager", "-u", unit).stdout
+
+    def page(self, path="/metrics", port=9855):
+        """A page of the agent, asked for inside; empty where nobody answers."""
+        script = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}{path}', timeout=5).read().decode())"
+        done = subprocess.run(["nsenter", "-t", self.leader, "-n", sys.executable, "-c", script], capture_output=True, text=True)
+        return done.stdout
+
+    def wait_for(self, what, seconds, probe):
+        try:
+            return wait_for(what, seconds, probe, self.program, every=0.3)
+        except Failed as failed:
+            raise Failed(f"{failed}\nthe agent's log:\n{self.log()[-4000:]}") from failed
+
+    def wait_for_gpus(self):
+        self.wait_for("all GPUs", 60, lambda: self.page().count("\ngpu_up{") == 2)
+
+    def restarts(self):
+        return int(self.show("NRestarts") or 0)
+
+    def pid(self):
+        return int(self.show("MainPID"))
+
+    def faults(self, *faults):
+        aside = self.path(f"{DRIVER}/faults.new")
+        aside.write_text(json.dumps(faults))
+        aside.rename(self.path(f"{DRIVER}/faults"))
+
+
+def packages(suite):
+    folder = suite.folder / "packages"
+    subprocess.run([ROOT / "packaging/build-packages", GPUMETER, folder], check=True, stdout=subprocess.DEVNULL)
+    lint(suite, folder)
+    driver = suite.folder / "driver"
+    driver.mkdir()
+    lend_library(suite, driver)
+    machine = Machine(suite)
+    install(suite, machine)
+    add_driver(suite, machine, driver)
+    reload(suite, machine)
+    second_agent(suite, machine)
+    frozen_call(suite, machine)
+    frozen_tick_loop(suite, machine)
+    drop_ins(suite, machine)
+    socket_activation(suite, machine)
+    driver_loaded_later(suite, machine)
+    purge(suite, machine)
+
+
+def lint(suite, folder):
+    deb, rpm = next(folder.glob("*.deb")), next(folder.glob("*.rpm"))
+    for command in (
+        ["lintian", "--allow-root", "--fail-on", "error,warning", deb],
+        ["rpmlint", "-c", ROOT / "packaging/rpm/rpmlint.toml", rpm],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        said = done.stdout + done.stderr
+        clean = done.returncode == 0 and (command[0] == "lintian" or "0 errors, 0 warnings" in said)
+        suite.expect(clean, f"{command[0]}: {said}")
+    listed = subprocess.run(["rpm", "-qpl", rpm], capture_output=True, text=True).stdout
+    for path in ("/usr/bin/gpumeter", "/usr/lib/systemd/system/gpumeter.socket", "/usr/share/man/man1/gpumeter.1.gz"):
+        suite.expect(f"\n{path}\n" in f"\n{listed}", f"{path} is not in the RPM: {listed}")
+    sizes = {path.name: f"{path.stat().st_size / 1e6:.1f} MB" for path in (deb, rpm)}
+    print(f"packages: sizes {sizes}")
+
+
+def install(suite, machine):
+    machine.check("sh", "-c", "dpkg -i /packages/*.deb")
+    machine.wait_for("READY", 30, lambda: machine.show("ActiveState") == "active")
+    suite.expect(machine.show("StatusText") == "running", f"status: {machine.show('StatusText')}")
+    suite.expect("enabled" in machine.run("systemctl", "is-enabled", "gpumeter").stdout, "the unit is not enabled")
+    suite.expect("disabled" in machine.run("systemctl", "is-enabled", "gpumeter.socket").stdout, "the socket is enabled")
+    status = machine.path(f"/proc/{machine.pid()}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    user = machine.check("id", "-u", "gpumeter").strip()
+    suite.expect(fields["Uid"].split()[0] == user, f"it runs as user {fields['Uid']}, not as {user}")
+    for field, value in (("CapEff", "0" * 16), ("CapBnd", "0" * 16), ("NoNewPrivs", "1"), ("Seccomp", "2")):
+        suite.expect(fields[field].strip() == value, f"{field} is {fields[field]}")
+    page = machine.page()
+    suite.expect("gpumeter_build_info" in page and "gpu_up{" not in page, f"a page without a driver: {page[:400]}")
+
+
+def add_driver(suite, machine, driver):
+    """Installs the simulated driver, under the packaged unit with a short watchdog."""
+    library = hide_symbol((driver / "libnvidia-ml.so.1").read_bytes(), b"gpumeter_simulated")
+    inside = machine.path(DRIVER)
+    inside.mkdir()
+    (inside / "libnvidia-ml.so.1").write_bytes(library)
+    process = {"pid": 1, "name": "init", "gpu": 0, "phases": [{"from": 0, "to": 600, "demand": 0.5, "memory_bytes": 1 << 30}]}
+    scenario = {"gpus": [{"profile": "h100", "count": 2}], "cycle_seconds": 600, "processes": [process]}
+    (inside / "scenario").write_text(json.dumps(scenario))
+    machine.check("chown", "-R", "gpumeter:gpumeter", DRIVER)
+    write_config(machine, "standard")
+    drop_in(machine, "watchdog.conf", f"[Service]\nWatchdogSec={WATCHDOG}\n")
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for_gpus()
+    suite.expect("gpumeter_simulated 0" in machine.page(), "it does not take the driver for a real one")
+
+
+def hide_symbol(library, name):
+    """A shared library of 64 bits in which dlsym does not find a symbol, which the library itself still uses."""
+    dynsym, hidden = 11, 2
+    library = bytearray(library)
+    table, = struct.unpack_from("<Q", library, 0x28)
+    size, count = struct.unpack_from("<HH", library, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", library, table + size * place) for place in range(count)]
+    symbols = next(section for section in sections if section[1] == dynsym)
+    strings = sections[symbols[6]][4]
+    for place in range(symbols[4], symbols[4] + symbols[5], 24):
+        at = strings + struct.unpack_from("<I", library, place)[0]
+        if library[at:at + len(name) + 1] == name + b"\0":
+            library[place + 5] = hidden
+            return bytes(library)
+    raise Failed(f"the library has no symbol {name.decode()}")
+
+
+def write_config(machine, level):
+    machine.path(CONFIG).write_text(f"nvml: {{library: {DRIVER}/libnvidia-ml.so.1}}\nsampling: {{level: {level}}}\n")
+
+
+def drop_in(machine, name, text):
+    folder = machine.path("/etc/systemd/system/gpumeter.service.d")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    machine.check("systemctl", "daemon-reload")
+
+
+def reload(suite, machine):
+    before = machine.pid()
+    write_config(machine, "full")
+    machine.check("systemctl", "reload", "gpumeter")
+    machine.wait_for("the reload", 30, lambda: "configuration reloaded" in machine.show("StatusText"))
+    machine.path(CONFIG).write_text("sampling: {level: loud}\n")
+    machine.check("systemctl", "reload", "gpumeter")
+    machine.wait_for("a refused reload", 30, lambda: "not reloaded" in machine.show("StatusText"))
+    write_config(machine, "full")
+    machine.check("systemctl", "reload", "gpumeter")
+    machine.wait_for("the next reload", 30, lambda: "configuration reloaded" in machine.show("StatusText"))
+    suite.expect(machine.pid() == before and machine.restarts() == 0, "a reload started it anew")
+
+
+def second_agent(suite, machine):
+    """The packaged unit under another name, with its own ledger and port."""
+    unit = machine.path("/lib/systemd/system/gpumeter.service").read_text()
+    unit = unit.replace(CONFIG, "/etc/gpumeter/second.yaml").replace("Directory=gpumeter", "Directory=gpumeter-second")
+    machine.path("/etc/systemd/system/second.service").write_text(unit)
+    machine.path("/etc/gpumeter/second.yaml").write_text(
+        f"nvml: {{library: {DRIVER}/libnvidia-ml.so.1}}\nledger: {{path: /var/lib/gpumeter-second/ledger.db}}\n"
+        "web: {listen: '127.0.0.1:9856', control: 'off'}\n")
+    machine.check("systemctl", "daemon-reload")
+    machine.check("systemctl", "start", "second")
+    refusal = "another gpumeter (process "
+    machine.wait_for("the refusal", 30, lambda: refusal in machine.log("second.service"))
+    page = machine.page(port=9856)
+    suite.expect("gpumeter_build_info" in page and "gpu_up{" not in page, f"the second agent reads GPUs: {page[:400]}")
+    suite.expect("gpu_up{" in machine.page(), "the first agent reads no GPUs any more")
+    # The ledger has a lock of its own: with the first one's ledger it does not even start.
+    machine.path("/etc/gpumeter/second.yaml").write_text("web: {listen: '127.0.0.1:9856', control: 'off'}\n")
+    unit = unit.replace("StateDirectory=gpumeter-second", "StateDirectory=gpumeter")
+    machine.path("/etc/systemd/system/second.service").write_text(unit.replace("Restart=on-failure", "Restart=no"))
+    machine.check("systemctl", "daemon-reload")
+    refused = machine.run("systemctl", "restart", "second")
+    suite.expect(refused.returncode != 0 and machine.show("ExecMainStatus", "second.service") == "2",
+                 f"a second agent on one ledger: {refused}")
+    machine.run("systemctl", "stop", "second")
+
+
+def frozen_call(suite, machine):
+    """A driver call that hangs restarts nobody, and the agent still ends in time."""
+    before = machine.restarts()
+    machine.faults({"function": "*", "hang": True})
+    machine.wait_for("a call in flight", 30, lambda: "gpumeter_driver_call_in_flight_seconds{" in machine.page())
+    deadline = time.monotonic() + (2 if SMOKE else 4) * WATCHDOG
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        if machine.restarts() != before:
+            break
+    suite.expect(machine.restarts() == before and machine.show("ActiveState") == "active", "a hung driver call restarted it")
+    stopped = time.monotonic()
+    machine.check("systemctl", "stop", "gpumeter")
+    took = time.monotonic() - stopped
+    print(f"packages: stopped within {took:.2f} s while every driver call hung (target: 2 s)")
+    # The target holds on an idle machine; the suite must not fail on a busy one.
+    suite.expect(took < 5 and machine.show("Result") == "success", f"it took {took:.1f} s to stop, {machine.show('Result')}")
+    machine.faults()
+    machine.check("systemctl", "start", "gpumeter")
+    machine.wait_for_gpus()
+
+
+def frozen_tick_loop(suite, machine):
+    """Stops one thread as a debugger does: the page is served, and the watchdog still ends the agent."""
+    before = machine.restarts()
+    host_pid = next(pids_of(machine))
+    thread = next(int(task.name) for task in Path(f"/proc/{host_pid}/task").iterdir()
+                  if (task / "comm").read_text().strip() == "pulse")
+    with Frozen(thread) as frozen:
+        machine.wait_for("the watchdog", 60, lambda: frozen.reap() and machine.restarts() == before + 1)
+    machine.wait_for_gpus()
+    suite.expect("Watchdog timeout" in machine.log(), "systemd does not say that it was the watchdog")
+
+
+def pids_of(machine):
+    """The agent's pid as the host numbers it."""
+    inside = machine.pid()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            numbers = next(line for line in status.read_text().splitlines() if line.startswith("NSpid:")).split()[1:]
+            same = os.readlink(status.parent / "ns/pid") == os.readlink(f"/proc/{machine.leader}/ns/pid")
+        except (OSError, StopIteration):
+            continue
+        if same and int(numbers[-1]) == inside:
+            yield status.parent.name
+
+
+class Frozen:
+    """A thread that does not run."""
+
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+    def __init__(self, thread):
+        self.thread = thread
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def _ptrace(self, request):
+        if self.libc.ptrace(ctypes.c_long(request), ctypes.c_long(self.thread), None, None) != 0:
+            raise Failed(f"ptrace: {os.strerror(ctypes.get_errno())}")
+
+    def __enter__(self):
+        self._ptrace(self.SEIZE)
+        self._ptrace(self.INTERRUPT)
+        os.waitpid(self.thread, self.WALL)
+        return self
+
+    def reap(self):
+        """Whether it has ended; the kernel keeps it until its tracer knows."""
+        try:
+            return os.waitpid(self.thread, self.WALL | os.WNOHANG)[0] == self.thread
+        except ChildProcessError:
+            return True
+
+    def __exit__(self, *_):
+        self.libc.ptrace(ctypes.c_long(self.DETACH), ctypes.c_long(self.thread), None, None)
+
+
+def drop_ins(suite, machine):
+    """Each drop-in is taken by systemd, and the rights that it names are the agent's."""
+    wanted = {"attribution": 1 << 19, "kernel-log": 1 << 34, "kubernetes": 1 << 1, "driver-admin": 1 << 21}
+    for name in [*wanted, "containers", "create-devices"]:
+        machine.check("ln", "-s", f"/usr/share/gpumeter/gpumeter.service.d/{name}.conf", "/etc/systemd/system/gpumeter.service.d/")
+    machine.check("systemctl", "daemon-reload")
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for_gpus()
+    status = machine.path(f"/proc/{machine.pid()}/status").read_text()
+    held = int(next(line for line in status.splitlines() if line.startswith("CapEff:")).split()[1], 16)
+    suite.expect(held == sum(wanted.values()), f"its capabilities are {held:x}, not {sum(wanted.values()):x}")
+    machine.check("sh", "-c", "find /etc/systemd/system/gpumeter.service.d -type l -delete")
+    machine.check("systemctl", "daemon-reload")
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for_gpus()
+
+
+def socket_activation(suite, machine):
+    """Served on the socket that systemd opened, where this build has the flag."""
+    if "--web.systemd-socket" not in machine.run("gpumeter", "run", "--help").stdout:
+        print("packages: this build has no --web.systemd-socket, so the socket unit was not tried")
+        return
+    machine.check("ln", "-s", "/usr/share/gpumeter/gpumeter.service.d/socket.conf", "/etc/systemd/system/gpumeter.service.d/")
+    machine.check("systemctl", "daemon-reload")
+    machine.check("systemctl", "stop", "gpumeter")
+    machine.check("systemctl", "start", "gpumeter.socket")
+    suite.expect(machine.show("ActiveState") == "inactive", "the agent runs although nobody asked for a page")
+    machine.page()
+    machine.wait_for_gpus()
+    # The port stays open while the agent starts anew.
+    machine.check("systemctl", "restart", "gpumeter")
+    suite.expect("gpumeter_build_info" in machine.page(), "the port was closed over a restart")
+    machine.wait_for_gpus()
+    machine.check("rm", "/etc/systemd/system/gpumeter.service.d/socket.conf")
+    machine.check("systemctl", "stop", "gpumeter.socket", "gpumeter.service")
+    machine.check("systemctl", "daemon-reload")
+    machine.check("systemctl", "start", "gpumeter")
+    machine.wait_for_gpus()
+
+
+def driver_loaded_later(suite, machine):
+    """A driver whose device file is refused, and whose device numbers came after the agent: it exits with 75, once."""
+    if Path("/proc/sys/kernel/dmesg_restrict").read_text().strip() != "1":
+        raise Failed("kernel.dmesg_restrict is 0, so no device is refused with EPERM: set it to 1")
+    library = machine.path(f"{DRIVER}/libnvidia-ml.so.1")
+    library.rename(library.with_name("away"))
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for("an agent without a driver", 30, lambda: "cannot open shared object file" in machine.log())
+    before = machine.restarts()
+    # The host has the capability to make a device, the container has not.
+    inside = ["nsenter", "-t", machine.leader, "-m", "--root", "--wd=/", "sh", "-c"]
+    subprocess.run([*inside, "umask 0; mknod /dev/nvidiactl c 1 11"], check=True, cwd="/", capture_output=True)
+    devices = machine.path("/run/devices")
+    devices.write_text(Path("/proc/devices").read_text().replace("Character devices:\n", "Character devices:\n195 nvidiactl\n"))
+    agent = next(pids_of(machine))
+    subprocess.run(["nsenter", "-t", agent, "-m", "--root", "--wd=/", "mount", "--bind", "/run/devices", "/proc/devices"],
+                   check=True, cwd="/")
+    machine.wait_for("exit status 75", 60, lambda: machine.restarts() == before + 1)
+    suite.expect("status=75/TEMPFAIL" in machine.log(), "systemd does not say status 75")
+    suite.expect("the driver was loaded after this agent" in machine.log(), "the agent does not say why it ended")
+    # The new start finds the same /proc/devices all the time: it serves its own health instead of ending again.
+    machine.wait_for("its next page", 30, lambda: "gpumeter_build_info" in machine.page())
+    time.sleep(4 if SMOKE else 15)
+    suite.expect(machine.restarts() == before + 1, "it goes on ending")
+    machine.path("/dev/nvidiactl").unlink()
+    library.with_name("away").rename(library)
+    machine.wait_for_gpus()
+
+
+def purge(suite, machine):
+    ledger = machine.path("/var/lib/gpumeter/ledger.db")
+    machine.wait_for("a closed window", 60, lambda: "\ngpu_slot_seconds_total{" in machine.page())
+    inode = ledger.stat().st_ino
+    said = machine.check("dpkg", "--purge", "gpumeter")
+    suite.expect("the ledger stays in /var/lib/gpumeter" in said, f"purge says nothing of the ledger: {said}")
+    suite.expect(ledger.exists() and ledger.stat().st_ino == inode, "purge took the ledger away")
+    for path in ("/usr/bin/gpumeter", CONFIG, "/usr/share/gpumeter", "/etc/systemd/system/multi-user.target.wants/gpumeter.service"):
+        suite.expect(not machine.path(path).exists(), f"{path} is still there")
+    machine.check("sh", "-c", "dpkg -i /packages/*.deb")
+    write_config(machine, "standard")
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for_gpus()
+    opened = [line for line in machine.log().splitlines() if "ledger opened" in line][-1]
+    suite.expect("gpus=2" in opened, f"the ledger does not go on: {opened}")
+
+
+if __name__ == "__main__":
+    run(packages)
