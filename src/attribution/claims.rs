@@ -158,6 +158,28 @@ impl Grants {
     }
 }
 
+/// What each holding of a slot grants beside those that are nested in it, in the order of the holdings; none where each
+/// grants what it claims.
+pub fn granted_shares(
+    holdings: &[Holding],
+    covered_by: &BTreeMap<HolderId, HolderId>,
+) -> Option<Vec<Fraction>> {
+    const ONE: u128 = 1 << 64;
+    let claimed = |holding: &Holding| {
+        let Fraction { numerator, denominator } = holding.fraction;
+        u128::from(numerator) * ONE / u128::from(denominator.max(1))
+    };
+    let is_nested = |holding: &Holding| covered_by.contains_key(&holding.holder);
+    if holdings.iter().map(claimed).sum::<u128>() <= ONE && !holdings.iter().any(is_nested) {
+        return None;
+    }
+    let grants = Grants::of(holdings, covered_by);
+    let share = |holding: &Holding| {
+        Fraction::reduced(grants.rest_of(Some(&holding.holder)).into(), grants.whole.into())
+    };
+    Some(holdings.iter().map(share).collect())
+}
+
 struct Claim<'a> {
     rank: Option<u32>,
     holder: &'a HolderId,
@@ -220,6 +242,29 @@ fn part(fraction: Fraction, whole: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::model::HoldingSource;
+
+    #[test]
+    fn what_a_holding_grants_is_without_what_is_nested_in_it_and_what_a_conflict_leaves() {
+        let shares = |claims: &[(&str, u32, u32)], covered: &[(&str, &str)]| {
+            let holding = |&(holder, numerator, denominator): &(&str, u32, u32)| Holding {
+                holder: HolderId::new(holder),
+                fraction: Fraction { numerator, denominator },
+                source: HoldingSource::Slurm,
+                rank: Some(0),
+            };
+            let holdings: Vec<Holding> = claims.iter().map(holding).collect();
+            let covered = covered.iter().map(|(user, holder)| (HolderId::new(*user), HolderId::new(*holder)));
+            let shares = granted_shares(&holdings, &covered.collect())?;
+            Some(shares.iter().map(Fraction::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(shares(&[("slurm:c/7", 1, 3), ("slurm:c/8", 2, 3)], &[("user:ada", "slurm:c/7")]), None);
+        let step = [("slurm:c/7.0", "slurm:c/7")];
+        let nested = |part, of| shares(&[("slurm:c/7", 1, 1), ("slurm:c/7.0", part, of)], &step).unwrap();
+        assert_eq!(nested(1, 4), ["3/4", "1/4"]);
+        assert_eq!(nested(1, 1), ["0/1", "1/1"]);
+        let conflict = shares(&[("slurm:c/7", 1, 1), ("slurm:c/8", 1, 1)], &[]).unwrap();
+        assert_eq!(conflict, ["1/2", "1/2"]);
+    }
 
     /// Grants as (parts, whole, conflicts) of claims given as (rank, numerator, denominator), named a, b, c …
     fn granted(claims: &[(u32, u32, u32)]) -> (Vec<u64>, u64, String) {

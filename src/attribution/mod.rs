@@ -27,6 +27,7 @@ mod unsettled;
 mod used;
 mod window;
 
+pub use claims::granted_shares;
 pub use gpu::{GpuEnergy, GpuSegment, GpuSettlement, SlotEnergy, SlotSettlement, UserShare, settle_gpu};
 pub use money::{ChargedTimes, HeldParts, charged_times, money, split_money};
 pub use settle::settle;

@@ -197,7 +197,7 @@ pub(super) const ROWS: &[Family] = &[
         name: "gpu_holding_ratio",
         kind: Kind::Gauge,
         unit: Unit::Ratio,
-        help: "Share of the GPU, or of the GPU instance, that the workload holds now; where claims exceed the GPU, what it was granted.",
+        help: "Share of the GPU, or of the GPU instance, that the workload holds now, without what others hold within that; where claims exceed the GPU, what it was granted.",
         labels: &["gpu", "uuid", "gpu_instance", "workload", "tenant", "source"],
         level: Level::Standard,
         tier: Tier::Fast,

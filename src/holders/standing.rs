@@ -272,34 +272,13 @@ impl<'a> Grants<'a> {
 /// The sum of two fractions, the whole at most; rounded down where no 32 bits hold it.
 pub(super) fn sum(left: Fraction, right: Fraction) -> Fraction {
     let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
-    reduced(a * d + c * b, b * d)
+    Fraction::reduced(a * d + c * b, b * d)
 }
 
 /// The product of two fractions; rounded down where no 32 bits hold it.
 pub(super) fn product(left: Fraction, right: Fraction) -> Fraction {
     let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
-    reduced(a * c, b * d)
-}
-
-/// A fraction of at most the whole in lowest terms; rounded down where no 32 bits hold it.
-fn reduced(numerator: u128, denominator: u128) -> Fraction {
-    if numerator >= denominator {
-        return Fraction::WHOLE;
-    }
-    let divisor = greatest_common_divisor(numerator, denominator);
-    let exact = (u32::try_from(numerator / divisor), u32::try_from(denominator / divisor));
-    if let (Ok(numerator), Ok(denominator)) = exact {
-        return Fraction { numerator, denominator };
-    }
-    let rounded = numerator * u128::from(u32::MAX) / denominator;
-    Fraction { numerator: u32::try_from(rounded).unwrap_or(u32::MAX), denominator: u32::MAX }
-}
-
-const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
+    Fraction::reduced(a * c, b * d)
 }
 
 #[cfg(test)]

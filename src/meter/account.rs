@@ -16,7 +16,7 @@ use crate::catalogue::{PointId, first_point};
 use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
-    ActivitySource, Carry, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, MigSpan,
+    ActivitySource, Carry, Fraction, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, MigSpan,
     Nanoseconds, Presence, Settlement, SlotState, Span, Utc,
 };
 use slots::{Claims, Division, Slots};
@@ -490,9 +490,14 @@ impl Account {
         std::mem::take(&mut self.gap)
     }
 
-    /// Who holds what at the moment, each with the GPU instance; that is empty for a whole GPU.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding)> {
+    /// Who holds what at the moment, each with what it grants and the GPU instance; that is empty for a whole GPU.
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding, Fraction)> {
         self.slots.holdings()
+    }
+
+    /// How many holdings there are.
+    pub(super) fn count_holdings(&self) -> usize {
+        self.slots.count_holdings()
     }
 
     /// How often the GPU was found divided otherwise since the agent's start; none of a GPU that never was in MIG mode.

@@ -14,7 +14,7 @@ use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{
     GpuState, HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry,
 };
-use crate::model::{GpuProcess, Holder, HolderId, Holding, HoldingSource};
+use crate::model::{GpuProcess, Holder, HolderId, HoldingSource};
 use crate::tenants::tenant;
 
 /// What the last pulse showed.
@@ -161,13 +161,13 @@ impl Named {
     ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
         let all = gpus.iter().enumerate();
         let all = all.flat_map(|(gpu, state)| state.account.holdings().map(move |one| (gpu, one)));
-        let count = gpus.iter().map(|gpu| gpu.account.holdings().count()).sum();
+        let count = gpus.iter().map(|gpu| gpu.account.count_holdings()).sum();
         let shown = all.take(purse.fit(&costs.holding, count));
         let (keys, values) = shown
-            .map(|(gpu, (gpu_instance, holding))| {
-                let Holding { holder, source, fraction, .. } = holding;
-                let key = HoldingKey { gpu, gpu_instance, holder: holder.clone(), source: *source };
-                (key, HoldingState { fraction: *fraction })
+            .map(|(gpu, (gpu_instance, holding, fraction))| {
+                let (holder, source) = (holding.holder.clone(), holding.source);
+                let key = HoldingKey { gpu, gpu_instance, holder, source };
+                (key, HoldingState { fraction })
             })
             .unzip();
         let known = &self.known;

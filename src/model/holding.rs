@@ -16,6 +16,27 @@ pub struct Fraction {
 impl Fraction {
     /// The whole slot.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
+
+    /// In lowest terms, the whole at most; rounded down where no 32 bits hold it. The denominator is below 2^96.
+    pub fn reduced(numerator: u128, denominator: u128) -> Self {
+        if numerator >= denominator {
+            return Self::WHOLE;
+        }
+        let divisor = greatest_common_divisor(numerator, denominator);
+        let exact = (u32::try_from(numerator / divisor), u32::try_from(denominator / divisor));
+        if let (Ok(numerator), Ok(denominator)) = exact {
+            return Self { numerator, denominator };
+        }
+        let rounded = numerator * u128::from(u32::MAX) / denominator;
+        Self { numerator: u32::try_from(rounded).unwrap_or(u32::MAX), denominator: u32::MAX }
+    }
+}
+
+const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 impl std::fmt::Display for Fraction {

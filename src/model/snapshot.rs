@@ -259,7 +259,7 @@ pub struct AccountState {
 /// A holding at one tick.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldingState {
-    /// The share granted.
+    /// The share granted, without those that are nested in it.
     pub fraction: Fraction,
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::attribution::granted_shares;
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{GrantedSlot, SessionGpu, holdings};
 use crate::meter::Policy;
@@ -124,14 +125,18 @@ impl Slots {
         &self.division
     }
 
-    /// The holdings, each with its GPU instance; that is empty for a whole GPU.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding)> {
-        let whole = self.whole.holdings.iter().map(|holding| (Arc::default(), holding));
-        let instances = self
-            .instances
-            .iter()
-            .flat_map(|(slot, held)| held.holdings.iter().map(move |holding| (Arc::clone(slot), holding)));
+    /// The holdings, each with what it grants and its GPU instance; that is empty for a whole GPU.
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding, Fraction)> {
+        let whole = self.whole.granted().map(|(holding, share)| (Arc::default(), holding, share));
+        let instances = self.instances.iter().flat_map(|(slot, held)| {
+            held.granted().map(move |(holding, share)| (Arc::clone(slot), holding, share))
+        });
         whole.chain(instances)
+    }
+
+    /// How many holdings there are.
+    pub(super) fn count_holdings(&self) -> usize {
+        self.whole.holdings.len() + self.instances.values().map(|held| held.holdings.len()).sum::<usize>()
     }
 
     /// What is claimed of them.
@@ -223,6 +228,15 @@ impl Slots {
 }
 
 impl SlotHoldings {
+    /// The holdings with what each grants beside those that are nested in it.
+    fn granted(&self) -> impl Iterator<Item = (&Holding, Fraction)> {
+        let shares = granted_shares(&self.holdings, &self.covered_by);
+        self.holdings.iter().enumerate().map(move |(at, holding)| {
+            let share = shares.as_ref().and_then(|shares| shares.get(at));
+            (holding, share.copied().unwrap_or(holding.fraction))
+        })
+    }
+
     fn hold(&mut self, slot: GrantedSlot<'_>, who: &Who, policy: &Arc<Policy>) {
         let is_current = |(of, by): &(Who, Arc<Policy>)| Arc::ptr_eq(of, who) && Arc::ptr_eq(by, policy);
         if self.computed_from.as_ref().is_some_and(is_current) {
