@@ -1,7 +1,7 @@
 //! The thread that reads the records of Slurm's prolog, and writes the map of minor numbers that the prolog reads.
 //!
-//! Once per second it looks into the directory of the records; on a node without that directory it does nothing more.
-//! What was last known stays in force while the directory cannot be read. Beside the directory lies `gpus`, with a line
+//! Once per second it looks into the directory of the records, and into that of the mapping files of other exporters where
+//! one is configured; on a node without these directories it does nothing more. What was last known stays in force while the directory cannot be read. Beside the directory lies `gpus`, with a line
 //! `MINOR UUID` for each GPU; it stays when the agent ends, since jobs start meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,10 @@ use std::{fs, io};
 
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
-use crate::holders::{JobHoldings, JobObservation, JobRecord, Jobs};
+use crate::config::Slurm;
+use crate::holders::{JobHoldings, JobObservation, JobRecord, Jobs, NodeGpus};
 use crate::host::Host;
-use crate::host::slurm::{self, JobCgroup, StepEnvironment};
+use crate::host::slurm::{self, JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 
 /// How often the thread looks.
@@ -47,10 +48,11 @@ impl JobStatus {
 
 /// Starts the thread where the configuration names a directory.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
-    let Some(records) = shared.in_force().config.attribution.slurm.records.clone() else { return Ok(()) };
+    let configured = shared.in_force().config.attribution.slurm.clone();
+    let Some(jobs) = HostJobs::new(shared.host.clone(), &configured) else { return Ok(()) };
     let rounds = Rounds {
-        map: shared.host.path(&map_beside(&records)),
-        jobs: HostJobs::new(shared.host.clone(), shared.host.path(&records)),
+        map: configured.records.map(|records| shared.host.path(&map_beside(&records))),
+        jobs,
         written: None,
         problems: BTreeSet::new(),
     };
@@ -71,17 +73,32 @@ pub(super) fn map_beside(records: &Path) -> PathBuf {
 /// The jobs of a host, followed from round to round.
 pub(super) struct HostJobs {
     host: Host,
-    records: PathBuf,
+    /// Directories of records and of mapping files, as far as they are configured.
+    records: Option<PathBuf>,
+    mappings: Option<PathBuf>,
     jobs: Jobs,
     /// Where slurmd has its configuration, as a record says.
     configuration: Option<String>,
+    /// Name of the cluster in `slurm.conf`, once it was needed.
+    cluster: Option<String>,
     /// By directory of a step's cgroup: number of the job and what its first process had in its environment.
     environments: BTreeMap<PathBuf, (String, StepEnvironment)>,
 }
 
 impl HostJobs {
-    pub(super) fn new(host: Host, records: PathBuf) -> Self {
-        Self { host, records, jobs: Jobs::default(), configuration: None, environments: BTreeMap::new() }
+    /// None where both directories are turned off.
+    pub(super) fn new(host: Host, configured: &Slurm) -> Option<Self> {
+        let path = |directory: &Option<PathBuf>| directory.as_ref().map(|path| host.path(path));
+        let (records, mappings) = (path(&configured.records), path(&configured.job_mapping_dir));
+        (records.is_some() || mappings.is_some()).then(|| Self {
+            records,
+            mappings,
+            jobs: Jobs::default(),
+            configuration: None,
+            cluster: None,
+            environments: BTreeMap::new(),
+            host,
+        })
     }
 
     /// The text of `slurm.conf` of this node.
@@ -89,27 +106,45 @@ impl HostJobs {
         self.host.slurm_configuration(self.configuration.as_deref())
     }
 
-    /// What is known of the jobs, or why their records cannot be read.
-    pub(super) fn observe(&mut self, minors: &BTreeMap<u32, String>) -> io::Result<JobHoldings> {
-        fs::metadata(&self.records)?;
+    /// The directories that are looked into, in words.
+    pub(super) fn directories(&self) -> String {
+        let paths: Vec<String> =
+            self.records.iter().chain(&self.mappings).map(|path| path.display().to_string()).collect();
+        paths.join(" and ")
+    }
+
+    /// What is known of the jobs, or why that cannot be read: not found where neither directory is there yet.
+    pub(super) fn observe(&mut self, gpus: &NodeGpus) -> io::Result<JobHoldings> {
+        let directories = || self.records.iter().chain(&self.mappings);
+        if let Some(Err(error)) = directories().map(fs::metadata).min_by_key(Result::is_err) {
+            return Err(error);
+        }
         // Before the records: a job's record is there before its cgroup.
-        let cgroups = self.host.slurm_cgroups();
-        let records = slurm::records(&self.records)?;
+        let cgroups = self.host.slurm_cgroups()?;
+        let (records, mappings) = (read(self.records.as_deref())?, read(self.mappings.as_deref())?);
         self.read_environments(cgroups.as_deref().unwrap_or_default());
         self.configuration = records.iter().find_map(|file| {
             file.bytes.as_ref().ok().and_then(|bytes| JobRecord::parse(bytes).ok()?.configuration)
         });
+        if self.cluster.is_none() && !mappings.is_empty() {
+            let configuration = self.configuration();
+            let name = configuration.as_deref().and_then(|text| slurm::configured(text, "ClusterName"));
+            // As Slurm does.
+            self.cluster = name.map(str::to_ascii_lowercase);
+        }
         let mut environments: BTreeMap<String, Vec<StepEnvironment>> = BTreeMap::new();
         for (job, environment) in self.environments.values() {
             environments.entry(job.clone()).or_default().push(environment.clone());
         }
-        let gres = slurm::gres(&self.records);
+        let gres = self.records.as_deref().and_then(slurm::gres);
         Ok(self.jobs.observe(JobObservation {
             records: &records,
+            mappings: &mappings,
+            cluster: self.cluster.as_deref(),
             cgroups: cgroups.as_deref(),
             environments: &environments,
             gres: gres.as_deref(),
-            minors,
+            gpus,
             now: system_now().boottime,
         }))
     }
@@ -127,9 +162,19 @@ impl HostJobs {
     }
 }
 
+/// The files of a directory; none before its first job.
+fn read(directory: Option<&Path>) -> io::Result<Vec<RecordFile>> {
+    match directory.map(slurm::records) {
+        None => Ok(Vec::new()),
+        Some(Err(error)) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Some(files) => files,
+    }
+}
+
 /// The rounds of the thread.
 struct Rounds {
-    map: PathBuf,
+    /// The map that belongs to the directory of records, where there is one.
+    map: Option<PathBuf>,
     jobs: HostJobs,
     /// What the map was last tried to be written with.
     written: Option<BTreeMap<u32, String>>,
@@ -141,9 +186,9 @@ impl Rounds {
     fn run(mut self, shared: &Shared, done: mpsc::Sender<()>) {
         let mut done = Some(done);
         loop {
-            let minors = minors(shared);
-            self.write_map(shared, &minors);
-            self.round(shared, &minors);
+            let gpus = node_gpus(shared);
+            self.write_map(shared, &gpus.minors);
+            self.round(shared, &gpus);
             drop(done.take());
             if shared.stop.wait(LOOK) {
                 return;
@@ -151,12 +196,12 @@ impl Rounds {
         }
     }
 
-    fn round(&mut self, shared: &Shared, minors: &BTreeMap<u32, String>) {
+    fn round(&mut self, shared: &Shared, gpus: &NodeGpus) {
         let last = shared.jobs.last();
-        match self.jobs.observe(minors) {
+        match self.jobs.observe(gpus) {
             Ok(known) => {
                 if last.is_none_or(|(succeeded, _)| !succeeded) {
-                    tracing::info!(directory = %self.jobs.records.display(), "the prolog of Slurm records jobs");
+                    tracing::info!(directory = self.jobs.directories(), "the prolog of Slurm records jobs");
                 }
                 shared.jobs.set(Some((true, Some(system_now().boottime))));
                 self.publish(shared, known);
@@ -165,8 +210,8 @@ impl Rounds {
             Err(error) if error.kind() == ErrorKind::NotFound && last.is_none() => {}
             Err(error) => {
                 if last.is_none_or(|(succeeded, _)| succeeded) {
-                    let directory = self.jobs.records.display();
-                    tracing::warn!(%directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
+                    let directory = self.jobs.directories();
+                    tracing::warn!(directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
                 }
                 shared.jobs.set(Some((false, last.and_then(|(_, at)| at))));
             }
@@ -189,16 +234,17 @@ impl Rounds {
     /// Writes the map where it has changed. GPUs of a simulated driver are not those of the host, so they never stand in
     /// the host's own map.
     fn write_map(&mut self, shared: &Shared, minors: &BTreeMap<u32, String>) {
-        let is_foreign = shared.simulated.load(Ordering::Relaxed) && self.map == Path::new(MAP_OF_HOST);
+        let Some(map) = &self.map else { return };
+        let is_foreign = shared.simulated.load(Ordering::Relaxed) && map == Path::new(MAP_OF_HOST);
         if minors.is_empty() || is_foreign || self.written.as_ref() == Some(minors) {
             return;
         }
-        match write_map(&self.map, minors) {
+        match write_map(map, minors) {
             Ok(()) => {}
             // Nothing of Slurm or of ours lies there.
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => {
-                let path = self.map.display();
+                let path = map.display();
                 tracing::warn!(%path, %error, "the map of GPUs for the prolog of Slurm cannot be written");
             }
         }
@@ -206,16 +252,29 @@ impl Rounds {
     }
 }
 
-/// UUIDs of the GPUs by minor number: as the driver tells them, else the kernel.
-fn minors(shared: &Shared) -> BTreeMap<u32, String> {
-    let of_driver = shared.pages.get().map(|sealed| {
+/// The GPUs as the driver tells them; by minor number as the kernel does, before the driver has told.
+fn node_gpus(shared: &Shared) -> NodeGpus {
+    let mut found = NodeGpus::default();
+    if let Some(sealed) = shared.pages.get() {
+        let (mut indices, mut instances) = (BTreeMap::new(), BTreeMap::<_, Vec<String>>::new());
         let gpus = sealed.snapshot.roster.gpus.iter().zip(&sealed.snapshot.gpus);
-        let present = gpus.filter(|(_, state)| state.present).map(|(gpu, _)| gpu);
-        let minors = present
-            .filter_map(|gpu| Some((gpu.identity.minor_number.parse().ok()?, gpu.id.uuid.to_string())));
-        minors.collect::<BTreeMap<u32, String>>()
-    });
-    of_driver.filter(|minors| !minors.is_empty()).unwrap_or_else(|| shared.host.gpu_minors())
+        for gpu in gpus.filter(|(_, state)| state.present).map(|(gpu, _)| gpu) {
+            let (index, uuid) = (gpu.id.index, gpu.id.uuid.to_string());
+            if let Ok(minor) = gpu.identity.minor_number.parse() {
+                found.minors.insert(minor, uuid.clone());
+            }
+            indices.insert(index, uuid);
+            for instance in &gpu.instances {
+                let Ok(id) = instance.gpu_instance.parse() else { continue };
+                instances.entry((index, id)).or_default().push(instance.identity.uuid.to_string());
+            }
+        }
+        (found.indices, found.instances) = (Some(indices), Some(instances));
+    }
+    if found.minors.is_empty() {
+        found.minors = shared.host.gpu_minors();
+    }
+    found
 }
 
 /// Replaces the map in one step.

@@ -20,6 +20,12 @@ fn number(environment: &StepEnvironment, name: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == *text)
 }
 
+/// Whether that can be the name of a cluster, which stands in the id of each of its jobs.
+pub(super) fn is_cluster_name(text: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=256).contains(&text.len()) && text.chars().all(is_part)
+}
+
 /// Adds the ids that Slurm tells no prolog.
 pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
     for (fact, name) in FACTS {
@@ -32,8 +38,7 @@ pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
 /// The job of a number that has no record: without an account, which the prolog alone can vouch for.
 pub(super) fn holder(job: &str, environment: &StepEnvironment) -> Option<Holder> {
     let cluster = environment.variables.get("SLURM_CLUSTER_NAME")?;
-    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if cluster.is_empty() || cluster.len() > 256 || !cluster.chars().all(is_name) {
+    if !is_cluster_name(cluster) {
         return None;
     }
     let facts = Facts::new([(Fact::SlurmCluster, cluster.as_str()), (Fact::SlurmJob, job)]);
@@ -44,7 +49,17 @@ pub(super) fn holder(job: &str, environment: &StepEnvironment) -> Option<Holder>
 
 /// Positions of the job's GPUs among those of the node.
 pub(super) fn gpus(environment: &StepEnvironment) -> BTreeSet<u32> {
-    let list = environment.variables.get("SLURM_JOB_GPUS").map_or("", String::as_str);
+    positions(environment, "SLURM_JOB_GPUS")
+}
+
+/// Positions of the GPUs that Slurm gave to the step of the cgroup; the batch step has none of its own.
+pub(super) fn step_gpus(environment: &StepEnvironment) -> BTreeSet<u32> {
+    let is_its = environment.variables.get("SLURM_STEP_ID") == Some(&environment.step);
+    if is_its { positions(environment, "SLURM_STEP_GPUS") } else { BTreeSet::new() }
+}
+
+fn positions(environment: &StepEnvironment, name: &str) -> BTreeSet<u32> {
+    let list = environment.variables.get(name).map_or("", String::as_str);
     list.split(',').filter_map(|position| position.parse().ok()).collect()
 }
 
@@ -60,7 +75,7 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> StepEnvironment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        StepEnvironment { uid: 1000, variables: variables.collect() }
+        StepEnvironment { step: "0".into(), uid: 1000, variables: variables.collect() }
     }
 
     #[test]

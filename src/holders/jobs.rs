@@ -1,18 +1,21 @@
 //! Slurm jobs: which job holds which GPUs, and to which job and step a process belongs.
 //!
-//! In: the records that the prolog of Slurm wrote, the cgroups of jobs with the environment of their steps, the GPUs' minor
-//! numbers. Out: [`JobMap`] and the holdings of jobs, with a reason for each record and GPU that holds nothing. A process
-//! belongs to a job by its cgroup; the environment, which the user controls, says only what no record does, and only of the
-//! job that the cgroup names. It reads no file itself and knows no clock.
+//! In: the records that the prolog of Slurm wrote, mapping files of other exporters, the cgroups of jobs with the environment
+//! of their steps, the node's GPUs. Out: [`JobMap`] and the holdings of jobs, with a reason for each record and GPU that holds
+//! nothing. A record goes before a mapping file, and that before the environment. A process belongs to a job by its cgroup;
+//! the environment, which the user controls, says only what no record does, and only of the job that the cgroup names. It
+//! reads no file itself and knows no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::gres::Gres;
 use super::job_environment;
+use super::job_mapping::{self, MappedJob};
+use super::node_gpus::NodeGpus;
 use super::pod_devices::is_uuid;
 use super::workloads::Allocation;
-use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
+use crate::host::slurm::{FileVersion, JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds};
 
 /// A job that has had no cgroup for so long after its record has ended without an epilog.
@@ -80,8 +83,7 @@ impl JobRecord {
         let required = |value: Option<_>, key: &str| value.ok_or_else(|| format!("it has no {key}"));
         let job = required(number("job_id")?, "job_id")?;
         let cluster = required(values.get("cluster").copied(), "cluster")?;
-        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !cluster.chars().all(is_name) {
+        if !job_environment::is_cluster_name(cluster) {
             return Err(format!("cluster is {cluster:.40?}, which is no name of a cluster"));
         }
         let uid = number("uid")?.and_then(|uid| uid.parse().ok());
@@ -182,14 +184,18 @@ impl JobMap {
 pub struct JobObservation<'a> {
     /// The records.
     pub records: &'a [RecordFile],
+    /// The files of other exporters that name the jobs of each GPU.
+    pub mappings: &'a [RecordFile],
+    /// The cluster, as `slurm.conf` has it.
+    pub cluster: Option<&'a str>,
     /// The cgroups of jobs; none where none can be seen on this node.
     pub cgroups: Option<&'a [JobCgroup]>,
     /// The environment of a process of each step, by number of the job, where one could be read.
     pub environments: &'a BTreeMap<String, Vec<StepEnvironment>>,
     /// The text of `gres.conf`, as the prolog copied it.
     pub gres: Option<&'a str>,
-    /// UUIDs of GPUs by minor number.
-    pub minors: &'a BTreeMap<u32, String>,
+    /// The GPUs of the node.
+    pub gpus: &'a NodeGpus,
     /// Time since boot.
     pub now: Nanoseconds,
 }
@@ -205,11 +211,24 @@ pub struct JobHoldings {
     pub problems: BTreeSet<String>,
 }
 
+impl JobHoldings {
+    /// Adds a holding that is not known yet: a step is in several hierarchies of cgroups.
+    fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
+        let (holder, device, source) = (holder.clone(), Arc::from(uuid), HoldingSource::Slurm);
+        let allocation = Allocation { holder, device, fraction, source };
+        if !self.allocations.contains(&allocation) {
+            self.allocations.push(allocation);
+        }
+    }
+}
+
 /// Follows the jobs of a node from round to round.
 #[derive(Debug, Default)]
 pub struct Jobs {
     /// By name of the record.
     followed: BTreeMap<String, Followed>,
+    /// By number of the job, those that mapping files alone name.
+    mapped: BTreeMap<String, Followed>,
     /// Numbers of the jobs that have had a record and still have processes: one whose epilog has run is not held again by
     /// its environment.
     recorded: BTreeSet<String>,
@@ -219,7 +238,7 @@ pub struct Jobs {
 #[derive(Debug)]
 struct Followed {
     /// Changes when the record is written anew, as for a job that was requeued.
-    version: (u64, i64, i64),
+    version: FileVersion,
     since: Nanoseconds,
     /// Whether the job's cgroup was seen.
     was_running: bool,
@@ -228,11 +247,18 @@ struct Followed {
 }
 
 impl Followed {
-    /// Whether the job has ended although its record is still there: an epilog was lost.
-    fn has_ended(&mut self, runs: Option<bool>, now: Nanoseconds) -> bool {
-        match runs {
+    const fn since(version: FileVersion, since: Nanoseconds) -> Self {
+        Self { version, since, was_running: false, missing: 0 }
+    }
+
+    /// Whether the job has ended although its record of that version is still there: an epilog was lost.
+    fn has_ended(&mut self, version: FileVersion, record: &JobRecord, seen: &JobObservation<'_>) -> bool {
+        if self.version != version {
+            *self = Self::since(version, seen.now);
+        }
+        match runs(record, seen.cgroups, self.was_running) {
             Some(true) => (self.was_running, self.missing) = (true, 0),
-            Some(false) if self.was_running || now >= self.since + WITHOUT_CGROUP => {
+            Some(false) if self.was_running || seen.now >= self.since + WITHOUT_CGROUP => {
                 self.missing = self.missing.saturating_add(1);
             }
             Some(false) | None => {}
@@ -246,11 +272,14 @@ impl Jobs {
     /// two rounds.
     pub fn observe(&mut self, seen: JobObservation<'_>) -> JobHoldings {
         let mut known = JobHoldings::default();
-        self.followed.retain(|name, _| seen.records.iter().any(|file| file.name == *name));
         let records = self.records_in_force(&seen, &mut known.problems);
-        let named: BTreeSet<&str> = records.iter().flat_map(|record| uuids(record, seen.minors)).collect();
         self.recorded.extend(records.iter().map(|record| record.job.clone()));
-        let unrecorded = seen.environments.iter().filter(|(job, _)| !self.recorded.contains(*job));
+        let mapped = job_mapping::read_jobs(seen.mappings, seen.gpus, &mut known.problems);
+        let records_of_mappings = self.mappings_in_force(&mapped, &records, &seen, &mut known.problems);
+        let told: Vec<JobRecord> = records.into_iter().chain(records_of_mappings).collect();
+        let named: BTreeSet<&str> = told.iter().flat_map(|record| uuids(record, seen.gpus)).collect();
+        let is_unrecorded = |job: &String| !self.recorded.contains(job) && !mapped.contains_key(job);
+        let unrecorded = seen.environments.iter().filter(|(job, _)| is_unrecorded(job));
         let unrecorded: Vec<JobRecord> = unrecorded
             .filter_map(|(job, steps)| unrecorded_job(job, steps.first()?, &seen, &named))
             .collect();
@@ -262,12 +291,13 @@ impl Jobs {
             ));
         }
         let amended: Vec<JobRecord> =
-            records.iter().map(|record| amend(record.clone(), &seen, &named)).collect();
+            told.iter().map(|record| amend(record.clone(), &seen, &named)).collect();
         for record in amended.into_iter().chain(unrecorded) {
-            hold(record, &seen, &mut known);
+            hold(&record, &seen, &mut known);
         }
         self.recorded.retain(|job| {
-            seen.environments.contains_key(job) || records.iter().any(|record| record.job == *job)
+            let is_told = told.iter().any(|record| record.job == *job);
+            is_told || seen.environments.contains_key(job) || mapped.contains_key(job)
         });
         known
     }
@@ -278,6 +308,7 @@ impl Jobs {
         seen: &JobObservation<'_>,
         problems: &mut BTreeSet<String>,
     ) -> Vec<JobRecord> {
+        self.followed.retain(|name, _| seen.records.iter().any(|file| file.name == *name));
         let mut records = Vec::new();
         for file in seen.records {
             let record = file.bytes.as_deref().map_err(String::clone).and_then(JobRecord::parse);
@@ -288,25 +319,83 @@ impl Jobs {
                     continue;
                 }
             };
-            let fresh =
-                || Followed { version: file.version, since: seen.now, was_running: false, missing: 0 };
+            let fresh = || Followed::since(file.version, seen.now);
             let followed = self.followed.entry(file.name.clone()).or_insert_with(fresh);
-            if followed.version != file.version {
-                *followed = fresh();
-            }
-            if followed.has_ended(runs(&record, seen.cgroups, followed.was_running), seen.now) {
-                let id = &record.holder.id;
-                problems.insert(format!(
-                    "{id} holds nothing: it has no cgroup any more and its record {:?} is still there; does the epilog run? \
-                     Between its steps a job has a cgroup only with PrologFlags=Contain",
-                    file.name
-                ));
+            if followed.has_ended(file.version, &record, seen) {
+                problems.insert(lost_epilog(&record, &format!("its record {:?}", file.name)));
                 continue;
             }
             records.push(with_device_files(record, seen));
         }
         records
     }
+
+    /// The jobs that mapping files alone name and that have not ended, without GPUs of these records.
+    fn mappings_in_force(
+        &mut self,
+        mapped: &BTreeMap<String, MappedJob>,
+        records: &[JobRecord],
+        seen: &JobObservation<'_>,
+        problems: &mut BTreeSet<String>,
+    ) -> Vec<JobRecord> {
+        self.mapped.retain(|job, _| mapped.contains_key(job));
+        let recorded: BTreeSet<&str> = records.iter().flat_map(|record| uuids(record, seen.gpus)).collect();
+        let mut found = Vec::new();
+        for (job, mapping) in mapped.iter().filter(|(job, _)| !self.recorded.contains(*job)) {
+            let Some(mut record) = mapped_job(job, mapping, seen) else {
+                problems.insert(format!(
+                    "job {job} holds nothing: neither slurm.conf nor its environment tells its cluster; mount slurm.conf"
+                ));
+                continue;
+            };
+            let fresh = || Followed::since(mapping.version, seen.now);
+            let followed = self.mapped.entry(job.clone()).or_insert_with(fresh);
+            if followed.has_ended(mapping.version, &record, seen) {
+                problems.insert(lost_epilog(&record, &format!("its job mapping {:?}", mapping.files)));
+                continue;
+            }
+            for gpu in mapping.gpus.iter().filter(|gpu| recorded.contains(gpu.as_str())) {
+                let id = &record.holder.id;
+                problems.insert(format!(
+                    "{id} does not hold {gpu} of its job mapping: another job's record names it"
+                ));
+                record.gpus.retain(|recorded| *recorded != RecordedGpu::Uuid(gpu.clone()));
+            }
+            found.push(record);
+        }
+        found
+    }
+}
+
+/// Why a job whose record is still there holds nothing.
+fn lost_epilog(record: &JobRecord, told_by: &str) -> String {
+    let id = &record.holder.id;
+    format!(
+        "{id} holds nothing: it has no cgroup any more and {told_by} is still there; does the epilog run? Between its steps a \
+         job has a cgroup only with PrologFlags=Contain"
+    )
+}
+
+/// A job of which there is only its mapping: without an account, which no mapping tells.
+fn mapped_job(job: &str, mapping: &MappedJob, seen: &JobObservation<'_>) -> Option<JobRecord> {
+    let steps = seen.environments.get(job).map_or(&[][..], Vec::as_slice);
+    let holder = match seen.cluster.filter(|cluster| job_environment::is_cluster_name(cluster)) {
+        Some(cluster) => {
+            let facts = Facts::new([(Fact::SlurmCluster, cluster), (Fact::SlurmJob, job)]);
+            Holder::new(HolderKind::Slurm, facts.with_uid(mapping.uid))
+        }
+        None => job_environment::holder(job, steps.first()?)?,
+    };
+    Some(JobRecord {
+        holder,
+        job: job.to_owned(),
+        sluid: None,
+        gpus: mapping.gpus.iter().cloned().map(RecordedGpu::Uuid).collect(),
+        positions: Vec::new(),
+        fraction: Fraction::WHOLE,
+        node: steps.first().and_then(StepEnvironment::node).map(str::to_owned),
+        configuration: None,
+    })
 }
 
 /// The record with the GPUs at its positions, where `gres.conf` has device files at all of them.
@@ -316,7 +405,10 @@ fn with_device_files(mut record: JobRecord, seen: &JobObservation<'_>) -> JobRec
     let minors = record.positions.iter().map(|position| gres.minor(*position));
     if let Some(minors) = minors.collect::<Option<BTreeSet<u32>>>() {
         let uuid = |minor| {
-            seen.minors.get(&minor).map_or(RecordedGpu::Minor(minor), |uuid| RecordedGpu::Uuid(uuid.clone()))
+            seen.gpus
+                .minors
+                .get(&minor)
+                .map_or(RecordedGpu::Minor(minor), |uuid| RecordedGpu::Uuid(uuid.clone()))
         };
         record.gpus = minors.into_iter().map(uuid).collect();
     }
@@ -324,13 +416,10 @@ fn with_device_files(mut record: JobRecord, seen: &JobObservation<'_>) -> JobRec
 }
 
 /// UUIDs of a record's GPUs.
-fn uuids<'a>(
-    record: &'a JobRecord,
-    minors: &'a BTreeMap<u32, String>,
-) -> impl Iterator<Item = &'a str> + use<'a> {
+fn uuids<'a>(record: &'a JobRecord, gpus: &'a NodeGpus) -> impl Iterator<Item = &'a str> + use<'a> {
     record.gpus.iter().filter_map(|gpu| match gpu {
         RecordedGpu::Uuid(uuid) => Some(uuid.as_str()),
-        RecordedGpu::Minor(minor) => minors.get(minor).map(String::as_str),
+        RecordedGpu::Minor(minor) => gpus.minors.get(minor).map(String::as_str),
     })
 }
 
@@ -338,11 +427,12 @@ fn uuids<'a>(
 fn environment_gpus(
     environment: &StepEnvironment,
     gres: &Gres,
-    minors: &BTreeMap<u32, String>,
+    node: &NodeGpus,
     named: &BTreeSet<&str>,
 ) -> impl Iterator<Item = RecordedGpu> {
     let gpus = job_environment::gpus(environment).into_iter().filter_map(|position| gres.minor(position));
-    let uuids = gpus.filter_map(|minor| minors.get(&minor)).filter(|uuid| !named.contains(uuid.as_str()));
+    let uuids =
+        gpus.filter_map(|minor| node.minors.get(&minor)).filter(|uuid| !named.contains(uuid.as_str()));
     uuids.cloned().map(RecordedGpu::Uuid)
 }
 
@@ -359,7 +449,7 @@ fn unrecorded_job(
         holder: job_environment::holder(job, environment)?,
         job: job.to_owned(),
         sluid: None,
-        gpus: environment_gpus(environment, &gres, seen.minors, named).collect(),
+        gpus: environment_gpus(environment, &gres, seen.gpus, named).collect(),
         positions: Vec::new(),
         fraction: Fraction::WHOLE,
         node,
@@ -376,21 +466,19 @@ fn amend(mut record: JobRecord, seen: &JobObservation<'_>, named: &BTreeSet<&str
     if let Some(environment) = steps.first() {
         job_environment::add_facts(&mut record.holder.facts, environment);
     }
-    // Several slurmd on one machine number GPUs each for itself.
-    let is_here =
-        |step: &&StepEnvironment| step.node().is_none_or(|node| record.node.as_deref() == Some(node));
-    let Some(environment) = steps.iter().find(is_here) else { return record };
+    let Some(environment) = steps.iter().find(|step| is_on(&record, step)) else { return record };
     let gres = Gres::parse(seen.gres.unwrap_or_default(), record.node.as_deref());
     if !record.gpus.is_empty() {
-        record.gpus.extend(environment_gpus(environment, &gres, seen.minors, named));
+        record.gpus.extend(environment_gpus(environment, &gres, seen.gpus, named));
         record.gpus.sort();
         record.gpus.dedup();
     }
     let shards = job_environment::shards(environment).filter(|_| record.gpus.len() == 1);
-    let uuid = uuids(&record, seen.minors).next();
-    let minor = seen.minors.iter().find(|(_, known)| Some(known.as_str()) == uuid).map(|(minor, _)| *minor);
+    let uuid = uuids(&record, seen.gpus).next();
+    let minor =
+        seen.gpus.minors.iter().find(|(_, known)| Some(known.as_str()) == uuid).map(|(minor, _)| *minor);
     if let (Some(numerator), Some(minor)) = (shards, minor) {
-        let denominator = gres.shards(minor, seen.minors.len()).filter(|shards| *shards >= numerator);
+        let denominator = gres.shards(minor, seen.gpus.minors.len()).filter(|shards| *shards >= numerator);
         record.fraction =
             denominator.map_or(record.fraction, |denominator| Fraction { numerator, denominator });
     }
@@ -413,32 +501,49 @@ fn runs(record: &JobRecord, cgroups: Option<&[JobCgroup]>, was_running: bool) ->
     }
 }
 
-fn hold(record: JobRecord, seen: &JobObservation<'_>, known: &mut JobHoldings) {
-    let JobRecord { holder, job, sluid, gpus, fraction, .. } = record;
-    for gpu in gpus {
-        let uuid = match &gpu {
+fn hold(record: &JobRecord, seen: &JobObservation<'_>, known: &mut JobHoldings) {
+    for gpu in &record.gpus {
+        let uuid = match gpu {
             RecordedGpu::Uuid(uuid) => uuid,
-            RecordedGpu::Minor(minor) => match seen.minors.get(minor) {
+            RecordedGpu::Minor(minor) => match seen.gpus.minors.get(minor) {
                 Some(uuid) => uuid,
                 None => {
                     let reason = format!("no GPU of this node has minor number {minor}");
-                    known.problems.insert(format!("a GPU of {} holds nothing: {reason}", holder.id));
+                    known.problems.insert(format!("a GPU of {} holds nothing: {reason}", record.holder.id));
                     continue;
                 }
             },
         };
-        let (device, source) = (Arc::from(uuid.as_str()), HoldingSource::Slurm);
-        let allocation = Allocation { holder: holder.clone(), device, fraction, source };
-        if !known.allocations.contains(&allocation) {
-            known.allocations.push(allocation);
-        }
+        known.allocate(&record.holder, uuid, record.fraction);
     }
     let cgroups = seen.cgroups.unwrap_or_default().iter();
-    let named = cgroups.filter(|cgroup| cgroup.job.as_ref() == Some(&job)).map(|cgroup| cgroup.name.clone());
-    for name in named.chain(sluid) {
-        known.map.jobs.insert(name, holder.clone());
+    let named = cgroups.filter(|cgroup| cgroup.job.as_ref() == Some(&record.job));
+    let names = named.map(|cgroup| &cgroup.name).chain(&record.sluid).chain([&record.job]);
+    for name in names {
+        known.map.jobs.insert(name.clone(), record.holder.clone());
     }
-    known.map.jobs.insert(job, holder);
+    hold_steps(record, seen, known);
+}
+
+/// What the steps of a job hold of what it holds: that is nested in its holding, so a step whose user changed its
+/// environment only moves it within his job.
+fn hold_steps(record: &JobRecord, seen: &JobObservation<'_>, known: &mut JobHoldings) {
+    let of_job: BTreeSet<&str> = uuids(record, seen.gpus).collect();
+    let gres = Gres::parse(seen.gres.unwrap_or_default(), record.node.as_deref());
+    let steps = seen.environments.get(&record.job).into_iter().flatten().filter(|step| is_on(record, step));
+    for step in steps {
+        let Some(holder) = known.map.holder(&record.job, &step.step) else { continue };
+        let minors = job_environment::step_gpus(step).into_iter().filter_map(|position| gres.minor(position));
+        let uuids = minors.filter_map(|minor| seen.gpus.minors.get(&minor));
+        for uuid in uuids.filter(|uuid| of_job.contains(uuid.as_str())) {
+            known.allocate(&holder, uuid, record.fraction);
+        }
+    }
+}
+
+/// Whether a step runs on the node of the record: several slurmd on one machine number GPUs each for itself.
+fn is_on(record: &JobRecord, step: &StepEnvironment) -> bool {
+    step.node().is_none_or(|node| record.node.as_deref() == Some(node))
 }
 
 #[cfg(test)]
@@ -467,27 +572,47 @@ mod tests {
         JobCgroup { name: name.into(), job: job.map(str::to_owned), steps: Vec::new() }
     }
 
+    /// A node with GPUs of these minor numbers, which are their indices too.
+    fn node(gpus: &[(u32, &str)]) -> NodeGpus {
+        let minors: BTreeMap<u32, String> =
+            gpus.iter().map(|(minor, uuid)| (*minor, (*uuid).to_owned())).collect();
+        NodeGpus { indices: Some(minors.clone()), minors, instances: None }
+    }
+
+    fn nothing<'a>(
+        gpus: &'a NodeGpus,
+        environments: &'a BTreeMap<String, Vec<StepEnvironment>>,
+    ) -> JobObservation<'a> {
+        JobObservation {
+            records: &[],
+            mappings: &[],
+            cluster: None,
+            cgroups: None,
+            environments,
+            gres: None,
+            gpus,
+            now: Nanoseconds(0),
+        }
+    }
+
     /// A round of records with the cgroups of these jobs, so many seconds after the boot.
     fn round(jobs: &mut Jobs, records: &[RecordFile], cgroups: Option<&[&str]>, now: u64) -> JobHoldings {
         let cgroups = cgroups.map(|jobs| jobs.iter().map(|job| cgroup(job, None)).collect::<Vec<_>>());
-        let minors = BTreeMap::from([(8, OTHER.to_owned())]);
-        let now = Nanoseconds::from_seconds(now);
-        let environments = &BTreeMap::new();
-        let cgroups = cgroups.as_deref();
-        jobs.observe(JobObservation { records, cgroups, environments, gres: None, minors: &minors, now })
+        let gpus = node(&[(8, OTHER)]);
+        let (now, cgroups) = (Nanoseconds::from_seconds(now), cgroups.as_deref());
+        jobs.observe(JobObservation { records, cgroups, now, ..nothing(&gpus, &BTreeMap::new()) })
     }
 
     /// The first round of a record, if there is one, with the environment of job 211 on a node of GPU 0 and 8.
     fn with_environment(text: Option<&str>, variables: &[(&str, &str)]) -> JobHoldings {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let environment = StepEnvironment { uid: 1000, variables: variables.collect() };
+        let environment = StepEnvironment { step: "0".into(), uid: 1000, variables: variables.collect() };
         let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
         let records: Vec<RecordFile> = text.iter().map(|text| file("211", 1, text)).collect();
-        let minors = &BTreeMap::from([(0, GPU.to_owned()), (8, OTHER.to_owned())]);
+        let gpus = node(&[(0, GPU), (8, OTHER)]);
         let (records, cgroups) = (&*records, Some(&[][..]));
         let gres = Some("Name=shard Count=4 File=/dev/nvidia0");
-        let now = Nanoseconds(0);
-        Jobs::default().observe(JobObservation { records, cgroups, environments, gres, minors, now })
+        Jobs::default().observe(JobObservation { records, cgroups, gres, ..nothing(&gpus, environments) })
     }
 
     #[test]
@@ -523,13 +648,12 @@ mod tests {
 
     #[test]
     fn gres_conf_says_which_device_file_is_at_a_position() {
-        let minors = &BTreeMap::from([(0, GPU.to_owned()), (8, OTHER.to_owned())]);
+        let gpus = node(&[(0, GPU), (8, OTHER)]);
         let observe = |positions: &str, gres| {
             let records =
                 &[file("211", 1, &text(&format!("node=n1\ngpus={GPU}\ngpu_positions={positions}\n")))];
             let environments = &BTreeMap::new();
-            let now = Nanoseconds(0);
-            let seen = JobObservation { records, cgroups: None, environments, gres, minors, now };
+            let seen = JobObservation { records, gres, ..nothing(&gpus, environments) };
             let known = Jobs::default().observe(seen);
             known.allocations.iter().map(|one| one.device.to_string()).collect::<Vec<_>>()
         };
@@ -553,6 +677,92 @@ mod tests {
         let others = text("gpu_minors=0\n").replace("job_id=211", "job_id=212");
         let known = with_environment(Some(&others), &variables);
         assert_eq!(held(&known), [("slurm:alpha/212", GPU), ("slurm:alpha/211", OTHER)]);
+    }
+
+    #[test]
+    fn a_step_holds_what_slurm_gave_it_of_its_jobs_gpus_and_is_named_by_its_cgroup() {
+        let record = text("gpu_minors=0\n");
+        let held_by = |variables: &[(&str, &str)]| {
+            let known = with_environment(Some(&record), variables);
+            let held = held(&known).into_iter().map(|(holder, gpu)| (holder.to_owned(), gpu.to_owned()));
+            held.collect::<Vec<_>>()
+        };
+        let job = || ("slurm:alpha/211".to_owned(), GPU.to_owned());
+        let step = || ("slurm:alpha/211.0".to_owned(), GPU.to_owned());
+        assert_eq!(held_by(&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_GPUS", "0")]), [step(), job()]);
+        assert_eq!(held_by(&[("SLURM_STEP_ID", "1"), ("SLURM_STEP_GPUS", "0")]), [job()], "another step's");
+        assert_eq!(held_by(&[("SLURM_STEP_GPUS", "0")]), [job()]);
+        assert_eq!(held_by(&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_GPUS", "8")]), [job()], "not the job's");
+        assert_eq!(held_by(&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_GPUS", "x,-1,")]), [job()]);
+        let shards = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_GPUS", "0"), ("SLURM_SHARDS_ON_NODE", "1")];
+        let known = with_environment(Some(&record), &shards);
+        let fractions: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
+        assert_eq!(fractions, [Fraction { numerator: 1, denominator: 4 }; 2], "never above its job's");
+    }
+
+    /// Rounds of mapping files beside records, with the cgroups of these jobs.
+    fn mapped(jobs: &mut Jobs, files: [&[RecordFile]; 2], cgroups: &[&str], now: u64) -> JobHoldings {
+        let gpus = node(&[(0, GPU), (1, OTHER)]);
+        let cgroups: Vec<JobCgroup> = cgroups.iter().map(|job| cgroup(job, None)).collect();
+        let [records, mappings] = files;
+        let (cgroups, now) = (Some(&*cgroups), Nanoseconds::from_seconds(now));
+        let environments = BTreeMap::new();
+        let nothing = nothing(&gpus, &environments);
+        jobs.observe(JobObservation { records, mappings, cgroups, now, cluster: Some("alpha"), ..nothing })
+    }
+
+    #[test]
+    fn a_job_that_mapping_files_alone_name_holds_their_gpus_without_an_account() {
+        let files = [file("0", 1, "300 1000\n"), file(GPU, 1, "300 1000\n"), file("1", 1, "300\n301\n")];
+        let known = mapped(&mut Jobs::default(), [&[], &files], &["300", "301"], 5);
+        let both = [("slurm:alpha/301", OTHER), ("slurm:alpha/300", GPU), ("slurm:alpha/300", OTHER)];
+        assert_eq!(held(&known), both);
+        assert!(known.problems.is_empty(), "{:?}", known.problems);
+        let facts = &known.allocations[0].holder.facts;
+        assert_eq!((facts.uid, facts.get(Fact::SlurmAccount)), (Some(1000), None));
+        assert_eq!(known.map.holder("301", "batch").unwrap().id.as_str(), "slurm:alpha/301.batch");
+    }
+
+    #[test]
+    fn a_record_goes_before_a_mapping_file_for_its_job_and_for_its_gpus() {
+        let record = [file("211", 1, &text(&format!("gpus={GPU}\n")))];
+        let mut jobs = Jobs::default();
+        let files = [file("0", 1, "300 1000\n"), file("1", 1, "211 1000\n")];
+        let known = mapped(&mut jobs, [&record, &files], &["211", "300"], 5);
+        assert_eq!(held(&known), [("slurm:alpha/211", GPU)]);
+        let problem = known.problems.first().unwrap();
+        assert!(problem.contains("slurm:alpha/300") && problem.contains("another job's record"), "{problem}");
+        let known = mapped(&mut jobs, [&[], &files], &["211"], 6);
+        assert!(!held(&known).contains(&("slurm:alpha/211", OTHER)), "its epilog has run");
+    }
+
+    #[test]
+    fn a_mapping_file_that_stays_without_its_jobs_cgroup_holds_no_longer() {
+        let mut jobs = Jobs::default();
+        let files = [file("0", 1, "300 1000\n")];
+        assert_eq!(held(&mapped(&mut jobs, [&[], &files], &["300"], 5)).len(), 1);
+        assert_eq!(held(&mapped(&mut jobs, [&[], &files], &[], 6)).len(), 1);
+        let known = mapped(&mut jobs, [&[], &files], &[], 7);
+        assert!(held(&known).is_empty() && known.problems.first().unwrap().contains("epilog"));
+        let again = [file("0", 2, "300 1000\n")];
+        assert_eq!(held(&mapped(&mut jobs, [&[], &again], &[], 8)).len(), 1, "requeued");
+        assert!(held(&mapped(&mut jobs, [&[], &[]], &["300"], 9)).is_empty(), "the epilog removed it");
+    }
+
+    #[test]
+    fn a_mapping_goes_before_the_environment_which_tells_its_cluster_where_nothing_else_does() {
+        let gpus = node(&[(0, GPU), (1, OTHER)]);
+        let variables = [("SLURM_CLUSTER_NAME", "beta"), ("SLURM_JOB_GPUS", "1")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let environment = StepEnvironment { step: "batch".into(), uid: 1000, variables };
+        let other = StepEnvironment { uid: 1001, ..environment.clone() };
+        let environments =
+            BTreeMap::from([("300".to_owned(), vec![environment]), ("301".to_owned(), vec![other])]);
+        let mappings = [file("1", 1, "300\n"), file("0", 1, "302\n")];
+        let seen = JobObservation { mappings: &mappings, ..nothing(&gpus, &environments) };
+        let known = Jobs::default().observe(seen);
+        assert_eq!(held(&known), [("slurm:beta/300", OTHER)], "301 claims a GPU that a mapping gives to 300");
+        assert!(known.problems.first().unwrap().contains("302"), "{:?}", known.problems);
     }
 
     fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
@@ -689,12 +899,11 @@ mod tests {
 
     #[test]
     fn a_sluid_stands_for_the_job_that_its_record_or_its_step_names() {
-        let minors = BTreeMap::new();
+        let gpus = NodeGpus::default();
         let observe = |jobs: &mut Jobs, text: &str, cgroups: &[JobCgroup], now| {
-            let records = [file("211", 1, text)];
+            let (records, cgroups) = (&[file("211", 1, text)], Some(cgroups));
             let now = Nanoseconds::from_seconds(now);
-            let (records, cgroups, environments) = (&records, Some(cgroups), &BTreeMap::new());
-            jobs.observe(JobObservation { records, cgroups, environments, gres: None, minors: &minors, now })
+            jobs.observe(JobObservation { records, cgroups, now, ..nothing(&gpus, &BTreeMap::new()) })
         };
         let holder = |known: &JobHoldings| known.map.holder(SLUID, "0").map(|holder| holder.id.to_string());
         let told = observe(&mut Jobs::default(), &text(&format!("sluid={SLUID}\n")), &[], 0);

@@ -119,7 +119,7 @@ impl Host {
     }
 
     /// The jobs of Slurm that have cgroups; none where the host's cgroups show no Slurm.
-    pub fn slurm_cgroups(&self) -> Option<Vec<slurm::JobCgroup>> {
+    pub fn slurm_cgroups(&self) -> std::io::Result<Option<Vec<slurm::JobCgroup>>> {
         slurm::cgroups(&self.root)
     }
 

@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::bounded;
 
 /// Largest number of records that is read.
@@ -32,13 +34,16 @@ const CONFIGURATIONS: [&str; 4] = [
     "var/spool/slurmd/conf-cache/slurm.conf",
 ];
 
+/// Changes when a file is written anew: inode, and time of modification in seconds and nanoseconds.
+pub type FileVersion = (u64, i64, i64);
+
 /// A record of a job as it lies in the directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordFile {
     /// Name of the file.
     pub name: String,
-    /// Changes when the file is written anew: inode, and time of modification in seconds and nanoseconds.
-    pub version: (u64, i64, i64),
+    /// Changes when it is written anew.
+    pub version: FileVersion,
     /// What it holds, or why it cannot be read.
     pub bytes: Result<Vec<u8>, String>,
 }
@@ -65,6 +70,8 @@ impl JobCgroup {
 /// changed it since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnvironment {
+    /// The step, as its cgroup names it: a number, `batch`, `extern` or `interactive`.
+    pub step: String,
     /// The user whom the process belongs to.
     pub uid: u32,
     /// Values by name of the variable.
@@ -106,23 +113,28 @@ fn record(entry: &DirEntry) -> Option<RecordFile> {
     Some(RecordFile { name, version: (about.ino(), about.mtime(), about.mtime_nsec()), bytes })
 }
 
-/// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1.
-pub(super) fn cgroups(root: &Path) -> Option<Vec<JobCgroup>> {
+/// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none where there is no Slurm.
+pub(super) fn cgroups(root: &Path) -> io::Result<Option<Vec<JobCgroup>>> {
     let mut found = None;
-    for below_root in directories(&root.join("sys/fs/cgroup")) {
-        for part in directories(&below_root.path()) {
+    for below_root in directories(&root.join("sys/fs/cgroup"))? {
+        let parts = match directories(&below_root.path()) {
+            // What others closed to the agent is not Slurm's.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+            parts => parts?,
+        };
+        for part in parts {
             let Ok(name) = part.file_name().into_string() else { continue };
             if name.ends_with("slurmstepd.scope") {
-                found.get_or_insert_with(Vec::new).extend(jobs(root, &part.path()));
+                found.get_or_insert_with(Vec::new).extend(jobs(root, &part.path())?);
             } else if name == "slurm" || name.starts_with("slurm_") {
                 let found = found.get_or_insert_with(Vec::new);
-                for user in directories(&part.path()) {
-                    found.extend(jobs(root, &user.path()));
+                for user in directories(&part.path())? {
+                    found.extend(jobs(root, &user.path())?);
                 }
             }
         }
     }
-    found.map(|mut jobs: Vec<JobCgroup>| {
+    Ok(found.map(|mut jobs: Vec<JobCgroup>| {
         // A job is in several hierarchies, and below several slurmd of one machine.
         jobs.sort();
         jobs.dedup_by(|later, first| {
@@ -134,11 +146,12 @@ pub(super) fn cgroups(root: &Path) -> Option<Vec<JobCgroup>> {
             is_same
         });
         jobs
-    })
+    }))
 }
 
 /// The environment of a step's first process that has the variables of that job; none while there is no such process.
 pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnvironment> {
+    let name = step.file_name()?.to_str()?.strip_prefix("step_")?;
     let mut pids = Vec::new();
     collect_pids(step, 3, &mut pids);
     pids.into_iter().take(MOST_PIDS).find_map(|pid| {
@@ -147,8 +160,11 @@ pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnv
         let bytes = bounded::read(&process.join("environ"), bounded::PROC).ok()?;
         let variables: BTreeMap<String, String> =
             bytes.split(|byte| *byte == 0).filter_map(variable).collect();
-        (variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job))
-            .then_some(StepEnvironment { uid, variables })
+        (variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job)).then(|| StepEnvironment {
+            step: name.to_owned(),
+            uid,
+            variables,
+        })
     })
 }
 
@@ -164,56 +180,84 @@ fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
     if let Ok(bytes) = bounded::read(&cgroup.join("cgroup.procs"), bounded::PROC) {
         pids.extend(String::from_utf8_lossy(&bytes).lines().filter_map(|line| line.parse::<u32>().ok()));
     }
-    for below in directories(cgroup).filter(|_| levels > 0).filter(|below| below.file_name() != "slurm") {
+    if levels == 0 {
+        return;
+    }
+    // A step whose processes cannot be found now is looked at again.
+    for below in directories(cgroup).unwrap_or_default().iter().filter(|below| below.file_name() != "slurm") {
         collect_pids(&below.path(), levels - 1, pids);
     }
 }
 
-fn directories(path: &Path) -> impl Iterator<Item = DirEntry> + use<> {
-    let entries = fs::read_dir(path).into_iter().flatten().take(MOST_CGROUPS).filter_map(Result::ok);
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+/// The directories in a directory; none where it is gone. Any other error is told: a job whose cgroup was not seen has ended.
+fn directories(path: &Path) -> io::Result<Vec<DirEntry>> {
+    let in_words = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let mut directories = Vec::new();
+    let entries = match fs::read_dir(path) {
+        Err(error) if is_gone(&error) => return Ok(directories),
+        entries => entries.map_err(in_words)?,
+    };
+    for entry in entries.take(MOST_CGROUPS) {
+        let entry = entry.map_err(in_words)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            directories.push(entry);
+        }
+    }
+    Ok(directories)
 }
 
-fn jobs(root: &Path, directory: &Path) -> Vec<JobCgroup> {
-    let one = |entry: DirEntry| {
-        let name = entry.file_name().into_string().ok()?;
+/// Whether a cgroup was removed, before or after it was opened.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::NODEV.raw_os_error())
+}
+
+fn jobs(root: &Path, directory: &Path) -> io::Result<Vec<JobCgroup>> {
+    let mut jobs = Vec::new();
+    for entry in directories(directory)? {
+        let (Ok(name), path) = (entry.file_name().into_string(), entry.path()) else { continue };
         if let Some(number) = name.strip_prefix("job_") {
-            return Some(JobCgroup { name: number.to_owned(), job: None, steps: steps(&entry.path()) });
+            jobs.push(JobCgroup { name: number.to_owned(), job: None, steps: steps(&path)? });
+        } else if name.len() == 14 && name.starts_with('s') {
+            jobs.push(JobCgroup { job: number(root, &path)?, name, steps: steps(&path)? });
         }
-        (name.len() == 14 && name.starts_with('s')).then(|| JobCgroup {
-            job: number(root, &entry.path()),
-            name,
-            steps: steps(&entry.path()),
-        })
-    };
-    directories(directory).filter_map(one).collect()
+    }
+    Ok(jobs)
 }
 
 /// The cgroups of a job's steps, by name.
-fn steps(job: &Path) -> Vec<PathBuf> {
+fn steps(job: &Path) -> io::Result<Vec<PathBuf>> {
     let is_step = |entry: &DirEntry| entry.file_name().to_str().is_some_and(|name| name.starts_with("step_"));
-    let mut steps: Vec<PathBuf> = directories(job).filter(is_step).map(|entry| entry.path()).collect();
+    let directories = directories(job)?;
+    let mut steps: Vec<PathBuf> =
+        directories.iter().filter(|entry| is_step(entry)).map(DirEntry::path).collect();
     steps.sort();
-    steps
+    Ok(steps)
 }
 
 /// Number of the job of a cgroup with a SLUID: its slurmstepd call themselves `slurmstepd: [3385.0]`.
-fn number(root: &Path, cgroup: &Path) -> Option<String> {
+fn number(root: &Path, cgroup: &Path) -> io::Result<Option<String>> {
     let read = |path: &Path| bounded::read(path, bounded::PROC).ok();
-    directories(cgroup).find_map(|step| {
+    Ok(directories(cgroup)?.iter().find_map(|step| {
         let pids = read(&step.path().join("slurm/cgroup.procs"))?;
         let pid = String::from_utf8_lossy(&pids).lines().next()?.parse::<u32>().ok()?;
         let command = read(&root.join(format!("proc/{pid}/cmdline")))?;
         let command = String::from_utf8_lossy(&command).into_owned();
         let (job, _) = command.strip_prefix("slurmstepd: [")?.split_once(['.', ']'])?;
         (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then(|| job.to_owned())
-    })
+    }))
 }
 
 /// `slurm.conf`, wherever it lies; `first` is where slurmd said it does.
 pub(super) fn configuration(root: &Path, first: Option<&str>) -> Option<String> {
     let first = first.map(|path| path.trim_start_matches('/'));
     first.into_iter().chain(CONFIGURATIONS).find_map(|path| read_configuration(&root.join(path)))
+}
+
+/// The value of a key of `slurm.conf`.
+pub fn configured<'a>(configuration: &'a str, key: &str) -> Option<&'a str> {
+    let lines = configuration.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let mut words = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
+    words.find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
 }
 
 /// The copy of `gres.conf` that the prolog keeps beside the directory of the records.
@@ -236,23 +280,32 @@ mod tests {
     #[test]
     fn cgroups_of_jobs_are_found_on_both_versions_and_with_several_slurmd() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(cgroups(root.path()), None);
+        assert_eq!(cgroups(root.path()).unwrap(), None);
         let make = |path: &str| fs::create_dir_all(root.path().join("sys/fs/cgroup").join(path)).unwrap();
         make("system.slice/ssh.service/job_1");
-        assert_eq!(cgroups(root.path()), None, "no Slurm");
+        assert_eq!(cgroups(root.path()).unwrap(), None, "no Slurm");
         make("system.slice/slurmstepd.scope/system");
-        assert_eq!(cgroups(root.path()), Some(vec![]));
+        assert_eq!(cgroups(root.path()).unwrap(), Some(vec![]));
         make("system.slice/slurmstepd.scope/job_211/step_extern/user/task_0");
         make("system.slice/node1_slurmstepd.scope/job_212");
         make("memory/slurm/uid_1000/job_7/step_0");
         make("cpuset/slurm/uid_1000/job_7/step_0");
         make("freezer/slurm_node1/uid_1000/job_8");
-        let found = cgroups(root.path()).unwrap();
+        let found = cgroups(root.path()).unwrap().unwrap();
         let names: Vec<&str> = found.iter().map(|job| job.name.as_str()).collect();
         assert_eq!(names, ["211", "212", "7", "8"]);
         let steps: Vec<usize> = found.iter().map(|job| job.steps.len()).collect();
         assert_eq!(steps, [1, 0, 2, 0], "of all hierarchies");
         assert_eq!(found[0].number(), Some("211"));
+    }
+
+    #[test]
+    fn cgroups_that_cannot_be_read_are_an_error_and_no_end_of_all_jobs() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("sys/fs")).unwrap();
+        fs::write(root.path().join("sys/fs/cgroup"), "").unwrap();
+        let error = cgroups(root.path()).unwrap_err();
+        assert!(error.to_string().contains("sys/fs/cgroup"), "{error}");
     }
 
     #[test]
@@ -288,10 +341,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let scope = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope");
         fs::create_dir_all(scope.join("s5K1KKYAYG5D00/step_0/slurm")).unwrap();
-        assert_eq!(cgroups(root.path()).unwrap()[0].number(), None);
+        assert_eq!(cgroups(root.path()).unwrap().unwrap()[0].number(), None);
         fs::write(scope.join("s5K1KKYAYG5D00/step_0/slurm/cgroup.procs"), "77\n").unwrap();
         fs::create_dir_all(root.path().join("proc/77")).unwrap();
-        let sluid = || cgroups(root.path()).map(|jobs| (jobs[0].name.clone(), jobs[0].job.clone()));
+        let sluid = || cgroups(root.path()).unwrap().map(|jobs| (jobs[0].name.clone(), jobs[0].job.clone()));
         for (command, job) in [
             ("slurmstepd: [3385.0]\0\0", Some("3385")),
             ("slurmstepd: [3385.extern]", Some("3385")),

@@ -19,6 +19,11 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With this added to its configuration.
+    fn start_with(config: &str) -> Self {
         let scenario = tempfile::tempdir().unwrap();
         let text = serde_json::json!({
             "driver_version": "590.48.01", "cycle_seconds": 600,
@@ -28,7 +33,7 @@ impl Node {
                 "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
                 "host": {"uid": 0, "cgroup": "/system.slice/slurmstepd.scope/job_211/step_0/user/task_0"},
             }],
-            "config": "limits: {birth_delay: 0s}\n",
+            "config": format!("limits: {{birth_delay: 0s}}\n{config}"),
         });
         let file = scenario.path().join("scenario.json");
         fs::write(&file, text.to_string()).unwrap();
@@ -165,6 +170,64 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     node.hook("epilog.sh", &minor);
     assert!(!node.path("run/gpumeter/slurm/211.node1").exists());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
+}
+
+#[test]
+fn a_step_holds_its_gpu_within_its_job_and_the_gpus_time_stands_on_the_bill_once() {
+    let node = Node::start();
+    let minor = node.minor();
+    let step = node.path("sys/fs/cgroup/system.slice/slurmstepd.scope/job_211/step_0/user/task_0");
+    fs::create_dir_all(&step).unwrap();
+    fs::write(step.join("cgroup.procs"), "4001\n").unwrap();
+    let environment = format!(
+        "SLURM_JOB_ID=211\0SLURM_STEP_ID=0\0SLURMD_NODENAME=node1\0SLURM_JOB_ACCOUNT=others\0SLURM_STEP_GPUS={minor}\0"
+    );
+    fs::write(node.path("proc/4001/environ"), environment).unwrap();
+    node.hook("prolog.sh", &minor);
+    let step = "workload=\"slurm:alpha/211.0\"";
+    let held = |page: &Scrape| page.value("gpu_holding_ratio", &[step, "tenant=\"physics\""]) == Some("1");
+    let page = node.wait_for("the holding of the step", held);
+    assert_eq!(page.value("gpu_holding_ratio", &[HOLDING]), Some("0"), "the step has it");
+    node.wait_for("two minutes of the account", |page| {
+        seconds(page, "gpu_tenant_held_seconds_total", "physics") >= 120
+    });
+    // The lines' held time is the GPUs' own: `lines` requires that they balance.
+    let lines = node.lines();
+    let of_step: Vec<&Value> = lines.iter().filter(|line| line["holder"] == "slurm:alpha/211.0").collect();
+    let [step] = of_step[..] else { panic!("one line of the step in {lines:?}") };
+    assert_eq!((&step["tenant"], &step["uuid"]), (&"physics".into(), &node.gpus[0].as_str().into()));
+    let amount = |key: &str| step[key].as_u64().unwrap();
+    assert!(amount("held_ns") > 0 && amount("within_ns") > 0 && amount("waste_ns") > 0, "{step}");
+    assert_eq!(amount("outside_holding_ns"), 0, "{step}");
+}
+
+#[test]
+fn a_job_that_only_the_files_of_another_exporter_name_holds_the_gpus_that_they_name() {
+    let node = Node::start_with("attribution: {slurm: {job_mapping_dir: /run/gpustat}}\n");
+    let directory = node.path("run/gpustat");
+    fs::create_dir_all(&directory).unwrap();
+    fs::create_dir_all(node.path("etc/slurm")).unwrap();
+    fs::write(node.path("etc/slurm/slurm.conf"), "# of the fixture\nClusterName=Alpha\n").unwrap();
+    // As the prolog of jobstats writes it, and as one that writes for dcgm-exporter.
+    fs::write(directory.join(&node.gpus[0]), "211 1000\n").unwrap();
+    fs::write(directory.join("1"), "212\n").unwrap();
+    fs::write(directory.join("9"), "213\n").unwrap();
+    let other = "workload=\"slurm:alpha/212\"";
+    node.wait_for("both holdings", |page| {
+        page.has("gpu_holding_ratio", &[HOLDING]) && page.has("gpu_holding_ratio", &[other, "gpu=\"1\""])
+    });
+    let log = node.demo.agent.wait_for_log("names nothing");
+    assert!(log.contains("\"9\""), "{log}");
+    node.wait_for("use of the step", |page| {
+        page.has("gpu_workload_info", &["workload=\"slurm:alpha/211.0\""])
+    });
+    let minor = node.minor();
+    node.hook("prolog.sh", &minor);
+    node.wait_for("the account of the record", |page| {
+        page.has("gpu_holding_ratio", &[HOLDING, "tenant=\"physics\""])
+    });
+    fs::remove_file(directory.join("1")).unwrap();
+    node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[other]));
 }
 
 #[test]

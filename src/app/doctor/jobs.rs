@@ -1,62 +1,80 @@
 //! Whether the prolog of Slurm records which jobs hold GPUs.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::{Finding, count_holders};
 use crate::app::jobs::{HostJobs, map_beside};
 use crate::config::Config;
-use crate::holders::{JobHoldings, Workloads};
-use crate::host::Host;
+use crate::holders::{NodeGpus, SessionGpu, Workloads};
+use crate::host::{Host, slurm};
 use crate::model::HoldingSource;
 
 /// Examines the records and the configuration of Slurm; no finding where there is no Slurm, or the configuration turns it
-/// off. Adds what was learned to that of which processes are identified by.
-pub(super) fn jobs(config: &Config, host: &Host, workloads: &mut Workloads) -> Option<Finding> {
-    let records = config.attribution.slurm.records.as_ref()?;
-    let directory = host.path(records);
-    let mut jobs = HostJobs::new(host.clone(), directory.clone());
-    let observed = jobs.observe(&host.gpu_minors());
+/// off. Adds what was learned to that of which processes are identified by. `gpus` are those that the driver told.
+pub(super) fn jobs(
+    config: &Config,
+    (host, gpus): (&Host, Option<&[SessionGpu]>),
+    workloads: &mut Workloads,
+) -> Option<Finding> {
+    let configured = &config.attribution.slurm;
+    let mut jobs = HostJobs::new(host.clone(), configured)?;
+    let observed = jobs.observe(&node_gpus(host, gpus));
     let slurm = jobs.configuration();
-    let has_slurm = slurm.is_some() || host.slurm_cgroups().is_some() || directory.exists();
+    let is_there = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| host.path(path).exists());
+    let has_cgroups = host.slurm_cgroups().is_ok_and(|cgroups| cgroups.is_some());
     let known = match observed {
-        _ if !has_slurm => return None,
+        _ if slurm.is_none() && !has_cgroups && !is_there(&configured.records) => return None,
         Ok(known) => known,
         Err(error) => {
             let why = format!(
                 "jobs hold nothing, since their records in {} cannot be read: {error}; the prolog of Slurm \
                  (packaging/slurm/prolog.sh) makes the directory with the first job",
-                records.display()
+                jobs.directories()
             );
             return Some(Finding::new("jobs", false, why));
         }
     };
     workloads.allocate(HoldingSource::Slurm, &known.allocations);
-    let finding =
-        told(&known, slurm.as_deref(), host.path(&map_beside(records)).exists().then_some(&**records));
-    workloads.jobs = known.map.into();
-    Some(finding)
-}
-
-fn told(known: &JobHoldings, slurm: Option<&str>, map: Option<&Path>) -> Finding {
     let mut problems: Vec<String> = known.problems.iter().cloned().collect();
-    if slurm.is_some_and(|text| !runs_prolog_at_allocation(text)) {
-        problems
-            .push("slurm.conf has no PrologFlags=Alloc, so a job without a step is not recorded".to_owned());
-    }
-    if map.is_none() {
+    problems.extend(slurm.as_deref().into_iter().flat_map(missing_flags));
+    if configured.records.as_ref().is_some_and(|records| !host.path(&map_beside(records)).exists()) {
         problems.push("there is no map of GPUs for the prolog; a running agent writes it".to_owned());
     }
+    if let Some(mapping) = configured.job_mapping_dir.as_ref().filter(|path| !host.path(path).exists()) {
+        problems.push(format!(
+            "{} (attribution.slurm.job_mapping_dir) does not exist; its prolog makes it with the first job",
+            mapping.display()
+        ));
+    }
     let summary = format!("records of Slurm tell that {} jobs hold GPUs", count_holders(&known.allocations));
-    Finding::with_problems("jobs", summary, &problems)
+    workloads.jobs = known.map.into();
+    Some(Finding::with_problems("jobs", summary, &problems))
 }
 
-/// Whether the prolog runs when a job is allocated: several flags imply that.
-fn runs_prolog_at_allocation(slurm: &str) -> bool {
-    let lines = slurm.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let mut words = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
-    words.any(|(key, flags)| {
-        let implies = |flag: &str| ["alloc", "contain", "x11"].contains(&&*flag.to_ascii_lowercase());
-        key.eq_ignore_ascii_case("PrologFlags") && flags.split(',').any(implies)
+fn node_gpus(host: &Host, gpus: Option<&[SessionGpu]>) -> NodeGpus {
+    let by_index = |gpu: &SessionGpu| Some((gpu.index?, gpu.uuid.to_string()));
+    let indices = gpus.map(|gpus| gpus.iter().filter_map(by_index).collect());
+    NodeGpus { minors: host.gpu_minors(), indices, instances: None }
+}
+
+/// What `slurm.conf` lacks.
+fn missing_flags(slurm: &str) -> Option<String> {
+    let flags = slurm::configured(slurm, "PrologFlags").unwrap_or_default();
+    let has = |wanted: &[&str]| {
+        flags.split(',').any(|flag| wanted.iter().any(|one| flag.eq_ignore_ascii_case(one)))
+    };
+    // Each of these implies Alloc; X11 implies Contain.
+    if !has(&["alloc", "contain", "x11"]) {
+        return Some(
+            "slurm.conf has no PrologFlags=Alloc, so a job without a step is not recorded".to_owned(),
+        );
+    }
+    let tracks = slurm::configured(slurm, "ProctrackType").unwrap_or("proctrack/cgroup");
+    let lacks_contain = tracks.eq_ignore_ascii_case("proctrack/cgroup") && !has(&["contain", "x11"]);
+    lacks_contain.then(|| {
+        "slurm.conf has no PrologFlags=Contain, so a job has no cgroup while none of its steps runs, and holds nothing \
+         where that lasts"
+            .to_owned()
     })
 }
 
@@ -72,34 +90,60 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let host = Host::at(root.path());
         let mut workloads = Workloads::default();
-        assert!(jobs(&Config::default(), &host, &mut workloads).is_none());
+        assert!(jobs(&Config::default(), (&host, None), &mut workloads).is_none());
         fs::create_dir_all(root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope")).unwrap();
-        let finding = jobs(&Config::default(), &host, &mut workloads).unwrap();
+        let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
         assert!(!finding.works && finding.why.contains("prolog.sh"), "{}", finding.why);
         let off = Config::parse("attribution: {slurm: {records: off}}", "test").unwrap();
-        assert!(jobs(&off, &host, &mut workloads).is_none());
+        assert!(jobs(&off, (&host, None), &mut workloads).is_none());
         fs::create_dir_all(root.path().join("run/gpumeter/slurm")).unwrap();
         fs::write(root.path().join("run/gpumeter/gpus"), "0 GPU-x\n").unwrap();
-        let finding = jobs(&Config::default(), &host, &mut workloads).unwrap();
+        let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
         assert!(finding.works, "{}", finding.why);
         fs::write(root.path().join("run/gpumeter/slurm/7"), "job_id=7\n").unwrap();
-        let finding = jobs(&Config::default(), &host, &mut workloads).unwrap();
+        let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
         assert!(!finding.works && finding.why.contains("it has no cluster"), "{}", finding.why);
     }
 
     #[test]
-    fn a_prolog_that_misses_jobs_without_a_step_is_told() {
-        for (slurm, well) in [
-            ("PrologFlags=Alloc\n", true),
-            ("ClusterName=a PROLOGFLAGS=serial,alloc # x\n", true),
-            ("PrologFlags=X11\n", true),
-            ("#PrologFlags=Alloc\n", false),
-            ("PrologFlags=Serial\n", false),
-            ("", false),
+    fn missing_flags_of_the_prolog_are_told() {
+        for (slurm, missing) in [
+            ("PrologFlags=Contain\n", None),
+            ("ClusterName=a PROLOGFLAGS=serial,contain # x\n", None),
+            ("PrologFlags=X11\n", None),
+            ("PrologFlags=Alloc\nProctrackType=proctrack/linuxproc\n", None),
+            ("PrologFlags=Alloc\n", Some("PrologFlags=Contain")),
+            ("PrologFlags=Alloc ProctrackType=proctrack/cgroup\n", Some("PrologFlags=Contain")),
+            ("#PrologFlags=Alloc\n", Some("PrologFlags=Alloc")),
+            ("PrologFlags=Serial\n", Some("PrologFlags=Alloc")),
+            ("", Some("PrologFlags=Alloc")),
         ] {
-            let finding = told(&JobHoldings::default(), Some(slurm), Some(Path::new("/")));
-            assert_eq!(finding.works, well, "{slurm}: {}", finding.why);
+            let told = missing_flags(slurm);
+            assert_eq!(told.is_some(), missing.is_some(), "{slurm}: {told:?}");
+            assert!(told.unwrap_or_default().contains(missing.unwrap_or_default()), "{slurm}");
         }
-        assert!(told(&JobHoldings::default(), None, Some(Path::new("/"))).works, "it cannot be read");
+    }
+
+    #[test]
+    fn mapping_files_of_other_exporters_are_read_where_they_are_configured() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Host::at(root.path());
+        let config = "attribution: {slurm: {records: off, job_mapping_dir: /run/gpustat}}";
+        let config = Config::parse(config, "test").unwrap();
+        let examine = || jobs(&config, (&host, None), &mut Workloads::default());
+        assert!(examine().is_none(), "no Slurm");
+        fs::create_dir_all(root.path().join("etc/slurm")).unwrap();
+        fs::write(root.path().join("etc/slurm/slurm.conf"), "ClusterName=Alpha PrologFlags=Contain\n")
+            .unwrap();
+        let finding = examine().unwrap();
+        assert!(!finding.works && finding.why.contains("/run/gpustat"), "{}", finding.why);
+        fs::create_dir_all(root.path().join("run/gpustat")).unwrap();
+        let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+        fs::write(root.path().join("run/gpustat").join(gpu), "211 1000\n").unwrap();
+        let finding = examine().unwrap();
+        assert!(finding.works && finding.why.contains("that 1 jobs hold"), "{}", finding.why);
+        fs::write(root.path().join("run/gpustat/0"), "all\n").unwrap();
+        let finding = examine().unwrap();
+        assert!(!finding.works && finding.why.contains("no number of a job"), "{}", finding.why);
     }
 }
