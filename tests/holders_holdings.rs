@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::holders::{
-    Allocation, GpuSelector, GrantedSlot, Granting, Selector, SessionGpu, Standing, holdings,
+    Allocation, Device, GpuSelector, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu, Standing,
+    holdings,
 };
 use gpumeter::model::{
     Fact, Facts, Fraction, Holder, HolderId, Holding, HoldingSource, MigSlot, UnattributedReason,
@@ -341,15 +342,37 @@ fn a_job_of_a_user_whom_a_standing_holding_covers_is_nested_in_that() {
 fn a_mig_instance_is_held_by_its_own_allocations_and_by_shares_of_its_gpu() {
     let third = Fraction { numerator: 1, denominator: 3 };
     let devices = [("MIG-a".into(), third), ("MIG-b".into(), Fraction { numerator: 2, denominator: 3 })];
-    let slot = MigSlot { size: 4, devices: devices.into() };
+    let slot = MigSlot { size: 4, start: Some(4), devices: devices.into() };
     let on = |device: &str, id: &str| Allocation { device: device.into(), ..whole(id, &[]) };
     let allocations =
         [on("MIG-a", "k8s:uid/one"), on("MIG-c", "k8s:uid/elsewhere"), on("GPU-1d1c", "slurm:alpha/7")];
     let standing = [standing(GpuSelector::Index(3), QUARTER, user("alice"))];
     let granting = Granting { allocations: &allocations, standing: &standing, presence: false };
-    let (held, _) = holdings(GrantedSlot::Instance(&gpu(), &slot), granting, []);
+    let (held, _) = holdings(GrantedSlot::Instance { gpu: &gpu(), id: "2", slot: &slot }, granting, []);
     let expected = [("k8s:uid/one", "1/3", 0), ("slurm:alpha/7", "1/1", 0), ("user:alice", "1/4", 1)];
     assert_eq!(shares(&held), expected.map(|(holder, share, rank)| (holder, share.to_owned(), rank)));
     let (held, _) = holdings(&gpu(), granting, []);
     assert_eq!(held.len(), 2, "on the whole GPU an instance is nothing");
+}
+
+#[test]
+fn a_mig_instance_is_held_by_its_id_or_its_place_on_its_gpu() {
+    let slot = MigSlot { size: 4, start: Some(4), ..MigSlot::default() };
+    let gpu = gpu();
+    for (parent, place, is_held) in [
+        ("GPU-1d1c", InstancePlace::Id(2), true),
+        ("GPU-1d1c", InstancePlace::Id(3), false),
+        ("GPU-other", InstancePlace::Id(2), false),
+        ("GPU-1d1c", InstancePlace::Slices { start: 4, size: Some(4) }, true),
+        ("GPU-1d1c", InstancePlace::Slices { start: 4, size: None }, true),
+        ("GPU-1d1c", InstancePlace::Slices { start: 4, size: Some(2) }, false),
+        ("GPU-1d1c", InstancePlace::Slices { start: 0, size: None }, false),
+    ] {
+        let device = Device::Instance { gpu: parent.into(), place };
+        let allocations = [Allocation { device, ..whole("k8s:uid/one", &[]) }];
+        let granting = Granting { allocations: &allocations, standing: &[], presence: false };
+        let (held, _) = holdings(GrantedSlot::Instance { gpu: &gpu, id: "2", slot: &slot }, granting, []);
+        assert_eq!(held.len(), usize::from(is_held), "{parent} {place:?}");
+        assert!(holdings(&gpu, granting, []).0.is_empty(), "on the whole GPU an instance is nothing");
+    }
 }

@@ -90,7 +90,7 @@ fn layout(place: &Place<'_>) -> Result<MigLayout, Problem> {
         if name.starts_with("__") || name == "root" {
             return Err(size.wrong("is a reserved name; name the slot otherwise"));
         }
-        slots.insert(name.into(), MigSlot { size: size.integer()?, devices: BTreeMap::new() });
+        slots.insert(name.into(), MigSlot { size: size.integer()?, ..MigSlot::default() });
     }
     let size = |key| place.optional(key)?.map_or(Ok(0), |size| size.integer());
     Ok(MigLayout {

@@ -7,14 +7,13 @@
 //! reads no file itself and knows no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::gres::Gres;
 use super::job_environment;
 use super::job_mapping::{self, MappedJob};
 use super::node_gpus::NodeGpus;
 use super::pod_devices::is_uuid;
-use super::workloads::Allocation;
+use super::workloads::{Allocation, Device};
 use crate::host::slurm::{FileVersion, JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds};
 
@@ -214,7 +213,7 @@ pub struct JobHoldings {
 impl JobHoldings {
     /// Adds a holding that is not known yet: a step is in several hierarchies of cgroups.
     fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
-        let (holder, device, source) = (holder.clone(), Arc::from(uuid), HoldingSource::Slurm);
+        let (holder, device, source) = (holder.clone(), Device::from(uuid), HoldingSource::Slurm);
         let allocation = Allocation { holder, device, fraction, source };
         if !self.allocations.contains(&allocation) {
             self.allocations.push(allocation);
@@ -766,8 +765,11 @@ mod tests {
     }
 
     fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
-        let mut held: Vec<_> =
-            known.allocations.iter().map(|one| (one.holder.id.as_str(), &*one.device)).collect();
+        let held = known.allocations.iter().map(|one| match &one.device {
+            Device::Uuid(uuid) => (one.holder.id.as_str(), &**uuid),
+            Device::Instance { .. } => panic!("jobs hold by UUID"),
+        });
+        let mut held: Vec<_> = held.collect();
         // The GPU of most tests first.
         held.sort_by_key(|(holder, gpu)| (std::cmp::Reverse(*holder), std::cmp::Reverse(*gpu)));
         held

@@ -44,4 +44,4 @@ pub use pods::{PodHoldings, PodMap, PodObservation, Pods};
 pub use standing::{
     GpuSelector, GrantedSlot, Selector, SessionGpu, Standing, are_configured_alike, in_words,
 };
-pub use workloads::{Allocation, Workloads};
+pub use workloads::{Allocation, Device, InstancePlace, Workloads};

@@ -1,10 +1,11 @@
 //! Device ids of Kubernetes device plugins: which GPU they mean, and how much of it.
 //!
-//! In: an id as the kubelet lists it. Out: the GPU by UUID or minor number and whether the id is one of several replicas
+//! In: an id as the kubelet lists it. Out: the GPU or MIG instance and whether the id is one of several replicas
 //! of it, or why it holds nothing. An id that no rule knows never means a whole GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::workloads::{Device, InstancePlace};
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::Fraction;
 
@@ -28,7 +29,10 @@ pub(super) struct DeviceId<'a> {
 enum Gpu<'a> {
     /// Of a GPU, or of a MIG instance.
     Uuid(&'a str),
+    /// By number of the device file.
     Minor(u32),
+    /// A GPU instance of the GPU of that minor number.
+    Instance(u32, u32),
 }
 
 /// How many replicas there are of each GPU, by the id of any of them.
@@ -37,22 +41,25 @@ pub(super) struct ReplicaCounts<'a>(BTreeMap<DeviceId<'a>, u32>);
 
 impl<'a> DeviceId<'a> {
     /// NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
-    /// `nvidia0/gi3` for MIG, and `nvidia0/vgpu2` where a GPU is shared.
+    /// `nvidia0/gi3` for MIG, and both with `/vgpu2` behind where a GPU is shared.
     pub(super) fn parse(id: &'a str) -> Result<Self, String> {
-        let (base, replica) = id.split_once("::").map_or((id, None), |(base, replica)| (base, Some(replica)));
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if id.contains("/gi") {
-            return Err("it names a MIG instance by number, and only UUIDs of instances are known".to_owned());
+        let unknown = || "it is not the id of a GPU in a form that is known here".to_owned();
+        let separator = if id.starts_with("nvidia") { "/vgpu" } else { "::" };
+        let (base, replica) = split(id, separator);
+        if replica.is_some_and(|replica| number(replica).is_none()) {
+            return Err(unknown());
         }
-        if is_uuid(base) && replica.is_none_or(is_number) {
-            return Ok(Self { gpu: Gpu::Uuid(base), replica: replica.is_some() });
+        let replica = replica.is_some();
+        if is_uuid(base) {
+            return Ok(Self { gpu: Gpu::Uuid(base), replica });
         }
-        let (base, virtual_gpu) = id.split_once("/vgpu").map_or((id, None), |(base, gpu)| (base, Some(gpu)));
-        let minor = base.strip_prefix("nvidia").filter(|minor| is_number(minor));
-        if let (Some(Ok(minor)), true) = (minor.map(str::parse), virtual_gpu.is_none_or(is_number)) {
-            return Ok(Self { gpu: Gpu::Minor(minor), replica: virtual_gpu.is_some() });
-        }
-        Err("it is not the id of a GPU in a form that is known here".to_owned())
+        let (base, instance) = split(base, "/gi");
+        let minor = base.strip_prefix("nvidia").and_then(number).ok_or_else(unknown)?;
+        let gpu = match instance {
+            Some(instance) => Gpu::Instance(minor, number(instance).ok_or_else(unknown)?),
+            None => Gpu::Minor(minor),
+        };
+        Ok(Self { gpu, replica })
     }
 
     /// Whether it is one of several that stand for the same GPU.
@@ -60,27 +67,68 @@ impl<'a> DeviceId<'a> {
         self.replica
     }
 
-    /// UUID of its GPU.
-    pub(super) fn gpu(&self, minors: &'a BTreeMap<u32, String>) -> Result<&'a str, String> {
+    /// The GPU or MIG instance, where its GPU is there.
+    pub(super) fn device(&self, minors: &BTreeMap<u32, String>) -> Result<Device, String> {
         match self.gpu {
-            Gpu::Uuid(uuid) => Ok(uuid),
-            Gpu::Minor(minor) => minors.get(&minor).map(String::as_str).ok_or_else(|| {
-                format!("no GPU has minor number {minor} in /proc/driver/nvidia/gpus; mount the host's /proc")
-            }),
+            Gpu::Uuid(uuid) => Ok(uuid.into()),
+            Gpu::Minor(minor) => Ok(uuid_of(minor, minors)?.into()),
+            Gpu::Instance(minor, id) => {
+                let gpu = uuid_of(minor, minors)?.into();
+                Ok(Device::Instance { gpu, place: InstancePlace::Id(id) })
+            }
         }
     }
 }
 
-/// The minor number of the GPU that a device of NVIDIA's DRA driver is: `gpu-<minor>`.
-pub(super) fn claimed_minor(device: &ClaimResource) -> Result<u32, &'static str> {
-    let minor = device.device_name.strip_prefix("gpu-").ok_or("it is not the name of a GPU")?;
-    if device.share_id.is_some() {
-        return Err("it is a share of a GPU, and nobody tells how large");
+/// Text before and behind a separator; all of it and nothing where there is none.
+fn split<'a>(text: &'a str, separator: &str) -> (&'a str, Option<&'a str>) {
+    text.split_once(separator).map_or((text, None), |(before, behind)| (before, Some(behind)))
+}
+
+/// A number written as programs write it.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number: &u32| number.to_string() == text)
+}
+
+fn uuid_of(minor: u32, minors: &BTreeMap<u32, String>) -> Result<&str, String> {
+    minors.get(&minor).map(String::as_str).ok_or_else(|| {
+        format!("no GPU has minor number {minor} in /proc/driver/nvidia/gpus; mount the host's /proc")
+    })
+}
+
+/// The device of a resource claim, by the name that NVIDIA's DRA driver gives it: `gpu-<minor>` is a whole GPU. Of a MIG
+/// instance the name ends in its profile's id, first memory slice and number of slices (`gpu-0-mig-19-4-1`), or, where the
+/// driver makes instances as they are claimed, in its profile, the profile's id and the first slice (`gpu-0-mig-1g10gb-19-4`).
+pub(super) fn claimed_device(
+    claimed: &ClaimResource,
+    minors: &BTreeMap<u32, String>,
+) -> Result<Device, String> {
+    let unknown = || "it is not the name of a GPU in a form that is known here".to_owned();
+    if claimed.share_id.is_some() {
+        return Err("it is a share of a GPU, and nobody tells how large".to_owned());
     }
-    if minor.contains("-mig-") {
-        return Err("it names a MIG instance by its place, and only UUIDs of instances are known");
+    let name = claimed.device_name.strip_prefix("gpu-").ok_or_else(unknown)?;
+    let (minor, instance) = split(name, "-mig-");
+    let minor = number(minor).ok_or_else(unknown)?;
+    let place = instance.map(|instance| claimed_place(instance).ok_or_else(unknown)).transpose()?;
+    let uuid = uuid_of(minor, minors)?;
+    Ok(match place {
+        Some(place) => Device::Instance { gpu: uuid.into(), place },
+        None => uuid.into(),
+    })
+}
+
+fn claimed_place(name: &str) -> Option<InstancePlace> {
+    let parts: Vec<&str> = name.split('-').collect();
+    let numbers: Vec<Option<u32>> = parts.iter().map(|part| number(part)).collect();
+    match numbers[..] {
+        [Some(_), Some(start), Some(size)] => Some(InstancePlace::Slices { start, size: Some(size) }),
+        // A profile has a dash where it has attributes: `1g10gb-me`.
+        [None, .., Some(_), Some(start)] if parts[0].ends_with("gb") => {
+            Some(InstancePlace::Slices { start, size: None })
+        }
+        _ => None,
     }
-    minor.parse().map_err(|_| "it is not the name of a GPU in a form that is known here")
 }
 
 impl Resources {
@@ -135,47 +183,76 @@ mod tests {
 
     const UUID: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 
+    const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000000";
+
     const MIG: &str = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 
     fn parsed(id: &str) -> Result<DeviceId<'_>, String> {
         DeviceId::parse(id)
     }
 
+    /// The device that an id names, and whether it is a replica.
+    fn device_of(id: &str) -> Option<(Device, bool)> {
+        let minors = BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())]);
+        let id = parsed(id).ok()?;
+        Some((id.device(&minors).ok()?, id.is_replica()))
+    }
+
+    fn instance(gpu: &str, id: u32) -> Device {
+        Device::Instance { gpu: gpu.into(), place: InstancePlace::Id(id) }
+    }
+
     #[test]
-    fn whole_gpus_and_replicas_are_told_by_their_ids() {
-        for (id, gpu, replica) in [
-            (UUID.to_owned(), Gpu::Uuid(UUID), false),
-            (format!("{UUID}::0"), Gpu::Uuid(UUID), true),
-            (format!("{UUID}::12"), Gpu::Uuid(UUID), true),
-            (MIG.to_owned(), Gpu::Uuid(MIG), false),
-            (format!("{MIG}::1"), Gpu::Uuid(MIG), true),
-            ("nvidia0".to_owned(), Gpu::Minor(0), false),
-            ("nvidia11/vgpu2".to_owned(), Gpu::Minor(11), true),
+    fn each_form_of_an_id_names_a_gpu_or_a_mig_instance_whole_or_as_a_replica() {
+        for (id, device, replica) in [
+            (UUID.to_owned(), UUID.into(), false),
+            (format!("{UUID}::0"), UUID.into(), true),
+            (format!("{UUID}::12"), UUID.into(), true),
+            (MIG.to_owned(), MIG.into(), false),
+            (format!("{MIG}::1"), MIG.into(), true),
+            ("nvidia0".to_owned(), UUID.into(), false),
+            ("nvidia11".to_owned(), OTHER.into(), false),
+            ("nvidia11/vgpu2".to_owned(), OTHER.into(), true),
+            ("nvidia0/gi3".to_owned(), instance(UUID, 3), false),
+            ("nvidia11/gi13".to_owned(), instance(OTHER, 13), false),
+            ("nvidia0/gi3/vgpu1".to_owned(), instance(UUID, 3), true),
         ] {
-            assert_eq!(parsed(&id), Ok(DeviceId { gpu, replica }), "{id}");
+            assert_eq!(device_of(&id), Some((device, replica)), "{id}");
         }
     }
 
     #[test]
-    fn an_id_of_another_form_never_means_a_whole_gpu() {
+    fn an_id_of_another_form_or_of_a_gpu_that_is_not_there_holds_nothing() {
         for id in [
             format!("{UUID}-0"),
             format!("{UUID}::"),
             format!("{UUID}::a"),
             format!("{UUID}::0::1"),
+            format!("{UUID}/gi3"),
+            format!("{UUID}/vgpu1"),
             UUID.to_uppercase().replace("GPU", "gpu"),
             UUID[..UUID.len() - 1].to_owned(),
             format!("{MIG}-0"),
             "MIG-GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464/1/0".to_owned(),
-            "nvidia0/gi3".to_owned(),
-            "nvidia0/gi3/vgpu1".to_owned(),
+            "nvidia0/gi".to_owned(),
+            "nvidia0/gi03".to_owned(),
+            "nvidia0/gi-1".to_owned(),
+            "nvidia0/gi3/gi4".to_owned(),
+            "nvidia0/gi3/vgpu".to_owned(),
+            "nvidia0/vgpu1/gi3".to_owned(),
+            "nvidia0/gi3::1".to_owned(),
+            "nvidia0::1".to_owned(),
+            "nvidia1".to_owned(),
+            "nvidia1/gi3".to_owned(),
             "nvidia".to_owned(),
+            "nvidia/gi3".to_owned(),
+            "nvidia00".to_owned(),
             "nvidia0/vgpu".to_owned(),
             "nvidia99999999999".to_owned(),
             "0".to_owned(),
             String::new(),
         ] {
-            assert!(parsed(&id).is_err(), "{id}");
+            assert_eq!(device_of(&id), None, "{id}");
         }
     }
 
@@ -187,10 +264,9 @@ mod tests {
             device_ids: ids,
         };
         let replica = format!("{UUID}::1");
-        let other = "GPU-00000000-0000-0000-0000-000000000000";
         let all = [
             devices("nvidia.com/gpu", (0..3).map(|at| format!("{UUID}::{at}")).collect()),
-            devices("nvidia.com/gpu", vec![replica.clone(), format!("{UUID}::3"), format!("{other}::0")]),
+            devices("nvidia.com/gpu", vec![replica.clone(), format!("{UUID}::3"), format!("{OTHER}::0")]),
             devices("example.com/gpu", vec![format!("{UUID}::9")]),
         ];
         let device = parsed(&replica).unwrap();
@@ -221,17 +297,46 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_device_is_a_whole_gpu_or_nothing() {
-        let device = |name: &str, share: Option<&str>| ClaimResource {
-            device_name: name.into(),
-            share_id: share.map(ToOwned::to_owned),
-            ..ClaimResource::default()
+    fn a_claimed_device_is_a_whole_gpu_or_a_mig_instance_by_its_place_or_holds_nothing() {
+        let minors = BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())]);
+        let claimed = |name: &str, share: Option<&str>| {
+            let share_id = share.map(ToOwned::to_owned);
+            let device = ClaimResource { device_name: name.into(), share_id, ..ClaimResource::default() };
+            claimed_device(&device, &minors)
         };
-        assert_eq!(claimed_minor(&device("gpu-11", None)), Ok(11));
-        for name in ["gpu-0-mig-19-0-1", "gpu-vfio-0", "gpu-", "gpu--1", "gpu-99999999999", "channel-0", ""] {
-            assert!(claimed_minor(&device(name, None)).is_err(), "{name}");
+        let at = |gpu: &str, start, size| Device::Instance {
+            gpu: gpu.into(),
+            place: InstancePlace::Slices { start, size },
+        };
+        for (name, device) in [
+            ("gpu-11", OTHER.into()),
+            ("gpu-0-mig-19-6-1", at(UUID, 6, Some(1))),
+            ("gpu-11-mig-9-4-4", at(OTHER, 4, Some(4))),
+            ("gpu-0-mig-1g10gb-19-6", at(UUID, 6, None)),
+            ("gpu-0-mig-1g10gb-me-20-2", at(UUID, 2, None)),
+        ] {
+            assert_eq!(claimed(name, None), Ok(device), "{name}");
         }
-        assert!(claimed_minor(&device("gpu-0", Some("a"))).is_err(), "a share");
+        for name in [
+            "gpu-0-mig-19-0",
+            "gpu-0-mig-19-0-1-2",
+            "gpu-0-mig-1g10gb",
+            "gpu-0-mig-1g10gb-19",
+            "gpu-0-mig-1g10gb-19-x",
+            "gpu-0-mig-x-19-0",
+            "gpu-0-mig-",
+            "gpu-5-mig-19-0-1",
+            "gpu-vfio-0",
+            "gpu-5",
+            "gpu-",
+            "gpu--1",
+            "gpu-99999999999",
+            "channel-0",
+            "",
+        ] {
+            assert!(claimed(name, None).is_err(), "{name}");
+        }
+        assert!(claimed("gpu-0", Some("a")).is_err(), "a share");
     }
 
     proptest! {

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::pod_devices::{DeviceId, ReplicaCounts, Resources, claimed_minor};
+use super::pod_devices::{DeviceId, ReplicaCounts, Resources, claimed_device};
 use super::pod_metadata::PodMetadata;
-use super::workloads::Allocation;
+use super::workloads::{Allocation, Device};
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::messages::{
@@ -91,8 +91,8 @@ struct Grant {
 /// A device of a container.
 #[derive(Clone, Debug)]
 struct GrantedDevice {
-    /// UUID of its GPU or MIG instance.
-    gpu: Arc<str>,
+    /// Its GPU or MIG instance.
+    device: Device,
     /// How much of it, as it was when granted.
     fraction: Fraction,
     /// Number of the list that had it first.
@@ -120,7 +120,7 @@ pub struct Pods {
     /// How many lists there were.
     lists: u64,
     /// What holders held of GPUs when the agent last ran, until the first list.
-    resumed: BTreeMap<(HolderId, Arc<str>), Fraction>,
+    resumed: BTreeMap<(HolderId, Device), Fraction>,
     /// The logs of the last round.
     logs: PodLogs,
 }
@@ -129,7 +129,9 @@ impl Pods {
     /// Pods of a node on which these held so much of these GPUs when the agent last ran: whoever still holds keeps the share
     /// that it was granted then.
     pub fn resuming(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
-        let resumed = held.into_iter().map(|(holder, gpu, fraction)| ((holder, gpu), fraction)).collect();
+        let resumed = held.into_iter();
+        let resumed =
+            resumed.map(|(holder, gpu, fraction)| ((holder, Device::Uuid(gpu)), fraction)).collect();
         Self { resumed, ..Self::default() }
     }
 
@@ -215,13 +217,13 @@ impl Pods {
         for (name, grant) in self.granted.iter_mut().filter(|_| !resumed.is_empty()) {
             let uid = self.uids.get(&(name.namespace.clone(), name.pod.clone()));
             let holder = name.holder(uid.map(String::as_str), &PodMetadata::default()).id;
-            let mut counts: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+            let mut counts: BTreeMap<Device, u32> = BTreeMap::new();
             for device in grant.devices.values() {
-                *counts.entry(Arc::clone(&device.gpu)).or_default() += 1;
+                *counts.entry(device.device.clone()).or_default() += 1;
             }
             for device in grant.devices.values_mut() {
-                let Some(share) = resumed.get(&(holder.clone(), Arc::clone(&device.gpu))) else { continue };
-                let count = counts.get(&device.gpu).copied().unwrap_or(1);
+                let Some(share) = resumed.get(&(holder.clone(), device.device.clone())) else { continue };
+                let count = counts.get(&device.device).copied().unwrap_or(1);
                 device.fraction = match share.numerator % count {
                     0 => Fraction { numerator: share.numerator / count, ..*share },
                     _ => Fraction { denominator: share.denominator.saturating_mul(count), ..*share },
@@ -313,7 +315,7 @@ impl Pods {
             let devices = grant.devices.values().filter(|device| !device.superseded);
             known.allocations.extend(devices.map(|device| Allocation {
                 holder: holder.clone(),
-                device: Arc::clone(&device.gpu),
+                device: device.device.clone(),
                 fraction: device.fraction,
                 source: HoldingSource::Kubernetes,
             }));
@@ -381,10 +383,10 @@ fn devices(
             continue;
         }
         match granted(id, sources) {
-            Ok((gpu, fraction)) => {
+            Ok((device, fraction)) => {
                 devices.insert(
                     id.clone(),
-                    GrantedDevice { gpu, fraction, since: 0, superseded: false, is_claimed: false },
+                    GrantedDevice { device, fraction, since: 0, superseded: false, is_claimed: false },
                 );
             }
             Err(reason) => {
@@ -412,33 +414,29 @@ fn devices(
     devices
 }
 
-/// The GPU that a resource claim (DRA) was granted: the containers that the list shows with the claim share it equally.
+/// The device that a resource claim (DRA) was granted: the containers that the list shows with the claim share it equally.
 fn claimed(
     claim: &DynamicResource,
     device: &ClaimResource,
     seen: &PodObservation<'_>,
 ) -> Result<GrantedDevice, String> {
-    let minor = claimed_minor(device)?;
-    let gpu = seen.minors.get(&minor).ok_or_else(|| {
-        format!("no GPU has minor number {minor} in /proc/driver/nvidia/gpus; mount the host's /proc")
-    })?;
+    let device = claimed_device(device, seen.minors)?;
     let pods = seen.listed.iter().flat_map(|listed| &listed.pod_resources);
     let claims = pods.flat_map(|pod| &pod.containers).flat_map(|container| &container.dynamic_resources);
     let name = |claim: &DynamicResource| (claim.claim_namespace.clone(), claim.claim_name.clone());
     let sharing = claims.filter(|other| name(other) == name(claim)).count();
     let denominator = u32::try_from(sharing.max(1)).unwrap_or(u32::MAX);
     let fraction = Fraction { numerator: 1, denominator };
-    Ok(GrantedDevice { gpu: gpu.as_str().into(), fraction, since: 0, superseded: false, is_claimed: true })
+    Ok(GrantedDevice { device, fraction, since: 0, superseded: false, is_claimed: true })
 }
 
-/// The GPU that a device id means, and how much of it.
-fn granted(id: &str, sources: &GrantSources<'_>) -> Result<(Arc<str>, Fraction), String> {
+/// The GPU or MIG instance that a device id means, and how much of it.
+fn granted(id: &str, sources: &GrantSources<'_>) -> Result<(Device, Fraction), String> {
     let GrantSources { seen, replicas, .. } = sources;
-    let device = DeviceId::parse(id)?;
-    let gpu = device.gpu(seen.minors)?;
-    let fraction =
-        if device.is_replica() { seen.resources.share(&device, *replicas)? } else { Fraction::WHOLE };
-    Ok((gpu.into(), fraction))
+    let id = DeviceId::parse(id)?;
+    let device = id.device(seen.minors)?;
+    let fraction = if id.is_replica() { seen.resources.share(&id, *replicas)? } else { Fraction::WHOLE };
+    Ok((device, fraction))
 }
 
 fn tell(problems: &mut BTreeSet<String>, problem: String) {
@@ -751,7 +749,8 @@ mod tests {
         let mut node = Node::new(None);
         let known = node.round(Some(&listed(vec![claiming("main", "gpu-0")])), None, &logs(&[UID]));
         let main = format!("k8s:{UID}/main");
-        assert_eq!((held(&known), &*known.allocations[0].device), (vec![(&*main, Fraction::WHOLE)], GPU));
+        assert_eq!(held(&known), [(&*main, Fraction::WHOLE)]);
+        assert_eq!(known.allocations[0].device, GPU.into());
         let mut node = Node::new(None);
         let both = listed(vec![claiming("main", "gpu-0"), claiming("other", "gpu-0")]);
         let known = node.round(Some(&both), None, &logs(&[UID]));
@@ -767,18 +766,21 @@ mod tests {
         let mut node = Node::new(None);
         let mig = GPU.replace("GPU-", "MIG-");
         let known = node.round(Some(&listed(vec![container("main", &[&mig])])), None, &logs(&[UID]));
-        assert_eq!((&*known.allocations[0].device, known.allocations[0].fraction), (&*mig, Fraction::WHOLE));
+        assert_eq!(
+            (&known.allocations[0].device, known.allocations[0].fraction),
+            (&(&*mig).into(), Fraction::WHOLE)
+        );
     }
 
     #[test]
     fn what_is_no_known_device_and_who_has_no_kubernetes_name_holds_nothing_and_is_told() {
         let mut node = Node::new(None);
         let hami = format!("{GPU}-0");
-        let claiming = claiming("claims", "gpu-0-mig-19-0-1");
+        let claiming = claiming("claims", "gpu-0-mig-19-0");
         let mut unrelated = container("other", &["x"]);
         unrelated.devices[0].resource_name = "example.com/fpga".into();
         let list = listed(vec![
-            container("main", &[&hami, "MIG-1", "nvidia7", "nvidia0", "nvidia0/gi3"]),
+            container("main", &[&hami, "MIG-1", "nvidia7", "nvidia0", "nvidia0/gi"]),
             claiming,
             unrelated,
             container("a\nb", &[GPU]),
@@ -863,7 +865,7 @@ mod tests {
                 let list = ListPodResourcesResponse { pod_resources: pod_resources.collect() };
                 let known = node.round(Some(&list), Some(&[]), &logs(&[UID]));
                 for one in known.allocations {
-                    prop_assert_eq!(&*one.device, GPU);
+                    prop_assert_eq!(one.device, GPU.into());
                     prop_assert!(one.holder.id.as_str().starts_with("k8s:"));
                     prop_assert!(one.holder.id.as_str().chars().all(|c| c.is_ascii_graphic()));
                     prop_assert!(one.fraction.numerator == 1 && one.fraction.denominator >= 1);

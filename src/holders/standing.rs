@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use super::workloads::Device;
 use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, MigSlot};
 
 /// A standing holding.
@@ -38,26 +39,34 @@ pub enum GrantedSlot<'a> {
     /// A whole GPU.
     Whole(&'a SessionGpu),
     /// A MIG instance of that GPU.
-    Instance(&'a SessionGpu, &'a MigSlot),
+    Instance {
+        /// The GPU.
+        gpu: &'a SessionGpu,
+        /// Id of the GPU instance.
+        id: &'a str,
+        /// What is known of it.
+        slot: &'a MigSlot,
+    },
 }
 
 impl<'a> GrantedSlot<'a> {
     /// The GPU.
     pub const fn gpu(self) -> &'a SessionGpu {
         match self {
-            Self::Whole(gpu) | Self::Instance(gpu, _) => gpu,
+            Self::Whole(gpu) | Self::Instance { gpu, .. } => gpu,
         }
     }
 
     /// Which share of the slot a device is; none where it is another one. A share of a GPU is the same share of each of
     /// its instances.
-    pub(super) fn share_of(self, device: &str) -> Option<Fraction> {
-        if *device == *self.gpu().uuid {
-            return Some(Fraction::WHOLE);
-        }
-        match self {
-            Self::Whole(_) => None,
-            Self::Instance(_, slot) => slot.devices.get(device).copied(),
+    pub(super) fn share_of(self, device: &Device) -> Option<Fraction> {
+        match (self, device) {
+            (_, Device::Uuid(uuid)) if *uuid == self.gpu().uuid => Some(Fraction::WHOLE),
+            (Self::Instance { slot, .. }, Device::Uuid(uuid)) => slot.devices.get(uuid).copied(),
+            (Self::Instance { gpu, id, slot }, Device::Instance { gpu: parent, place }) => {
+                (*parent == gpu.uuid && place.is_of(id, slot)).then_some(Fraction::WHOLE)
+            }
+            (Self::Whole(_), _) => None,
         }
     }
 }

@@ -9,7 +9,65 @@ use super::standing::{GrantedSlot, product};
 use super::workload::WorkloadPath;
 use super::{JobMap, PodMap, container, vm};
 use crate::docker::ContainerDescriptions;
-use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
+use crate::model::{Fraction, Holder, HoldingSource, MigSlot, UnattributedReason};
+
+/// A GPU or a MIG instance as schedulers name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Device {
+    /// By UUID: a GPU, `GPU-...`, or a MIG instance, `MIG-...`.
+    Uuid(Arc<str>),
+    /// A whole GPU instance of a GPU in MIG mode.
+    Instance {
+        /// UUID of the GPU.
+        gpu: Arc<str>,
+        /// Which of its instances.
+        place: InstancePlace,
+    },
+}
+
+/// What tells a GPU instance from the others of its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InstancePlace {
+    /// Its id.
+    Id(u32),
+    /// Its first memory slice, and how many it has where that is known.
+    Slices {
+        /// The first one.
+        start: u32,
+        /// How many.
+        size: Option<u32>,
+    },
+}
+
+impl InstancePlace {
+    /// Whether it is the place of the GPU instance of that id.
+    pub(super) fn is_of(self, id: &str, slot: &MigSlot) -> bool {
+        match self {
+            Self::Id(own) => id.parse() == Ok(own),
+            Self::Slices { start, size } => {
+                slot.start == Some(start.into()) && size.is_none_or(|size| slot.size == u64::from(size))
+            }
+        }
+    }
+}
+
+impl From<&str> for Device {
+    fn from(uuid: &str) -> Self {
+        Self::Uuid(uuid.into())
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uuid(uuid) => f.write_str(uuid),
+            Self::Instance { gpu, place: InstancePlace::Id(id) } => write!(f, "{gpu} GPU instance {id}"),
+            Self::Instance { gpu, place: InstancePlace::Slices { start, .. } } => {
+                write!(f, "{gpu} GPU instance at memory slice {start}")
+            }
+        }
+    }
+}
 
 /// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's
 /// covers its steps, and a container's the containers of its pod that were granted none of that GPU.
@@ -17,8 +75,8 @@ use crate::model::{Fraction, Holder, HoldingSource, UnattributedReason};
 pub struct Allocation {
     /// To whom it was granted.
     pub holder: Holder,
-    /// UUID of the GPU, `GPU-...`, or of the MIG instance, `MIG-...`.
-    pub device: Arc<str>,
+    /// The GPU or MIG instance.
+    pub device: Device,
     /// The share, as it was when granted.
     pub fraction: Fraction,
     /// Which scheduler says so.

@@ -234,7 +234,8 @@ impl Account {
     pub(super) fn select(&mut self, gpu: &SessionGpu, policy: &Policy) {
         let granted = |slot: GrantedSlot<'_>| holdings(slot, policy.granting(), []).0;
         self.slots.retain(|slot, held| {
-            let slot = slot.map_or(GrantedSlot::Whole(gpu), |slot| GrantedSlot::Instance(gpu, slot));
+            let instance = |(id, slot)| GrantedSlot::Instance { gpu, id, slot };
+            let slot = slot.map_or(GrantedSlot::Whole(gpu), instance);
             held.source != HoldingSource::Standing || granted(slot).contains(held)
         });
     }

@@ -180,6 +180,11 @@ impl InstanceIdentity {
     pub fn slices(&self) -> Option<u32> {
         self.placement.split_once(':')?.1.parse().ok()
     }
+
+    /// The first memory slice of its GPU instance, where the driver tells its placement.
+    pub fn first_slice(&self) -> Option<u32> {
+        self.placement.split_once(':')?.0.parse().ok()
+    }
 }
 
 /// Where a GPU sits on the PCI bus; its function is always 0.

@@ -129,11 +129,28 @@ pub struct MigLayout {
     pub stranded: Option<u64>,
 }
 
+impl MigLayout {
+    /// Whether both divide a GPU alike, as far as both tell: earlier releases stored no first slices.
+    pub fn is_divided_like(&self, other: &Self) -> bool {
+        let without_starts = |layout: &Self| {
+            let mut layout = layout.clone();
+            layout.slots.values_mut().for_each(|slot| slot.start = None);
+            layout
+        };
+        let tells_starts = |layout: &Self| layout.slots.values().all(|slot| slot.start.is_some());
+        *self == *other
+            || (!(tells_starts(self) && tells_starts(other)) && without_starts(self) == without_starts(other))
+    }
+}
+
 /// A MIG instance that can be held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigSlot {
     /// How many memory slices it has.
     pub size: u64,
+    /// Its first memory slice, where the driver tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
     /// The UUIDs of its compute instances, and which share of the instance each is.
     pub devices: BTreeMap<Arc<str>, Fraction>,
 }
@@ -238,4 +255,21 @@ pub struct Settlement {
     pub weights: BTreeMap<HolderId, u64>,
     /// Conflicts and other remarks, each with the holder it names.
     pub flags: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_of_an_earlier_release_without_first_slices_is_no_other_layout() {
+        let layout = |start, size| {
+            let slot = MigSlot { size, start, devices: BTreeMap::new() };
+            MigLayout { total: 8, slots: [("2".into(), slot)].into(), unallocated: 8 - size, stranded: None }
+        };
+        assert!(layout(None, 4).is_divided_like(&layout(Some(4), 4)));
+        assert!(layout(Some(4), 4).is_divided_like(&layout(Some(4), 4)));
+        assert!(!layout(Some(0), 4).is_divided_like(&layout(Some(4), 4)));
+        assert!(!layout(None, 2).is_divided_like(&layout(Some(4), 4)));
+    }
 }

@@ -34,7 +34,7 @@ impl Division {
     fn layout(&self) -> MigLayout {
         let slots = (0_u32..)
             .zip(&self.sizes)
-            .map(|(slot, size)| (slot.to_string().into(), MigSlot { size: *size, devices: BTreeMap::new() }));
+            .map(|(slot, size)| (slot.to_string().into(), MigSlot { size: *size, ..MigSlot::default() }));
         let total = self.sizes.iter().sum::<u64>() + self.free + self.stranded.unwrap_or(0);
         MigLayout { total, slots: slots.collect(), unallocated: self.free, stranded: self.stranded }
     }

@@ -89,7 +89,11 @@ impl Division {
 
     /// Whether it is known to be another one.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
-        *self != *other && *self != Self::Unknown && *other != Self::Unknown
+        match (self, other) {
+            (Self::Instances(one), Self::Instances(other)) => !one.is_divided_like(other),
+            (Self::Unknown, _) | (_, Self::Unknown) => false,
+            (one, other) => one != other,
+        }
     }
 
     pub(super) const fn layout(&self) -> Option<&Arc<MigLayout>> {
@@ -177,12 +181,12 @@ impl Slots {
     }
 
     /// Keeps the claims for which that holds.
-    pub(super) fn retain(&mut self, stays: impl Fn(Option<&MigSlot>, &Holding) -> bool) {
+    pub(super) fn retain(&mut self, stays: impl Fn(Option<(&str, &MigSlot)>, &Holding) -> bool) {
         let layout = self.division.layout();
-        let of_instances = self
-            .instances
-            .iter_mut()
-            .map(|(slot, held)| (layout.and_then(|layout| layout.slots.get(slot)), held));
+        let of_instances = self.instances.iter_mut().map(|(id, held)| {
+            let slot = layout.and_then(|layout| layout.slots.get(id));
+            (slot.map(|slot| (&**id, slot)), held)
+        });
         for (slot, held) in std::iter::once((None, &mut self.whole)).chain(of_instances) {
             if !held.holdings.iter().all(|holding| stays(slot, holding)) {
                 held.holdings =
@@ -201,7 +205,7 @@ impl Slots {
         for (name, slot) in &layout.slots {
             let who = there.instances.get(name).map(|present| Arc::clone(&present.who)).unwrap_or_default();
             let held = self.instances.entry(Arc::clone(name)).or_default();
-            held.hold(GrantedSlot::Instance(gpu, slot), &who, policy);
+            held.hold(GrantedSlot::Instance { gpu, id: name, slot }, &who, policy);
         }
     }
 
@@ -311,7 +315,10 @@ fn layout(frame: &Frame) -> MigLayout {
             None => by_memory(identity.memory.0, gpu_memory),
         };
         let name = identity.id.gpu_instance.to_string().into();
-        let slot = slots.entry(name).or_insert_with(|| MigSlot { size, devices: BTreeMap::new() });
+        let slot = slots.entry(name).or_insert_with(|| {
+            let start = identity.first_slice().map(u64::from);
+            MigSlot { size, start, devices: BTreeMap::new() }
+        });
         slot.devices.insert(Arc::clone(&identity.uuid), compute_share(&identity.profile));
     }
     let taken: u64 = slots.values().map(|slot| slot.size).sum();

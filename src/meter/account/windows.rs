@@ -51,7 +51,7 @@ impl Account {
                 }
                 *sent = false;
                 if let Some((gpu, granting)) = late {
-                    let granted = GrantedSlot::Instance(gpu, place);
+                    let granted = GrantedSlot::Instance { gpu, id: name, slot: place };
                     let (held, covered_by) = holdings(granted, granting, users.who());
                     (slot.holdings, slot.covered_by) = (held.into(), covered_by);
                 }
