@@ -247,6 +247,7 @@ impl Node {
             logs: &self.host.pod_logs(),
             metadata: &PodMetadata::default(),
             minors: &self.host.gpu_minors(),
+            now: self.began.utc,
             resources: &self.resources,
         });
         assert_eq!((known.allocations.len(), known.problems.len()), (PODS, 0));

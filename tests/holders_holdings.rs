@@ -253,6 +253,7 @@ fn what_schedulers_allocate_comes_before_standing_holdings_and_covers_what_is_wi
         device: device.into(),
         fraction,
         source: HoldingSource::Presence,
+        since: None,
     };
     let allocations = [
         allocation("GPU-1d1c", "job", QUARTER),
@@ -279,6 +280,7 @@ fn a_containers_gpu_covers_the_init_containers_and_sidecars_of_its_pod_alone() {
         device: "GPU-1d1c".into(),
         fraction: Fraction::WHOLE,
         source: HoldingSource::Kubernetes,
+        since: None,
     }];
     let granting = Granting { allocations: &allocations, standing: &[], presence: false };
     let (_, covered_by) = holdings(&gpu(), granting, [&main, &init, &other]);
@@ -302,7 +304,7 @@ fn whole(id: &str, facts: &[(Fact, &str)]) -> Allocation {
     let facts = Facts::new(facts.iter().copied());
     let holder = Holder { id: HolderId::new(id), facts };
     let source = HoldingSource::Slurm;
-    Allocation { holder, device: "GPU-1d1c".into(), fraction: Fraction::WHOLE, source }
+    Allocation { holder, device: "GPU-1d1c".into(), fraction: Fraction::WHOLE, source, since: None }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
 use crate::ledger::Recovered;
-use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
+use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
 
 /// How often the thread looks whether there is a reason to ask.
 const LOOK: Duration = Duration::from_secs(1);
@@ -145,6 +145,7 @@ pub(super) fn observe(
     answer: Option<&(ListPodResourcesResponse, Option<AllocatableResourcesResponse>)>,
     metadata: &PodMetadata,
     (host, resources): (&Host, &Resources),
+    now: Utc,
 ) -> PodHoldings {
     pods.observe(PodObservation {
         listed: answer.map(|(listed, _)| listed),
@@ -152,6 +153,7 @@ pub(super) fn observe(
         logs: &host.pod_logs(),
         metadata,
         minors: &host.gpu_minors(),
+        now,
         resources,
     })
 }
@@ -273,7 +275,10 @@ impl Rounds {
             self.described.refresh(&kubernetes.labels, now, is_wanted);
         }
         let metadata = &self.described.metadata;
-        let known = observe(&mut self.pods, answer.as_ref().ok(), metadata, (&shared.host, &resources));
+        // Pods and GPUs live in the agent's time, which in a demo is not the system's.
+        let listed = shared.clock.now().utc;
+        let known =
+            observe(&mut self.pods, answer.as_ref().ok(), metadata, (&shared.host, &resources), listed);
         self.next = match (&answer, known.is_ending) {
             (Err(_), _) => now + self.pause,
             // The next list decides whether what is missing has ended.

@@ -214,7 +214,7 @@ impl JobHoldings {
     /// Adds a holding that is not known yet: a step is in several hierarchies of cgroups.
     fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
         let (holder, device, source) = (holder.clone(), Device::from(uuid), HoldingSource::Slurm);
-        let allocation = Allocation { holder, device, fraction, source };
+        let allocation = Allocation { holder, device, fraction, source, since: None };
         if !self.allocations.contains(&allocation) {
             self.allocations.push(allocation);
         }

@@ -53,6 +53,12 @@ impl PodMetadata {
         self.pods.get(uid).is_some_and(|pod| pod.has_ended)
     }
 
+    /// Since when that container of that pod runs; none while it does not, or has not said so.
+    pub(super) fn started(&self, uid: &str, container: &str) -> Option<Utc> {
+        let mut containers = self.pods.get(uid)?.containers.iter();
+        containers.find(|one| one.name == container)?.started
+    }
+
     /// Notes the owner and the labels of that pod.
     pub(super) fn describe(&self, uid: &str, facts: &mut Facts) {
         let Some(pod) = self.pods.get(uid) else { return };

@@ -37,6 +37,8 @@ pub struct PodObservation<'a> {
     pub metadata: &'a PodMetadata,
     /// UUIDs of GPUs by minor number.
     pub minors: &'a BTreeMap<u32, String>,
+    /// When it was listed, by the wall clock.
+    pub now: Utc,
     /// Which devices are GPUs.
     pub resources: &'a Resources,
 }
@@ -95,6 +97,8 @@ struct GrantedDevice {
     device: Device,
     /// How much of it, as it was when granted.
     fraction: Fraction,
+    /// When the first list had it, or its container started, whichever was earlier.
+    began: Utc,
     /// Number of the list that had it first.
     since: u64,
     /// Whether another container was granted it since: kubelets list pods that have ended until they are deleted.
@@ -135,8 +139,8 @@ impl Pods {
         Self { resumed, ..Self::default() }
     }
 
-    /// Takes what a round has learned. A holding begins with the first list that has it, and ends with the second one
-    /// that has not, or when its pod has ended; the share of a replica stays what it was when it was granted.
+    /// Takes what a round has learned. A holding begins with the first list that has it, or with the start of its container
+    /// where that was earlier, and ends with the second list that has not, or when its pod has ended; the share of a replica stays what it was when it was granted.
     pub fn observe(&mut self, seen: PodObservation<'_>) -> PodHoldings {
         let mut known = PodHoldings::default();
         if let Some(listed) = seen.listed {
@@ -146,7 +150,8 @@ impl Pods {
         // A directory that cannot be read now is as it was: nobody is renamed.
         logs.pods = logs.pods.or_else(|| self.logs.pods.take());
         logs.containers = logs.containers.or_else(|| self.logs.containers.take());
-        self.find_uids(&logs);
+        self.find_uids(&logs, seen.now);
+        self.find_starts(seen.metadata);
         self.supersede_older_pods(&logs);
         if seen.listed.is_some() {
             self.resume();
@@ -273,7 +278,7 @@ impl Pods {
 
     /// Finds the UIDs of the listed pods. Of several pods of one name, as a StatefulSet makes, the latest counts; a pod that is
     /// not listed any more keeps the UID that it had.
-    fn find_uids(&mut self, logs: &PodLogs) {
+    fn find_uids(&mut self, logs: &PodLogs, now: Utc) {
         let mut latest = BTreeMap::new();
         for log in logs.pods.iter().flatten() {
             let LoggedPod { namespace, name, uid } = &log.pod;
@@ -292,7 +297,7 @@ impl Pods {
             if !grant.missing && before.is_some() && found.is_some() && before != found {
                 // Another pod of the same name.
                 for device in grant.devices.values_mut() {
-                    (device.since, device.superseded) = (self.lists, false);
+                    (device.since, device.began, device.superseded) = (self.lists, now, false);
                 }
             }
             if let Some(uid) = before.filter(|_| grant.missing).or(found) {
@@ -300,6 +305,15 @@ impl Pods {
             }
         }
         self.uids = uids;
+    }
+
+    /// Dates back the holdings of containers that had started before a list showed them.
+    fn find_starts(&mut self, metadata: &PodMetadata) {
+        for (name, grant) in &mut self.granted {
+            let uid = self.uids.get(&(name.namespace.clone(), name.pod.clone()));
+            let Some(started) = uid.and_then(|uid| metadata.started(uid, &name.container)) else { continue };
+            grant.devices.values_mut().for_each(|device| device.began = device.began.min(started));
+        }
     }
 
     fn publish(&self, logs: &PodLogs, metadata: &PodMetadata, known: &mut PodHoldings) {
@@ -318,6 +332,7 @@ impl Pods {
                 device: device.device.clone(),
                 fraction: device.fraction,
                 source: HoldingSource::Kubernetes,
+                since: Some(device.began),
             }));
         }
         known
@@ -386,7 +401,14 @@ fn devices(
             Ok((device, fraction)) => {
                 devices.insert(
                     id.clone(),
-                    GrantedDevice { device, fraction, since: 0, superseded: false, is_claimed: false },
+                    GrantedDevice {
+                        device,
+                        fraction,
+                        began: seen.now,
+                        since: 0,
+                        superseded: false,
+                        is_claimed: false,
+                    },
                 );
             }
             Err(reason) => {
@@ -427,7 +449,7 @@ fn claimed(
     let sharing = claims.filter(|other| name(other) == name(claim)).count();
     let denominator = u32::try_from(sharing.max(1)).unwrap_or(u32::MAX);
     let fraction = Fraction { numerator: 1, denominator };
-    Ok(GrantedDevice { device, fraction, since: 0, superseded: false, is_claimed: true })
+    Ok(GrantedDevice { device, fraction, began: seen.now, since: 0, superseded: false, is_claimed: true })
 }
 
 /// The GPU or MIG instance that a device id means, and how much of it.
@@ -453,7 +475,9 @@ mod tests {
     use super::*;
     use crate::host::pod_logs::ContainerLog;
     use crate::kubelet::messages::{ContainerDevices, PodResources};
-    use crate::kubelet::pod::{ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus};
+    use crate::kubelet::pod::{
+        ContainerState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus, Running, Time,
+    };
     use crate::model::PodLabel;
 
     const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
@@ -492,12 +516,13 @@ mod tests {
         pods: Pods,
         resources: Resources,
         metadata: PodMetadata,
+        now: Utc,
     }
 
     impl Node {
         fn new(replicas: Option<u32>) -> Self {
             let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
-            Self { pods: Pods::default(), resources, metadata: PodMetadata::default() }
+            Self { pods: Pods::default(), resources, metadata: PodMetadata::default(), now: Utc(10) }
         }
 
         fn round(
@@ -514,6 +539,7 @@ mod tests {
                 logs,
                 metadata: &self.metadata,
                 minors: &BTreeMap::from([(0, GPU.to_owned())]),
+                now: self.now,
                 resources: &self.resources,
             })
         }
@@ -678,6 +704,28 @@ mod tests {
         assert_eq!(holder.facts.get(Fact::OwnerName).map(|text| &**text), Some("train"));
         let labels: Vec<_> = holder.facts.pod_labels().iter().map(PodLabel::name_and_value).collect();
         assert_eq!(labels, [("k8s_pod_label_team", "vision")], "a value that is none is left out");
+    }
+
+    #[test]
+    fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earlier() {
+        let mut node = Node::new(None);
+        let list = listed(vec![container("main", &[GPU])]);
+        let mut began = |now: u64, started: Option<i64>, uids: &[&str]| {
+            node.now = Utc(now * 1_000_000_000);
+            let mut pod = described(uids[uids.len() - 1], "Running");
+            let status = &mut pod.status.as_mut().unwrap().container_statuses[0];
+            let started_at = started.map(|seconds| Time { seconds, nanos: 0 });
+            status.state = Some(ContainerState { running: Some(Running { started_at }) });
+            node.metadata = metadata(&[pod]);
+            let known = node.round(Some(&list), None, &logs(uids));
+            known.allocations[0].since.unwrap().0 / 1_000_000_000
+        };
+        assert_eq!(began(10, None, &[UID]), 10, "it has not started");
+        assert_eq!(began(11, Some(11), &[UID]), 10, "listed before it started");
+        assert_eq!(began(12, Some(7), &[UID]), 7, "its start became known later");
+        assert_eq!(began(13, Some(13), &[UID]), 7, "it was started anew");
+        assert_eq!(began(14, None, &[UID]), 7, "it waits for its restart");
+        assert_eq!(began(20, Some(18), &[UID, OTHER_UID]), 18, "another pod of the same name");
     }
 
     #[test]

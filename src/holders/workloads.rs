@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use super::standing::{GrantedSlot, product};
+use super::standing::{GrantedSlot, product, sum};
 use super::workload::WorkloadPath;
 use super::{JobMap, PodMap, container, vm};
 use crate::docker::ContainerDescriptions;
-use crate::model::{Fraction, Holder, HoldingSource, MigSlot, UnattributedReason};
+use crate::model::{Fraction, Holder, HoldingSource, MigSlot, UnattributedReason, Utc};
 
 /// A GPU or a MIG instance as schedulers name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,9 +81,27 @@ pub struct Allocation {
     pub fraction: Fraction,
     /// Which scheduler says so.
     pub source: HoldingSource,
+    /// When it was granted, by the wall clock, where that is known: it counts from then on as far as the account's windows
+    /// are still open.
+    pub since: Option<Utc>,
 }
 
 impl Allocation {
+    /// Whether both grant the same device to the same holder.
+    pub fn is_same_grant(&self, other: &Self) -> bool {
+        (&self.holder.id, &self.device, self.source) == (&other.holder.id, &other.device, other.source)
+    }
+
+    /// Whether what these leave of its device is enough for it.
+    pub fn fits_beside(&self, others: &[Self]) -> bool {
+        let others = others.iter().filter(|other| other.device == self.device);
+        let taken =
+            others.fold(Fraction { numerator: 0, denominator: 1 }, |taken, one| sum(taken, one.fraction));
+        let [a, b] = [taken.numerator, taken.denominator].map(u128::from);
+        let [c, d] = [self.fraction.numerator, self.fraction.denominator].map(u128::from);
+        a * d + c * b <= b * d
+    }
+
     /// Its share of a slot; none where it is on another one.
     pub(super) fn share_of(&self, slot: GrantedSlot<'_>) -> Option<Fraction> {
         let device = slot.share_of(&self.device)?;

@@ -13,7 +13,7 @@ use super::integrate::{
     Present, PresentBySlot, Unnamed, Who, activity, add, instance_activity, present_by_slot, share,
 };
 use crate::catalogue::{PointId, first_point};
-use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
+use crate::holders::{Allocation, GrantedSlot, Identities, SessionGpu, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
     ActivitySource, Carry, Fraction, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, MigSpan,
@@ -73,6 +73,13 @@ struct Last {
     present: PresentBySlot,
     /// Since when every frame has said for sure that nobody was.
     deserted: Option<Utc>,
+}
+
+/// What a scheduler granted before it was known here.
+pub(super) struct EarlierGrant {
+    pub(super) allocation: Allocation,
+    /// Account time since which it counts.
+    pub(super) from: Utc,
 }
 
 /// A span that is not settled, with the processes that nobody has named yet.

@@ -74,7 +74,8 @@ mod tests {
         let mut introduced = Introduced::default();
         let mut told = |holder: &Holder| {
             let (holder, device, fraction) = (holder.clone(), "GPU-0".into(), Fraction::WHOLE);
-            let allocations = [Allocation { holder, device, fraction, source: HoldingSource::Slurm }];
+            let source = HoldingSource::Slurm;
+            let allocations = [Allocation { holder, device, fraction, source, since: None }];
             let granting = Granting { allocations: &allocations, standing: &[], presence: false };
             let mut batch = Batch::default();
             introduced.grants_changed();

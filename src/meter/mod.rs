@@ -44,7 +44,7 @@ use crate::model::{
 };
 use crate::nvml::InFlight;
 
-use account::{Account, Gap};
+use account::{Account, EarlierGrant, Gap};
 use accounts::Accounts;
 use budget::{Budget, Costs, OwnSeries};
 use grants::GrantMatches;
@@ -382,7 +382,7 @@ impl Meter {
                 self.shown = None;
             }
         }
-        self.allocate(inputs.allocations);
+        self.allocate(inputs.allocations, now);
         for news in inputs.news {
             self.hear(news, &inputs.identities, &mut batch);
         }
@@ -398,10 +398,21 @@ impl Meter {
         Pulse { snapshot, batch }
     }
 
-    /// Takes what schedulers allocated from now on.
-    fn allocate(&mut self, allocations: Arc<[Allocation]>) {
+    /// Takes what schedulers allocated from now on; what is new and was granted earlier counts in the open windows, too.
+    fn allocate(&mut self, allocations: Arc<[Allocation]>, now: Stamp) {
         let current = &self.policy.allocations;
         if !Arc::ptr_eq(&allocations, current) && *allocations != **current {
+            let at = self.timeline.at(now.boottime);
+            let earlier = allocations.iter().filter_map(|allocation| {
+                let age = now.utc.0.checked_sub(allocation.since?.0)?;
+                let is_new = !current.iter().any(|known| known.is_same_grant(allocation));
+                let allocation = allocation.clone();
+                is_new.then(|| EarlierGrant { allocation, from: Utc(at.0.saturating_sub(age)) })
+            });
+            let earlier: Vec<EarlierGrant> = earlier.collect();
+            for gpu in self.gpus.values_mut().filter(|_| !earlier.is_empty()) {
+                gpu.account.backfill(&earlier);
+            }
             self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
             self.shown = None;
             self.introduced.grants_changed();

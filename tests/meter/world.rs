@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumeter::catalogue::{AccountValue, Level};
-use gpumeter::holders::{GpuSelector, Identified, Identities, Selector, Standing};
+use gpumeter::holders::{Allocation, GpuSelector, Identified, Identities, Selector, Standing};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{CounterKey, Ledger, Line, Opening, Queue, Reader, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
-    Amounts, Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, Nanoseconds, Parts, PciAddress,
-    Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
+    Amounts, Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, HoldingSource, Nanoseconds,
+    Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 
@@ -35,6 +35,7 @@ pub(crate) struct World {
     standing: Vec<Standing>,
     presence: bool,
     identities: Arc<Identities>,
+    allocations: Vec<Allocation>,
     now: Stamp,
     generation: u32,
     meter: Meter,
@@ -85,6 +86,7 @@ impl World {
             standing,
             presence,
             identities: Arc::default(),
+            allocations: Vec::new(),
             now,
             generation: 1,
             meter,
@@ -114,6 +116,22 @@ impl World {
     pub(crate) fn reload(&mut self, users: &[&str]) {
         self.standing = equal_shares(users);
         self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+    }
+
+    /// From the next pulse on schedulers allocate nothing but what is allocated anew.
+    pub(crate) fn release(&mut self) {
+        self.allocations.clear();
+    }
+
+    /// From the next pulse on a scheduler has allocated that share of a device, since so many seconds ago.
+    pub(crate) fn allocate(&mut self, holder: &str, device: &str, fraction: Fraction, age: u64) {
+        self.allocations.push(Allocation {
+            holder: Holder::from_id(HolderId::new(holder)),
+            device: device.into(),
+            fraction,
+            source: HoldingSource::Kubernetes,
+            since: Some(Utc(self.now.utc.0 - age * SECOND)),
+        });
     }
 
     /// From the next pulse on a snapshot has at most so many series.
@@ -510,6 +528,7 @@ impl World {
             news,
             xids,
             identities: Arc::clone(&self.identities),
+            allocations: self.allocations.clone().into(),
             pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),
             synchronised: self.synchronised,

@@ -22,7 +22,8 @@ pub(super) fn pods(config: &Config, host: &Host) -> (Option<Finding>, Workloads)
     let (mut pods, resources) = (Pods::default(), resources(kubernetes));
     let answer = KubeletSocket::new(&host.path(socket)).and_then(|client| ask(&client, (&pods, &resources)));
     let (metadata, described) = described(kubernetes, host);
-    let known = observe(&mut pods, answer.as_ref().ok(), &metadata, (host, &resources));
+    let now = system_now().utc;
+    let known = observe(&mut pods, answer.as_ref().ok(), &metadata, (host, &resources), now);
     workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
     let logs = host.pod_logs();
     let has_logs = logs.pods.is_some() || logs.containers.is_some();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Account, ClosedWindows, OpenSpan, Users};
+use super::{Account, ClosedWindows, EarlierGrant, OpenSpan, Users};
 use crate::attribution::{settle, split, window_end};
 use crate::holders::{GrantedSlot, Granting, Identities, SessionGpu, are_configured_alike, holdings};
 use crate::meter::Policy;
@@ -55,6 +55,23 @@ impl Account {
                     let (held, covered_by) = holdings(granted, granting, users.who());
                     (slot.holdings, slot.covered_by) = (held.into(), covered_by);
                 }
+            }
+        }
+    }
+
+    /// Adds grants to the open spans that lie behind their beginning, where others leave room for them.
+    pub(in crate::meter) fn backfill(&mut self, grants: &[EarlierGrant]) {
+        for open in &mut self.open {
+            let Some((_, policy)) = &open.granted else { continue };
+            let mut allocations = policy.allocations.to_vec();
+            for grant in grants.iter().filter(|grant| grant.from <= open.span.from) {
+                if grant.allocation.fits_beside(&allocations) {
+                    allocations.push(grant.allocation.clone());
+                }
+            }
+            if allocations.len() > policy.allocations.len() {
+                let policy = Policy { allocations: allocations.into(), ..(**policy).clone() };
+                open.grant(Arc::new(policy));
             }
         }
     }
@@ -170,6 +187,30 @@ impl Account {
             open.named()
         });
         (unsent.collect(), counter)
+    }
+}
+
+impl OpenSpan {
+    /// Computes its holdings by another policy, which stays in force for it.
+    fn grant(&mut self, by: Arc<Policy>) {
+        let Self { span, users, of_instances, granted: Some((gpu, policy)), sent } = self else { return };
+        *policy = by;
+        let Some(MigSpan { layout, slots }) = span.instances.as_deref_mut() else {
+            let (held, covered_by) = holdings(&*gpu, policy.granting(), users.who());
+            if *span.holdings != *held {
+                (span.holdings, span.covered_by, *sent) = (held.into(), covered_by, false);
+            }
+            return;
+        };
+        for (id, slot) in slots {
+            let Some(place) = layout.slots.get(id) else { continue };
+            let who = of_instances.get(id).into_iter().flat_map(Users::who);
+            let granted = GrantedSlot::Instance { gpu, id, slot: place };
+            let (held, covered_by) = holdings(granted, policy.granting(), who);
+            if *slot.holdings != *held {
+                (slot.holdings, slot.covered_by, *sent) = (held.into(), covered_by, false);
+            }
+        }
     }
 }
 
