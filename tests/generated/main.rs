@@ -4,6 +4,7 @@
 
 mod check;
 mod config;
+mod kubernetes;
 mod metrics;
 mod names;
 mod pages;
