@@ -5,6 +5,7 @@
 
 mod board;
 mod containers;
+mod deployment;
 mod examination;
 mod families;
 mod grants;
@@ -111,6 +112,8 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     diagnosis.findings.push(place::node_lock(Path::new(node_lock::PATH)));
     diagnosis.findings.push(place::ledger(config));
     diagnosis.findings.extend(push::otlp(config));
+    let deployment = deployment::deployment(config, &host, &diagnosis);
+    diagnosis.findings.extend(deployment);
     diagnosis.variant = variant::of(&diagnosis.findings);
     diagnosis
 }

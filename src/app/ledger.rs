@@ -117,7 +117,7 @@ fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Erro
         unsynchronised: !shared.clock_is_synchronised(),
         book: in_force.book().cloned(),
         node: NodeIdentity {
-            name: node.name.clone().or_else(|| shared.host.host_name()).unwrap_or_default(),
+            name: shared.node.name.to_string(),
             cluster: node.cluster.clone(),
             simulated: shared.simulated.load(Ordering::Relaxed),
         },

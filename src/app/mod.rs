@@ -140,7 +140,7 @@ const LANES_PATIENCE: Duration = Duration::from_millis(200);
 /// What this node is called.
 #[derive(Clone, Debug)]
 struct NodeName {
-    /// As configured, else the host name.
+    /// As configured, else what the DaemonSet says in `NODE_NAME`, else the host name, which in a pod is the pod's.
     name: Arc<str>,
     /// The cluster as configured, else empty.
     cluster: Arc<str>,
@@ -148,7 +148,8 @@ struct NodeName {
 
 impl NodeName {
     fn of(config: &Config, host: &Host) -> Self {
-        let name = config.node.name.clone().or_else(|| host.host_name()).unwrap_or_default();
+        let of_pod = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+        let name = config.node.name.clone().or_else(of_pod).or_else(|| host.host_name()).unwrap_or_default();
         Self { name: name.into(), cluster: config.node.cluster.clone().unwrap_or_default().into() }
     }
 }

@@ -66,7 +66,7 @@ keys! { Draft;
 "What this node is called: in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
 pub struct Node (config node) {
     name: Option<String>, text("a name", name), Optional("gpu-node-7"), Restart,
-        "Name of the node in gpumeter_node_info, API, bills, OTLP; by default the host name.";
+        "Name of the node in gpumeter_node_info, API, bills, OTLP; by default $NODE_NAME, else the host name.";
     cluster: Option<String>, text("a name", name), Optional("zurich-1"), Restart,
         "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).";
 }

@@ -30,6 +30,10 @@ pub(super) fn processes(host: &Host) -> Finding {
         (1, Ok(namespace)) if namespace == Path::new(FIRST_PID_NAMESPACE) => {
             Finding::new("processes", true, "this is the host's pid namespace")
         }
+        (1, _) if first_of_container(host).is_some() => {
+            let why = format!("only this container's processes are visible; {REMEDY}");
+            Finding::new("processes", false, why)
+        }
         // Inside a container /proc looks the same as outside.
         (1, _) => {
             Finding::new("processes", true, format!("/proc tells who a process is; in a container {REMEDY}"))
@@ -41,6 +45,13 @@ pub(super) fn processes(host: &Host) -> Finding {
             Finding::new("processes", false, format!("this is not the pid namespace of /proc; {REMEDY}"))
         }
     }
+}
+
+/// The name of process 1 where it is one that only a container begins with: the agent itself, or a pod's sandbox.
+pub(super) fn first_of_container(host: &Host) -> Option<String> {
+    let name = fs::read_to_string(host.path(Path::new("/proc/1/comm"))).ok()?;
+    let name = name.trim();
+    ["gpumeter", "pause"].contains(&name).then(|| name.to_owned())
 }
 
 /// Whether the processes on GPUs have owners whom the account can name, and why those that have none have none.

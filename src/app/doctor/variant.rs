@@ -3,7 +3,7 @@
 use super::Finding;
 
 /// What may be missing, what is left then, from the most to the least that it takes away.
-const VARIANTS: [(&str, &str); 10] = [
+const VARIANTS: [(&str, &str); 11] = [
     ("driver", "own health only: no driver, so no GPU is read"),
     ("gpus", "own health only: the driver is there, and no GPU is read"),
     ("processes", "telemetry: GPUs are read, but who uses them stays unnamed"),
@@ -12,6 +12,7 @@ const VARIANTS: [(&str, &str); 10] = [
         "pods",
         "accounting without all of Kubernetes: some pods hold nothing, or their processes are billed to nobody",
     ),
+    ("deployment", "less than all: the line deployment names the variant of the manifests that has the rest"),
     (
         "jobs",
         "accounting without all of Slurm: some jobs hold nothing, or their processes are billed to nobody",
