@@ -74,7 +74,8 @@ fn every_alert_has_a_runbook_and_a_test_and_every_runbook_an_alert() {
     let alerts: BTreeSet<String> =
         rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(Into::into).collect();
     for alert in &alerts {
-        assert!(rules.contains(&format!("runbook_url: docs/runbooks/{alert}.md\n")), "{alert}");
+        let link = format!("runbook_url: file:///usr/share/doc/gpumeter/runbooks/{alert}.md\n");
+        assert!(rules.contains(&link), "{alert}");
         assert!(
             tests.contains(&format!("alertname: {alert}\n")) || tests.contains(&format!("\"{alert}\"")),
             "{alert}"

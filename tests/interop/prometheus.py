@@ -145,7 +145,7 @@ def documented(suite, targets):
     document = (ROOT / "docs/monitoring.md").read_text()
     blocks = re.findall(r"^```\w+\n(.*?)^```", document, re.M | re.S)
     config = yaml.safe_load(next(block for block in blocks if block.startswith("# prometheus.yml\n")))
-    install = next(block for block in blocks if block.startswith("runbooks="))
+    install = next(block for block in blocks if "\nrunbooks=" in block)
 
     folder = suite.folder / "rules"
     folder.mkdir()
