@@ -2,7 +2,7 @@
 //! seen for the graphics list), which mostly tell what was known before.
 //!
 //! In go what a tick knows without them and how far lists are stretched; out comes what to ask for. Why the account
-//! gets what it needs all the same is told in ARCHITECTURE.md, "Few calls". It calls no driver and knows neither
+//! gets what it needs all the same is told in docs/sampling.md. It calls no driver and knows neither
 //! holders nor what a list costs.
 
 use std::collections::{BTreeMap, BTreeSet};

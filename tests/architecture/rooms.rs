@@ -17,27 +17,27 @@ const fn room(name: &'static str, may_import: &'static [&'static str], purpose: 
 }
 
 pub(crate) const ROOMS: &[Room] = &[
-    room("model", &[], "the nouns: readings, frames, holders, holdings, spans, rows, snapshots, quantities"),
-    room("clock", &["model"], "the one source of time; a page in a file for demo and tests"),
-    room("catalogue", &["model"], "every metric as a row, and the XID table"),
-    room("record", &["model"], "the file format of what passes the door to the driver"),
+    room("model", &[], "readings, frames, holders, holdings, spans, rows, snapshots, and quantities as types"),
+    room("clock", &["model"], "the one source of time; in demo and tests it reads a file that the test sets"),
+    room("catalogue", &["model"], "every metric as a row of a table, and the XID table"),
+    room("record", &["model"], "the file format of recorded driver answers"),
     room(
         "nvml",
         &["model", "clock", "catalogue", "record"],
-        "the only code that knows the driver: one door, plans, lanes",
+        "the only code that knows the driver: call wrapper, plan per GPU, sampler",
     ),
-    room("host", &["model", "clock"], "what Linux says of a pid and in its log, rooted at a path"),
+    room("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
     room(
         "kubelet",
         &[],
         "clients of the kubelet and the API server: devices of containers, pods of the node",
     ),
     room("docker", &[], "client of Docker's API: names and images of containers"),
-    room("holders", &["model", "clock", "host", "kubelet", "docker"], "who a process is, and who holds what"),
-    room("tenants", &["model"], "from a holder's facts to a tenant"),
-    room("attribution", &["model"], "pure: a window's raw integrals to rows; the laws"),
-    room("ledger", &["model", "clock", "attribution", "tenants"], "the durable account, prices, bills"),
-    room("health", &["model", "catalogue"], "pure: signs and XIDs to a verdict, by a table of rules"),
+    room("holders", &["model", "clock", "host", "kubelet", "docker"], "resolves a process to its holder; finds out who holds which GPU"),
+    room("tenants", &["model"], "maps a holder's facts to a tenant"),
+    room("attribution", &["model"], "pure: settles a window's integrals into account rows"),
+    room("ledger", &["model", "clock", "attribution", "tenants"], "the durable account in SQLite: prices, bills, migrations"),
+    room("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
     room(
         "meter",
         &[
@@ -52,19 +52,19 @@ pub(crate) const ROOMS: &[Room] = &[
             "ledger",
             "health",
         ],
-        "the pulse: identify, integrate, settle, judge, seal",
+        "one tick: identify, integrate, settle, judge, publish",
     ),
-    room("export", &["model", "catalogue"], "pure: a snapshot to text, OpenMetrics, OTLP, JSON"),
-    room("push", &["model", "clock", "export"], "OTLP over HTTP to a collector"),
-    room("serve", &["model", "export", "ledger", "clock"], "HTTP: pages, health, the API"),
-    room("config", &["model", "catalogue"], "YAML to a validated configuration, by a key table"),
-    room("app", &["*"], "the only wiring and the only threads; the demo"),
-    room("cli", &["*"], "parse, call, exit status"),
+    room("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
+    room("push", &["model", "clock", "export"], "sends OTLP over HTTP to a collector"),
+    room("serve", &["model", "export", "ledger", "clock"], "the HTTP server: metrics, health, API"),
+    room("config", &["model", "catalogue"], "YAML to a validated configuration; each key is declared once"),
+    room("app", &["*"], "wiring and all threads; doctor and demo"),
+    room("cli", &["*"], "the command line: parse, call, exit status"),
 ];
 
 /// The table as ARCHITECTURE.md prints it.
 pub(crate) fn table() -> String {
-    let head = "| room | what it is for | may import |\n|---|---|---|\n".to_owned();
+    let head = "| module | purpose | may import |\n|---|---|---|\n".to_owned();
     ROOMS.iter().fold(head, |table, room| {
         let imports = match room.may_import {
             [] => "–".to_owned(),
