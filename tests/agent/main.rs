@@ -22,5 +22,6 @@ mod reload;
 mod replay;
 mod running;
 mod scrape;
+mod slurm_health;
 mod systemd;
 mod unread;

@@ -1,0 +1,74 @@
+#!/bin/sh
+# HealthCheckProgram of Slurm that drains a node with a failed GPU, and resumes it when no GPU is failed any more, provided that
+# it drained the node itself. It knows that by the reason, which begins with "gpumeter:"; a node that somebody else drained
+# stays as it is. Where the health is unknown (no agent, no driver) it changes nothing. Always exits with 0.
+#
+# In slurm.conf:
+#   HealthCheckProgram=/usr/share/gpumeter/slurm/healthcheck.sh
+#   HealthCheckInterval=60
+#   HealthCheckNodeState=ANY
+PATH=${GPUMETER_HEALTHCHECK_PATH:-/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin:/usr/local/bin}
+LC_ALL=C
+export PATH LC_ALL
+
+url=${GPUMETER_URL:-http://127.0.0.1:9855}
+# Slurm ends a program that takes longer than 60 seconds, with all that it started.
+limit=15
+
+log() {
+    logger -t gpumeter-healthcheck -- "$1" 2>/dev/null || printf '%s\n' "$1" >&2
+}
+
+# The failed GPUs with what to do, such as "GPU 3 reset_gpu, GPU 5 replace", on one line and short enough for a reason.
+failures() {
+    printf '%s\n' "$1" |
+        sed -n 's/^GPU \([0-9]*\) .*: failed, action \([a-z_]*\)$/GPU \1 \2/p; s/^GPU \([0-9]*\) .*: failed$/GPU \1/p' |
+        head -n 16 | tr '\n' ',' | sed 's/,$//; s/,/, /g'
+}
+
+# What Slurm says of the node, on one line.
+node_line() {
+    timeout $limit scontrol show node -o "$node"
+}
+
+is_drained() {
+    case $1 in
+        *" State="*DRAIN*) return 0 ;;
+    esac
+    return 1
+}
+
+drain() {
+    line=$(node_line) || { log "scontrol does not know node $node"; return; }
+    if is_drained "$line"; then
+        return
+    fi
+    if timeout $limit scontrol update "NodeName=$node" State=DRAIN "Reason=gpumeter: $(failures "$1")"; then
+        log "drained $node: $(failures "$1")"
+    else
+        log "scontrol did not drain $node"
+    fi
+}
+
+resume() {
+    line=$(node_line) || { log "scontrol does not know node $node"; return; }
+    is_drained "$line" || return
+    case $line in
+        *" Reason=gpumeter: "*) ;;
+        *) return ;;
+    esac
+    if timeout $limit scontrol update "NodeName=$node" State=RESUME; then
+        log "resumed $node: no GPU is failed any more"
+    else
+        log "scontrol did not resume $node"
+    fi
+}
+
+node=${SLURMD_NODENAME:-$(uname -n)}
+node=${node%%.*}
+report=$(timeout $limit gpumeter health --fail-on failed --url "$url" 2>/dev/null)
+case $? in
+    0) resume ;;
+    1) drain "$report" ;;
+esac
+exit 0

@@ -1,0 +1,113 @@
+//! `packaging/slurm/healthcheck.sh` between a made-up `gpumeter health` and a made-up `scontrol` that keeps a node's state.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A node of Slurm in a directory.
+struct Cluster {
+    directory: tempfile::TempDir,
+}
+
+/// Prints the node as `scontrol show node -o` does, and changes it as `scontrol update` does.
+const SCONTROL: &str = r#"#!/bin/sh
+cd "$(dirname "$0")"
+case $1 in
+    show) echo "NodeName=$4 Arch=x86_64 State=$(cat state) Reason=$(cat reason) [root@2026-11-01T00:00:00]" ;;
+    update)
+        echo "$*" >>calls
+        case $3 in
+            State=DRAIN) echo IDLE+DRAIN >state; echo "${4#Reason=}" >reason ;;
+            State=RESUME) echo IDLE >state; : >reason ;;
+        esac ;;
+esac
+"#;
+
+impl Cluster {
+    fn new() -> Self {
+        let cluster = Self { directory: tempfile::tempdir().unwrap() };
+        cluster.program("scontrol", SCONTROL);
+        cluster.set("IDLE", "");
+        cluster
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        // Written by a process of its own: a child of another test would inherit a descriptor that this process has open
+        // for writing, and until it is closed the program cannot be run.
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat >\"$0\" && chmod +x \"$0\""])
+            .arg(self.directory.path().join(name))
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
+    }
+
+    fn set(&self, state: &str, reason: &str) {
+        fs::write(self.directory.path().join("state"), state).unwrap();
+        fs::write(self.directory.path().join("reason"), reason).unwrap();
+    }
+
+    /// Runs the check while `gpumeter health` prints this and ends so; the state and the reason afterwards.
+    fn check(&self, report: &str, status: i32) -> (String, String) {
+        self.program("gpumeter", &format!("#!/bin/sh\ncat <<'END'\n{report}END\nexit {status}\n"));
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/healthcheck.sh");
+        let path = format!("{}:/usr/bin:/bin", self.directory.path().display());
+        let ended = Command::new("sh")
+            .arg(script)
+            .env_clear()
+            .env("GPUMETER_HEALTHCHECK_PATH", path)
+            .env("SLURMD_NODENAME", "n7")
+            .status();
+        assert!(ended.unwrap().success(), "a health check that fails would be reported for every node");
+        let read =
+            |name: &str| fs::read_to_string(self.directory.path().join(name)).unwrap().trim().to_owned();
+        (read("state"), read("reason"))
+    }
+
+    fn calls(&self) -> usize {
+        fs::read_to_string(self.directory.path().join("calls")).unwrap_or_default().lines().count()
+    }
+}
+
+const FAILED: &str = "\
+GPU 0 GPU-a NVIDIA H100 80GB HBM3: ok
+GPU 3 GPU-b NVIDIA H100 80GB HBM3: failed, action reset_gpu
+  failed, reset_gpu: XID 79: fell off the bus, since 2026-11-01T00:00:00Z; ends with a reset
+GPU 5 GPU-c NVIDIA H100 80GB HBM3: degraded, action drain
+";
+const OK: &str = "GPU 0 GPU-a NVIDIA H100 80GB HBM3: ok\n";
+
+#[test]
+fn a_failed_gpu_drains_the_node_once_and_its_recovery_resumes_it() {
+    let cluster = Cluster::new();
+    let drained = ("IDLE+DRAIN".to_owned(), "gpumeter: GPU 3 reset_gpu".to_owned());
+    assert_eq!(cluster.check(FAILED, 1), drained);
+    assert_eq!(cluster.check(FAILED, 1), drained);
+    assert_eq!(cluster.calls(), 1, "a node that is drained is not drained again");
+    assert_eq!(cluster.check("", 2), drained, "an agent that does not answer says nothing of the GPU");
+    assert_eq!(cluster.check(OK, 0), ("IDLE".to_owned(), String::new()));
+    assert_eq!(cluster.check(OK, 0).0, "IDLE");
+    assert_eq!(cluster.calls(), 2);
+}
+
+#[test]
+fn a_node_that_somebody_else_drained_stays_as_it_is() {
+    let cluster = Cluster::new();
+    cluster.set("MIXED+DRAIN", "new cables");
+    for (report, status) in [(FAILED, 1), (OK, 0)] {
+        assert_eq!(cluster.check(report, status), ("MIXED+DRAIN".to_owned(), "new cables".to_owned()));
+    }
+    assert_eq!(cluster.calls(), 0);
+}
+
+#[test]
+fn a_node_of_unknown_health_stays_as_it_is() {
+    let cluster = Cluster::new();
+    assert_eq!(cluster.check("", 2).0, "IDLE");
+    cluster.set("DOWN", "gpumeter: not a drained node");
+    assert_eq!(cluster.check(OK, 0).0, "DOWN");
+    assert_eq!(cluster.calls(), 0);
+}
