@@ -9,10 +9,12 @@ use crate::host::slurm::StepEnvironment;
 use crate::model::{Fact, Facts, Holder, HolderKind};
 
 /// What Slurm does not tell a prolog on the node of a job, and puts into the environment of its processes.
-pub(super) const FACTS: [(Fact, &str); 3] = [
+const FACTS: [(Fact, &str); 4] = [
     (Fact::SlurmArrayJob, "SLURM_ARRAY_JOB_ID"),
     (Fact::SlurmArrayTask, "SLURM_ARRAY_TASK_ID"),
     (Fact::SlurmHetJob, "SLURM_HET_JOB_ID"),
+    // Its number is that of its first component.
+    (Fact::SlurmHetJob, "SLURM_JOB_ID_HET_GROUP_0"),
 ];
 
 fn number(environment: &StepEnvironment, name: &str) -> Option<u32> {
@@ -87,10 +89,16 @@ mod tests {
             ("SLURM_ARRAY_JOB_ID", "210"),
             ("SLURM_ARRAY_TASK_ID", "x"),
             ("SLURM_JOB_GPUS", "3,5"),
+            ("SLURM_JOB_ID_HET_GROUP_0", "210"),
         ]);
         let holder = holder("211", &known).unwrap();
         let facts: Vec<_> = holder.facts.iter().collect();
-        let expected = [(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, "211"), (Fact::SlurmArrayJob, "210")];
+        let expected = [
+            (Fact::SlurmCluster, "alpha"),
+            (Fact::SlurmJob, "211"),
+            (Fact::SlurmArrayJob, "210"),
+            (Fact::SlurmHetJob, "210"),
+        ];
         assert_eq!((facts, holder.facts.uid), (expected.to_vec(), Some(1000)));
         assert_eq!(gpus(&known), [3, 5].into());
         for cluster in ["", "a/b", "a b"] {

@@ -149,7 +149,8 @@ pub(super) fn cgroups(root: &Path) -> io::Result<Option<Vec<JobCgroup>>> {
     }))
 }
 
-/// The environment of a step's first process that has the variables of that job; none while there is no such process.
+/// The environment of a step's first process that has the variables of that job; none while there is no such process. A
+/// component of a heterogeneous job has its number in a variable of its own, beside number, GPUs and shards of the first one.
 pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnvironment> {
     let name = step.file_name()?.to_str()?.strip_prefix("step_")?;
     let mut pids = Vec::new();
@@ -160,12 +161,25 @@ pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnv
         let bytes = bounded::read(&process.join("environ"), bounded::PROC).ok()?;
         let variables: BTreeMap<String, String> =
             bytes.split(|byte| *byte == 0).filter_map(variable).collect();
-        (variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job)).then(|| StepEnvironment {
-            step: name.to_owned(),
-            uid,
-            variables,
-        })
+        let variables = of_job(variables, job)?;
+        Some(StepEnvironment { step: name.to_owned(), uid, variables })
     })
+}
+
+/// What these variables say of that job; none where they are another one's.
+fn of_job(mut variables: BTreeMap<String, String>, job: &str) -> Option<BTreeMap<String, String>> {
+    if variables.get("SLURM_JOB_ID").is_some_and(|number| number == job) {
+        return Some(variables);
+    }
+    let is_component =
+        |(name, number): (&String, &String)| name.starts_with("SLURM_JOB_ID_HET_GROUP_") && number == job;
+    if !variables.iter().any(is_component) {
+        return None;
+    }
+    for of_first in ["SLURM_JOB_GPUS", "SLURM_SHARDS_ON_NODE"] {
+        variables.remove(of_first);
+    }
+    Some(variables)
 }
 
 /// A variable of Slurm.
@@ -334,6 +348,24 @@ mod tests {
         let expected = [("SLURM_JOB_GPUS", "3"), ("SLURM_JOB_ID", "211")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(read(), Some(expected.into()));
+    }
+
+    #[test]
+    fn a_component_of_a_heterogeneous_job_is_not_what_the_environment_says_of_the_first_one() {
+        // As Slurm 22.05 has it in a step of both components, that of job 3.
+        let variables = [
+            ("SLURM_JOB_ID", "2"),
+            ("SLURM_JOB_GPUS", "2,3"),
+            ("SLURM_JOB_ID_HET_GROUP_0", "2"),
+            ("SLURM_JOB_ID_HET_GROUP_1", "3"),
+            ("SLURM_STEP_GPUS", "0"),
+        ];
+        let variables = BTreeMap::from(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let value = |job: &str, name: &str| of_job(variables.clone(), job)?.get(name).cloned();
+        assert_eq!(value("2", "SLURM_JOB_GPUS").as_deref(), Some("2,3"));
+        assert_eq!(value("3", "SLURM_JOB_GPUS"), None);
+        assert_eq!(value("3", "SLURM_STEP_GPUS").as_deref(), Some("0"));
+        assert_eq!(of_job(variables, "4"), None);
     }
 
     #[test]

@@ -47,6 +47,11 @@ done
 wait
 """
 
+# A heterogeneous job: a step over both components, with the environment that Slurm gives it.
+HET_JOB = """#!/bin/sh
+srun --het-group=0,1 --ntasks=1 --gpus-per-task=1 sleep 600
+"""
+
 STEP = """#!/bin/sh
 # What a user may change, to be billed as somebody else.
 export SLURM_JOB_ID=1000000 SLURM_JOB_ACCOUNT=others SLURM_JOB_USER=root SLURM_STEP_ID=77
@@ -85,7 +90,8 @@ def whole(suite, node, cluster, two_gpus):
     idle = cluster.allocate("news", "chemistry", "--gres=gpu:1")
     lost = cluster.submit("games", "physics", 15, "--gres=gpu:1")
     (suite.folder / f"lose-epilog-of-{lost}").touch()
-    wait_for("all holdings", 30, lambda: len(holdings(node)) == 7, node.program)
+    jobs = lambda: {holder for holder in holdings(node) if "." not in holder}
+    wait_for("all holdings", 30, lambda: len(jobs()) == 7, node.program)
     steps_are_named(suite, node, two_gpus)
     doctor(suite, node)
     requeue(suite, node, cluster, requeued)
@@ -96,6 +102,8 @@ def whole(suite, node, cluster, two_gpus):
     steps_are_billed(suite, node, cluster, two_gpus)
     ends_of_others(suite, node, cluster, requeued, suspended, array)
     parts_of_a_gpu(suite, node, cluster)
+    heterogeneous_job(suite, node, cluster)
+    preemption(suite, node, cluster)
     several_slurmd(suite, node, cluster)
     accounts_on_the_bill(suite, node)
 
@@ -109,6 +117,48 @@ def parts_of_a_gpu(suite, node, cluster):
         wait_for(f"the holding of job {job} of {expected}", 20, held, node.program)
     for job in jobs:
         cluster.run("scancel", str(job))
+
+
+def heterogeneous_job(suite, node, cluster):
+    """Each component is a job with a number, a record and GPUs of its own; the step holds one of each within that."""
+    options = ("--nodelist=node1", "--gres=gpu:2"), ("--nodelist=node2", "--gres=gpu:1")
+    leader = cluster.submit_heterogeneous("games", "physics", options)
+    for job, gpus in ((leader, 2), (leader + 1, 1)):
+        held = lambda: len(holdings(node).get(holder_of(job), [])) == gpus
+        wait_for(f"{gpus} GPUs of component {job}", 30, held, node.program)
+        labels = {"workload": holder_of(job), "slurm_het_job_id": leader, "slurm_account": "physics"}
+        wait_for(f"a workload with {labels}", 20, lambda: node.sample("gpu_workload_info", **labels), node.program)
+        step = f"{holder_of(job)}.0"
+        wait_for(f"the GPU of {step}", 20, lambda: len(holdings(node).get(step, [])) == 1, node.program)
+        granted = node.sample("gpu_holding_ratio", workload=step)[1] + total_ratio(node, holder_of(job))
+        suite.expect(granted == gpus, f"component {job} and its step hold {granted} GPUs, not {gpus}")
+    cluster.run("scancel", str(leader))
+    for job in (leader, leader + 1):
+        wait_for(f"the end of component {job}", 20, lambda: holder_of(job) not in holdings(node))
+
+
+def preemption(suite, node, cluster):
+    """A job of a partition that goes before takes all GPUs: the job that had them is put back and holds nothing until then."""
+    preempted = cluster.sleep("games", "physics", f"--gres=gpu:{GPUS}", "--requeue")
+    all_of = lambda job: len(holdings(node).get(holder_of(job), [])) == GPUS
+    wait_for("all GPUs of the job that is to be preempted", 30, lambda: all_of(preempted), node.program)
+    urgent = cluster.sleep("news", "chemistry", "--partition=urgent", f"--gres=gpu:{GPUS}")
+    wait_for("all GPUs of the urgent job", 40, lambda: all_of(urgent), node.program)
+    wait_for("the end of the preempted job's holding", 15, lambda: holder_of(preempted) not in holdings(node))
+    suite.expect(cluster.job(preempted)["JobState"] == "PENDING", "the job was not put back into the queue")
+    cluster.run("scancel", str(urgent))
+    wait_for("the second run of the preempted job", 60, lambda: all_of(preempted), node.program)
+    cluster.run("scancel", str(preempted))
+    wait_for("the end of the second run", 20, lambda: holder_of(preempted) not in holdings(node))
+    cluster.wait_for_end(preempted, "CANCELLED")
+    runs = runs_by_hooks(suite, preempted)
+    suite.expect(len(runs) == 2, f"the preempted job ran {runs}")
+    expected = sum(end - begin for begin, end in runs) * GPUS
+    held = total(lines_of(node, cluster, preempted), "held_ns")
+    suite.expect(abs(held - expected) <= 2 * TOLERANCE * GPUS, f"the preempted job held {held} s in {runs}")
+    gone = runs[0][1]
+    came = runs_by_hooks(suite, urgent)[0][0]
+    suite.expect(gone <= came, f"the urgent job began at {came}, before the other had ended at {gone}")
 
 
 def several_slurmd(suite, node, cluster):
@@ -125,7 +175,9 @@ def doctor(suite, node):
     """It reads the slurm.conf that the records name."""
     finding = lambda text: next((line for line in text.splitlines() if line[8:].startswith("jobs:")), text)
     command = ["doctor", "--config", node.config, "--nvml-library", node.library]
-    suite.expect("PrologFlags" not in finding(node.command(*command)), "doctor misses PrologFlags=Alloc, which is there")
+    told = finding(node.command(*command))
+    suite.expect("PrologFlags=Alloc" not in told, f"doctor misses PrologFlags=Alloc, which is there: {told}")
+    suite.expect("PrologFlags=Contain" in told, f"doctor does not miss PrologFlags=Contain: {told}")
     path = suite.folder / "slurm.conf"
     before = path.read_text()
     path.write_text(before.replace("PrologFlags=Alloc", ""))
@@ -223,6 +275,12 @@ def holdings(node):
     return held
 
 
+def total_ratio(node, holder):
+    """What a holder holds of all GPUs together, beside what others hold within it."""
+    lines = (line for line in node.page().splitlines() if line.startswith("gpu_holding_ratio{"))
+    return sum(float(line.split()[-1]) for line in lines if f'workload="{holder}"' in line)
+
+
 def steps_are_named(suite, node, job):
     """A process in the batch step and one in a step of its own, whatever their environment says."""
     holder = holder_of(job)
@@ -244,7 +302,7 @@ def steps_are_billed(suite, node, cluster, job):
         # The driver of the suite goes on listing a process that has ended: what is used after the job is unheld.
         used = total(lines, "used_ns", f"{holder}.{step}") - total(lines, "unheld_ns", f"{holder}.{step}")
         suite.expect(abs(used - DEMAND * 30) <= TOLERANCE, f"step {step} used {used} s, not {DEMAND * 30}: {lines}")
-    within = total(lines, "within_ns", holder)
+    within = total(lines, "within_ns")
     suite.expect(abs(within - 2 * DEMAND * 30) <= 2 * TOLERANCE, f"{within} s are within the holding of {holder}: {lines}")
     suite.expect(total(lines, "outside_holding_ns") == 0, f"a job's steps are outside of its holding: {lines}")
 
@@ -338,12 +396,15 @@ Prolog={folder}/prolog
 Epilog={folder}/epilog
 PrologFlags=Alloc
 SlurmdParameters=config_overrides
-SchedulerParameters=sched_interval=1
+SchedulerParameters=sched_interval=1,bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 ReturnToService=2
 NodeName=DEFAULT CPUs=16
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:{GPUS},shard:{GPUS * SHARDS}
 NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:1
 PartitionName=gpu Nodes=node1 Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=node1 PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 PartitionName=both Nodes=node[1-2] MaxTime=INFINITE State=UP
 """)
         (folder / "gres.conf").write_text(f"""NodeName=node1 Name=gpu File={folder}/dev/nvidia[0-{GPUS - 1}]
@@ -391,6 +452,13 @@ NodeName=node2 Name=gpu File={folder}/dev/nvidia{GPUS}
     def sleep(self, user, account, *options):
         """A job without a process on a GPU, until it is cancelled; its number."""
         return int(self.run("sbatch", "--parsable", f"--account={account}", *options, "--wrap=sleep 600", user=user))
+
+    def submit_heterogeneous(self, user, account, components):
+        """A job of several components; the number of the first."""
+        options = [["--partition=both", "--ntasks=1", f"--account={account}", *one] for one in components]
+        told = self.run("sbatch", "--parsable", *options[0], *(word for one in options[1:] for word in (":", *one)),
+                        self._script("het-job", HET_JOB), user=user)
+        return int(told.split(";")[0])
 
     def allocate(self, user, account, *options):
         """An allocation without a step; its number."""
