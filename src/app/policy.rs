@@ -119,7 +119,10 @@ fn succeed(old: &Prices, new: &Prices, start: Utc) -> Prices {
     let at_start = new.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, price)| price.clone());
     let before = old.iter().filter(|(from, _)| *from < start).cloned();
     let after = new.iter().filter(|(from, _)| *from > start).cloned();
-    before.chain([(start, at_start)]).chain(after).collect()
+    let mut prices: Prices = before.chain([(start, at_start)]).chain(after).collect();
+    // A reload that leaves the price as it is begins none.
+    prices.dedup_by(|next, known| next.1 == known.1);
+    prices
 }
 
 /// What the pulse needs of the configuration.
@@ -259,6 +262,11 @@ mod tests {
         );
         assert_eq!(schedule(&same), schedule(&two));
         assert_eq!(same.policy.processes, 7);
+        let future =
+            "prices: {currency: USD, rates: [{gpu_hour: 2}, {gpu_hour: 9, from: 2030-01-01T00:00:00Z}]}";
+        let announced = in_force(Some(&same), future, 17);
+        assert_eq!(schedule(&announced)[..2], schedule(&two)[..]);
+        assert_eq!(schedule(&announced).len(), 3, "the price of today began once");
         let none = in_force(Some(&same), "", 20);
         assert_eq!(schedule(&none).last(), Some(&(21, None)));
     }

@@ -188,6 +188,9 @@ pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
 }
 
 fn restored(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
+    if !path.exists() {
+        return Err(Cause::Missing);
+    }
     let path = owner::resolved(path)?;
     if !path.is_file() {
         return Err(Cause::Missing);

@@ -159,6 +159,13 @@ fn a_restored_ledger_is_that_of_before_the_upgrade_and_what_it_replaced_can_be_p
 }
 
 #[test]
+fn a_ledger_whose_directory_is_missing_has_nothing_to_put_back() {
+    let place = tempfile::tempdir().unwrap();
+    let error = restore(&place.path().join("missing/ledger.db"), None).unwrap_err();
+    assert!(matches!(error.cause, Cause::Missing), "{error}");
+}
+
+#[test]
 fn a_ledger_of_a_newer_release_can_be_restored_too_and_its_refusal_says_so() {
     let world = complete();
     upgraded(&world);

@@ -199,6 +199,14 @@ pub(super) fn ledger(config: &Config) -> Finding {
         return Finding::new("ledger", false, why);
     }
     match crate::ledger::unowned(path) {
+        Ok(()) if path.parent().is_some_and(|directory| !directory.exists()) => Finding::new(
+            "ledger",
+            true,
+            format!("{name}: its directory does not exist; the agent makes it when it starts"),
+        ),
+        Ok(()) if !path.exists() => {
+            Finding::new("ledger", true, format!("{name}: does not exist; the agent makes it when it starts"))
+        }
         Ok(()) => Finding::new("ledger", true, name.to_string()),
         // That is how it should be on a node where the agent runs.
         Err(owned) => match owned.cause {
@@ -239,6 +247,23 @@ mod tests {
         assert_eq!(super::node_lock(&path).why, why(&format!("held by process {}", std::process::id())));
         drop(held);
         assert_eq!(super::node_lock(&path).why, why("not held; no agent reads a real driver here"));
+    }
+
+    #[test]
+    fn a_ledger_that_is_not_there_yet_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let told = |path: &Path| {
+            let config = Config::parse(&format!("ledger: {{path: {}}}", path.display()), "test").unwrap();
+            let finding = super::ledger(&config);
+            (finding.works, finding.why.split_once(": ").map(|(_, words)| words.to_owned()))
+        };
+        let words = |words: &str| (true, Some(format!("{words}; the agent makes it when it starts")));
+        let file = directory.path().join("made/ledger.db");
+        assert_eq!(told(&file), words("its directory does not exist"));
+        std::fs::create_dir(directory.path().join("made")).unwrap();
+        assert_eq!(told(&file), words("does not exist"));
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(told(&file), (true, None));
     }
 
     #[test]

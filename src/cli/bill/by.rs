@@ -1,5 +1,6 @@
 //! By what the lines of a bill are added up.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use crate::ledger::StatementLine;
@@ -12,17 +13,18 @@ pub(super) enum By {
     /// The workload id.
     Workload,
     Gpu,
+    /// The Unix user whose work it is: of a unit, a session or a job of Slurm.
+    User,
     /// A label of `gpu_workload_info`.
     Fact(Fact),
 }
 
+/// The labels that name a user, in the order in which they are looked for.
+const USERS: [Fact; 2] = [Fact::User, Fact::SlurmUser];
+
 /// Short names of labels.
-const SHORT: [(&str, Fact); 4] = [
-    ("namespace", Fact::Namespace),
-    ("account", Fact::SlurmAccount),
-    ("user", Fact::User),
-    ("unit", Fact::Unit),
-];
+const SHORT: [(&str, Fact); 3] =
+    [("namespace", Fact::Namespace), ("account", Fact::SlurmAccount), ("unit", Fact::Unit)];
 
 /// What lines without the property are called.
 const NONE: &str = "-";
@@ -35,6 +37,7 @@ impl FromStr for By {
             "tenant" => return Ok(Self::Tenant),
             "workload" => return Ok(Self::Workload),
             "gpu" => return Ok(Self::Gpu),
+            "user" => return Ok(Self::User),
             _ => {}
         }
         let short = SHORT.iter().find(|(name, _)| *name == text).map(|(_, fact)| *fact);
@@ -56,27 +59,48 @@ impl By {
             Self::Tenant => "tenant",
             Self::Workload => "workload",
             Self::Gpu => "gpu",
+            Self::User => "user",
             Self::Fact(fact) => fact.label(),
         }
     }
 
-    /// Where what the line is added to stands among the others; those of one place are in the order of their names.
-    pub(super) const fn place_of(&self, line: &StatementLine) -> u32 {
+    /// Whose amounts a line adds up, in the words of the legend.
+    pub(super) const fn whose(&self) -> &'static str {
         match self {
-            Self::Gpu => line.gpu,
-            Self::Tenant | Self::Workload | Self::Fact(_) => 0,
+            Self::Tenant => "the tenant",
+            Self::Workload | Self::Gpu | Self::User | Self::Fact(_) => "the workload",
         }
     }
 
-    /// What the line is added to. Time that is nobody's stays under the name of its reserved tenant.
-    pub(super) fn name_of(&self, line: &StatementLine) -> String {
-        match self {
-            Self::Tenant => line.tenant.clone(),
-            Self::Gpu => line.gpu.to_string(),
-            _ if HolderId::new(line.holder.as_str()).is_remainder() => line.tenant.clone(),
-            Self::Workload => line.holder.clone(),
-            Self::Fact(fact) => line.labels.get(fact.label()).map_or(NONE, String::as_str).to_owned(),
+    /// What each of these lines is added to: its place among the others, and its name. Those of one place are in the order
+    /// of their names.
+    pub(super) fn groups(&self, lines: &[StatementLine]) -> Vec<(u32, String)> {
+        let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
+        for line in lines {
+            boards.entry(line.gpu).or_default().insert(&line.uuid);
         }
+        let group = |line: &StatementLine| match self {
+            // A GPU that was replaced had the same index.
+            Self::Gpu if boards.get(&line.gpu).is_some_and(|uuids| uuids.len() > 1) => {
+                (line.gpu, format!("{} ({})", line.gpu, line.uuid))
+            }
+            Self::Gpu => (line.gpu, line.gpu.to_string()),
+            _ => (0, self.name_of(line)),
+        };
+        lines.iter().map(group).collect()
+    }
+
+    /// What the line is added to. Time that is nobody's stays under the name of its reserved tenant.
+    fn name_of(&self, line: &StatementLine) -> String {
+        let label = |fact: &Fact| line.labels.get(fact.label());
+        let name = match self {
+            Self::Tenant => Some(&line.tenant),
+            _ if HolderId::new(line.holder.as_str()).is_remainder() => Some(&line.tenant),
+            Self::Workload | Self::Gpu => Some(&line.holder),
+            Self::User => USERS.iter().find_map(label),
+            Self::Fact(fact) => label(fact),
+        };
+        name.map_or(NONE, String::as_str).to_owned()
     }
 }
 
@@ -99,8 +123,29 @@ mod tests {
 
     #[test]
     fn gpus_stand_in_the_order_of_their_numbers_and_everything_else_in_that_of_its_name() {
-        assert!(By::Gpu.place_of(&line(2)) < By::Gpu.place_of(&line(10)));
-        assert_eq!(By::Tenant.place_of(&line(2)), By::Tenant.place_of(&line(10)));
+        let places = |by: By| by.groups(&[line(2), line(10)]).into_iter().map(|(place, _)| place);
+        assert!(places(By::Gpu).eq([2, 10]));
+        assert!(places(By::Tenant).eq([0, 0]));
+    }
+
+    #[test]
+    fn two_boards_that_have_had_one_index_are_two_lines() {
+        let replaced = StatementLine { uuid: "y".into(), ..line(2) };
+        let names = |lines: &[StatementLine]| -> Vec<String> {
+            By::Gpu.groups(lines).into_iter().map(|(_, name)| name).collect()
+        };
+        assert_eq!(names(&[line(2), line(2), line(3)]), ["2", "2", "3"]);
+        assert_eq!(names(&[line(2), replaced, line(3)]), ["2 (x)", "2 (y)", "3"]);
+    }
+
+    #[test]
+    fn a_user_is_that_of_a_unit_a_session_or_a_job() {
+        let user = |label: Fact| {
+            let mut line = line(0);
+            line.labels.insert(label.label().into(), "ada".into());
+            By::User.name_of(&line)
+        };
+        assert_eq!([Fact::User, Fact::SlurmUser, Fact::SlurmAccount].map(user), ["ada", "ada", NONE]);
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 use super::sheet::Row;
 
+/// Stands in a meaning for whom a line is of.
+pub(super) const WHOSE: &str = "WHOSE";
+
 /// A column of hours.
 pub(super) struct Column {
     /// Its head in the table; in CSV followed by `_hours`.
     pub(super) name: &'static str,
-    /// What it means, for the legend.
+    /// What it means, for the legend, with [`WHOSE`].
     pub(super) meaning: &'static str,
     pub(super) of: fn(&Row) -> u128,
     /// Whether it stands in a bill without prices too.
@@ -23,13 +26,9 @@ const fn of_price(name: &'static str, of: fn(&Row) -> u128, meaning: &'static st
 
 /// All columns of hours, in their order.
 pub(super) const HOURS: [Column; 11] = [
-    column(
-        "held",
-        Row::held,
-        "GPU time granted to the tenant = within + lent + idle + unmeasured + unavailable",
-    ),
-    column("within", |row| row.parts[0], "held, and used by the tenant"),
-    column("lent", |row| row.parts[1], "held, not used by the tenant, and used by others"),
+    column("held", Row::held, "GPU time granted to WHOSE = within + lent + idle + unmeasured + unavailable"),
+    column("within", |row| row.parts[0], "held, and used by WHOSE"),
+    column("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
     column(
         "idle",
         |row| row.parts[2],
@@ -41,11 +40,11 @@ pub(super) const HOURS: [Column; 11] = [
         |row| row.parts[4],
         "held while the GPU was lost or failed; its price goes to __unavailable__",
     ),
-    column("beyond", |row| row.beside[0], "used above the tenant's own share; not part of held"),
+    column("beyond", |row| row.beside[0], "used above WHOSE's own share; not part of held"),
     column(
         "outside",
         |row| row.beside[1],
-        "used on a GPU that others held and the tenant did not; not part of held",
+        "used on a GPU that others held and WHOSE did not; not part of held",
     ),
     column("unheld", |row| row.beside[2], "used while nobody held the GPU; not part of held"),
     of_price(

@@ -83,12 +83,9 @@ pub(super) struct Sheet {
 impl Sheet {
     pub(super) fn new(statement: &Statement, by: &By) -> Self {
         let mut rows: BTreeMap<(u32, String), Row> = BTreeMap::new();
-        for line in &statement.lines {
-            let name = by.name_of(line);
-            let row = rows
-                .entry((by.place_of(line), name.clone()))
-                .or_insert_with(|| Row { name, ..Row::default() });
-            row.add_line(line);
+        for (line, group) in statement.lines.iter().zip(by.groups(&statement.lines)) {
+            let name = group.1.clone();
+            rows.entry(group).or_insert_with(|| Row { name, ..Row::default() }).add_line(line);
         }
         let mut rows: Vec<Row> = rows.into_values().collect();
         round(&mut rows);

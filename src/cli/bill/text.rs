@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::by::By;
-use super::columns::{Column, ENERGY, HOURS, REMAINDERS};
+use super::columns::{Column, ENERGY, HOURS, REMAINDERS, WHOSE};
 use super::sheet::{Row, Sheet, apportion, decimal, nano};
 use crate::ledger::Statement;
 
@@ -19,7 +19,7 @@ pub(super) fn page(statement: &Statement, by: &By) -> String {
     page += &prices(statement, &sheet.total);
     page += &reconciliation(statement);
     page += &clipped(statement);
-    page + &legend(statement, &sheet)
+    page + &legend(statement, &sheet, by.whose())
 }
 
 fn heading(statement: &Statement) -> String {
@@ -145,9 +145,10 @@ fn clipped(statement: &Statement) -> String {
     )
 }
 
-fn legend(statement: &Statement, sheet: &Sheet) -> String {
+/// The columns in words, with whose time they are.
+fn legend(statement: &Statement, sheet: &Sheet, whose: &str) -> String {
     let mut entries: Vec<(&str, String)> =
-        columns(statement).map(|column| (column.name, column.meaning.to_owned())).collect();
+        columns(statement).map(|column| (column.name, column.meaning.replace(WHOSE, whose))).collect();
     entries.push(("kWh", ENERGY.to_owned()));
     if let Some(currency) = &statement.currency {
         entries.push((currency, "charged x price".to_owned()));
@@ -272,8 +273,14 @@ mod tests {
     fn every_column_is_explained() {
         let told = page(&statement(json!({"unpriced_ns": 0})));
         for column in &HOURS {
-            let is_explained = |line: &str| line.starts_with(column.name) && line.ends_with(column.meaning);
+            let meaning = column.meaning.replace(WHOSE, "the tenant");
+            let is_explained = |line: &str| line.starts_with(column.name) && line.ends_with(&meaning);
             assert!(told.lines().any(is_explained), "{}: {told}", column.name);
         }
+        let by_gpu = super::page(&statement(json!({})), &By::Gpu);
+        assert!(
+            by_gpu.contains("held, and used by the workload\n") && !by_gpu.contains("tenant"),
+            "{by_gpu}"
+        );
     }
 }
