@@ -19,6 +19,7 @@ use super::owner::Ledger;
 use super::state::{Draft, Gpu};
 use super::{column, expected, latch, settle, write, xids};
 use crate::model::{Amounts, Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
+use crate::tenants::tenant;
 
 /// At most so much of the account is lost when the power fails.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -124,8 +125,7 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
         }
     }
     for holder in &batch.holders {
-        let stored = write::holder(transaction, holder, batch.now)?;
-        draft.changes.holders.insert(holder.id.clone(), stored);
+        store_holder(transaction, draft, holder, batch.now)?;
     }
     for holder in &batch.grantees {
         if draft.holder(&holder.id)?.is_none() {
@@ -166,6 +166,24 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
         .execute([column::stored(batch.now.0)?])?;
     Ok(())
+}
+
+/// Stores a holder with its newest facts. Where these make it another tenant's, all its counters are that one's from then on,
+/// in memory as in the file.
+fn store_holder(
+    transaction: &Transaction<'_>,
+    draft: &mut Draft<'_>,
+    holder: &Holder,
+    now: Utc,
+) -> Result<(), Cause> {
+    let known = draft.holder(&holder.id)?;
+    let changed = known.filter(|known| *known.tenant != *tenant(holder));
+    if let Some(known) = &changed {
+        draft.load_counters(&holder.id, known, now)?;
+    }
+    let stored = write::holder(transaction, holder, now)?;
+    draft.changes.holders.insert(holder.id.clone(), stored.clone());
+    if changed.is_some() { draft.move_counters(&holder.id, &stored) } else { Ok(()) }
 }
 
 fn unknown(uuid: &Arc<str>) -> Cause {

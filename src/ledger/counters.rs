@@ -42,6 +42,17 @@ pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result
         .optional()
 }
 
+/// The slots (GPU, GPU instance) on which a holder has a counter.
+pub(super) fn slots_of(
+    connection: &Connection,
+    holder: &StoredHolder,
+) -> rusqlite::Result<Vec<(i64, Option<u32>)>> {
+    let mut statement =
+        connection.prepare_cached("SELECT gpu, gpu_instance FROM counter WHERE holder = ?1")?;
+    let slots = statement.query_map([holder.id], |row| Ok((row.get(0)?, loaded_instance(row, 1)?)))?;
+    slots.collect()
+}
+
 /// The counter of a holder on a slot (GPU, GPU instance), where the file has one.
 pub(super) fn counter(
     connection: &Connection,

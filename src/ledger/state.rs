@@ -218,6 +218,48 @@ impl<'a> Draft<'a> {
         Ok(self.changes.counters.entry(key).or_insert(counter))
     }
 
+    /// Takes all counters of a holder, as the file knows it, among those that change.
+    pub(super) fn load_counters(
+        &mut self,
+        id: &HolderId,
+        holder: &StoredHolder,
+        now: Utc,
+    ) -> Result<(), Cause> {
+        for (gpu, gpu_instance) in counters::slots_of(self.connection, holder)? {
+            let Some(uuid) = self.base.gpus.iter().find(|(_, known)| known.id == gpu).map(|(uuid, _)| uuid)
+            else {
+                continue;
+            };
+            let (gpu, holder) = (Arc::clone(uuid), id.clone());
+            self.gpu(&gpu);
+            self.counter(CounterKey { gpu, gpu_instance, holder }, now)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the counters of a holder that change those of its tenant, which the file has already.
+    pub(super) fn move_counters(&mut self, id: &HolderId, holder: &StoredHolder) -> Result<(), Cause> {
+        let keys: Vec<CounterKey> =
+            self.changes.counters.keys().filter(|key| key.holder == *id).cloned().collect();
+        for key in keys {
+            let tenant = key.with_tenant(&holder.tenant);
+            let sums = [&self.changes.unloaded_sums, &self.base.unloaded_sums];
+            if !sums.iter().any(|sums| sums.contains_key(&tenant)) {
+                let gpu =
+                    self.gpu(&key.gpu).ok_or_else(|| Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) })?.id;
+                let mut sum = counters::tenant_sum(self.connection, gpu, &tenant)?.unwrap_or_default();
+                if let Some(own) = counters::counter(self.connection, (gpu, key.gpu_instance), holder)? {
+                    sum.remove(&own);
+                }
+                self.changes.unloaded_sums.insert(tenant, sum);
+            }
+            if let Some(counter) = self.changes.counters.get_mut(&key) {
+                counter.tenant = Arc::clone(&holder.tenant);
+            }
+        }
+        Ok(())
+    }
+
     /// Loads a counter, or makes one; the unloaded sum of its tenant is less by that.
     fn load(&mut self, key: &CounterKey, now: Utc) -> Result<Counter, Cause> {
         let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) };
