@@ -141,6 +141,37 @@ fn a_rootless_containers_subordinate_uid_is_its_owner() {
 }
 
 #[test]
+fn all_users_within_a_rootless_namespace_are_its_owner_and_two_owners_are_told_apart() {
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let mut node = Node::new(None);
+    let container = |owner: u32| {
+        format!("/user.slice/user-{owner}.slice/user@{owner}.service/user.slice/libpod-{ID}.scope/container")
+    };
+    let session = |owner: u32| format!("/user.slice/user-{owner}.slice/session-3.scope");
+    // In the namespace: root, two users with subordinate uids, one whose number is another user's of the host.
+    let alice = [(7, 1000), (8, 100_000), (9, 100_032), (10, 1001)];
+    for (pid, uid) in alice {
+        node.start(pid, 100, uid, &container(1000));
+    }
+    for (pid, uid) in [(11, 1001), (12, 165_536)] {
+        node.start(pid, 100, uid, &container(1001));
+    }
+    // Without a cgroup of its own a container is in its user's session.
+    node.start(13, 100, 100_032, &session(1000));
+    node.start(14, 100, 165_536, &session(1001));
+    // Without a session either, a subordinate uid is a number that no user has.
+    node.start(15, 100, 100_032, "/");
+    let identities = node.refresh(&(7..=15).collect::<Vec<_>>(), 1);
+    let expected =
+        [("user:alice", vec![7, 8, 9, 10, 13]), ("user:bob", vec![11, 12, 14]), ("user:100032", vec![15])];
+    for (holder, pids) in expected {
+        for pid in pids {
+            assert_eq!(whose(&identities, pid), Some(holder), "{pid}");
+        }
+    }
+}
+
+#[test]
 fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
     assert_holders("nested", &[(404, "unit:train@run-7.service")]);
 }
