@@ -29,10 +29,13 @@ from harness import GPUMETER, Demo, Failed, free_port, get, get_json, wait_for
 
 NAMESPACE = "GPUMETER_MOUNT_NAMESPACE"
 TICKS = 2_000_000_000  # nanoseconds: a tick for each of the few times that a process starts or ends
-WHOLE, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+WHOLE, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 # By the scenario's pid: the GPU and the demand of a process. Those of a namespace, by GPU.
-PROCESSES = {1: (0, 0.6), 2: (1, 0.5), 3: (0, 0.7), 4: (1, 0.4), 5: (2, 0.3), 6: (2, 0.2)}
+PROCESSES = {1: (0, 0.6), 2: (1, 0.5), 3: (0, 0.7), 4: (1, 0.4), 5: (2, 0.3), 6: (2, 0.2), 7: (3, 0.5)}
 SCRIPTED = {"ml": (1, 2), "batch": (3, 4), "web": (5, 6)}
+# The instances of the last GPU, which is in MIG mode, and the process on the first of them.
+INSTANCES, ON_INSTANCE = [{"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 0}], 7
+SLICES = 4 / 8  # of the GPU's memory slices that this instance has
 
 
 def main():
@@ -56,6 +59,7 @@ def kubernetes(suite):
         two_containers(suite, node, agent)
         container_restart(suite, node, agent)
         if "--smoke" not in sys.argv:
+            mig_instance(suite, node, agent)
             nodes_pods(suite, node, agent)
             kubelet_restart(suite, node, agent)
             another_pod_of_the_same_name(suite, node, agent)
@@ -106,6 +110,20 @@ def two_containers(suite, node, agent):
     for name, ratio in (("a", 0.25), ("b", 0.5)):
         agent.until(f"the share of container {name}", lambda page: page.ratio(node.holder("pair", name)) == ratio)
     agent.until("use by both", lambda page: page.seconds("used", "web") >= 7)
+
+
+def mig_instance(suite, node, agent):
+    """A container with a MIG instance holds that, and what its process uses there is its namespace's."""
+    node.apply("infer", "infer", {"main": {MIG: 1}})
+    main = node.container("infer", "main")
+    suite.expect(main.gpu == agent.instance["mig_uuid"], f"the container was given {main.gpu}, not the MIG instance")
+    node.run({ON_INSTANCE: main})
+    holder = node.holder("infer", "main")
+    agent.until("the holding of the MIG instance", lambda page: page.ratio(holder) == 1)
+    agent.until("use on the MIG instance", lambda page: page.seconds("used", "infer") >= 5)
+    slot = agent.instance["gpu"], agent.instance["gpu_instance"]
+    held = agent.page().labels("gpu_holding_ratio", workload=holder)
+    suite.expect((held["gpu"], held.get("gpu_instance")) == slot, f"the pod holds {held}, not GPU instance {slot}")
 
 
 def container_restart(suite, node, agent):
@@ -166,13 +184,14 @@ def another_pod_of_the_same_name(suite, node, agent):
 
 def deletion(suite, node, agent):
     """A deleted pod holds nothing, and its GPU is nobody's."""
-    holder = node.holder("train", "main")
+    holder, gpu = node.holder("train", "main"), node.container("train", "main").gpu
     node.run(dict.fromkeys(PROCESSES))
     node.delete("train")
     agent.until("the end of the deleted pod's holding", lambda page: page.ratio(holder) is None)
     held = agent.page().seconds("held", "ml")
-    free = agent.page().seconds("held", "__unallocated__")
-    agent.until("unallocated time", lambda page: page.seconds("held", "__unallocated__") >= free + 30)
+    free = agent.page().seconds("held", "__unallocated__", uuid=gpu)
+    # The account is behind by 25 s at most, so it is then past the end of all processes.
+    agent.until("unallocated time", lambda page: page.seconds("held", "__unallocated__", uuid=gpu) >= free + 30)
     more = agent.page().seconds("held", "ml") - held
     suite.expect(more <= 25, f"the deleted pod held {more} s more")
 
@@ -189,6 +208,14 @@ def to_the_bill(suite, node, agent):
         suite.expect(abs(ran - used) <= TICKS + ran // 50, f"{tenant} is billed {used / 1e9:.1f} s of the {ran / 1e9:.1f} s that it used")
         without = sum(line["outside_holding_ns"] + line["unheld_ns"] for line in lines)
         suite.expect(without == 0, f"{tenant} is billed {without / 1e9:.1f} s of use without a holding: {lines}")
+    if truth[ON_INSTANCE]:
+        lines = [line for line in bill["lines"] if line["tenant"] == "infer"]
+        slots = {(str(line["gpu"]), str(line["gpu_instance"])) for line in lines}
+        suite.expect(slots == {(agent.instance["gpu"], agent.instance["gpu_instance"])}, f"infer is billed on {slots}")
+        used, ran = sum(line["used_ns"] for line in lines), truth[ON_INSTANCE] * SLICES
+        suite.expect(abs(ran - used) <= TICKS + ran // 50, f"infer is billed {used / 1e9:.1f} s of the {ran / 1e9:.1f} s of its instance")
+        without = sum(line["outside_holding_ns"] + line["unheld_ns"] for line in lines)
+        suite.expect(without == 0, f"infer is billed {without / 1e9:.1f} s of use without a holding: {lines}")
     for name, pid in zip(("a", "b"), SCRIPTED["web"]):
         used, ran = ledger[node.holder("pair", name)], truth[pid]
         suite.expect(abs(ran - used) <= TICKS + ran // 50, f"container {name} has {used / 1e9:.1f} s of the {ran / 1e9:.1f} s that it used")
@@ -224,8 +251,8 @@ class Page:
     def ratio(self, workload):
         return self.one("gpu_holding_ratio", workload=workload)
 
-    def seconds(self, what, tenant):
-        return sum(sample.value for sample in self.of(f"gpu_tenant_{what}_seconds_total", tenant=tenant))
+    def seconds(self, what, tenant, **labels):
+        return sum(sample.value for sample in self.of(f"gpu_tenant_{what}_seconds_total", tenant=tenant, **labels))
 
 
 
@@ -246,9 +273,10 @@ class Agent:
                                    "--nvml-library", node.driver / "libnvidia-ml.so.1")
         wait_for("the agent's first page", 30, lambda: "gpu_up{" in get(f"{self.url}/metrics")[0], self.program)
         self.gpus = [sample.labels["uuid"] for sample in sorted(self.page().of("gpu_up"), key=lambda one: one.labels["gpu"])]
+        self.instance = self.page().labels("gpu_mig_info", profile=INSTANCES[0]["profile"])
         # The simulated GPUs have worked since the machine started.
         self.before = node.truth()
-        node.offer(self.gpus)
+        node.offer(self.gpus, self.instance["mig_uuid"])
 
     def page(self):
         return Page(get(f"{self.url}/metrics")[0])
@@ -338,10 +366,11 @@ class Node:
         processes = [
             {"pid": pid, "name": "/pod-idle", "gpu": gpu,
              "phases": [{"from": 0, "to": 600, "demand": demand, "memory_bytes": 8 << 30}]}
+            | ({"instance": 0} if pid == ON_INSTANCE else {})
             for pid, (gpu, demand) in PROCESSES.items()
         ]
-        scenario = {"driver_version": "590.48.01", "cycle_seconds": 600, "gpus": [{"profile": "h100", "count": 3}],
-                    "processes": processes}
+        gpus = [{"profile": "h100", "count": 3}, {"profile": "h100", "mig": INSTANCES}]
+        scenario = {"driver_version": "590.48.01", "cycle_seconds": 600, "gpus": gpus, "processes": processes}
         (driver / "scenario").write_text(json.dumps(scenario))
         (driver / "state").write_text(json.dumps({"pids": self.pids}))
         return driver
@@ -439,10 +468,10 @@ state = "{self.folder}/run"
     def listed(self):
         return get_json(f"http://127.0.0.1:{self.port}/pods")
 
-    def offer(self, gpus):
-        """Starts the device plugins: two whole GPUs, four replicas of the third."""
+    def offer(self, gpus, instance):
+        """Starts the device plugins: two whole GPUs, four replicas of the third, a MIG instance of the last."""
         Node.gpus = gpus
-        for resource, devices in ((WHOLE, gpus[:2]), (SHARED, [f"{gpus[2]}::{at}" for at in range(4)])):
+        for resource, devices in ((WHOLE, gpus[:2]), (SHARED, [f"{gpus[2]}::{at}" for at in range(4)]), (MIG, [instance])):
             name = resource.replace("/", "-")
             file = self.folder / f"{name}.devices"
             file.write_text("\n".join(devices))
@@ -452,10 +481,10 @@ state = "{self.folder}/run"
         wait_for("the devices", 30, self.capacity, self.kubelet)
 
     def capacity(self):
-        """Whether the kubelet has the devices of both plugins."""
+        """Whether the kubelet has the devices of all plugins."""
         checkpoint = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
         registered = json.loads(checkpoint.read_text())["Data"]["RegisteredDevices"] if checkpoint.exists() else {}
-        return {resource: len(devices) for resource, devices in registered.items()} == {WHOLE: 2, SHARED: 4}
+        return {resource: len(devices) for resource, devices in registered.items()} == {WHOLE: 2, SHARED: 4, MIG: 1}
 
     def apply(self, name, namespace, containers, init=None, annotations=None):
         """Writes the manifest of a static pod."""
