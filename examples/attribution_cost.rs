@@ -246,8 +246,8 @@ impl Node {
             allocatable: allocatable.as_ref(),
             logs: &self.host.pod_logs(),
             metadata: &PodMetadata::default(),
+            now: gpumeter::clock::system_now().utc,
             minors: &self.host.gpu_minors(),
-            now: self.began.utc,
             resources: &self.resources,
         });
         assert_eq!((known.allocations.len(), known.problems.len()), (PODS, 0));

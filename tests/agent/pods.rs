@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use gpumeter::clock::{Page, PageState, REAL_TIME, system_now};
+use gpumeter::kubelet::messages::{ClaimResource, DynamicResource};
 use gpumeter::kubelet::{Error, KubeletSocket};
+use gpumeter::model::Nanoseconds;
 use serde_json::Value;
 use tonic::Code;
 
 use crate::kubelet::{Answers, Fault, Kubelet, gpus, log, pod};
 use crate::kubernetes_api::described;
-use crate::running::{Demo, bill_lines, seconds};
+use crate::running::{Demo, bill_lines, seconds, wait_until};
 use crate::scrape::Scrape;
 
 fn socket() -> (tempfile::TempDir, PathBuf) {
@@ -55,6 +58,7 @@ fn every_fault_of_a_kubelet_has_its_reason_and_a_restart_is_survived() {
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
 }
 
+const SECOND: i128 = 1_000_000_000;
 const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
 
@@ -68,6 +72,18 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        Self::start_after(|_| ()).0
+    }
+
+    /// The same, with a Pods API that is there before the kubelet and describes no pod yet.
+    fn start_described() -> (Self, Kubelet) {
+        Self::start_after(|demo| {
+            let socket = Self::root(demo).join("var/lib/kubelet/pods-api/pods-api.sock");
+            Kubelet::start(&socket, Answers { described: Some(Vec::new()), ..Answers::default() })
+        })
+    }
+
+    fn start_after<T>(first: impl FnOnce(&Demo) -> T) -> (Self, T) {
         let scenario = tempfile::tempdir().unwrap();
         let cgroup = format!("/kubepods/burstable/pod{UID}/{ID}");
         let text = serde_json::json!({
@@ -86,8 +102,9 @@ impl Node {
         let page = demo.agent.wait_for("both GPUs", |page| page.of("gpu_up", &[]).count() == 2);
         let label = |name: &str| name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
         let gpus = page.of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
+        let first = first(&demo);
         let kubelet = Kubelet::start(&Self::socket(&demo), Answers::default());
-        Self { demo, kubelet, gpus, _scenario: scenario }
+        (Self { demo, kubelet, gpus, _scenario: scenario }, first)
     }
 
     fn root(demo: &Demo) -> PathBuf {
@@ -140,17 +157,114 @@ fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
 }
 
+/// A node of one GPU in MIG mode, with minor number 3.
+fn mig_node() -> (Demo, Kubelet, tempfile::TempDir) {
+    let scenario = tempfile::tempdir().unwrap();
+    let instances =
+        serde_json::json!([{"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 0}]);
+    let text = serde_json::json!({
+        "driver_version": "590.48.01", "cycle_seconds": 600, "processes": [],
+        "gpus": [{"profile": "h100", "mig": instances}],
+    });
+    let file = scenario.path().join("scenario.json");
+    std::fs::write(&file, text.to_string()).unwrap();
+    let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
+    let page = demo.agent.wait_for("the GPU", |page| page.has("gpu_mig_info", &["profile=\"3g.40gb\""]));
+    let name = page.of("gpu_up", &[]).next().unwrap().0.to_owned();
+    let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap();
+    let gpu = Node::root(&demo).join("proc/driver/nvidia/gpus/0000:0f:00.0");
+    std::fs::create_dir_all(&gpu).unwrap();
+    std::fs::write(gpu.join("information"), format!("GPU UUID: {uuid}\nDevice Minor: 3\n")).unwrap();
+    let kubelet = Kubelet::start(&Node::socket(&demo), Answers::default());
+    (demo, kubelet, scenario)
+}
+
+#[test]
+fn a_mig_instance_is_held_by_its_number_or_as_a_claim_by_its_place() {
+    let (demo, kubelet, _scenario) = mig_node();
+    let claim = DynamicResource {
+        claim_name: "claim".into(),
+        claim_namespace: "ml".into(),
+        claim_resources: vec![ClaimResource {
+            driver_name: "gpu.nvidia.com".into(),
+            pool_name: "node-1".into(),
+            device_name: "gpu-3-mig-1g10gb-19-0".into(),
+            share_id: None,
+        }],
+    };
+    let mut claiming = pod("ml", "claiming", "main", &[]);
+    claiming.containers[0].dynamic_resources.push(claim);
+    // The driver gives a 3g instance at slice 4 the id 2, and a 1g instance at slice 0 the id 7.
+    kubelet.answer(|answers| {
+        answers.pods = vec![pod("gke", "infer", "main", &["nvidia3/gi2"]), claiming];
+    });
+    let holds = |page: &Scrape, instance: &str, workload: &str| {
+        let labels = [format!("gpu_instance=\"{instance}\""), format!("workload=\"{workload}\"")];
+        page.value("gpu_holding_ratio", &[&labels[0], &labels[1]]) == Some("1")
+    };
+    demo.agent.wait_for("both holdings", |page| {
+        holds(page, "2", "k8s:gke/infer/main") && holds(page, "7", "k8s:ml/claiming/main")
+    });
+    demo.agent.wait_for("the account of the instance", |page| {
+        page.has("gpu_tenant_held_seconds_total", &["tenant=\"gke\"", "gpu_instance=\"2\""])
+    });
+}
+
+/// Lets no more time pass.
+fn hold_still(clock: &Page) {
+    let elapsed = clock.state().elapsed_at(system_now().boottime);
+    clock.set(PageState { held: true, elapsed, ..clock.state() }).unwrap();
+}
+
+#[test]
+fn a_holding_began_with_its_container_though_the_kubelet_is_asked_later() {
+    let (node, pods_api) = Node::start_described();
+    let clock = Page::open(&node.demo.driver("clock")).unwrap();
+    node.wait_for("half a minute", |page| {
+        page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]) >= 30 * SECOND
+    });
+    // Slowly enough for a tick in each second.
+    clock.run(2 * REAL_TIME).unwrap();
+    let slow = clock.now().boottime;
+    wait_until("six seconds", || clock.now().boottime >= slow + Nanoseconds::from_seconds(6));
+    hold_still(&clock);
+    // The window of that time stays open for 6 s more, which pass at the speed of real time.
+    let started = clock.now().utc.0 / 1_000_000_000 - 4;
+    let mut described = described("ml", "train-0", UID);
+    let start = jiff::Timestamp::from_second(started.try_into().unwrap()).unwrap();
+    described["status"]["containerStatuses"][0]["state"] =
+        serde_json::json!({"running": {"startedAt": start.to_string()}});
+    pods_api.answer(|answers| answers.described = Some(vec![described]));
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&node.gpus[0]])]);
+    let lists = node.kubelet.lists();
+    node.log("main", ID);
+    wait_until("a list", || node.kubelet.lists() > lists);
+    clock.run(REAL_TIME).unwrap();
+    let holder = format!("k8s:{UID}/main");
+    node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[&format!("workload=\"{holder}\"")]));
+    hold_still(&clock);
+    let ledger = node.demo.directory.path().join("ledger.db");
+    let ledger = rusqlite::Connection::open(ledger).unwrap();
+    let first = |with: &str| -> Option<i64> {
+        let query = "SELECT min(from_ns) FROM raw JOIN gpu ON gpu.id = gpu WHERE uuid = ?1 AND from_ns >= ?2 AND span LIKE ?3";
+        let from = i64::try_from(started * 1_000_000_000).unwrap();
+        ledger.query_row(query, (&node.gpus[0], from, with), |row| row.get(0)).unwrap()
+    };
+    let with = format!("%\"{holder}\"%\"kubernetes\"%");
+    wait_until("spans with the holding", || first(&with).is_some());
+    assert_eq!(first(&with), first("%"), "from the first tick after {started} on");
+}
+
 #[test]
 fn labels_and_owner_are_known_of_a_pod_and_its_end_is_that_of_its_holding() {
-    let node = Node::start();
-    let socket = Node::root(&node.demo).join("var/lib/kubelet/pods-api/pods-api.sock");
+    let (node, pods_api) = Node::start_described();
     let described = |phase: &str| {
         let mut pod = described("ml", "train-0", UID);
         pod["status"]["phase"] = phase.into();
         pod["status"]["containerStatuses"][0]["containerID"] = format!("containerd://{ID}").into();
         Some(vec![pod])
     };
-    let pods_api = Kubelet::start(&socket, Answers { described: described("Running"), ..Answers::default() });
+    pods_api.answer(|answers| answers.described = described("Running"));
     let gpu = node.gpus[0].as_str();
     node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[gpu])]);
     let workload = format!("workload=\"k8s:{UID}/main\"");

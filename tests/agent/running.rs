@@ -241,6 +241,15 @@ impl Drop for Agent {
     }
 }
 
+/// Waits for something that is not on the page.
+pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// The lines of the bill, which must be balanced.
 pub(crate) fn bill_lines(agent: &Agent) -> Vec<serde_json::Value> {
     let (status, body) = agent.get("/api/v1/bill");
