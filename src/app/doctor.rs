@@ -100,8 +100,8 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     let users = Users::of_host(Path::new("/"));
     diagnosis.grants = grants::examine(config, gpus.as_deref(), &users);
     diagnosis.findings.extend(gpus.as_ref().and_then(|gpus| place::grants(config, gpus)));
-    diagnosis.findings.push(place::processes(&host));
-    let (finding, mut workloads) = pods::pods(config, &host);
+    diagnosis.findings.push(place::processes(&host, &pids));
+    let (finding, mut workloads) = pods::pods(config, &host, &pids);
     diagnosis.findings.extend(finding);
     diagnosis.findings.extend(jobs::jobs(config, (&host, gpus.as_deref()), &mut workloads));
     diagnosis.findings.extend(containers::containers(config, &host, &mut workloads));

@@ -97,7 +97,7 @@ impl PodMetadata {
                 ContainerLog { pod: known.pod.clone(), name: container.name.clone(), id }
             }));
         }
-        PodLogs { pods: Some(unknown.chain(here).collect()), containers: Some(containers) }
+        PodLogs { pods: Some(unknown.chain(here).collect()), containers: Some(containers), unread: None }
     }
 }
 

@@ -86,8 +86,27 @@ struct ContainerName {
 struct Grant {
     /// By device id.
     devices: BTreeMap<String, GrantedDevice>,
+    /// Devices with which the last list had another pod of the same name.
+    former: BTreeSet<String>,
     /// Whether the last list did not have it.
     missing: bool,
+}
+
+impl Grant {
+    /// What a container was granted of which a list has several: until a pod that has ended is deleted, kubelets list it
+    /// beside the one that replaced it under its name. The one with a device that is new here has replaced the others, else
+    /// the one that was in force stays.
+    fn newest(mut listed: Vec<BTreeMap<String, GrantedDevice>>, before: &Self) -> Self {
+        let is_new = |id: &String| !before.devices.contains_key(id) && !before.former.contains(id);
+        let rank = |devices: &BTreeMap<String, GrantedDevice>| {
+            (devices.keys().any(is_new), devices.keys().eq(before.devices.keys()))
+        };
+        let newest = listed.iter().map(rank).enumerate().max_by_key(|(_, rank)| *rank);
+        let devices = newest.map(|(at, _)| listed.swap_remove(at)).unwrap_or_default();
+        let former = listed.into_iter().flat_map(BTreeMap::into_keys);
+        let former = former.filter(|id| !devices.contains_key(id)).collect();
+        Self { devices, former, missing: false }
+    }
 }
 
 /// A device of a container.
@@ -147,6 +166,9 @@ impl Pods {
             self.list(listed, &seen, &mut known);
         }
         let mut logs = seen.metadata.complete(seen.logs.clone());
+        if let Some(unread) = logs.unread.take().filter(|_| seen.listed.is_some()) {
+            tell(&mut known.problems, unread);
+        }
         // A directory that cannot be read now is as it was: nobody is renamed.
         logs.pods = logs.pods.or_else(|| self.logs.pods.take());
         logs.containers = logs.containers.or_else(|| self.logs.containers.take());
@@ -184,6 +206,7 @@ impl Pods {
         let devices_listed = containers.flat_map(|container| &container.devices);
         let replicas =
             seen.allocatable.map(|of| seen.resources.count_replicas(of.devices.iter().chain(devices_listed)));
+        let mut containers: BTreeMap<ContainerName, Vec<&ContainerResources>> = BTreeMap::new();
         for pod in &listed.pod_resources {
             for container in &pod.containers {
                 if !(is_label(&pod.namespace) && is_subdomain(&pod.name) && is_label(&container.name)) {
@@ -197,14 +220,19 @@ impl Pods {
                     pod: pod.name.clone(),
                     container: container.name.clone(),
                 };
-                let before = self.granted.remove(&name).unwrap_or_default();
-                let known_by = GrantSources { before: &before, seen, replicas: replicas.as_ref() };
-                let mut devices = devices(&name, container, &known_by, &mut known.problems);
-                for (_, device) in devices.iter_mut().filter(|(id, _)| !before.devices.contains_key(*id)) {
-                    device.since = self.lists;
-                }
-                granted.insert(name, Grant { devices, missing: false });
+                containers.entry(name).or_default().push(container);
             }
+        }
+        for (name, containers) in containers {
+            let before = self.granted.remove(&name).unwrap_or_default();
+            let known_by = GrantSources { before: &before, seen, replicas: replicas.as_ref() };
+            let listed = containers.iter();
+            let listed = listed.map(|container| devices(&name, container, &known_by, &mut known.problems));
+            let mut grant = Grant::newest(listed.collect(), &before);
+            for (_, device) in grant.devices.iter_mut().filter(|(id, _)| !before.devices.contains_key(*id)) {
+                device.since = self.lists;
+            }
+            granted.insert(name, grant);
         }
         for (name, grant) in std::mem::take(&mut self.granted) {
             if !grant.missing {
@@ -508,7 +536,8 @@ mod tests {
     fn logs(uids: &[&str]) -> PodLogs {
         let pods = (1..).zip(uids).map(|(second, uid)| PodLog { pod: logged(uid), changed: Utc(second) });
         let main = |uid: &&str| ContainerLog { pod: logged(uid), name: "main".into(), id: ID.into() };
-        PodLogs { pods: Some(pods.collect()), containers: Some(uids.last().map(main).into_iter().collect()) }
+        let containers = Some(uids.last().map(main).into_iter().collect());
+        PodLogs { pods: Some(pods.collect()), containers, unread: None }
     }
 
     /// A node, and what it was last told.
@@ -647,6 +676,28 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_is_listed_beside_the_one_that_replaced_it_under_its_name_holds_nothing() {
+        const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000000";
+        let list = |gpus: &[&[&str]]| {
+            let pods = gpus.iter().flat_map(|ids| listed(vec![container("main", ids)]).pod_resources);
+            ListPodResourcesResponse { pod_resources: pods.collect() }
+        };
+        let mut node = Node::new(None);
+        let mut held = |gpus: &[&[&str]]| {
+            let known = node.round(Some(&list(gpus)), None, &logs(&[UID]));
+            known.allocations.iter().map(|one| one.device.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(held(&[&[GPU]]), [GPU]);
+        for order in [[&[GPU][..], &[OTHER]], [&[OTHER], &[GPU]], [&[GPU], &[OTHER]]] {
+            assert_eq!(held(&order), [OTHER], "{order:?}");
+        }
+        assert_eq!(held(&[&[], &[OTHER]]), [OTHER], "what has ended has given its devices back");
+        assert_eq!(held(&[&[OTHER], &[]]), [OTHER]);
+        assert_eq!(held(&[&[OTHER]]), [OTHER]);
+        assert_eq!(held(&[&[OTHER], &[GPU]]), [GPU], "replaced another time");
+    }
+
+    #[test]
     fn a_pod_that_has_ended_and_is_still_listed_yields_its_gpu_to_the_next() {
         let mut node = Node::new(None);
         let mut list = listed(vec![container("main", &[GPU])]);
@@ -697,7 +748,9 @@ mod tests {
         let mut node = Node::new(None);
         node.metadata = metadata(&[described(UID, "Running")]);
         let list = listed(vec![container("main", &[GPU])]);
-        let known = node.round(Some(&list), None, &PodLogs::default());
+        let unread = PodLogs { unread: Some("no logs".into()), ..PodLogs::default() };
+        let known = node.round(Some(&list), None, &unread);
+        assert_eq!(known.problems, BTreeSet::new(), "logs are not needed");
         let holder = known.map.holder(UID, ID).unwrap();
         assert_eq!(*holder, known.allocations[0].holder);
         assert_eq!(holder.facts.get(Fact::OwnerKind).map(|text| &**text), Some("Job"));
@@ -760,8 +813,10 @@ mod tests {
     fn without_logs_a_container_holds_under_its_names_and_no_process_is_joined() {
         let mut node = Node::new(None);
         let list = listed(vec![container("main", &[GPU])]);
-        let known = node.round(Some(&list), None, &PodLogs::default());
+        let unread = PodLogs { unread: Some("no logs".into()), ..PodLogs::default() };
+        let known = node.round(Some(&list), None, &unread);
         assert_eq!(held(&known), [("k8s:ml/train-0/main", Fraction::WHOLE)]);
+        assert_eq!(known.problems, ["no logs".to_owned()].into());
         assert_eq!(known.allocations[0].holder.facts.get(Fact::Namespace).map(|text| &**text), Some("ml"));
         assert_eq!(known.map, PodMap::default());
     }
@@ -853,7 +908,7 @@ mod tests {
             changed: Utc(second),
         };
         let of = |logs: Option<Vec<PodLog>>| {
-            let logs = PodLogs { pods: logs, containers: None };
+            let logs = PodLogs { pods: logs, ..PodLogs::default() };
             let known = Node::new(None).round(Some(&list), Some(&[]), &logs);
             known.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>()
         };

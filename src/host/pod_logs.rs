@@ -5,6 +5,7 @@
 //! skipped: the names of Kubernetes have no underscore, so that nothing can be read in two ways. It reads no log.
 
 use std::fs::{self, DirEntry};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -12,6 +13,12 @@ use crate::model::Utc;
 
 /// Largest number of entries that is read of a directory; a kubelet runs 110 pods unless it is told otherwise.
 const MOST_ENTRIES: usize = 8_192;
+
+/// Logs by pod, under the root of the host.
+const PODS: &str = "var/log/pods";
+
+/// Logs by container, under the root of the host.
+const CONTAINERS: &str = "var/log/containers";
 
 /// A directory of a pod's logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,38 +58,58 @@ pub struct PodLogs {
     pub pods: Option<Vec<PodLog>>,
     /// Containers, those that have ended among them, by id; none where the directory cannot be read.
     pub containers: Option<Vec<ContainerLog>>,
+    /// What cannot be known of pods since a directory cannot be read, and why it cannot.
+    pub unread: Option<String>,
 }
 
 impl PodLogs {
     /// Reads the directories of the host whose `/` is `root`.
     pub(super) fn read(root: &Path) -> Self {
-        let pods = entries(&root.join("var/log/pods"));
-        let pods = pods.map(|entries| {
+        let pods = entries(root, PODS);
+        let containers = entries(root, CONTAINERS);
+        let unread = unread(pods.as_ref().err(), containers.as_ref().err());
+        let pods = pods.ok().map(|entries| {
             let mut pods: Vec<PodLog> = entries.filter_map(|entry| pod_log(&entry)).collect();
             pods.sort_by(|one, other| one.pod.cmp(&other.pod));
             pods
         });
-        let containers = entries(&root.join("var/log/containers"));
-        let containers = containers.map(|entries| {
+        let containers = containers.ok().map(|entries| {
             let mut containers: Vec<ContainerLog> =
                 entries.filter_map(|entry| container_log(&entry)).collect();
             containers.sort_by(|one, other| one.id.cmp(&other.id));
             containers
         });
-        Self { pods, containers }
+        Self { pods, containers, unread }
     }
 }
 
 /// When a pod or container was last added or removed, as a value that only changes with it.
 pub(super) fn changed(root: &Path) -> [Option<(i64, i64)>; 2] {
-    ["var/log/pods", "var/log/containers"].map(|directory| {
+    [PODS, CONTAINERS].map(|directory| {
         let directory = fs::metadata(root.join(directory)).ok()?;
         Some((directory.mtime(), directory.mtime_nsec()))
     })
 }
 
-fn entries(directory: &Path) -> Option<impl Iterator<Item = DirEntry> + use<>> {
-    Some(fs::read_dir(directory).ok()?.take(MOST_ENTRIES).filter_map(Result::ok))
+fn entries(root: &Path, directory: &str) -> io::Result<impl Iterator<Item = DirEntry> + use<>> {
+    Ok(fs::read_dir(root.join(directory))?.take(MOST_ENTRIES).filter_map(Result::ok))
+}
+
+/// What is lost without these directories, and what to do. Links of containers name the UIDs of pods, too.
+fn unread(pods: Option<&io::Error>, containers: Option<&io::Error>) -> Option<String> {
+    let error = containers?;
+    let (lost, directories) = match pods {
+        Some(_) => ("no process is joined to its pod", "/var/log/pods and /var/log/containers"),
+        None => ("only processes of pods with one container are joined to them", "/var/log/containers"),
+    };
+    let why = match error.kind() {
+        ErrorKind::NotFound => {
+            "not there; in a container mount the host's directory of that name, read-only".to_owned()
+        }
+        ErrorKind::PermissionDenied => "permission denied; run the agent as root".to_owned(),
+        _ => error.to_string(),
+    };
+    Some(format!("{lost}, since {directories} cannot be read: {why}"))
 }
 
 fn pod_log(entry: &DirEntry) -> Option<PodLog> {
@@ -173,10 +200,21 @@ mod tests {
     #[test]
     fn without_the_directories_nothing_is_known_and_an_empty_one_has_no_pods() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(PodLogs::read(root.path()), PodLogs::default());
+        let read = PodLogs::read(root.path());
+        assert_eq!((read.pods, read.containers), (None, None));
+        let unread = read.unread.unwrap();
+        assert!(
+            unread.starts_with("no process is joined to its pod") && unread.contains("mount"),
+            "{unread}"
+        );
         fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
-        assert_eq!(PodLogs::read(root.path()).pods, Some(Vec::new()));
+        let read = PodLogs::read(root.path());
+        assert_eq!(read.pods, Some(Vec::new()));
+        assert!(read.unread.unwrap().starts_with("only processes of pods with one container"));
         assert_eq!(changed(root.path())[1], None);
+        fs::write(root.path().join("var/log/containers"), "").unwrap();
+        let unread = PodLogs::read(root.path()).unread.unwrap();
+        assert!(unread.contains("cannot be read: Not a directory"), "{unread}");
     }
 
     #[test]
@@ -207,7 +245,16 @@ mod tests {
             symlink(target, logs.join("containers").join(name)).unwrap();
         }
         fs::write(logs.join(format!("containers/e_ml_main-{ID}.log")), "").unwrap();
-        assert_eq!(PodLogs::read(root.path()), PodLogs { pods: Some(vec![]), containers: Some(vec![]) });
+        let none = PodLogs { pods: Some(vec![]), containers: Some(vec![]), unread: None };
+        assert_eq!(PodLogs::read(root.path()), none);
+    }
+
+    #[test]
+    fn a_directory_that_belongs_to_root_is_read_as_root() {
+        let denied = io::Error::from(ErrorKind::PermissionDenied);
+        let why = unread(Some(&denied), Some(&denied)).unwrap();
+        assert!(why.ends_with("cannot be read: permission denied; run the agent as root"), "{why}");
+        assert_eq!(unread(Some(&denied), None), None, "links of containers are enough");
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! What the doctor says of a node, sick or well, beside a running agent.
 
+use std::path::Path;
 use std::process::Output;
 
 use crate::kubelet::{Answers, Fault, Kubelet, pod};
@@ -227,6 +228,54 @@ fn the_otlp_destination_is_tried_with_a_request_that_adds_nothing() {
     let page = with("collector.invalid:4318").page;
     assert!(page.contains("its name cannot be resolved"), "{page}");
     assert!(!doctor(&demo).page.contains(" otlp: "), "nothing is tried where nothing is pushed");
+}
+
+/// A user without any rights.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn without_root_the_doctor_says_what_is_lost_and_that_root_gives_it() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    // What it needs of the test may be read by everybody, the kubelet's directory by root alone.
+    let allow =
+        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    let root = demo.directory.path();
+    allow(root, 0o755);
+    let [binary, kubelet] = ["gpumeter", "kubelet"].map(|name| root.join(name));
+    std::fs::copy(program().get_program(), &binary).unwrap();
+    let socket = kubelet.join("kubelet.sock");
+    let _kubelet = Kubelet::start(&socket, Answers::default());
+    allow(&kubelet, 0o700);
+    let config = root.join("nobody.yaml");
+    let ledger = root.join("ledger/ledger.db");
+    let text = format!(
+        "ledger: {{path: {}}}\nattribution: {{kubernetes: {{socket: {}}}}}\n",
+        ledger.display(),
+        socket.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = std::process::Command::new(&binary);
+    command.arg("doctor").arg("--config").arg(&config).uid(NOBODY).gid(NOBODY).current_dir("/");
+    let output = command.output().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    let finding = |what: &str| {
+        let line = page.lines().find(|line| line.starts_with(&format!("missing {what}: ")));
+        line.unwrap_or_else(|| panic!("no {what} is missing in\n{page}"))
+    };
+    assert!(finding("pods").contains("pods hold nothing"), "{page}");
+    assert!(finding("pods").contains("permission denied; run the agent as root"), "{page}");
+    assert!(
+        finding("ledger").contains("cannot be written")
+            && finding("ledger").contains("run the agent as root"),
+        "{page}"
+    );
+    assert_eq!(output.status.code(), Some(1), "{page}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use super::Finding;
 use crate::app::node_lock::{self, Found};
@@ -17,10 +18,17 @@ use crate::host::{FIRST_PID_NAMESPACE, Gone, Host, Users};
 use crate::ledger::Cause;
 use crate::model::{UnattributedReason, Utc};
 
-/// Whether processes that the driver names by pid can be told apart.
-pub(super) fn processes(host: &Host) -> Finding {
-    const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true), or GPU processes stay \
-                          unnamed";
+/// What gives the agent the host's pids, and what is lost without them.
+const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true), or GPU processes stay unnamed: holdings go \
+                      on, and what is used outside of them is __unattributed__";
+
+/// Whether processes that the driver names by pid can be told apart, of which these are on GPUs.
+pub(super) fn processes(host: &Host, pids: &BTreeSet<u32>) -> Finding {
+    let is_hidden = |pid: &u32| matches!(host.process(*pid), Err(Gone::Ended { .. }));
+    if !pids.is_empty() && pids.iter().all(is_hidden) {
+        let why = format!("/proc has none of the {} processes that are on GPUs; {REMEDY}", pids.len());
+        return Finding::new("processes", false, why);
+    }
     if let Err(error) = host.process(1) {
         let why = format!("/proc does not tell who process 1 is ({error}); {REMEDY}");
         return Finding::new("processes", false, why);
@@ -195,7 +203,8 @@ pub(super) fn ledger(config: &Config) -> Finding {
     }
     let file = if path.exists() { access(path, Access::READ_OK | Access::WRITE_OK) } else { Ok(()) };
     if let Err(error) = access(place, Access::WRITE_OK | Access::EXEC_OK).and(file) {
-        let why = format!("{name}: cannot be written in {}: {error}; set ledger.path", place.display());
+        let root = if error == Errno::ACCESS { "run the agent as root, or " } else { "" };
+        let why = format!("{name}: cannot be written in {}: {error}; {root}set ledger.path", place.display());
         return Finding::new("ledger", false, why);
     }
     match crate::ledger::unowned(path) {
@@ -223,6 +232,19 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+
+    #[test]
+    fn without_the_hosts_pids_the_processes_on_gpus_are_not_in_proc() {
+        let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
+        let host = Host::at(tree.join("nested"));
+        let hidden = processes(&host, &BTreeSet::from([98, 99]));
+        assert!(!hidden.works, "{}", hidden.why);
+        for words in ["/proc has none of the 2 processes", "hostPID: true", "holdings go on"] {
+            assert!(hidden.why.contains(words), "{}", hidden.why);
+        }
+        // One that has ended meanwhile is no sign.
+        assert!(!processes(&host, &BTreeSet::from([99, 400])).why.contains("/proc has none"));
+    }
 
     #[test]
     fn processes_without_an_owner_are_counted_by_reason() {

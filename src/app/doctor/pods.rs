@@ -1,21 +1,19 @@
 //! Whether the kubelet tells which pods hold GPUs, and whether their processes can be joined to them.
 
+use std::collections::BTreeSet;
+
 use super::{Finding, count_holders};
 use crate::app::pods::{ask, observe, resources, sources};
 use crate::clock::system_now;
 use crate::config::{Config, Kubernetes};
-use crate::holders::{PodHoldings, PodMetadata, Pods, Workloads};
+use crate::holders::{PodHoldings, PodMetadata, Pods, Workloads, identify};
 use crate::host::Host;
 use crate::kubelet::{Error, KubeletSocket};
-use crate::model::HoldingSource;
+use crate::model::{HoldingSource, UnattributedReason};
 
-/// What stands in the way without the log directories.
-const WITHOUT_LOGS: &str = "no process is joined to its pod, since /var/log/pods and /var/log/containers of the host cannot be \
-                            read; in a container mount them there, read-only";
-
-/// Asks the kubelet once; no finding where there is no kubelet, or the configuration turns it off. Also what was learned,
-/// with which processes are identified.
-pub(super) fn pods(config: &Config, host: &Host) -> (Option<Finding>, Workloads) {
+/// Asks the kubelet once; no finding where nothing shows that there is one, or the configuration turns it off. Also what was
+/// learned, with which processes such as these are identified.
+pub(super) fn pods(config: &Config, host: &Host, pids: &BTreeSet<u32>) -> (Option<Finding>, Workloads) {
     let mut workloads = Workloads::default();
     let kubernetes = &config.attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
@@ -26,15 +24,15 @@ pub(super) fn pods(config: &Config, host: &Host) -> (Option<Finding>, Workloads)
     let known = observe(&mut pods, answer.as_ref().ok(), &metadata, (host, &resources), now);
     workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
     let logs = host.pod_logs();
-    let has_logs = logs.pods.is_some() || logs.containers.is_some();
+    let has_pods = logs.pods.is_some() || logs.containers.is_some() || run_in_pods(host, pids);
     let finding = match &answer {
-        Err(Error::Missing { .. }) if !has_logs => None,
+        Err(Error::Missing { .. }) if !has_pods => None,
         Err(error) => Some(Finding::new(
             "pods",
             false,
             format!("pods hold nothing, since the kubelet does not tell what they were assigned: {error}"),
         )),
-        Ok(_) => Some(told(&known, has_logs, &described)),
+        Ok(_) => Some(told(&known, &described)),
     };
     workloads.pods = known.map.into();
     (finding, workloads)
@@ -57,11 +55,17 @@ fn described(kubernetes: &Kubernetes, host: &Host) -> (PodMetadata, String) {
     (PodMetadata::new(&pods, &kubernetes.labels, system_now().utc), words)
 }
 
-fn told(known: &PodHoldings, has_logs: bool, described: &str) -> Finding {
-    let mut problems: Vec<String> = known.problems.iter().cloned().collect();
-    if !has_logs {
-        problems.insert(0, WITHOUT_LOGS.to_owned());
-    }
+/// Whether one of these processes runs in a pod.
+fn run_in_pods(host: &Host, pids: &BTreeSet<u32>) -> bool {
+    let processes = pids.iter().filter_map(|pid| host.process(*pid).ok());
+    let mut reasons = processes.filter_map(|process| {
+        identify(host, &process, &Workloads::default()).ok()?.holder.id.unattributed_reason()
+    });
+    reasons.any(|reason| reason == UnattributedReason::Pod)
+}
+
+fn told(known: &PodHoldings, described: &str) -> Finding {
+    let problems: Vec<String> = known.problems.iter().cloned().collect();
     let holders = count_holders(&known.allocations);
     let summary = format!("containers to which the kubelet assigned GPUs: {holders}; {described}");
     Finding::with_problems("pods", summary, &problems)
@@ -77,23 +81,35 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let host = Host::at(root.path());
         let config = Config::default();
-        assert!(pods(&config, &host).0.is_none());
+        let none = BTreeSet::new();
+        assert!(pods(&config, &host, &none).0.is_none());
         std::fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
-        let finding = pods(&config, &host).0.unwrap();
+        let finding = pods(&config, &host, &none).0.unwrap();
         assert!(!finding.works && finding.why.contains("pod-resources of the host"), "{}", finding.why);
         let off = Config::parse("attribution: {kubernetes: {socket: off}}", "test").unwrap();
-        assert!(pods(&off, &host).0.is_none());
+        assert!(pods(&off, &host, &none).0.is_none());
+    }
+
+    #[test]
+    fn a_node_whose_gpus_have_processes_in_pods_has_a_finding_without_any_mount() {
+        let tree = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host/nested");
+        let finding = |pids| pods(&Config::default(), &Host::at(&tree), &pids).0;
+        let told = finding((400..=405).collect()).unwrap();
+        assert!(
+            !told.works && told.why.ends_with("/var/lib/kubelet/pod-resources of the host there"),
+            "{}",
+            told.why
+        );
+        assert!(finding(BTreeSet::new()).is_none());
     }
 
     #[test]
     fn what_hinders_the_holdings_of_pods_is_told_in_one_finding() {
-        let well = told(&PodHoldings::default(), true, "");
+        let well = told(&PodHoldings::default(), "");
         assert!(well.works, "{}", well.why);
         let known =
             PodHoldings { problems: ["a device holds nothing".to_owned()].into(), ..PodHoldings::default() };
-        let sick = told(&known, false, "");
-        assert!(
-            !sick.works && sick.why.contains("/var/log/pods") && sick.why.ends_with("a device holds nothing")
-        );
+        let sick = told(&known, "");
+        assert!(!sick.works && sick.why.ends_with("a device holds nothing"), "{}", sick.why);
     }
 }
