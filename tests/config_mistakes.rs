@@ -509,7 +509,7 @@ otlp: {endpoint: "http://c:4318"}"#,
     ),
     (
         "web: {listen: []}",
-        "1:15: web.listen: is an empty list; give IP:port, or a list of them, or remove the key",
+        "1:15: web.listen: is an empty list; give IP:port or unix:/path, or a list of them, or remove the key",
     ),
     (
         "web: {listen: [some-host:9855, 127.0.0.1:1, 127.0.0.1:1]}",
@@ -518,6 +518,6 @@ otlp: {endpoint: "http://c:4318"}"#,
     ),
     (
         "web: {listen: [[a]]}",
-        "1:16: web.listen[0]: is a list; give IP:port, or a list of them, or remove the key",
+        "1:16: web.listen[0]: is a list; give IP:port or unix:/path, or a list of them, or remove the key",
     ),
 ];

@@ -110,7 +110,7 @@ pub(super) fn start(
 }
 
 fn answer_requests(path: &Path, mut requests: mpsc::Receiver<BillRequest>, stop: &Stop) {
-    while let Some(BillRequest { from, to, reply }) = requests.blocking_recv() {
+    while let Some(BillRequest { from, to, visible, reply }) = requests.blocking_recv() {
         if stop.is_called() {
             return;
         }
@@ -121,7 +121,11 @@ fn answer_requests(path: &Path, mut requests: mpsc::Receiver<BillRequest>, stop:
         let reply = Arc::new(reply);
         let (asker, stop) = (Arc::clone(&reply), stop.clone());
         let is_unwanted = move || asker.is_closed() || stop.is_called();
-        let answer = json(statement(path, from.as_deref(), to.as_deref(), is_unwanted));
+        let statement = statement(path, from.as_deref(), to.as_deref(), is_unwanted);
+        let answer = json(statement.map(|statement| match visible {
+            None => statement,
+            Some(tenants) => statement.of_tenants(&tenants),
+        }));
         // The reader has gone with its handler, so this is the last reference.
         if let Some(reply) = Arc::into_inner(reply) {
             let _ = reply.send(answer);
@@ -221,7 +225,7 @@ mod tests {
         let reader = thread::spawn(move || answer_requests(&path, requests, &Stop::default()));
         let ask = || {
             let (reply, answer) = oneshot::channel();
-            sender.blocking_send(BillRequest { from: None, to: None, reply }).unwrap();
+            sender.blocking_send(BillRequest { from: None, to: None, visible: None, reply }).unwrap();
             answer
         };
         let awaited = ask();
@@ -245,7 +249,7 @@ mod tests {
         let theirs = stop.clone();
         let reader = thread::spawn(move || answer_requests(&path, requests, &theirs));
         let (reply, _answer) = oneshot::channel();
-        sender.blocking_send(BillRequest { from: None, to: None, reply }).unwrap();
+        sender.blocking_send(BillRequest { from: None, to: None, visible: None, reply }).unwrap();
         eventually(|| sender.capacity() == 1);
         stop.call();
         drop(sender);

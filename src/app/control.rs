@@ -1,6 +1,7 @@
 //! The local socket: letting go of the driver, taking it up again, and the inventory of expected GPUs.
 //!
-//! One line of JSON asks, one line answers, and the connection is closed; one asker after the other. Only root
+//! One line of JSON asks, one line answers, and the connection is closed; one asker after the other, but a probe waits for
+//! none of them. Only root
 //! and the agent's own user may ask: the socket's mode says so, and so do the peer's credentials. A request
 //! never touches the driver: it gives orders to the thread that does, and waits for it with a limit.
 
@@ -8,7 +9,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::TrySendError;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -32,6 +34,11 @@ pub enum Ask {
     },
     /// Take the driver up again.
     Resume,
+    /// Say whether the agent is healthy.
+    Probe {
+        /// Whether it must be ready, too.
+        ready: bool,
+    },
     /// List the GPUs that this node ever had.
     Inventory,
     /// Do not expect the GPU of that UUID any more.
@@ -94,6 +101,12 @@ pub const LONGEST: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 /// The most bytes of a question.
 const MOST: usize = 4_096;
 
+/// Requests that may wait for another one.
+const WAITING: usize = 8;
+
+/// A request with whoever waits for its answer, and the asking user.
+type Order = (UnixStream, Ask, u32);
+
 /// How long an asker may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -139,11 +152,18 @@ pub(super) fn start(
             return Ok(None);
         }
     };
-    let desk = Desk { shared: Arc::clone(shared), ledger, library };
+    let desk = Arc::new(Desk { shared: Arc::clone(shared), ledger, library });
+    let (orders, pending) = mpsc::sync_channel(WAITING);
+    let clerk = Arc::clone(&desk);
+    Thread::start("orders", move || {
+        for (stream, ask, user) in pending {
+            clerk.reply(&stream, clerk.answer(ask, user));
+        }
+    })?;
     Thread::start("control", move || {
         while !desk.shared.stop.is_called() {
             match listener.accept() {
-                Ok((stream, _)) => desk.serve(&stream),
+                Ok((stream, _)) => desk.receive(stream, &orders),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the local socket");
@@ -199,11 +219,34 @@ fn line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>>
 }
 
 impl Desk {
-    fn serve(&self, stream: &UnixStream) {
-        let reply = match self.hear(stream) {
-            Ok((ask, user)) => self.answer(ask, user),
-            Err(problem) => Err(problem),
-        };
+    /// Answers a probe at once, and leaves what may take long to another thread: no probe fails for it.
+    fn receive(&self, stream: UnixStream, orders: &mpsc::SyncSender<Order>) {
+        match self.hear(&stream) {
+            Err(problem) => self.reply(&stream, Err(problem)),
+            Ok((Ask::Probe { ready }, _)) => self.reply(&stream, self.probe(ready)),
+            Ok((ask, user)) => {
+                if let Err(TrySendError::Full((stream, ..)) | TrySendError::Disconnected((stream, ..))) =
+                    orders.try_send((stream, ask, user))
+                {
+                    self.reply(&stream, Err("too many requests are waiting; try again".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// As `/-/healthy` and `/-/ready` say it.
+    fn probe(&self, ready: bool) -> Result<Reply, String> {
+        if !self.shared.heartbeat.is_alive() {
+            let seconds = self.shared.heartbeat.silence().0 / Nanoseconds::SECOND.0;
+            return Err(format!("the tick loop has been still for {seconds} s; restart the agent"));
+        }
+        if ready && self.shared.pages.get().is_none() {
+            return Err("the first snapshot is not there yet; try again in a second".to_owned());
+        }
+        Ok(Reply::default())
+    }
+
+    fn reply(&self, stream: &UnixStream, reply: Result<Reply, String>) {
         let reply = reply.unwrap_or_else(|error| Reply { error: Some(error), ..Reply::default() });
         let Ok(mut line) = serde_json::to_vec(&reply) else { return };
         line.push(b'\n');
@@ -234,6 +277,7 @@ impl Desk {
                 let was_released = self.shared.orders.resume();
                 Ok(Reply { was_released: Some(was_released), ..Reply::default() })
             }
+            Ask::Probe { ready } => self.probe(ready),
             Ask::Inventory => {
                 let lines = inventory(self.ledger()?).map_err(|error| error.to_string())?;
                 Ok(Reply { inventory: Some(lines), ..Reply::default() })

@@ -1,6 +1,5 @@
 //! The one I/O thread: HTTP, the push, and the signals that end the agent.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,13 +57,13 @@ impl Running {
 
 /// Starts the thread.
 pub(super) fn start(
-    listeners: Vec<TcpListener>,
+    listeners: Vec<serve::Listener>,
     config: &Config,
     bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
 ) -> Result<Running, StartError> {
     let io = Shared {
-        heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
+        heartbeat: Arc::clone(&shared.heartbeat),
         requests: Arc::default(),
         started: system_now().utc,
     };
@@ -76,6 +75,7 @@ pub(super) fn start(
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
         bills,
+        access: Arc::clone(&shared.access),
         limits: serve::Limits::within(own::most_files().unwrap_or(u64::MAX)),
     };
     let (stop, stopped) = watch::channel(false);
@@ -141,10 +141,13 @@ fn pages(shared: &Arc<super::Shared>) -> serve::Pages {
             };
             Some(serve::Served { content_type: variant.content_type(), gzip: wanted.gzip, body })
         },
-        move || {
+        move |visible| {
             let mut json = Vec::new();
             let sealed = snapshot.get()?;
-            export::json(&sealed.snapshot, sealed.level(), &mut json);
+            match visible {
+                None => export::json(&sealed.snapshot, sealed.level(), &mut json),
+                Some(tenants) => export::json_of(&sealed.snapshot, sealed.level(), tenants, &mut json),
+            }
             Some(json.into())
         },
         move || sealed.get().is_some(),

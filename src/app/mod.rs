@@ -28,8 +28,8 @@ mod start_log;
 mod systemd;
 mod thread;
 mod users;
+mod web;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -39,7 +39,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use thiserror::Error;
 
-use crate::clock::{Clock, Page, Stop};
+use crate::clock::{Clock, Page, Stop, system_now};
 use crate::config::{Config, Source};
 use crate::holders::Workloads;
 use crate::host::{DriverDevices, Host, Users, clock_is_synchronised as host_clock_is_synchronised, own};
@@ -60,6 +60,7 @@ pub use grants::unresolved_grants;
 pub use log::{Lines, Log};
 pub use prices::price_warning;
 pub use record::{RecordError, Recorded, Recording, RunningRecord, record};
+pub use web::check_web;
 
 /// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
 pub fn clock_of(library: Option<&Path>) -> Clock {
@@ -80,6 +81,17 @@ pub struct Launch {
     pub root: PathBuf,
     /// Whether the driver is known to be made up before it has been opened.
     pub simulated: bool,
+    /// Where pages are served, beside what the configuration says.
+    pub web: WebOptions,
+}
+
+/// What the command line says of serving pages.
+#[derive(Clone, Debug, Default)]
+pub struct WebOptions {
+    /// A web configuration file as Prometheus' exporters have it.
+    pub file: Option<PathBuf>,
+    /// Whether to serve on the sockets that systemd listens on, instead of the configured addresses.
+    pub systemd_socket: bool,
 }
 
 /// The agent cannot start.
@@ -88,6 +100,12 @@ pub enum StartError {
     /// An address is taken or cannot be bound.
     #[error(transparent)]
     Listen(#[from] serve::Error),
+    /// systemd's sockets cannot be served on.
+    #[error(transparent)]
+    Inherit(#[from] serve::InheritError),
+    /// TLS, users or what else protects the pages cannot be used.
+    #[error("{0}")]
+    Web(String),
     /// The ledger is owned by another agent, broken, or lies where it cannot be written.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
@@ -179,6 +197,10 @@ struct Shared {
     jobs: jobs::JobStatus,
     containers: containers::ContainerStatus,
     pages: Arc<export::Latest>,
+    /// When the pulse last beat.
+    heartbeat: Arc<serve::Heartbeat>,
+    /// TLS, users and what else protects the pages.
+    access: Arc<serve::Access>,
     /// The account's time axis, as the pulse last knew it.
     timeline: Mutex<Timeline>,
     /// Why there is no account, where there is none.
@@ -292,12 +314,8 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
     start_log::agent(&launch);
-    let listeners = serve::bind(&launch.config.web.listen)?;
-    for listener in &listeners {
-        if let Ok(address) = listener.local_addr() {
-            tracing::info!(%address, "listening");
-        }
-    }
+    let (web, access, questions) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
+    let listeners = listen(&launch, &access.current())?;
     let (news, inbox) = mpsc::channel();
     let (reloads, rings) = reload::Reloads::new();
     let host = Host::with_users(&launch.root, Users::of_host(&launch.root));
@@ -314,6 +332,8 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         jobs: jobs::JobStatus::default(),
         containers: containers::ContainerStatus::default(),
         pages: Arc::default(),
+        heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
+        access,
         timeline: Mutex::default(),
         no_account: Arc::default(),
         simulated: AtomicBool::new(launch.simulated),
@@ -327,7 +347,8 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     });
     // First, so that the driver answers while the ledger is opened.
     lanes::start(&launch.config, &shared)?;
-    let threads = match start(launch, (listeners, inbox, rings), &shared) {
+    let inlets = Inlets { listeners, inbox, rings, web, questions };
+    let threads = match start(launch, inlets, &shared) {
         Ok(threads) => threads,
         Err(error) => {
             shared.stop.call();
@@ -351,9 +372,31 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     }
 }
 
+/// Opens the sockets on which pages are served.
+fn listen(launch: &Launch, security: &serve::Security) -> Result<Vec<serve::Listener>, StartError> {
+    let listeners = match launch.web.systemd_socket {
+        true => serve::inherit()?,
+        false => serve::bind(&launch.config.web.listen)?,
+    };
+    for listener in &listeners {
+        let address = listener.address();
+        tracing::info!(%address, tls = security.has_tls(), users = security.user_count(), "listening");
+    }
+    Ok(listeners)
+}
+
+/// What the threads receive from.
+struct Inlets {
+    listeners: Vec<serve::Listener>,
+    inbox: mpsc::Receiver<News>,
+    rings: reload::Rings,
+    web: web::WebSource,
+    questions: web::Questions,
+}
+
 fn start(
     launch: Launch,
-    (listeners, inbox, rings): (Vec<TcpListener>, mpsc::Receiver<News>, reload::Rings),
+    Inlets { listeners, inbox, rings, web, questions }: Inlets,
     shared: &Arc<Shared>,
 ) -> Result<Threads, StartError> {
     let Launch { config, source, clock, root, .. } = launch;
@@ -366,6 +409,7 @@ fn start(
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
     let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
+    web::start(questions, shared)?;
     let io = io::start(listeners, &config, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     pods::start(shared, recovered.as_ref())?;
@@ -376,7 +420,7 @@ fn start(
     let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);
     shared.publish_timeline(meter.timeline());
     let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&in_force, ledger.as_ref(), &io), shared)?;
-    reload::start(source, rings, shared)?;
+    reload::start(reload::Sources { config: source, web }, rings, shared)?;
     Ok(Threads { io, pulse, ledger, control })
 }
 

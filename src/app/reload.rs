@@ -11,6 +11,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use super::systemd::{tell, tell_of_reload};
+use super::web::WebSource;
 use super::{Shared, StartError, Thread, grants};
 use crate::config::{KeyChange, Reread, Source};
 
@@ -53,41 +54,68 @@ impl Bell {
     }
 }
 
+/// What is read anew.
+pub(super) struct Sources {
+    /// The configuration file, if there is one.
+    pub(super) config: Option<Source>,
+    /// Certificates, users and what else protects the pages.
+    pub(super) web: WebSource,
+}
+
 /// Starts the thread.
-pub(super) fn start(source: Option<Source>, rings: Rings, shared: &Arc<Shared>) -> Result<(), StartError> {
+pub(super) fn start(sources: Sources, rings: Rings, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
-    Thread::start("reload", move || watch(source, &rings, &shared))?;
+    Thread::start("reload", move || watch(sources, &rings, &shared))?;
     Ok(())
 }
 
-fn watch(mut source: Option<Source>, Rings(rings): &Rings, shared: &Shared) {
+fn watch(mut sources: Sources, Rings(rings): &Rings, shared: &Shared) {
     while !shared.stop.is_called() {
         let asked = rings.recv_timeout(LOOK).is_ok();
         // Several signals ask for one reload.
         rings.try_iter().for_each(drop);
-        let changed = source.as_mut().is_some_and(Source::has_changed);
+        // Both look, since each remembers its last look.
+        let changed = sources.config.as_mut().is_some_and(Source::has_changed) | sources.web.has_changed();
         if !(asked || changed) || shared.stop.is_called() {
             continue;
         }
         tell_of_reload();
-        let status = match &mut source {
-            Some(source) => reload(source, shared),
-            None => "there is no configuration file to reload; name one with --config".to_owned(),
-        };
+        let status = reload(&mut sources, shared);
         tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
         tracing::info!("{status}");
     }
 }
 
-/// Reads the file and puts it in force, or tells what is wrong with it; what came of it, in a line.
-fn reload(source: &mut Source, shared: &Shared) -> String {
+/// Reads everything and puts it in force, or tells what is wrong with it; what came of it, in a line.
+fn reload(sources: &mut Sources, shared: &Shared) -> String {
+    let Sources { config, web } = sources;
+    let mut is_sound = false;
+    let status = match config {
+        Some(source) => reload_config(source, web, shared, &mut is_sound),
+        None => match web.read(&shared.in_force().config) {
+            Ok(security) => {
+                is_sound = true;
+                shared.access.replace(security);
+                "certificates and users read anew; no configuration file is named by --config".to_owned()
+            }
+            Err(problem) => broken(&problem, "what protects the pages"),
+        },
+    };
+    shared.reloads.success.store(is_sound, Ordering::Relaxed);
+    status
+}
+
+/// The configuration file with what protects the pages: both are put in force, or none.
+fn reload_config(source: &mut Source, web: &mut WebSource, shared: &Shared, is_sound: &mut bool) -> String {
     let running = shared.in_force();
     let file = source.path().display().to_string();
-    let outcome = source.read_again(&running.config);
-    shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
+    let outcome = source.read_again(&running.config).map_err(|problems| problems.to_string());
+    let outcome = outcome.and_then(|reread| web.read(&reread.config).map(|security| (reread, security)));
+    *is_sound = outcome.is_ok();
     match outcome {
-        Ok(Reread { config, changes, waiting }) => {
+        Ok((Reread { config, changes, waiting }, security)) => {
             log_changes(&changes);
+            shared.access.replace(security);
             let now = shared.clock.now().boottime;
             let present = grants::present(shared);
             let resolved = grants::resolve(&config, shared.host.users(), &present, &shared.stop);
@@ -103,17 +131,20 @@ fn reload(source: &mut Source, shared: &Shared) -> String {
             );
             format!("configuration reloaded: {file}; a restart is needed for {keys}")
         }
-        Err(problems) => {
-            for problem in problems.to_string().lines() {
-                tracing::error!("{problem}");
-            }
-            let count = match problems.list.len() {
-                1 => "a problem".to_owned(),
-                many => format!("{many} problems"),
-            };
-            format!("configuration not reloaded: {file} has {count}; the former one stays in force")
-        }
+        Err(problems) => broken(&problems, &file),
     }
+}
+
+/// Logs problems, one to a line; what came of it.
+fn broken(problems: &str, what: &str) -> String {
+    for problem in problems.lines() {
+        tracing::error!("{problem}");
+    }
+    let count = match problems.lines().count() {
+        1 => "a problem".to_owned(),
+        many => format!("{many} problems"),
+    };
+    format!("configuration not reloaded: {what} has {count}; the former one stays in force")
 }
 
 /// Logs which keys say something else, each in a line of its own.

@@ -8,15 +8,13 @@ pub(super) mod job;
 mod sheet;
 mod text;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
 
+use super::agent::RunningAgent;
 use super::{Failure, print};
 use crate::app;
 use crate::ledger::{self, Cause, Statement};
@@ -24,9 +22,8 @@ use crate::ledger::{self, Cause, Statement};
 /// Whom to ask for a bill.
 #[derive(Args, Debug)]
 struct BillSource {
-    /// The running agent.
-    #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
-    url: String,
+    #[command(flatten)]
+    agent: RunningAgent,
     /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
@@ -92,9 +89,10 @@ impl BillSource {
             path += if path.contains('?') { "&" } else { "?" };
             path += &format!("{name}={}", encoded(value));
         }
-        let body = get(&self.url, &path)?;
-        serde_json::from_str(&body)
-            .map_err(|error| Failure::found(format!("{}{path}: the answer is not a bill: {error}", self.url)))
+        let body = self.agent.get(&path)?;
+        serde_json::from_str(&body).map_err(|error| {
+            Failure::found(format!("{}{path}: the answer is not a bill: {error}", self.agent.url))
+        })
     }
 }
 
@@ -113,57 +111,6 @@ fn encoded(value: &str) -> String {
         .bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
-}
-
-/// One request on loopback, closed by the server: a client library would be the larger half of the command.
-pub(super) fn get(url: &str, path: &str) -> Result<String, Failure> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let wrong =
-        |problem: &dyn std::fmt::Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
-    let host = host(url).map_err(|problem| {
-        Failure::wrong(format!("{url}: {problem}; write it like http://127.0.0.1:9855"))
-    })?;
-    let mut stream = TcpStream::connect(host).map_err(|error| wrong(&error))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|error| wrong(&error))?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).map_err(|error| wrong(&error))?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(|error| wrong(&error))?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| wrong(&"the answer is not HTTP"))?;
-    let status = head.split(' ').nth(1).unwrap_or_default();
-    match error_of(body) {
-        _ if status == "200" => Ok(body.to_owned()),
-        Some(error) if status != "404" => Err(Failure::wrong(format!("{url}: {error}"))),
-        // The agent has every path that is asked for here, and its errors are JSON.
-        _ => Err(Failure::wrong(format!(
-            "{url}: this is not a gpumeter agent: it answers {status} to {path}; check host and port"
-        ))),
-    }
-}
-
-/// Host and port of the agent; `http://` may be left out.
-fn host(url: &str) -> Result<&str, &'static str> {
-    let host = match url.split_once("://") {
-        None => url,
-        Some(("http", rest)) => rest,
-        Some(("https", _)) => return Err("the agent serves plain HTTP, without TLS"),
-        Some(_) => return Err("the scheme is not http"),
-    };
-    let host = host.trim_end_matches('/');
-    let port = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
-    if host.contains(['/', '?', '#']) {
-        Err("there is something after the port")
-    } else if port.is_none_or(|port| port.parse::<u16>().is_err()) {
-        Err("the port is missing, or is not a number from 1 to 65535")
-    } else {
-        Ok(host)
-    }
-}
-
-/// What the agent says is wrong; absent where the answer is not its JSON.
-fn error_of(body: &str) -> Option<String> {
-    let json: serde_json::Value = serde_json::from_str(body).ok()?;
-    Some(json.get("error")?.as_str()?.to_owned())
 }
 
 /// A ledger that can be read here; one that an agent writes is that agent's to tell of.
@@ -195,31 +142,5 @@ mod tests {
     #[test]
     fn a_time_with_a_space_or_an_offset_can_be_asked_for() {
         assert_eq!(encoded("2026-11-01 08:00+01:00"), "2026-11-01%2008:00%2B01:00");
-    }
-
-    #[test]
-    fn what_the_agent_says_is_told_without_its_json() {
-        let error = error_of("{\"error\":\"from: \\\"x\\\" is not a valid time\"}\n");
-        assert_eq!(error.as_deref(), Some("from: \"x\" is not a valid time"));
-        assert_eq!((error_of("Bad Gateway\n"), error_of("[1]")), (None, None));
-    }
-
-    #[test]
-    fn an_agents_address_needs_a_port_and_no_scheme() {
-        for url in ["http://localhost:9855", "localhost:9855", "http://localhost:9855/"] {
-            assert_eq!(host(url), Ok("localhost:9855"), "{url}");
-        }
-        assert_eq!(host("[::1]:9855"), Ok("[::1]:9855"));
-        for (url, problem) in [
-            ("localhost", "port is missing"),
-            ("http://localhost", "port is missing"),
-            ("http://[::1]", "port is missing"),
-            ("http://localhost:99999", "not a number from 1"),
-            ("https://localhost:9855", "without TLS"),
-            ("ftp://localhost:9855", "not http"),
-            ("localhost:9855/metrics", "after the port"),
-        ] {
-            assert!(host(url).is_err_and(|told| told.contains(problem)), "{url}");
-        }
     }
 }

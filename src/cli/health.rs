@@ -5,15 +5,14 @@
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use super::bill::get;
+use super::agent::RunningAgent;
 use super::{Failure, print};
 
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct Health {
-    /// The running agent.
-    #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
-    url: String,
+    #[command(flatten)]
+    agent: RunningAgent,
     /// Print the agent's JSON: every reason with its evidence.
     #[arg(long)]
     json: bool,
@@ -65,9 +64,9 @@ struct Reason {
 impl Health {
     pub(super) fn run(&self) -> Result<(), Failure> {
         const PATH: &str = "/api/v1/health";
-        let body = get(&self.url, PATH)?;
+        let body = self.agent.get(PATH)?;
         let answer: Answer = serde_json::from_str(&body).map_err(|error| {
-            Failure::wrong(format!("{}{PATH}: the answer is not a health report: {error}", self.url))
+            Failure::wrong(format!("{}{PATH}: the answer is not a health report: {error}", self.agent.url))
         })?;
         print(&if self.json { body } else { page(&answer) })?;
         judge(&answer, self.fail_on)

@@ -3,6 +3,7 @@
 //! 0 ok, 1 found something, 2 wrong use or bad configuration, 75 restart me. What is asked for goes to standard output,
 //! the log to standard error.
 
+mod agent;
 mod bill;
 mod doctor;
 mod health;
@@ -10,13 +11,14 @@ mod interrupts;
 mod inventory;
 mod ledger;
 mod metrics;
+mod probe;
 mod quiesce;
 mod record;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, Lines, Log, demo};
 use crate::clock::system_now;
-use crate::config::{self, Config, Problems, Source};
+use crate::config::{self, Config, ListenAddress, Problems, Source};
 use crate::host::Users;
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
@@ -63,6 +65,9 @@ enum Command {
         /// Ask this node's driver too, and warn of grants on GPUs that are not there.
         #[arg(long)]
         node: bool,
+        /// Check a web configuration file with it.
+        #[arg(long = "web.config.file", value_name = "FILE")]
+        web_file: Option<PathBuf>,
     },
     /// Record the answers of this node's driver to a file that gpumeter replay can play anywhere.
     Record(record::Record),
@@ -78,6 +83,8 @@ enum Command {
     Resume(quiesce::Socket),
     /// List the GPUs that this node is expected to have, with state and since when.
     Inventory(inventory::Inventory),
+    /// Ask the agent of this node whether it is healthy, for the exec probe of a container.
+    Probe(probe::Probe),
     /// Put back the ledger that an upgrade saved.
     Ledger(ledger::Ledger),
     /// Process of the demo's local scenario.
@@ -103,12 +110,31 @@ struct Run {
     /// Address to serve on, instead of the configured ones; may be repeated.
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
+    #[command(flatten)]
+    web: WebFlags,
     /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
     /// Print the default configuration with every key explained, and exit.
     #[arg(long)]
     print_default_config: bool,
+}
+
+/// How pages are served, by the names that Prometheus' exporters have for it.
+#[derive(Args, Debug)]
+struct WebFlags {
+    /// Web configuration file: TLS, users, headers and rate limit in the form of Prometheus' exporters.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Serve on the sockets of the service's systemd socket unit, instead of the configured addresses.
+    #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
+    systemd_socket: bool,
+}
+
+impl WebFlags {
+    fn options(self) -> app::WebOptions {
+        app::WebOptions { file: self.file, systemd_socket: self.systemd_socket }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -135,6 +161,8 @@ struct Demo {
     /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
+    #[command(flatten)]
+    web: WebFlags,
 }
 
 /// A command that did not succeed, with its exit status.
@@ -194,7 +222,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
         Command::Metrics(metrics) => metrics.run(),
-        Command::CheckConfig { file, node } => check_config(&file, node),
+        Command::CheckConfig { file, node, web_file } => check_config(&file, node, web_file.as_deref()),
         Command::Record(record) => record.run(),
         Command::Replay(replay) => replay.run(),
         Command::Doctor(doctor) => doctor.run(),
@@ -202,6 +230,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Quiesce(quiesce) => quiesce.run(),
         Command::Resume(socket) => quiesce::resume(&socket),
         Command::Inventory(inventory) => inventory.run(),
+        Command::Probe(probe) => probe.run(),
         Command::Ledger(ledger) => ledger.run(),
         Command::Child => {
             demo::idle_child();
@@ -227,7 +256,7 @@ fn agent(run: Run) -> Result<(), Failure> {
         config.nvml.library = run.nvml_library;
     }
     let clock = app::clock_of(config.nvml.library.as_deref());
-    app::run(Launch { config, source, clock, root: "/".into(), simulated: false })
+    app::run(Launch { config, source, clock, root: "/".into(), simulated: false, web: run.web.options() })
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
@@ -239,6 +268,7 @@ fn simulated(options: Demo) -> Result<(), Failure> {
         fresh: options.fresh,
         directory: options.state_dir,
         config: options.config,
+        web: options.web.options(),
         otlp_endpoint: options.otlp_endpoint,
     };
     demo::run(&options).map_err(|error| {
@@ -260,10 +290,12 @@ fn misconfigured(problems: Problems) -> Failure {
     Failure::wrong(format!("{}: {count}\n{problems}", problems.file))
 }
 
-fn check_config(file: &std::path::Path, node: bool) -> Result<(), Failure> {
+fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), Failure> {
     let config = Config::read(file).map_err(misconfigured)?;
+    // Certificates may lie on the node alone.
+    let hints = app::check_web(&config, web_file, node).map_err(Failure::wrong)?;
     let file = file.display();
-    let users = Users::of_host(std::path::Path::new("/"));
+    let users = Users::of_host(Path::new("/"));
     let mut warnings = app::unresolved_grants(&config, &users);
     if node {
         warnings.extend(app::unmatched_grants(&config));
@@ -278,7 +310,7 @@ fn check_config(file: &std::path::Path, node: bool) -> Result<(), Failure> {
             )
         })
         .collect();
-    told.extend(config.hints().iter().map(|hint| {
+    told.extend(config.hints().iter().chain(&hints).map(|hint| {
         format!(
             "{file}: hint: {hint}
 "
@@ -291,14 +323,15 @@ fn check_config(file: &std::path::Path, node: bool) -> Result<(), Failure> {
 }
 
 /// As in the configuration, and names of this host too.
-fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
+fn addresses(texts: &[String]) -> Result<Vec<ListenAddress>, Failure> {
     texts
         .iter()
         .map(|text| {
             if let Ok(address) = config::listen(text) {
                 return Ok(address);
             }
-            text.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
+            let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+            found.map(ListenAddress::Tcp).ok_or_else(|| {
                 Failure::wrong(format!("--listen {text}: is not an address; write it like 127.0.0.1:9855"))
             })
         })

@@ -108,6 +108,7 @@ impl Replay {
             fresh: true,
             directory: self.state_dir.clone(),
             config: self.config.clone(),
+            web: app::WebOptions::default(),
             otlp_endpoint: None,
         })
         .map_err(Failure::wrong)

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use hyper::Uri;
 
@@ -33,14 +34,50 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-/// IP address and port to listen on; a port alone means every address, as with Prometheus' exporters.
-pub(crate) fn listen(text: &str) -> Result<SocketAddr, Complaint> {
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// On an IP address with a port.
+    Tcp(SocketAddr),
+    /// On a socket in the file system.
+    Unix(PathBuf),
+}
+
+impl std::str::FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        listen(text).map_err(|complaint| complaint.0)
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// IP address and port to listen on, or a path; a port alone means every address, as with Prometheus' exporters.
+pub(crate) fn listen(text: &str) -> Result<ListenAddress, Complaint> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = super::values::path(path).map_err(|_| {
+            Complaint::about(
+                text,
+                "has no absolute path",
+                "give unix:/path, such as unix:/run/gpumeter/web.sock",
+            )
+        })?;
+        return Ok(ListenAddress::Unix(path));
+    }
     let full = match text.strip_prefix("localhost") {
         Some(port) => format!("127.0.0.1{port}"),
         None if text.starts_with(':') => format!("[::]{text}"),
         None => text.to_owned(),
     };
-    full.parse().map_err(|_| {
+    full.parse().map(ListenAddress::Tcp).map_err(|_| {
         let remedy = "give IP:port, such as 127.0.0.1:9855, or \":9855\" for all interfaces";
         Complaint::about(text, "is not an IP address with a port", remedy)
     })

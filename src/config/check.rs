@@ -14,6 +14,7 @@ impl Draft {
     pub(crate) fn finish(&mut self, places: &Places, report: &mut Report) {
         push_on_a_tick(&self.config, places, report);
         one_source_of_prices(places, report);
+        web_security(&self.config, places, report);
         let Prices { book: example, currency, rates } = std::mem::take(&mut self.prices);
         let own = currency.map(|currency| Book::Own { currency, rates });
         self.config.prices = if example { Some(Book::Example) } else { own };
@@ -58,6 +59,15 @@ fn push_on_a_tick(config: &Config, places: &Places, report: &mut Report) {
         in_words(crate::model::Nanoseconds(below)),
     );
     report.add(place, "otlp.interval", Complaint(text));
+}
+
+/// Keys of `web.tls` that do not go together.
+fn web_security(config: &Config, places: &Places, report: &mut Report) {
+    let tls = config.web.tls_settings();
+    tls.check(|key| places.get(key), "web.tls", report);
+    if let Err(complaint) = tls.check_http2(config.web.http2) {
+        report.add(places.get("web.tls.cipher_suites"), "web.tls.cipher_suites", complaint);
+    }
 }
 
 /// The example or the operator's own, never both, and the own one whole.

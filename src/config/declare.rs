@@ -90,6 +90,10 @@ macro_rules! field {
     ($at:tt $key:ident list($accepts:expr, $add:expr)) => {
         Field::Texts { accepts: $accepts, set: |target, text| $add(&mut place!(target $at $key), text) }
     };
+    // A mapping of names to scalars or lists of scalars, by what adds one.
+    ($at:tt $key:ident pairs($accepts:expr, $add:expr)) => {
+        Field::Pairs { accepts: $accepts, set: |target, name, text| $add(&mut place!(target $at $key), name, text) }
+    };
     // A list of mappings with keys of their own, by their reader and their table.
     ($at:tt $key:ident entries($read:expr, $table:expr)) => {
         Field::Maps {

@@ -68,6 +68,8 @@ pub(crate) enum Field<T> {
     Text { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
     /// A scalar or a list of scalars, handed on one by one.
     Texts { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
+    /// A mapping of names to scalars or lists of scalars, handed on one by one.
+    Pairs { accepts: &'static str, set: fn(&mut T, &str, &str) -> Result<(), Complaint> },
     /// A list of mappings with keys of their own.
     Maps { set: fn(&mut T, &[Node], &str, &mut Report), rows: fn(&str) -> Vec<Row> },
 }
@@ -85,7 +87,7 @@ impl<T> Field<T> {
             }
             Self::Text { set, .. } | Self::Texts { set, .. } => set(target, text),
             // The walk has refused a scalar here.
-            Self::Maps { .. } => Ok(()),
+            Self::Maps { .. } | Self::Pairs { .. } => Ok(()),
         }
     }
 
@@ -100,6 +102,7 @@ impl<T> Field<T> {
             Self::Word { words, .. } => one_of(words),
             Self::Text { accepts, .. } => (*accepts).to_owned(),
             Self::Texts { accepts, .. } => format!("{accepts}, or a list of them"),
+            Self::Pairs { accepts, .. } => format!("a mapping of {accepts}"),
             Self::Maps { .. } => "a list".to_owned(),
         }
     }

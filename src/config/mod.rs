@@ -23,14 +23,16 @@ mod time;
 mod tree;
 mod values;
 mod walk;
+mod web;
+mod web_file;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::string::FromUtf8Error;
 
-pub use address::Endpoint;
 pub(crate) use address::listen;
+pub use address::{Endpoint, ListenAddress};
 pub use changes::KeyChange;
 pub use key::Row;
 pub use prices::{Book, PriceClass, Rate};
@@ -38,11 +40,12 @@ pub use print::default_yaml;
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
     Attribution, Config, Containers, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web,
-    rows, sections,
+    WebRateLimit, WebTls, rows, sections,
 };
-pub use source::{Reread, Source};
+pub use source::{FileSet, Reread, Source};
 pub use standing::{GpuChoice, Grantee, Standing, UserChoice};
 pub use time::span;
+pub use web::{ClientAuth, Credential, RateLimit, TlsSettings, TlsVersion, WebAccess};
 
 use crate::model::Nanoseconds;
 use problem::Report;

@@ -75,6 +75,10 @@ fn terms(row: &Row) -> String {
 
 /// Quotes where plain YAML would read something else.
 fn quoted(text: &str) -> String {
+    // A mapping.
+    if text.starts_with('{') {
+        return text.to_owned();
+    }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:".contains(&byte);
     match text.as_bytes() {
         [first, rest @ ..] if plain(*first) && *first != b'-' && rest.iter().all(|byte| plain(*byte)) => {

@@ -2,14 +2,17 @@
 //! accepted, what holds without it, whether a reload takes it, help. Parsing, the printed default file and the
 //! documentation follow. It does not know YAML.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::address::{Endpoint, endpoint, external_url, listen};
+use super::address::{Endpoint, ListenAddress, endpoint, external_url, listen};
 use super::key::{Absent, Change, Field, Key, Row, Table};
 use super::prices::{self, Book, Rate};
 use super::standing::{self, Standing};
 use super::values::{add, add_label, name, path, path_or_off, put, resource};
+use super::web::{
+    ClientAuth, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth, tls_version, user,
+};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
 
@@ -170,7 +173,7 @@ pub struct Limits (config limits) {
 
 "The pages: /metrics and what else is served."
 pub struct Web (config web) {
-    listen: Vec<SocketAddr>, texts("IP:port", listen), Default("[::]:9855"), Restart,
+    listen: Vec<ListenAddress>, texts("IP:port or unix:/path", listen), Default("[::]:9855"), Restart,
         "Addresses to serve on; a port alone, such as :9855, means all interfaces.";
     control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/run/gpumeter/control.sock"), Restart,
@@ -180,7 +183,61 @@ pub struct Web (config web) {
         "URL under which users reach this agent, for links: that of the proxy before it, if any.";
     created: bool, flag(), Default("false"), Reload,
         "Whether /metrics has a _created line with the start time of each counter.";
+    users: BTreeMap<String, PathBuf>, pairs("users with files", add_user), Optional("{alice: /etc/gpumeter/alice.bcrypt}"), Reload,
+        "Users, each with the file that holds the bcrypt hash of the password.";
+    tenants: BTreeMap<String, Vec<String>>, pairs("users with tenants", add_tenant), Optional("{alice: team-a}"), Reload,
+        "Tenants whose lines a user sees, or \"*\"; others see none. By default all see all.";
+    open_probes: bool, flag(), Default("false"), Reload,
+        "Whether /-/healthy and /-/ready are answered without a password.";
+    headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional("{X-Frame-Options: deny}"), Reload,
+        "Headers of every answer, of those that exporter-toolkit allows.";
+    http2: bool, flag(), Default("true"), Reload,
+        "Whether HTTP/2 is offered over TLS.";
+} + { tls: WebTls, rate_limit: WebRateLimit }
+
+"TLS of the pages; --web.config.file says the same in the form of Prometheus' exporters."
+pub struct WebTls (config web.tls) {
+    cert_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.crt"), Reload,
+        "Certificate of the server, with those between it and its CA, as PEM.";
+    key_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.key"), Reload,
+        "Private key of the certificate, as PEM.";
+    client_ca_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/clients.crt"), Reload,
+        "Certificates of the CAs that sign those of clients, as PEM.";
+    client_auth_type: ClientAuth, text("a policy of exporter-toolkit", client_auth),
+        Optional("RequireAndVerifyClientCert"), Reload,
+        "Whether clients must have a certificate; every other policy is insecure.";
+    client_allowed_sans: Vec<String>, texts("an alternative name", name), Optional("prometheus.example.com"), Reload,
+        "Names of which a client's certificate must have one.";
+    min_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS12"), Reload,
+        "Oldest version of TLS.";
+    max_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS13"), Reload,
+        "Newest version of TLS.";
+    cipher_suites: Vec<String>, list("a cipher suite of TLS 1.2", add_cipher),
+        Optional("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), Reload,
+        "Cipher suites of TLS 1.2, best first; by default all that the agent has.";
+    prefer_server_cipher_suites: bool, flag(), Default("true"), Reload,
+        "Whether the order of cipher_suites counts, rather than the client's.";
+    curve_preferences: Vec<String>, list("a curve", add_curve), Optional("X25519"), Reload,
+        "Curves of the key exchange, best first; by default X25519, CurveP256, CurveP384.";
 }
+
+"A limit on requests."
+pub struct WebRateLimit (config web.rate_limit) {
+    interval: Nanoseconds, duration(Nanoseconds(0), seconds(3600)), Default("0s"), Reload,
+        "Time after which one request more is answered; 0s means no limit.";
+    burst: u32, count(0, 1_000_000), Default("0"), Reload, in "requests",
+        "Most requests that are answered at once.";
+}
+}
+
+/// Adds a user with the file of the password's hash.
+fn add_user(
+    users: &mut BTreeMap<String, PathBuf>,
+    name: &str,
+    file: &str,
+) -> Result<(), super::problem::Complaint> {
+    users.insert(user(name)?, path(file)?);
+    Ok(())
 }
 
 /// Every key as people read about it, in the order of the printed file.

@@ -57,6 +57,40 @@ impl Mark {
     }
 }
 
+/// Files that are read besides the configuration, and how they stood when they were last read.
+#[derive(Debug, Default)]
+pub struct FileSet {
+    paths: Vec<PathBuf>,
+    seen: Vec<Option<Mark>>,
+    /// How they stood at the last look.
+    looked: Vec<Option<Mark>>,
+}
+
+impl FileSet {
+    /// Adds files that are about to be read.
+    pub fn add(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        for path in paths {
+            let mark = Mark::of(&path);
+            self.paths.push(path);
+            self.seen.push(mark);
+            self.looked.push(mark);
+        }
+    }
+
+    /// Whether they are not as they were when they were last read, and have not changed since the last look.
+    pub fn have_changed(&mut self) -> bool {
+        let now: Vec<_> = self.paths.iter().map(|path| Mark::of(path)).collect();
+        let stay = self.looked == now;
+        self.looked.clone_from(&now);
+        stay && now != self.seen
+    }
+
+    /// They are about to be read again.
+    pub fn mark_read(&mut self) {
+        self.seen = self.paths.iter().map(|path| Mark::of(path)).collect();
+    }
+}
+
 impl Source {
     /// Reads the file for the first time.
     ///

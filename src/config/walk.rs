@@ -152,11 +152,59 @@ fn set<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut 
                 scalar(key, &format!("{shown}[{index}]"), item, target, report);
             }
         }
+        (Field::Pairs { set, .. }, Shape::Map(entries)) => {
+            for (name, value) in entries {
+                pair(*set, &Pair { shown, name, value, entries }, target, report);
+            }
+        }
+        (Field::Pairs { .. }, _) => {
+            let text = format!("is not a mapping; give {}, or remove the key", key.field.accepts());
+            report.add(value.place, shown, Complaint(text));
+        }
         (Field::Maps { .. }, _) => {
             let text = "is not a list; begin each entry with `- `".to_owned();
             report.add(value.place, shown, Complaint(text));
         }
         _ => scalar(key, shown, value, target, report),
+    }
+}
+
+/// An entry of a mapping whose names are free.
+struct Pair<'a> {
+    /// The path of the mapping.
+    shown: &'a str,
+    name: &'a Node,
+    value: &'a Node,
+    entries: &'a [(Node, Node)],
+}
+
+/// Hands on a name with its value, or with each of its values.
+fn pair<T>(
+    set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
+    Pair { shown, name, value, entries }: &Pair<'_>,
+    target: &mut T,
+    report: &mut Report,
+) {
+    let Shape::Scalar(word) = &name.shape else {
+        let complaint = Complaint("has a key that is not a word; give names only".to_owned());
+        return report.add(name.place, *shown, complaint);
+    };
+    let path = join(shown, &word.chars().take(60).collect::<String>().escape_debug().to_string());
+    if entries.iter().find(|(other, _)| other.shape == name.shape).is_some_and(|(other, _)| other != *name) {
+        return report.add(name.place, path, Complaint("is given twice; keep one".to_owned()));
+    }
+    let values = match &value.shape {
+        Shape::List(items) if !items.is_empty() => &**items,
+        _ => std::slice::from_ref(*value),
+    };
+    for value in values {
+        let outcome = match &value.shape {
+            Shape::Scalar(text) => set(target, word, text),
+            _ => Err(Complaint("has no plain value; give one, or remove the entry".to_owned())),
+        };
+        if let Err(complaint) = outcome {
+            report.add(value.place, &*path, complaint);
+        }
     }
 }
 

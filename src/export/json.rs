@@ -5,21 +5,56 @@
 //! reader who knows the page knows this; what has no value is not there. Numbers are written exactly, as on
 //! the page: a reader that parses decimals loses nothing. A histogram's value is
 //! `{"count", "sum", "buckets": [{"le", "count"}]}`, cumulative, without the infinite bucket.
-//! Structure is written as the walk goes by; texts are escaped by serde_json.
+//! `"partial": true` says that series of other tenants are left out. Structure is written as the walk goes by; texts are escaped by serde_json.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::decimal;
-use super::walk::{Sample, Sink, Value, walk};
-use crate::catalogue::{AgentFamily, Family, Level};
+use super::walk::{Labels, Sample, Sink, Value, walk};
+use crate::catalogue::{AgentFamily, Family, IdentityValue, Level, Rows};
 use crate::model::Utc;
 use crate::model::snapshot::{AgentNumber, Histogram, Snapshot};
 
 /// Appends the snapshot's series up to `level`.
 pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
-    let mut sink = Json { out, family: None, families: 0, series: 0 };
+    write(snapshot, level, None, out);
+}
+
+/// Appends the series of these tenants and what the GPUs are, and says that the rest is left out. Nothing else of a
+/// GPU is shown, since what it measures is the sum of what its tenants do.
+pub fn json_of(snapshot: &Snapshot, level: Level, tenants: &[String], out: &mut Vec<u8>) {
+    let roster = &snapshot.roster;
+    let is_shown = |tenant: &str| tenants.iter().any(|shown| shown == tenant);
+    let workloads = roster.workloads.iter().filter(|entry| is_shown(&entry.tenant));
+    let workloads = workloads.map(|entry| &*entry.workload).collect();
+    write(snapshot, level, Some(Visible { tenants, workloads }), out);
+}
+
+/// Whose series are shown.
+struct Visible<'a> {
+    tenants: &'a [String],
+    /// Their workloads of the moment.
+    workloads: BTreeSet<&'a str>,
+}
+
+impl Visible<'_> {
+    fn shows(&self, family: &Family, labels: Labels<'_>) -> bool {
+        let value = |name: &str| labels.pairs().find(|(label, _)| *label == name).map(|(_, value)| value);
+        match (value("tenant"), value("workload")) {
+            (Some(tenant), _) => self.tenants.iter().any(|shown| shown == tenant),
+            (None, Some(workload)) => self.workloads.contains(workload),
+            (None, None) => {
+                matches!(family.rows, Rows::Identity(IdentityValue::Info | IdentityValue::MigInfo))
+            }
+        }
+    }
+}
+
+fn write<'a>(snapshot: &'a Snapshot, level: Level, visible: Option<Visible<'a>>, out: &'a mut Vec<u8>) {
+    let is_partial = visible.is_some();
+    let mut sink = Json { out, visible, family: None, families: 0, series: 0 };
     sink.raw("{\"at\":");
     sink.value(&moment(snapshot.at.utc));
     sink.raw(",\"sequence\":");
@@ -28,6 +63,9 @@ pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
     sink.value(&simulated(snapshot));
     sink.raw(",\"node\":");
     sink.value(&node(snapshot));
+    if is_partial {
+        sink.raw(",\"partial\":true");
+    }
     sink.raw(",\"families\":[");
     walk(snapshot, level, &mut sink);
     sink.finish_family();
@@ -58,6 +96,8 @@ pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
 
 struct Json<'a> {
     out: &'a mut Vec<u8>,
+    /// Absent where everything is shown.
+    visible: Option<Visible<'a>>,
     family: Option<&'static Family>,
     families: usize,
     /// How many series of the family have been written.
@@ -73,6 +113,9 @@ impl Sink for Json<'_> {
 
     fn sample(&mut self, sample: Sample<'_>) {
         let (Some(family), Some(value)) = (self.family, sample.value) else { return };
+        if self.visible.as_ref().is_some_and(|visible| !visible.shows(family, sample.labels)) {
+            return;
+        }
         self.begin_series(family);
         for (number, (name, value)) in sample.labels.pairs().enumerate() {
             self.raw(if number > 0 { "," } else { "" });

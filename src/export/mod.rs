@@ -25,7 +25,7 @@ mod variant;
 mod walk;
 
 pub use health::{Release, health};
-pub use json::json;
+pub use json::{json, json_of};
 pub use otlp::{Otlp, native_name, native_unit};
 pub use page::Page;
 pub use press::Press;

@@ -43,6 +43,9 @@ pub struct Statement {
     pub asked_to: Option<String>,
     /// Up to here every GPU's minutes are closed.
     pub closed_until: String,
+    /// Whether only lines of some tenants are here; sums are then of these lines, and GPUs have none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Of all money here; absent where no price was in force.
     pub currency: Option<String>,
     /// The prices that were in force, in order of time.
@@ -174,6 +177,7 @@ impl Statement {
             asked_to: bill.asked_to.map(|to| local_time(to, zone)),
             example_prices: prices.iter().any(|price| price.class == EXAMPLE),
             prices,
+            partial: false,
             unpriced_ns: bill.has_prices.then_some(proof.unpriced.0),
             closed_until: time(bill.closed_until),
             currency: bill.currency.clone(),
@@ -199,6 +203,30 @@ impl Statement {
                 imbalance_money: decimal(proof.imbalance_money),
             },
         }
+    }
+
+    /// The same with the lines of these tenants alone, and sums of nothing else.
+    pub fn of_tenants(mut self, tenants: &[String]) -> Self {
+        self.lines.retain(|line| tenants.contains(&line.tenant));
+        let sum = |of: fn(&StatementLine) -> u64| self.lines.iter().map(of).sum::<u64>();
+        let held_ns = sum(|line| line.held_ns);
+        let money = self.lines.iter().filter_map(|line| line.money.as_deref()).map(nano).sum::<i128>();
+        let money = decimal(Money(money));
+        self.unpriced_ns = self.unpriced_ns.map(|_| sum(|line| line.unpriced_ns));
+        self.gpus.clear();
+        // Whether there was a price is known to all; how much was charged by it is a sum over tenants.
+        for price in &mut self.prices {
+            (price.slot_ns, price.money) = (0, decimal(Money(0)));
+        }
+        self.reconciliation = StatementProof {
+            slot_ns: held_ns,
+            held_ns,
+            imbalance_ns: "0".to_owned(),
+            gpu_money: money.clone(),
+            line_money: money,
+            imbalance_money: decimal(Money(0)),
+        };
+        Self { partial: true, ..self }
     }
 
     /// Whether every sum agrees.
@@ -282,6 +310,13 @@ pub(super) fn time(at: Utc) -> String {
         .map_or_else(|_| at.0.to_string(), |time| time.to_string())
 }
 
+/// The nano-units of a decimal that [`decimal`] wrote.
+fn nano(text: &str) -> i128 {
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    let amount = digits.parse::<i128>().unwrap_or_default();
+    if text.starts_with('-') { -amount } else { amount }
+}
+
 /// Nano-units as a decimal with all nine places.
 fn decimal(money: Money) -> String {
     const UNIT: u128 = 1_000_000_000;
@@ -298,5 +333,6 @@ mod tests {
     fn money_is_a_decimal_with_every_place() {
         assert_eq!(decimal(Money(2_500_000_000)), "2.500000000");
         assert_eq!(decimal(Money(-1)), "-0.000000001");
+        assert_eq!([nano("2.500000000"), nano("-0.000000001")], [2_500_000_000, -1]);
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::query::Query;
+use super::security::Visible;
 
 /// A question to the thread that reads the ledger.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct BillRequest {
     pub from: Option<String>,
     /// End of the bill, as the client wrote it.
     pub to: Option<String>,
+    /// Whose lines the client sees.
+    pub visible: Visible,
     /// Where the bill goes, as JSON; closed when nobody waits for it any more.
     pub reply: oneshot::Sender<Result<String, BillError>>,
 }
@@ -37,12 +40,12 @@ pub enum BillError {
 /// A bill as JSON, or the status and the line that say why not.
 pub(super) async fn ask(
     bills: &mpsc::Sender<BillRequest>,
-    query: Query,
+    (query, visible): (Query, Visible),
     patience: Duration,
 ) -> Result<String, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
     let (reply, answer) = oneshot::channel();
-    let request = BillRequest { from: query.from, to: query.to, reply };
+    let request = BillRequest { from: query.from, to: query.to, visible, reply };
     bills.try_send(request).map_err(|error| match error {
         TrySendError::Full(_) => unavailable("too many bills are being written; try again"),
         TrySendError::Closed(_) => unavailable("this agent reads no ledger; see its log for why"),

@@ -1,43 +1,80 @@
-//! One connection: hyper speaks HTTP on it until the peer leaves, is too slow, or has to give way.
+//! One connection: TLS where it is configured, then hyper speaks HTTP on it until the peer leaves, is too slow, or has
+//! to give way.
 
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::CONNECTION;
-use hyper::server::conn::http1::Builder;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use super::Site;
 use super::answer::{Answer, with};
 use super::local::Ends;
+use super::multiplex::Sending;
 use super::patience::Patience;
-use super::route::route;
+use super::route::reply_to;
 use super::run::stopped;
 use super::seats::Seat;
+use super::stream::Stream;
+use super::tls::HTTP2;
 
 /// Longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
 
+/// Requests that a client of HTTP/2 may ask at once: a scraper asks one.
+const MOST_STREAMS: u32 = 4;
+
 /// Answers the requests of one connection until it ends.
 pub(super) async fn converse(
-    stream: TcpStream,
+    stream: Stream,
     ends: Ends,
     seat: Seat,
     site: Arc<Site>,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let io = TokioIo::new(Patience::new(stream, &seat, &site.limits));
-    let service = service_fn(|request| reply(request, ends, &seat, &site));
-    let mut builder = Builder::new();
+    let seat = Arc::new(seat);
+    let stream = Patience::new(stream, &seat, &site.limits);
+    let security = site.access.current();
+    let Some(tls) = &security.tls else {
+        return speak(stream, ends, &seat, &site, shutdown).await;
+    };
+    // The deadline for a first request is also that for the handshake before it.
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        () = seat.turn.ousted() => return,
+        () = stopped(&mut shutdown) => return,
+    };
+    match accepted {
+        Ok(mut stream) if stream.get_ref().1.alpn_protocol() == Some(HTTP2) => {
+            stream.get_mut().0.multiplex();
+            speak_http2(stream, ends, &seat, &site, shutdown).await;
+        }
+        Ok(stream) => speak(stream, ends, &seat, &site, shutdown).await,
+        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+    }
+}
+
+/// Speaks HTTP/1 on a stream, whatever lies below it.
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    ends: Ends,
+    seat: &Seat,
+    site: &Site,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let service = service_fn(|request| reply(request, ends, seat, site));
+    let mut builder = http1::Builder::new();
     // The deadlines are those of `Patience`.
     builder.header_read_timeout(None).max_buf_size(LONGEST_HEAD);
-    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let end = tokio::select! {
         end = connection.as_mut() => end,
         () = seat.turn.ousted() => return,
@@ -47,7 +84,45 @@ pub(super) async fn converse(
         }
     };
     if let Err(error) = end {
-        note(&error, &site);
+        note(&error, site);
+    }
+}
+
+/// Speaks HTTP/2, on TLS alone.
+async fn speak_http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    ends: Ends,
+    seat: &Arc<Seat>,
+    site: &Arc<Site>,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let sending = Arc::new(Sending::default());
+    let service = service_fn(|request| {
+        let (seat, site, sending) = (Arc::clone(seat), Arc::clone(site), Arc::clone(&sending));
+        async move {
+            seat.turn.end_head();
+            let answer = reply_to(&request, ends, &site).await;
+            site.requests.count(answer.status().as_u16());
+            let (head, body) = answer.into_parts();
+            // It is one piece, which is not copied.
+            let Ok(body) = body.collect().await;
+            Ok::<_, Infallible>(Answer::from_parts(head, Full::new(sending.track(body.to_bytes()))))
+        }
+    });
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(MOST_STREAMS).max_header_list_size(16 * 1024);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let end = tokio::select! {
+        end = connection.as_mut() => end,
+        () = seat.turn.ousted() => return,
+        () = sending.overdue(seat, site.limits.answer) => return,
+        () = stopped(&mut shutdown) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = end {
+        note(&error, site);
     }
 }
 
@@ -58,7 +133,7 @@ async fn reply(
     site: &Site,
 ) -> Result<Answer, Infallible> {
     seat.turn.end_head();
-    let answer = route(&request, ends, site).await;
+    let answer = reply_to(&request, ends, site).await;
     site.requests.count(answer.status().as_u16());
     Ok(if seat.is_scarce() { with(answer, CONNECTION, "close") } else { answer })
 }

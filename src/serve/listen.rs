@@ -7,8 +7,15 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
+use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::stream::Listener;
+use crate::config::ListenAddress;
 
 /// Scrapers that may wait to be accepted; the kernel takes less where its own limit is lower.
 const BACKLOG: i32 = 1024;
@@ -20,7 +27,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[error("listen {address}: {}", advice(.reason))]
 pub struct Error {
-    address: SocketAddr,
+    address: ListenAddress,
     #[source]
     reason: io::Error,
 }
@@ -41,20 +48,79 @@ fn advice(reason: &io::Error) -> String {
 }
 
 /// Listens on every address, or on none.
-pub fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Error> {
-    addresses.iter().map(|&address| listen(address, addresses)).collect()
+pub fn bind(addresses: &[ListenAddress]) -> Result<Vec<Listener>, Error> {
+    addresses.iter().map(|address| listen(address, addresses)).collect()
 }
 
-fn listen(address: SocketAddr, all: &[SocketAddr]) -> Result<TcpListener, Error> {
+/// The sockets on which systemd listens for this service.
+///
+/// # Errors
+/// There is none, or one on which no connections can be accepted.
+pub fn inherit() -> Result<Vec<Listener>, InheritError> {
+    let mut given = ListenFd::from_env();
+    let mut listeners = Vec::new();
+    for index in 0..given.len() {
+        let tcp = given.take_tcp_listener(index);
+        listeners.push(match tcp {
+            Ok(Some(listener)) => Listener::Tcp(listener),
+            _ => match given.take_unix_listener(index) {
+                Ok(Some(listener)) => Listener::Unix(listener),
+                _ => return Err(InheritError::Unusable(index)),
+            },
+        });
+    }
+    if listeners.is_empty() { Err(InheritError::Missing) } else { Ok(listeners) }
+}
+
+/// What systemd gave cannot be served on.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    /// There is no socket.
+    #[error(
+        "--web.systemd-socket: systemd gave no socket; start the service by its socket unit, or leave this out"
+    )]
+    Missing,
+    /// A socket of another kind.
+    #[error(
+        "--web.systemd-socket: socket {0} is not a listening stream; give ListenStream= in the socket unit"
+    )]
+    Unusable(usize),
+}
+
+fn listen(address: &ListenAddress, all: &[ListenAddress]) -> Result<Listener, Error> {
+    let failed = |reason: io::Error| Error { address: address.clone(), reason };
+    match address {
+        ListenAddress::Tcp(tcp) => listen_tcp(*tcp, all).map(Listener::Tcp).map_err(failed),
+        ListenAddress::Unix(path) => listen_unix(path).map(Listener::Unix).map_err(failed),
+    }
+}
+
+/// A socket in the file system for everybody on this host, as loopback is. One that nobody answers on is replaced.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there"));
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => return Err(io::ErrorKind::AddrInUse.into()),
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+fn listen_tcp(address: SocketAddr, all: &[ListenAddress]) -> io::Result<TcpListener> {
     let port = address.port();
-    let dual = port == 0 || !all.iter().any(|other| other.is_ipv4() && other.port() == port);
+    let is_ipv4 = |other: &ListenAddress| matches!(other, ListenAddress::Tcp(other) if other.is_ipv4() && other.port() == port);
+    let dual = port == 0 || !all.iter().any(is_ipv4);
     let opened = match open(address, dual) {
         Err(rustix::io::Errno::AFNOSUPPORT) if address.is_ipv6() && address.ip().is_unspecified() => {
             open((Ipv4Addr::UNSPECIFIED, port).into(), false)
         }
         opened => opened,
     };
-    opened.map(TcpListener::from).map_err(|reason| Error { address, reason: reason.into() })
+    opened.map(TcpListener::from).map_err(Into::into)
 }
 
 /// A listening socket that does not block and is not inherited.
@@ -83,11 +149,22 @@ mod tests {
 
     use super::*;
 
+    fn tcp(text: &str) -> ListenAddress {
+        ListenAddress::Tcp(text.parse().unwrap())
+    }
+
+    fn listener(address: &str) -> TcpListener {
+        match bind(&[tcp(address)]).unwrap().remove(0) {
+            Listener::Tcp(listener) => listener,
+            Listener::Unix(_) => unreachable!("an address with a port"),
+        }
+    }
+
     #[test]
     fn an_address_in_use_is_named_with_what_to_do() {
-        let first = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
-        let address = first[0].local_addr().unwrap();
-        let error = bind(&[address]).unwrap_err();
+        let first = listener("127.0.0.1:0");
+        let address = first.local_addr().unwrap();
+        let error = bind(&[ListenAddress::Tcp(address)]).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(
@@ -98,7 +175,7 @@ mod tests {
 
     #[test]
     fn an_address_of_another_host_is_named_with_what_to_do() {
-        let error = bind(&["192.0.2.1:9855".parse().unwrap()]).unwrap_err();
+        let error = bind(&[tcp("192.0.2.1:9855")]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "listen 192.0.2.1:9855: no interface of this host has this address; choose another with --listen"
@@ -107,14 +184,14 @@ mod tests {
 
     #[test]
     fn the_unspecified_ipv6_address_takes_ipv4_too() {
-        let listeners = bind(&["[::]:0".parse().unwrap()]).unwrap();
-        let port = listeners[0].local_addr().unwrap().port();
+        let listener = listener("[::]:0");
+        let port = listener.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     }
 
     #[test]
     fn the_last_segment_of_an_answer_waits_for_no_acknowledgement() {
-        let listener = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap().remove(0);
+        let listener = listener("127.0.0.1:0");
         listener.set_nonblocking(false).unwrap();
         let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(listener.accept().unwrap().0.nodelay().unwrap());
@@ -122,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_keeps_of_an_answer_is_bounded() {
-        let listener = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap().remove(0);
+        let listener = listener("127.0.0.1:0");
         listener.set_nonblocking(false).unwrap();
         let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let accepted = listener.accept().unwrap().0;
@@ -131,11 +208,27 @@ mod tests {
 
     #[test]
     fn both_unspecified_addresses_may_share_a_port() {
-        let port = bind(&["[::]:0".parse().unwrap()]).unwrap()[0].local_addr().unwrap().port();
-        let both = [(Ipv4Addr::UNSPECIFIED, port).into(), format!("[::]:{port}").parse().unwrap()];
+        let port = listener("[::]:0").local_addr().unwrap().port();
+        let both = [tcp(&format!("0.0.0.0:{port}")), tcp(&format!("[::]:{port}"))];
         // A host without IPv6 has but one unspecified address.
         if TcpListener::bind("[::1]:0").is_ok() {
             assert_eq!(bind(&both).unwrap().len(), 2);
         }
+    }
+
+    #[test]
+    fn a_socket_that_nobody_answers_on_is_replaced_and_anything_else_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = ListenAddress::Unix(directory.path().join("web.sock"));
+        let first = bind(std::slice::from_ref(&address)).unwrap();
+        let error = bind(std::slice::from_ref(&address)).unwrap_err();
+        assert!(error.to_string().contains("address already in use"), "{error}");
+        drop(first);
+        bind(&[address]).unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "precious").unwrap();
+        let error = bind(&[ListenAddress::Unix(file.clone())]).unwrap_err();
+        assert!(error.to_string().contains("a file that is not a socket is there"), "{error}");
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "precious");
     }
 }

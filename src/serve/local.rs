@@ -1,4 +1,4 @@
-//! Who may read more than metrics: whoever is on this host, until there is authentication.
+//! Who may read more than metrics while no users are configured: whoever is on this host.
 //!
 //! Both ends of the connection must be loopback addresses. That alone would let a web page reach the agent
 //! through a browser on this host, by a name that its author made point at 127.0.0.1; therefore the request
@@ -11,25 +11,33 @@ use hyper::header::HOST;
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
-    /// Who asks.
-    pub(super) peer: SocketAddr,
-    /// Where we were asked.
-    pub(super) local: SocketAddr,
+pub(super) enum Ends {
+    Tcp {
+        /// Who asks.
+        peer: SocketAddr,
+        /// Where we were asked.
+        local: SocketAddr,
+    },
+    /// A socket in the file system, which only this host has, and no browser opens.
+    Unix,
 }
 
 /// Lets a request from this host pass, or says why not.
 pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
-    if !is_loopback(ends.peer.ip()) || !is_loopback(ends.local.ip()) {
+    let Ends::Tcp { peer, local } = ends else { return Ok(()) };
+    if !is_loopback(peer.ip()) || !is_loopback(local.ip()) {
         return Err("this is answered on loopback only; ask 127.0.0.1 or [::1] on the host itself");
     }
     let mut hosts = request.headers().get_all(HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return Err("this is answered on loopback only; send one Host header, e.g. localhost");
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    let host = match (hosts.next(), hosts.next(), authority) {
+        (Some(host), None, _) => host.to_str().unwrap_or_default(),
+        // HTTP/2 has it in place of the header.
+        (None, None, Some(authority)) => authority,
+        _ => return Err("this is answered on loopback only; send one Host header, e.g. localhost"),
     };
     // A request line with a whole address overrules the header, so both must be loopback names.
-    let authority = request.uri().authority().map(|authority| authority.as_str());
-    if !host.to_str().is_ok_and(is_loopback_name) || !authority.is_none_or(is_loopback_name) {
+    if !is_loopback_name(host) || !authority.is_none_or(is_loopback_name) {
         return Err("this is answered on loopback only; ask for localhost, 127.0.0.1 or [::1] by that name");
     }
     Ok(())
@@ -66,7 +74,7 @@ mod tests {
         for host in hosts {
             request = request.header(HOST, *host);
         }
-        let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
+        let ends = Ends::Tcp { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
         admit(&request.body(()).unwrap(), ends)
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP server: pages of the latest snapshot to whoever asks, bills to whoever is on this host.
+//! The HTTP server: pages of the latest snapshot to whoever asks, the API to whoever is on this host, or to users.
 //!
 //! In go requests, out come pages that were rendered elsewhere, the pulse's heartbeat, and what the thread
 //! that reads the ledger answers. A request calls no driver and changes nothing, so two scrapers see the same.
@@ -7,18 +7,24 @@
 
 mod answer;
 mod bill;
+mod client_certificate;
 mod connection;
 mod heartbeat;
 mod landing;
 mod listen;
 mod local;
+mod multiplex;
 mod pages;
+mod passwords;
 mod patience;
 mod query;
 mod requests;
 mod route;
 mod run;
 mod seats;
+mod security;
+mod stream;
+mod tls;
 mod turnaway;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,10 +36,13 @@ use tokio::sync::mpsc;
 pub use bill::{BillError, BillRequest};
 pub use heartbeat::Heartbeat;
 pub use landing::landing_page;
-pub use listen::{Error, bind};
+pub use listen::{Error, InheritError, bind, inherit};
 pub use pages::{Pages, Served, Wanted};
+pub use passwords::{Passwords, VerifyRequest};
 pub use requests::Requests;
 pub use run::run;
+pub use security::{Access, Security, SecurityError, Visible};
+pub use stream::Listener;
 
 /// Why the agent keeps no account; nothing while it does.
 #[derive(Debug, Default)]
@@ -63,6 +72,8 @@ pub struct Site {
     pub no_account: Arc<NoAccount>,
     /// Where the thread that reads the ledger takes its questions.
     pub bills: mpsc::Sender<BillRequest>,
+    /// TLS, users and what else protects the pages.
+    pub access: Arc<Access>,
     /// Counts what was answered.
     pub requests: Arc<Requests>,
     /// How long and how many.

@@ -5,6 +5,8 @@
 
 use hyper::body::Bytes;
 
+use super::security::Visible;
+
 /// A page, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Served {
@@ -26,22 +28,23 @@ pub struct Wanted<'a> {
 }
 
 type Metrics = dyn Fn(Wanted<'_>) -> Option<Served> + Send + Sync;
-type Snapshot = dyn Fn() -> Option<Bytes> + Send + Sync;
+type Snapshot = dyn Fn(&Visible) -> Option<Bytes> + Send + Sync;
+type Verdicts = dyn Fn() -> Option<Bytes> + Send + Sync;
 type Sealed = dyn Fn() -> bool + Send + Sync;
 
 /// The pages of the latest snapshot; there are none before the first is sealed.
 pub struct Pages {
     metrics: Box<Metrics>,
     snapshot: Box<Snapshot>,
-    health: Box<Snapshot>,
+    health: Box<Verdicts>,
     sealed: Box<Sealed>,
 }
 
 impl Pages {
-    /// Pages that `metrics` tells by what is wanted, JSON that `snapshot` tells, and whether there are any.
+    /// Pages that `metrics` tells by what is wanted, JSON that `snapshot` tells of what is visible, and whether there are any.
     pub fn new(
         metrics: impl Fn(Wanted<'_>) -> Option<Served> + Send + Sync + 'static,
-        snapshot: impl Fn() -> Option<Bytes> + Send + Sync + 'static,
+        snapshot: impl Fn(&Visible) -> Option<Bytes> + Send + Sync + 'static,
         sealed: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -62,9 +65,9 @@ impl Pages {
         (self.metrics)(wanted)
     }
 
-    /// The snapshot as JSON.
-    pub(super) fn snapshot(&self) -> Option<Bytes> {
-        (self.snapshot)()
+    /// The snapshot as JSON, as far as it is visible.
+    pub(super) fn snapshot(&self, visible: &Visible) -> Option<Bytes> {
+        (self.snapshot)(visible)
     }
 
     /// The verdicts as JSON.

@@ -14,11 +14,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::Limits;
 use super::seats::Seat;
+use super::stream::Stream;
 
 type Deadline = Option<Pin<Box<Sleep>>>;
 
@@ -43,7 +43,7 @@ enum Awaited {
 
 /// A stream with deadlines.
 pub(super) struct Patience<'a> {
-    stream: TcpStream,
+    stream: Stream,
     seat: &'a Seat,
     limits: Limits,
     /// What `read_due` was set for; none: for something that has come.
@@ -56,11 +56,13 @@ pub(super) struct Patience<'a> {
     answer_due: Deadline,
     /// Whether the peer waits for us: of a request no byte was answered yet.
     asked: bool,
+    /// Whether several requests are under way at once, as with HTTP/2, whose bytes between requests are no head.
+    is_multiplexed: bool,
 }
 
 impl<'a> Patience<'a> {
     /// The stream of a connection that owes its first head.
-    pub(super) fn new(stream: TcpStream, seat: &'a Seat, limits: &Limits) -> Self {
+    pub(super) fn new(stream: Stream, seat: &'a Seat, limits: &Limits) -> Self {
         Self {
             stream,
             seat,
@@ -70,7 +72,14 @@ impl<'a> Patience<'a> {
             stall_due: None,
             answer_due: None,
             asked: true,
+            is_multiplexed: false,
         }
+    }
+
+    /// From now on requests and answers may cross: after the first head there is one deadline, for something to be
+    /// written.
+    pub(super) const fn multiplex(&mut self) {
+        self.is_multiplexed = true;
     }
 
     /// Whether the head that is owed should have come by now.
@@ -101,9 +110,12 @@ impl<'a> Patience<'a> {
     fn wrote<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.stall_due = None;
-            // The next request is awaited from the last byte of this answer on.
-            self.awaited = None;
-            self.asked = false;
+            // The next request is awaited from the last byte of this answer on. What TLS writes before there is a
+            // request is no answer.
+            if !self.seat.turn.owes_head() {
+                self.awaited = None;
+                self.asked = false;
+            }
             return outcome;
         }
         let stall = self.limits.stall;
@@ -151,11 +163,12 @@ impl AsyncRead for Patience<'_> {
         }
         if outcome.is_pending() {
             let idle = self.limits.idle;
-            let is_late = !self.asked && self.is_late(Awaited::Request, idle, context);
+            let is_late =
+                (!self.asked || self.is_multiplexed) && self.is_late(Awaited::Request, idle, context);
             return if is_late { late() } else { outcome };
         }
         // The first bytes after a request: the next head has begun.
-        if buffer.filled().len() > before {
+        if buffer.filled().len() > before && !self.is_multiplexed {
             self.seat.turn.begin_head();
             self.awaited = None;
             self.asked = true;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Every status that the server may answer; all are counted from 0, so that a first error is an increase.
-const CODES: [u16; 12] = [200, 400, 403, 404, 405, 408, 413, 414, 431, 500, 503, 504];
+const CODES: [u16; 14] = [200, 400, 401, 403, 404, 405, 408, 413, 414, 429, 431, 500, 503, 504];
 
 /// Requests answered since the start, by status.
 #[derive(Debug, Default)]

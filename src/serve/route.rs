@@ -3,12 +3,15 @@
 use hyper::body::{Body, Bytes};
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY,
+    WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{Answer, JSON, answer, error, text, with};
 use super::landing::landing;
 use super::local::{Ends, admit};
+use super::passwords::Refusal;
+use super::security::{Security, Visible};
 use super::{Heartbeat, Pages, Site, Wanted, bill, query};
 
 /// No place reads a body; one beyond this is not even skipped over.
@@ -40,14 +43,66 @@ impl Place {
         }
     }
 
-    /// Whether only this host may ask.
+    /// Whether only this host may ask while there are no users.
     fn is_local(self) -> bool {
         matches!(self, Self::Landing | Self::Snapshot | Self::Bill | Self::Health)
     }
 }
 
-/// Answers a request.
-pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> Answer {
+/// Answers a request, if it may be asked here and now.
+pub(super) async fn reply_to<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> Answer {
+    let security = site.access.current();
+    let mut answer = protected(request, ends, site, &security).await;
+    security.add_headers(answer.headers_mut());
+    answer
+}
+
+async fn protected<B: Body>(request: &Request<B>, ends: Ends, site: &Site, security: &Security) -> Answer {
+    let path = request.uri().path();
+    if !security.allows_request() {
+        let line = "more requests than web.rate_limit allows; ask less often";
+        return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
+    }
+    let is_probe = matches!(Place::at(path), Some(Place::Healthy | Place::Ready));
+    if security.users.is_empty() || (is_probe && security.open_probes) {
+        return route(request, Caller::Nobody(ends), site).await;
+    }
+    match site.access.passwords.user(request.headers(), security).await {
+        Ok(user) => route(request, Caller::User(security.visible_to(&user)), site).await,
+        Err(Refusal::Unauthorized) => {
+            let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
+            with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
+        }
+        Err(Refusal::Busy) => {
+            let line = "too many passwords are being verified; try again soon";
+            with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
+        }
+    }
+}
+
+/// Who asks.
+enum Caller {
+    /// No user; there may be none.
+    Nobody(Ends),
+    /// A user, who sees these lines.
+    User(Visible),
+}
+
+impl Caller {
+    /// Whose lines are shown, or why there is no answer.
+    fn may_see<B>(self, place: Place, request: &Request<B>) -> Result<Visible, &'static str> {
+        match self {
+            Self::Nobody(ends) if place.is_local() => admit(request, ends).map(|()| None),
+            Self::Nobody(_) => Ok(None),
+            Self::User(Some(_)) if place == Place::Metrics => Err(
+                "/metrics shows every tenant, and this user sees only some; give the user \"*\" in web.tenants",
+            ),
+            Self::User(visible) => Ok(visible),
+        }
+    }
+}
+
+async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Answer {
     let path = request.uri().path();
     let Some(place) = Place::at(path) else {
         return error(StatusCode::NOT_FOUND, path, "nothing is here; try /metrics, /-/healthy or /-/ready");
@@ -60,11 +115,10 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
         let refused = error(StatusCode::PAYLOAD_TOO_LARGE, path, "bodies are not read here; send none");
         return with(refused, CONNECTION, "close");
     }
-    if place.is_local()
-        && let Err(line) = admit(request, ends)
-    {
-        return error(StatusCode::FORBIDDEN, path, line);
-    }
+    let visible = match caller.may_see(place, request) {
+        Ok(visible) => visible,
+        Err(line) => return error(StatusCode::FORBIDDEN, path, line),
+    };
     match place {
         Place::Metrics => match foreign_profile(request.uri().query()) {
             Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
@@ -73,9 +127,9 @@ pub(super) async fn route<B: Body>(request: &Request<B>, ends: Ends, site: &Site
         Place::Healthy => healthy(&site.heartbeat),
         Place::Ready => ready(site),
         Place::Landing => landing(&site.landing),
-        Place::Snapshot => json(path, site.pages.snapshot()),
+        Place::Snapshot => json(path, site.pages.snapshot(&visible)),
         Place::Health => json(path, site.pages.health()),
-        Place::Bill => bill(request, site).await,
+        Place::Bill => bill(request, visible, site).await,
     }
 }
 
@@ -140,13 +194,13 @@ fn ready(site: &Site) -> Answer {
     }
 }
 
-async fn bill<B>(request: &Request<B>, site: &Site) -> Answer {
+async fn bill<B>(request: &Request<B>, visible: Visible, site: &Site) -> Answer {
     let path = request.uri().path();
     let query = match query::parse(request.uri().query()) {
         Ok(query) => query,
         Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
     };
-    match bill::ask(&site.bills, query, site.limits.bill).await {
+    match bill::ask(&site.bills, (query, visible), site.limits.bill).await {
         Ok(bill) => answer(StatusCode::OK, JSON, Bytes::from(bill)),
         Err((status, line)) => error(status, path, &line),
     }

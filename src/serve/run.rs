@@ -4,13 +4,11 @@
 //! a 500 and ends that connection.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use rustix::io::Errno;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -19,6 +17,7 @@ use super::Site;
 use super::connection::converse;
 use super::local::Ends;
 use super::seats::Seats;
+use super::stream::{Listener, Stream, Watched};
 use super::turnaway::Turnaway;
 
 /// Wait after a failed accept: file descriptors come back when connections end, not by asking again.
@@ -27,14 +26,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves on these sockets until `shutdown` says true or its sender is gone.
 ///
 /// Runs on a current-thread runtime with I/O and time. Fails only where a socket cannot be watched, at start.
-pub async fn run(listeners: Vec<StdListener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
+pub async fn run(listeners: Vec<Listener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
     let seats = Seats::new(site.limits.connections);
     let turnaway = Turnaway::new(site.limits.connections / 4);
     let hall = Hall { site: Arc::new(site), seats, turnaway };
     let mut doors = JoinSet::new();
     for listener in listeners {
-        listener.set_nonblocking(true)?;
-        doors.spawn(hall.clone().open(TcpListener::from_std(listener)?, shutdown.clone()));
+        doors.spawn(hall.clone().open(listener.watch()?, shutdown.clone()));
     }
     while doors.join_next().await.is_some() {}
     Ok(())
@@ -56,7 +54,7 @@ struct Hall {
 
 impl Hall {
     /// Accepts on one socket until the agent stops.
-    async fn open(self, listener: TcpListener, shutdown: watch::Receiver<bool>) {
+    async fn open(self, listener: Watched, shutdown: watch::Receiver<bool>) {
         let mut guests = JoinSet::new();
         let mut stop = shutdown.clone();
         loop {
@@ -77,16 +75,18 @@ impl Hall {
 
     async fn greet(
         &self,
-        (stream, peer): (TcpStream, SocketAddr),
+        (stream, ends): (Stream, Ends),
         guests: &mut JoinSet<()>,
         shutdown: &watch::Receiver<bool>,
     ) {
-        let Some(seat) = self.seats.take(peer.ip(), self.site.limits.queue).await else {
+        let Some(seat) = self.seats.take(ends.peer(), self.site.limits.queue).await else {
             self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
-            return self.turnaway.turn_away(stream, guests);
+            // Over TLS nobody could read why.
+            return match self.site.access.current().has_tls() {
+                true => drop(stream),
+                false => self.turnaway.turn_away(stream, guests),
+            };
         };
-        let Ok(local) = stream.local_addr() else { return };
-        let ends = Ends { peer, local };
         guests.spawn(converse(stream, ends, seat, Arc::clone(&self.site), shutdown.clone()));
     }
 
@@ -100,7 +100,7 @@ impl Hall {
     }
 
     /// What a failed accept asks for.
-    async fn bear(&self, error: &io::Error, listener: &TcpListener) {
+    async fn bear(&self, error: &io::Error, listener: &Watched) {
         // The peer left before it was accepted: the next one need not wait.
         if error.kind() == io::ErrorKind::ConnectionAborted {
             return;

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use super::stream::{Stream, Watched};
 
 const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 content-type: text/plain; charset=utf-8\r\n\
@@ -42,7 +43,7 @@ impl Turnaway {
     }
 
     /// Sends somebody away although there is no descriptor left; whether anybody was there.
-    pub(super) async fn send_away_from(&self, listener: &TcpListener) -> bool {
+    pub(super) async fn send_away_from(&self, listener: &Watched) -> bool {
         drop(self.spare().take());
         // Whoever the failed accept was for is still there.
         let accepted = timeout(Duration::from_millis(1), listener.accept()).await;
@@ -63,7 +64,7 @@ impl Turnaway {
     }
 
     /// Answers 503 and closes.
-    pub(super) fn turn_away(&self, stream: TcpStream, tasks: &mut JoinSet<()>) {
+    pub(super) fn turn_away(&self, stream: Stream, tasks: &mut JoinSet<()>) {
         // A new socket's send buffer is empty: this does not wait. A peer that is gone needs no answer.
         let wrote = stream.try_write(ANSWER);
         if wrote.is_err() || Arc::strong_count(&self.count) > self.most {
@@ -82,7 +83,7 @@ fn reserve() -> Option<File> {
 }
 
 /// Reads into nowhere until the peer closes.
-async fn linger(stream: &TcpStream) {
+async fn linger(stream: &Stream) {
     if rustix::net::shutdown(stream, Shutdown::Write).is_err() {
         return;
     }

@@ -25,3 +25,7 @@ mod scrape;
 mod slurm_health;
 mod systemd;
 mod unread;
+mod web;
+#[path = "../serve/certificates.rs"]
+#[allow(dead_code, reason = "the tests of the server use more of it")]
+mod web_certificates;

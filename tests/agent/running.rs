@@ -163,12 +163,23 @@ impl Agent {
     }
 
     pub(crate) fn get_as(&self, path: &str, accept: &str) -> (u16, String) {
-        let Ok(mut stream) = TcpStream::connect(&self.address) else { return (0, String::new()) };
+        self.get_with(path, &format!("Accept: {accept}\r\n"))
+    }
+
+    /// The same with these lines of the request's head.
+    pub(crate) fn get_with(&self, path: &str, headers: &str) -> (u16, String) {
+        Self::ask(&self.address, path, headers)
+    }
+
+    /// The same of another address.
+    pub(crate) fn get_at(&self, address: &str, path: &str) -> (u16, String) {
+        Self::ask(address, path, "")
+    }
+
+    fn ask(address: &str, path: &str, headers: &str) -> (u16, String) {
+        let Ok(mut stream) = TcpStream::connect(address) else { return (0, String::new()) };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n",
-            self.address
-        );
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n");
         let mut answer = Vec::new();
         if stream.write_all(request.as_bytes()).is_err() || stream.read_to_end(&mut answer).is_err() {
             return (0, String::new());
@@ -248,6 +259,14 @@ pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "{what} did not come");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The whole answer to a request on a connection of any kind.
+pub(crate) fn exchange(mut stream: impl Read + Write, path: &str) -> String {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// The lines of the bill, which must be balanced.

@@ -56,7 +56,11 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
     room("push", &["model", "clock", "export"], "sends OTLP over HTTP to a collector"),
-    room("serve", &["model", "export", "ledger", "clock"], "the HTTP server: metrics, health, API"),
+    room(
+        "serve",
+        &["model", "export", "ledger", "clock", "config"],
+        "the HTTP server: TLS, users, metrics, health, API",
+    ),
     room("config", &["model", "catalogue"], "YAML to a validated configuration; each key is declared once"),
     room("app", &["*"], "wiring and all threads; doctor and demo"),
     room("cli", &["*"], "the command line: parse, call, exit status"),

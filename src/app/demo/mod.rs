@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use super::{Launch, StartError, Thread};
 use crate::clock::{Clock, PageError};
-use crate::config::{self, Config, Problems};
+use crate::config::{self, Config, ListenAddress, Problems};
 use crate::nvml::OpenError;
 use crate::record::{self, ReadError};
 use lock::Lock;
@@ -45,7 +45,7 @@ pub struct Options {
     /// What the driver answers from.
     pub source: Source,
     /// Addresses, instead of loopback.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddress>,
     /// How many times real time.
     pub speed: f64,
     /// Whether to empty the directory first.
@@ -54,6 +54,8 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// A configuration file over the demo's own.
     pub config: Option<PathBuf>,
+    /// What else is said of serving pages.
+    pub web: super::WebOptions,
     /// Where to push, if anywhere.
     pub otlp_endpoint: Option<String>,
 }
@@ -227,7 +229,7 @@ fn live(
     };
     tracing::info!(directory = %directory.display(), source = %options.source, "{what}");
     let clock = Clock::Page(time.page.clone());
-    Ok(super::run(Launch { config, source, clock, root, simulated: true })?)
+    Ok(super::run(Launch { config, source, clock, root, simulated: true, web: options.web.clone() })?)
 }
 
 /// The driver library of the demo in that directory.
@@ -333,7 +335,7 @@ fn configure(
     if !options.listen.is_empty() {
         config.web.listen.clone_from(&options.listen);
     } else if config.web.listen == defaults.web.listen {
-        config.web.listen = vec![SocketAddr::from(([127, 0, 0, 1], 9855))];
+        config.web.listen = vec![ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 9855)))];
     }
     if let Some(endpoint) = &options.otlp_endpoint {
         config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);

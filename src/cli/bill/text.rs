@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::by::By;
 use super::columns::{Column, ENERGY, HOURS, REMAINDERS, WHOSE};
 use super::sheet::{Row, Sheet, apportion, decimal, nano};
-use crate::ledger::Statement;
+use crate::ledger::{Statement, StatementPrice};
 
 /// The whole bill.
 pub(super) fn page(statement: &Statement, by: &By) -> String {
@@ -32,6 +32,9 @@ fn heading(statement: &Statement) -> String {
         readable(&statement.to_local),
         statement.time_zone
     );
+    if statement.partial {
+        page += "PARTIAL: only the lines of tenants that you may see; sums are of these lines\n";
+    }
     if statement.simulated {
         page += "SIMULATED: the GPUs are simulated, every number is made up\n";
     }
@@ -100,6 +103,12 @@ fn prices(statement: &Statement, total: &Row) -> String {
     let amounts: Vec<u128> = statement.prices.iter().map(|price| nano(&price.money)).collect();
     let shares = apportion(total.charged, &times).into_iter().zip(apportion(total.money, &amounts));
     let mut page = "\n".to_owned();
+    if statement.partial {
+        let price = |price: &StatementPrice| {
+            format!("price: {} {currency} per GPU-hour, class {}\n", trimmed(&price.gpu_hour), price.class)
+        };
+        return page + &statement.prices.iter().map(price).collect::<String>();
+    }
     for (price, (hours, money)) in statement.prices.iter().zip(shares) {
         let since = price.since.as_ref().filter(|since| **since > statement.from);
         page += &format!(
@@ -125,6 +134,9 @@ fn trimmed(price: &str) -> &str {
 }
 
 fn reconciliation(statement: &Statement) -> String {
+    if statement.partial {
+        return String::new();
+    }
     let proof = &statement.reconciliation;
     let verdict = if statement.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
     let money = statement

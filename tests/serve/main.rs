@@ -1,6 +1,10 @@
 //! The HTTP server over real sockets on loopback: what it answers, and how it treats peers that misbehave.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod certificates;
+mod tls;
+mod toolkit;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -11,7 +15,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use gpumeter::model::Nanoseconds;
 use gpumeter::serve::{
-    BillError, BillRequest, Heartbeat, Limits, Pages, Requests, Served, Site, bind, landing_page, run,
+    Access, BillError, BillRequest, Heartbeat, Limits, Pages, Passwords, Requests, Security, Served, Site,
+    bind, landing_page, run,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -39,8 +44,16 @@ impl Agent {
     }
 
     fn with_pages(limits: Limits, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
+        Self::protected(limits, page, Security::default())
+    }
+
+    fn protected(
+        limits: Limits,
+        page: impl Fn() -> Bytes + Send + Sync + 'static,
+        security: Security,
+    ) -> Self {
         let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
-        let address = listeners[0].local_addr().unwrap();
+        let address = listeners[0].socket_address().unwrap();
         let sealed = Arc::new(AtomicBool::new(true));
         let clock = Arc::new(AtomicU64::new(0));
         let requests = Arc::new(Requests::default());
@@ -53,6 +66,7 @@ impl Agent {
             landing: landing_page(None),
             heartbeat: Arc::new(Heartbeat::new(move || Nanoseconds(now.load(Ordering::Relaxed)))),
             bills: questions,
+            access: Arc::new(Access::new(security, passwords())),
             requests: Arc::clone(&requests),
             limits,
         };
@@ -100,6 +114,18 @@ impl Drop for Agent {
     }
 }
 
+/// Passwords that are verified as the agent does it.
+fn passwords() -> Passwords {
+    let (sender, mut questions) = mpsc::channel::<gpumeter::serve::VerifyRequest>(16);
+    std::thread::spawn(move || {
+        while let Some(question) = questions.blocking_recv() {
+            let is_right = bcrypt::verify(question.password, &question.hash).unwrap();
+            let _ = question.reply.send(is_right);
+        }
+    });
+    Passwords::new(sender)
+}
+
 fn pages(sealed: &Arc<AtomicBool>, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Pages {
     let [first, second, third] = [(); 3].map(|()| Arc::clone(sealed));
     Pages::new(
@@ -110,7 +136,7 @@ fn pages(sealed: &Arc<AtomicBool>, page: impl Fn() -> Bytes + Send + Sync + 'sta
             let served = Served { content_type, gzip: wanted.gzip, body: page() };
             first.load(Ordering::Relaxed).then_some(served)
         },
-        move || second.load(Ordering::Relaxed).then(|| Bytes::from_static(b"{}")),
+        move |_| second.load(Ordering::Relaxed).then(|| Bytes::from_static(b"{}")),
         move || third.load(Ordering::Relaxed),
     )
 }

@@ -1,0 +1,194 @@
+//! Asks a running agent over HTTP, with TLS and a user where it needs them.
+
+use std::fmt::Display;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::Failure;
+
+/// Where the running agent is, and who asks it.
+#[derive(Args, Debug)]
+pub(super) struct RunningAgent {
+    /// The running agent.
+    #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
+    pub(super) url: String,
+    /// CA of the agent's certificate, as PEM, for a URL with https.
+    #[arg(long = "web.ca-file", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Certificate to show to the agent, with its key in one file, as PEM.
+    #[arg(long = "web.cert-file", value_name = "FILE")]
+    cert_file: Option<PathBuf>,
+    /// User of the agent.
+    #[arg(long, requires = "password_file", value_name = "NAME")]
+    user: Option<String>,
+    /// File with the user's password.
+    #[arg(long, requires = "user", value_name = "FILE")]
+    password_file: Option<PathBuf>,
+}
+
+impl RunningAgent {
+    /// One request, closed by the server: a client library would be the larger half of the command.
+    pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
+        let url = &self.url;
+        let wrong =
+            |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
+        let (is_tls, host) = host(url).map_err(|problem| {
+            Failure::wrong(format!("{url}: {problem}; write it like http://127.0.0.1:9855"))
+        })?;
+        let authorization = self.authorization()?;
+        let request =
+            format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n{authorization}Connection: close\r\n\r\n");
+        let config = is_tls.then(|| self.tls()).transpose()?;
+        let stream = connect(host).map_err(|error| wrong(&error))?;
+        let answer = match config {
+            None => exchange(stream, &request),
+            Some(config) => exchange(secure(stream, host, config).map_err(|error| wrong(&error))?, &request),
+        };
+        let answer = answer.map_err(|error| wrong(&error))?;
+        let told = answer.split_once("\r\n\r\n");
+        let (head, body) =
+            told.ok_or_else(|| wrong(&"the answer is not HTTP; write https:// if it serves TLS"))?;
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        match error_of(body) {
+            _ if status == "200" => Ok(body.to_owned()),
+            Some(error) if status == "401" => {
+                Err(Failure::wrong(format!("{url}: {error}: --user and --password-file")))
+            }
+            Some(error) if status != "404" => Err(Failure::wrong(format!("{url}: {error}"))),
+            // The agent has every path that is asked for here, and its errors are JSON.
+            _ => Err(Failure::wrong(format!(
+                "{url}: this is not a gpumeter agent: it answers {status} to {path}; check host and port"
+            ))),
+        }
+    }
+
+    fn authorization(&self) -> Result<String, Failure> {
+        let (Some(user), Some(file)) = (&self.user, &self.password_file) else { return Ok(String::new()) };
+        let password = std::fs::read_to_string(file)
+            .map_err(|error| Failure::wrong(format!("--password-file {}: {error}", file.display())))?;
+        let password = password.trim_end_matches(['\r', '\n']);
+        Ok(format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("{user}:{password}"))))
+    }
+
+    fn tls(&self) -> Result<ClientConfig, Failure> {
+        let Some(ca) = &self.ca_file else {
+            return Err(Failure::wrong(
+                "https needs the CA of the agent's certificate; give it by --web.ca-file",
+            ));
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates("--web.ca-file", ca)? {
+            roots.add(certificate).map_err(|error| unusable("--web.ca-file", ca, &error))?;
+        }
+        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let Some(path) = &self.cert_file else { return Ok(builder.with_no_client_auth()) };
+        let key =
+            PrivateKeyDer::from_pem_file(path).map_err(|error| unusable("--web.cert-file", path, &error))?;
+        builder
+            .with_client_auth_cert(certificates("--web.cert-file", path)?, key)
+            .map_err(|error| unusable("--web.cert-file", path, &error))
+    }
+}
+
+fn unusable(option: &str, path: &Path, error: &dyn Display) -> Failure {
+    Failure::wrong(format!("{option} {}: {error}; give a PEM file", path.display()))
+}
+
+fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = found.map_err(|error| unusable(option, path, &error))?;
+    if found.is_empty() { Err(unusable(option, path, &"has no certificate")) } else { Ok(found) }
+}
+
+fn connect(host: &str) -> std::io::Result<TcpStream> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let stream = TcpStream::connect(host)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn secure(
+    stream: TcpStream,
+    host: &str,
+    config: ClientConfig,
+) -> Result<StreamOwned<ClientConnection, TcpStream>, String> {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
+    let connection = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+    Ok(StreamOwned::new(connection, stream))
+}
+
+fn exchange(mut stream: impl Read + Write, request: &str) -> std::io::Result<String> {
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Whether it is asked over TLS, and host and port of the agent; `http://` may be left out.
+fn host(url: &str) -> Result<(bool, &str), &'static str> {
+    let (is_tls, host) = match url.split_once("://") {
+        None => (false, url),
+        Some(("http", rest)) => (false, rest),
+        Some(("https", rest)) => (true, rest),
+        Some(_) => return Err("the scheme is neither http nor https"),
+    };
+    let host = host.trim_end_matches('/');
+    let port = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
+    if host.contains(['/', '?', '#']) {
+        Err("there is something after the port")
+    } else if port.is_none_or(|port| port.parse::<u16>().is_err()) {
+        Err("the port is missing, or is not a number from 1 to 65535")
+    } else {
+        Ok((is_tls, host))
+    }
+}
+
+/// What the agent says is wrong; absent where the answer is not its JSON.
+fn error_of(body: &str) -> Option<String> {
+    let json: serde_json::Value = serde_json::from_str(body).ok()?;
+    Some(json.get("error")?.as_str()?.to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_agent_says_is_told_without_its_json() {
+        let error = error_of("{\"error\":\"from: \\\"x\\\" is not a valid time\"}\n");
+        assert_eq!(error.as_deref(), Some("from: \"x\" is not a valid time"));
+        assert_eq!((error_of("Bad Gateway\n"), error_of("[1]")), (None, None));
+    }
+
+    #[test]
+    fn an_agents_address_needs_a_port_and_no_scheme() {
+        for url in ["http://localhost:9855", "localhost:9855", "http://localhost:9855/"] {
+            assert_eq!(host(url), Ok((false, "localhost:9855")), "{url}");
+        }
+        assert_eq!(host("[::1]:9855"), Ok((false, "[::1]:9855")));
+        assert_eq!(host("https://node:9855"), Ok((true, "node:9855")));
+        for (url, problem) in [
+            ("localhost", "port is missing"),
+            ("http://localhost", "port is missing"),
+            ("http://[::1]", "port is missing"),
+            ("http://localhost:99999", "not a number from 1"),
+            ("ftp://localhost:9855", "neither http nor https"),
+            ("localhost:9855/metrics", "after the port"),
+        ] {
+            assert!(host(url).is_err_and(|told| told.contains(problem)), "{url}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `gpumeter probe`: asks the agent of this node over its local socket whether it is healthy or ready. TLS, client
+//! certificates and passwords have no part in it, so it serves as the probe of a container.
+
+use clap::Args;
+
+use super::quiesce::Socket;
+use super::{Failure, print};
+use crate::app::control::Ask;
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct Probe {
+    #[command(flatten)]
+    socket: Socket,
+    /// Ask whether the agent is ready, too: whether there is a first snapshot.
+    #[arg(long)]
+    ready: bool,
+}
+
+impl Probe {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        // Whatever is wrong, a probe has failed.
+        let failed = |failure: Failure| Failure::found(failure.message);
+        self.socket.ask(&Ask::Probe { ready: self.ready }).map_err(failed)?;
+        print(if self.ready { "ready\n" } else { "healthy\n" })
+    }
+}

@@ -1,0 +1,441 @@
+//! What protects the pages: TLS, users, headers, a rate limit, and whose lines a user sees.
+//!
+//! In: keys of `web` in the configuration, or a web configuration file as Prometheus' exporters have it. Out:
+//! [`WebAccess`]. It opens no certificate; whoever serves does.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::problem::{Complaint, Place, Problems, Report};
+use super::settings::{Config, Web};
+use super::time::{duration, in_words};
+use super::values::one_of;
+use super::web_file;
+use crate::model::Nanoseconds;
+
+/// Something that is written in a file of its own, or in place.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// The path of the file.
+    File(PathBuf),
+    /// The text.
+    Inline(String),
+}
+
+/// Shows no secret.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.fmt(f),
+            Self::Inline(_) => f.write_str("inline"),
+        }
+    }
+}
+
+/// Whether clients are asked for a certificate, and what is done with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Clients are asked for none.
+    #[default]
+    None,
+    /// Clients are asked for one, which is not verified.
+    Request,
+    /// Clients must have one, which is not verified.
+    RequireAny,
+    /// Clients are asked for one, which is verified.
+    VerifyIfGiven,
+    /// Clients must have one, which is verified.
+    RequireAndVerify,
+}
+
+/// A version of TLS, as it is written. The agent has 1.2 and 1.3 and takes older ones for 1.2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum TlsVersion {
+    Tls10,
+    Tls11,
+    #[default]
+    Tls12,
+    Tls13,
+}
+
+/// The cipher suites of TLS 1.2 that the agent has, by the names that Go gives them.
+const CIPHER_SUITES: [&str; 6] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+];
+
+/// Those of TLS 1.3, of which none can be left out, as in Go.
+const TLS13_SUITES: [&str; 3] =
+    ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
+
+/// HTTP/2 demands one of these of TLS 1.2.
+const HTTP2_SUITES: [&str; 2] =
+    ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
+
+/// The curves of the key exchange that the agent has, by the names that Go gives them.
+const CURVES: [&str; 3] = ["X25519", "CurveP256", "CurveP384"];
+
+/// The headers that may be set, each with its values where they are a closed set.
+const HEADERS: [(&str, &[&str]); 5] = [
+    ("Strict-Transport-Security", &[]),
+    ("X-Content-Type-Options", &["nosniff"]),
+    ("X-Frame-Options", &["deny", "sameorigin"]),
+    ("X-XSS-Protection", &[]),
+    ("Content-Security-Policy", &[]),
+];
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// The server's certificate, with what lies between it and its CA.
+    pub cert: Option<Credential>,
+    /// Its private key.
+    pub key: Option<Credential>,
+    /// CAs of clients.
+    pub client_ca: Option<Credential>,
+    /// Whether clients are asked for a certificate.
+    pub client_auth: ClientAuth,
+    /// The names of which a client's certificate must have one; empty where any will do.
+    pub client_allowed_sans: Vec<String>,
+    /// Oldest version.
+    pub min_version: TlsVersion,
+    /// Newest version.
+    pub max_version: TlsVersion,
+    /// Cipher suites of TLS 1.2; empty for all.
+    pub cipher_suites: Vec<String>,
+    /// Whether the server's order of cipher suites counts, and not the client's.
+    pub prefer_server_cipher_suites: bool,
+    /// Curves; empty for all.
+    pub curve_preferences: Vec<String>,
+}
+
+/// How many requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// One request more may be answered after each such time.
+    pub interval: Nanoseconds,
+    /// The most that may be answered at once.
+    pub burst: u32,
+}
+
+/// What protects the pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebAccess {
+    /// TLS; plain HTTP without it.
+    pub tls: Option<TlsSettings>,
+    /// Whether HTTP/2 is offered over TLS.
+    pub http2: bool,
+    /// Headers of every answer.
+    pub headers: Vec<(String, String)>,
+    /// The bcrypt hash of each user's password; without users nobody is asked for one.
+    pub users: BTreeMap<String, Credential>,
+    /// The tenants whose lines a user sees; `*` for all. Without any entry every user sees all lines.
+    pub tenants: BTreeMap<String, Vec<String>>,
+    /// Whether health and readiness are told without a password.
+    pub open_probes: bool,
+    /// How many requests are answered.
+    pub rate_limit: Option<RateLimit>,
+}
+
+impl Config {
+    /// What protects the pages, by the keys of `web` or by a web configuration file, never by both.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file.
+    pub fn web_access(&self, file: Option<&Path>) -> Result<WebAccess, Problems> {
+        let web = &self.web;
+        let own =
+            WebAccess { tenants: web.tenants.clone(), open_probes: web.open_probes, ..WebAccess::default() };
+        let access = match file {
+            None => web.access(own),
+            Some(file) => {
+                self.no_second_source(file)?;
+                web_file::read(file, own)?
+            }
+        };
+        match access.tenants.keys().find(|user| !access.users.contains_key(*user)) {
+            Some(user) => {
+                let name = file.map_or_else(|| "configuration".to_owned(), |file| file.display().to_string());
+                let text = format!(
+                    "web.tenants names user {user}, who has no password; add the user, or remove the entry"
+                );
+                Err(Problems::of_file(&name, text))
+            }
+            None => Ok(access),
+        }
+    }
+
+    fn no_second_source(&self, file: &Path) -> Result<(), Problems> {
+        let (given, none) = (&self.web, Self::default().web);
+        let keys = [
+            ("web.tls", given.tls != none.tls),
+            ("web.users", given.users != none.users),
+            ("web.headers", given.headers != none.headers),
+            ("web.rate_limit", given.rate_limit != none.rate_limit),
+            ("web.http2", given.http2 != none.http2),
+        ];
+        let Some((key, _)) = keys.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+        let text =
+            format!("given by --web.config.file, and the configuration has {key}; keep one of the two");
+        Err(Problems::of_file(&file.display().to_string(), text))
+    }
+}
+
+impl Web {
+    /// What the keys of `web` say, beside what is in `base`.
+    fn access(&self, base: WebAccess) -> WebAccess {
+        let tls = self.tls_settings();
+        let limit = &self.rate_limit;
+        WebAccess {
+            tls: tls.is_enabled().then_some(tls),
+            http2: self.http2,
+            headers: self.headers.clone(),
+            users: self
+                .users
+                .iter()
+                .map(|(name, path)| (name.clone(), Credential::File(path.clone())))
+                .collect(),
+            rate_limit: RateLimit::new(limit.interval, limit.burst),
+            ..base
+        }
+    }
+
+    /// The keys of `web.tls`.
+    pub(super) fn tls_settings(&self) -> TlsSettings {
+        let keys = &self.tls;
+        let file = |path: &Option<PathBuf>| path.clone().map(Credential::File);
+        TlsSettings {
+            cert: file(&keys.cert_file),
+            key: file(&keys.key_file),
+            client_ca: file(&keys.client_ca_file),
+            client_auth: keys.client_auth_type,
+            client_allowed_sans: keys.client_allowed_sans.clone(),
+            min_version: keys.min_version,
+            max_version: keys.max_version,
+            cipher_suites: keys.cipher_suites.clone(),
+            prefer_server_cipher_suites: keys.prefer_server_cipher_suites,
+            curve_preferences: keys.curve_preferences.clone(),
+        }
+    }
+}
+
+impl RateLimit {
+    /// None where the interval is 0.
+    pub(super) fn new(interval: Nanoseconds, burst: u32) -> Option<Self> {
+        (interval.0 > 0).then_some(Self { interval, burst })
+    }
+}
+
+impl TlsSettings {
+    /// Whether TLS is meant at all.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.cert.is_some()
+            || self.key.is_some()
+            || self.client_ca.is_some()
+            || self.client_auth != ClientAuth::None
+    }
+
+    /// Complains about keys that do not go together.
+    pub(super) fn check(&self, place: impl Fn(&str) -> Option<Place>, prefix: &str, report: &mut Report) {
+        let mut complain = |key: &str, text: &str| {
+            let path = if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
+            let place = place(&path).or_else(|| place(&format!("{prefix}.cert_file")));
+            report.add(place, path, Complaint(text.to_owned()));
+        };
+        if !self.client_allowed_sans.is_empty() && self.client_auth == ClientAuth::None {
+            complain(
+                "client_allowed_sans",
+                "has no effect without client_auth_type; give RequireAndVerifyClientCert",
+            );
+        }
+        if !self.is_enabled() {
+            return;
+        }
+        if self.cert.is_none() {
+            complain("cert_file", "is missing; give the server's certificate, or remove the other keys");
+        }
+        if self.key.is_none() {
+            complain("key_file", "is missing; give the private key of the server's certificate");
+        }
+        if self.client_ca.is_some() && self.client_auth == ClientAuth::None {
+            let text = "has no effect without client_auth_type; give RequireAndVerifyClientCert";
+            complain("client_ca_file", text);
+        }
+        if self.min_version > self.max_version {
+            complain("min_version", "is newer than max_version; give an older version");
+        }
+    }
+
+    /// Complains where HTTP/2 could not be spoken with these cipher suites.
+    pub(super) fn check_http2(&self, http2: bool) -> Result<(), Complaint> {
+        let is_met = self.cipher_suites.is_empty()
+            || self.min_version >= TlsVersion::Tls13
+            || self.cipher_suites.iter().any(|suite| HTTP2_SUITES.contains(&&**suite));
+        if !http2 || is_met {
+            return Ok(());
+        }
+        Err(Complaint(format!(
+            "lacks what HTTP/2 demands, {}; add one of them, or switch http2 off",
+            one_of(&HTTP2_SUITES)
+        )))
+    }
+}
+
+impl WebAccess {
+    /// What is accepted and yet hardly meant, in words.
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        if let Some(tls) = &self.tls {
+            for (key, version) in [("min_version", tls.min_version), ("max_version", tls.max_version)] {
+                if version < TlsVersion::Tls12 {
+                    hints.push(format!("TLS {key} is raised to TLS12: the agent has no older version"));
+                }
+            }
+        }
+        if let Some(RateLimit { burst: 0, interval }) = self.rate_limit {
+            let every = in_words(interval);
+            hints.push(format!("rate_limit with interval {every} and burst 0 refuses every request"));
+        }
+        if !self.tenants.is_empty() {
+            let blind = self.users.keys().filter(|user| !self.tenants.contains_key(*user));
+            hints.extend(blind.map(|user| {
+                format!(
+                    "web.tenants does not name user {user}, who may not read /metrics; a scraper needs \"*\""
+                )
+            }));
+        }
+        if self.tls.is_none() && !self.users.is_empty() {
+            hints.push("passwords are sent in the clear without TLS".to_owned());
+        }
+        hints
+    }
+
+    /// The files that are read besides the configuration.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let tls = self.tls.iter().flat_map(|tls| [&tls.cert, &tls.key, &tls.client_ca]).flatten();
+        let file = |credential: &Credential| match credential {
+            Credential::File(path) => Some(path.clone()),
+            Credential::Inline(_) => None,
+        };
+        tls.chain(self.users.values()).filter_map(file).collect()
+    }
+}
+
+/// The policy of client certificates.
+pub(super) fn client_auth(text: &str) -> Result<ClientAuth, Complaint> {
+    const WORDS: [&str; 5] = [
+        "NoClientCert",
+        "RequestClientCert",
+        "RequireAnyClientCert",
+        "VerifyClientCertIfGiven",
+        "RequireAndVerifyClientCert",
+    ];
+    match text {
+        "" | "NoClientCert" => Ok(ClientAuth::None),
+        "RequestClientCert" => Ok(ClientAuth::Request),
+        // The second is the old name of the first.
+        "RequireAnyClientCert" | "RequireClientCert" => Ok(ClientAuth::RequireAny),
+        "VerifyClientCertIfGiven" => Ok(ClientAuth::VerifyIfGiven),
+        "RequireAndVerifyClientCert" => Ok(ClientAuth::RequireAndVerify),
+        _ => Err(Complaint::about(
+            text,
+            "is not a policy for client certificates",
+            &format!("give {}", one_of(&WORDS)),
+        )),
+    }
+}
+
+/// A version of TLS.
+pub(super) fn tls_version(text: &str) -> Result<TlsVersion, Complaint> {
+    match text {
+        "TLS10" => Ok(TlsVersion::Tls10),
+        "TLS11" => Ok(TlsVersion::Tls11),
+        "TLS12" => Ok(TlsVersion::Tls12),
+        "TLS13" => Ok(TlsVersion::Tls13),
+        _ => Err(Complaint::about(text, "is not a version of TLS", "give TLS12 or TLS13")),
+    }
+}
+
+/// Adds a cipher suite; those of TLS 1.3 are always there.
+pub(super) fn add_cipher(list: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
+    if TLS13_SUITES.contains(&text) {
+        return Ok(());
+    }
+    add_known(list, text, &CIPHER_SUITES, "is not a cipher suite that this agent has")
+}
+
+/// Adds a curve.
+pub(super) fn add_curve(list: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
+    add_known(list, text, &CURVES, "is not a curve that this agent has")
+}
+
+fn add_known(list: &mut Vec<String>, text: &str, known: &[&str], wrong: &str) -> Result<(), Complaint> {
+    if !known.contains(&text) {
+        return Err(Complaint::about(text, wrong, &format!("give some of {}", known.join(", "))));
+    }
+    if !list.iter().any(|other| other == text) {
+        list.push(text.to_owned());
+    }
+    Ok(())
+}
+
+/// Adds a header.
+pub(super) fn add_header(list: &mut Vec<(String, String)>, name: &str, text: &str) -> Result<(), Complaint> {
+    let names = HEADERS.map(|(name, _)| name);
+    let Some((_, values)) = HEADERS.iter().find(|(known, _)| *known == name) else {
+        let remedy = format!("give some of {}", names.join(", "));
+        return Err(Complaint::about(name, "is not a header that can be set", &remedy));
+    };
+    if !values.is_empty() && !values.contains(&text) {
+        return Err(Complaint::about(
+            text,
+            "is not a value of this header",
+            &format!("give {}", one_of(values)),
+        ));
+    }
+    if hyper::header::HeaderValue::from_str(text).is_err() {
+        return Err(Complaint::about(text, "cannot stand in a header", "give printable characters"));
+    }
+    // Blank means not set, as with Prometheus' exporters.
+    if !text.is_empty() {
+        list.push((name.to_owned(), text.to_owned()));
+    }
+    Ok(())
+}
+
+/// A name that basic authentication can carry.
+pub(super) fn user(name: &str) -> Result<String, Complaint> {
+    if name.is_empty() || name.contains(':') || name.chars().any(char::is_control) {
+        return Err(Complaint::about(name, "is not a user's name", "give one without a colon"));
+    }
+    Ok(name.to_owned())
+}
+
+/// Adds a tenant whose lines a user sees.
+pub(super) fn add_tenant(
+    users: &mut BTreeMap<String, Vec<String>>,
+    name: &str,
+    text: &str,
+) -> Result<(), Complaint> {
+    let tenant = super::values::name(text)?;
+    let tenants = users.entry(user(name)?).or_default();
+    if !tenants.contains(&tenant) {
+        tenants.push(tenant);
+    }
+    Ok(())
+}
+
+/// The time between two requests; 0 needs no unit.
+pub(super) fn interval(text: &str) -> Result<Nanoseconds, Complaint> {
+    if text == "0" {
+        Ok(Nanoseconds(0))
+    } else {
+        duration(text, Nanoseconds(0), Nanoseconds::from_seconds(3_600))
+    }
+}

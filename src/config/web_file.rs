@@ -1,0 +1,152 @@
+//! A web configuration file as Prometheus' exporters have it (exporter-toolkit), key by key.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::key::{Absent, Change, Field, Key, Table};
+use super::problem::{Complaint, Problem, Problems, Report};
+use super::tree;
+use super::values::put;
+use super::walk;
+use super::web::{
+    ClientAuth, Credential, RateLimit, TlsSettings, TlsVersion, WebAccess, add_cipher, add_curve, add_header,
+    client_auth, interval, tls_version, user,
+};
+use crate::model::Nanoseconds;
+
+keys! { WebFile;
+"TLS."
+pub(crate) struct FileTls (draft tls_server_config) {
+    cert: Option<String>, text("a certificate as PEM", text), Optional(""), Reload,
+        "The server's certificate.";
+    key: Option<String>, text("a private key as PEM", text), Optional(""), Reload,
+        "Its private key.";
+    client_ca: Option<String>, text("certificates as PEM", text), Optional(""), Reload,
+        "CAs of clients.";
+    cert_file: Option<PathBuf>, text("a path", path), Optional(""), Reload,
+        "File of the server's certificate.";
+    key_file: Option<PathBuf>, text("a path", path), Optional(""), Reload,
+        "File of its private key.";
+    client_ca_file: Option<PathBuf>, text("a path", path), Optional(""), Reload,
+        "File of the CAs of clients.";
+    client_auth_type: ClientAuth, text("a policy", client_auth), Default("NoClientCert"), Reload,
+        "Whether clients are asked for a certificate.";
+    client_allowed_sans: Vec<String>, list("an alternative name", add_name), Optional(""), Reload,
+        "Names of which a client's certificate must have one.";
+    min_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS12"), Reload,
+        "Oldest version of TLS.";
+    max_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS13"), Reload,
+        "Newest version of TLS.";
+    cipher_suites: Vec<String>, list("a cipher suite", add_cipher), Optional(""), Reload,
+        "Cipher suites of TLS 1.2.";
+    prefer_server_cipher_suites: bool, flag(), Default("true"), Reload,
+        "Whether the server's order of cipher suites counts.";
+    curve_preferences: Vec<String>, list("a curve", add_curve), Optional(""), Reload,
+        "Curves of the key exchange.";
+}
+
+"HTTP."
+pub(crate) struct FileHttp (draft http_server_config) {
+    http2: bool, flag(), Default("true"), Reload,
+        "Whether HTTP/2 is offered over TLS.";
+    headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional(""), Reload,
+        "Headers of every answer.";
+}
+
+"A rate limit."
+pub(crate) struct FileRate (draft rate_limit) {
+    interval: Nanoseconds, text("a duration", interval), Default("0"), Reload,
+        "Time after which one request more is answered.";
+    burst: u32, count(0, 1_000_000), Default("0"), Reload,
+        "Most requests at once.";
+}
+
+"The file."
+pub(crate) struct WebFile () {
+    basic_auth_users: BTreeMap<String, String>, pairs("users with bcrypt hashes", add_user), Optional(""), Reload,
+        "The hash of each user's password.";
+} + { tls_server_config: FileTls, http_server_config: FileHttp, rate_limit: FileRate }
+}
+
+/// Text that may be empty, which is as good as none.
+fn text(text: &str) -> Result<Option<String>, Complaint> {
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+fn path(text: &str) -> Result<Option<PathBuf>, Complaint> {
+    Ok((!text.is_empty()).then(|| text.into()))
+}
+
+fn add_name(list: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
+    list.push(text.to_owned());
+    Ok(())
+}
+
+fn add_user(users: &mut BTreeMap<String, String>, name: &str, hash: &str) -> Result<(), Complaint> {
+    users.insert(user(name)?, hash.to_owned());
+    Ok(())
+}
+
+/// Reads the file; `base` has what it does not say.
+pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> {
+    let name = file.display().to_string();
+    let text = super::text(file)?;
+    let tree = tree::read(&text).map_err(|error| {
+        let text = format!("not valid YAML: {}", error.reason);
+        Problems { file: name.clone(), list: vec![Problem { place: error.place, path: String::new(), text }] }
+    })?;
+    let (mut report, mut draft) = (Report::default(), WebFile::default());
+    let Some(places) = walk::fill(&tree, "", TABLE.keys, &mut draft, &mut report) else {
+        return Err(report
+            .finish(&name)
+            .unwrap_or_else(|| Problems::of_file(&name, "is not a mapping".to_owned())));
+    };
+    let directory = file.parent().unwrap_or(Path::new("."));
+    let FileTls { cert, key, client_ca, cert_file, key_file, client_ca_file, .. } = &draft.tls_server_config;
+    for (name, inline, path) in
+        [("cert", cert, cert_file), ("key", key, key_file), ("client_ca", client_ca, client_ca_file)]
+    {
+        if inline.is_some() && path.is_some() {
+            let path = format!("tls_server_config.{name}");
+            let text = format!("stands beside {name}_file; keep one of the two");
+            report.add(places.get(&path), path, Complaint(text));
+        }
+    }
+    let tls = settings(draft.tls_server_config, directory);
+    tls.check(|key| places.get(key), "tls_server_config", &mut report);
+    if let Err(complaint) = tls.check_http2(draft.http_server_config.http2) {
+        let path = "tls_server_config.cipher_suites";
+        report.add(places.get(path), path, complaint);
+    }
+    if let Some(problems) = report.finish(&name) {
+        return Err(problems);
+    }
+    let users = draft.basic_auth_users.into_iter();
+    Ok(WebAccess {
+        tls: tls.is_enabled().then_some(tls),
+        http2: draft.http_server_config.http2,
+        headers: draft.http_server_config.headers,
+        users: users.map(|(name, hash)| (name, Credential::Inline(hash))).collect(),
+        rate_limit: RateLimit::new(draft.rate_limit.interval, draft.rate_limit.burst),
+        ..base
+    })
+}
+
+/// Paths that are not absolute are meant from the file's own directory.
+fn settings(keys: FileTls, directory: &Path) -> TlsSettings {
+    let credential = |inline: Option<String>, path: Option<PathBuf>| {
+        inline.map(Credential::Inline).or_else(|| path.map(|path| Credential::File(directory.join(path))))
+    };
+    TlsSettings {
+        cert: credential(keys.cert, keys.cert_file),
+        key: credential(keys.key, keys.key_file),
+        client_ca: credential(keys.client_ca, keys.client_ca_file),
+        client_auth: keys.client_auth_type,
+        client_allowed_sans: keys.client_allowed_sans,
+        min_version: keys.min_version,
+        max_version: keys.max_version,
+        cipher_suites: keys.cipher_suites,
+        prefer_server_cipher_suites: keys.prefer_server_cipher_suites,
+        curve_preferences: keys.curve_preferences,
+    }
+}

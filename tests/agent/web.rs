@@ -1,0 +1,316 @@
+//! TLS, users and sockets of the real binary, and what each user sees.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::running::{Agent, Demo, output, program};
+use crate::scrape::Scrape;
+use crate::web_certificates::{Certificates, Client};
+
+/// bcrypt of a password at a low cost, so that a test is quick.
+fn hash(password: &str) -> String {
+    bcrypt::hash_with_salt(password, 4, [7; 16]).unwrap().format_for_version(bcrypt::Version::TwoY)
+}
+
+/// A web configuration file with TLS and the user alice.
+fn with_alice(certificates: &Certificates, password: &str) {
+    let text = format!(
+        "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\nbasic_auth_users:\n  alice: {}\n",
+        hash(password)
+    );
+    std::fs::write(certificates.path().join("web.yml"), text).unwrap();
+}
+
+fn start(certificates: &Certificates, more: &[&str]) -> Agent {
+    let file = certificates.path().join("web.yml");
+    let mut arguments = vec!["--web.config.file", file.to_str().unwrap()];
+    arguments.extend(more);
+    Agent::start(Demo::command(&certificates.path().join("state"), &arguments))
+}
+
+/// Status and body of a page over TLS.
+fn get(
+    certificates: &Certificates,
+    agent: &Agent,
+    (user, path): (Option<(&'static str, &'static str)>, &str),
+) -> (u16, String) {
+    let address: SocketAddr = agent.address.parse().unwrap();
+    let client = Client { user, ..Client::default() };
+    let Ok(exchange) = client.get(certificates, (address, path)) else { return (0, String::new()) };
+    let (head, body) = exchange.answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Asks until the status is that, and returns the body.
+fn wait_for(
+    certificates: &Certificates,
+    agent: &Agent,
+    wanted: u16,
+    (user, path): (Option<(&'static str, &'static str)>, &str),
+) -> String {
+    let begun = std::time::Instant::now();
+    loop {
+        let (status, body) = get(certificates, agent, (user, path));
+        if status == wanted {
+            return body;
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{user:?} {path}: {status} {body}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_password_is_asked_for_over_tls_and_a_broken_reload_changes_nothing() {
+    let certificates = Certificates::new();
+    with_alice(&certificates, "first");
+    let agent = start(&certificates, &[]);
+    let alice = Some(("alice", "first"));
+    wait_for(&certificates, &agent, 200, (alice, "/metrics"));
+    assert_eq!(get(&certificates, &agent, (None, "/metrics")).0, 401);
+    assert_eq!(get(&certificates, &agent, (Some(("alice", "guess")), "/metrics")).0, 401);
+    assert_eq!(get(&certificates, &agent, (alice, "/metrics")).0, 200);
+    assert_eq!(agent.get("/metrics").0, 0, "nothing is said in the clear");
+
+    // A file that is broken: the last good one serves on, and log and page say so.
+    std::fs::write(certificates.path().join("web.yml"), "tls_server_config: {cert_file: gone.crt}\n")
+        .unwrap();
+    let log = agent.wait_for_log("configuration not reloaded");
+    assert!(log.contains("tls_server_config.key_file: is missing"), "{log}");
+    assert_eq!(get(&certificates, &agent, (None, "/metrics")).0, 401);
+    let page = wait_until_reload(&certificates, &agent, alice, "0");
+    assert!(page.has("gpu_up", &[]));
+
+    // Another password and another certificate: both are taken, and the old password is no more.
+    let old = certificate(&certificates, &agent);
+    certificates.sign("server", &["localhost"]);
+    with_alice(&certificates, "second");
+    agent.signal(Signal::HUP);
+    let second = Some(("alice", "second"));
+    wait_for(&certificates, &agent, 200, (second, "/metrics"));
+    wait_until_reload(&certificates, &agent, second, "1");
+    assert_eq!(get(&certificates, &agent, (alice, "/metrics")).0, 401);
+    assert_ne!(certificate(&certificates, &agent), old);
+
+    // A certificate alone that is renewed is seen, too.
+    let old = certificate(&certificates, &agent);
+    agent.log();
+    certificates.sign("server", &["localhost"]);
+    agent.wait_for_log("certificates and users read anew");
+    assert_ne!(certificate(&certificates, &agent), old);
+}
+
+fn certificate(certificates: &Certificates, agent: &Agent) -> Vec<u8> {
+    let address = agent.address.parse().unwrap();
+    Client::default().get(certificates, (address, "/-/healthy")).unwrap().certificate
+}
+
+/// Waits for the page that tells how the last reload went.
+fn wait_until_reload(
+    certificates: &Certificates,
+    agent: &Agent,
+    user: Option<(&'static str, &'static str)>,
+    success: &str,
+) -> Scrape {
+    let begun = std::time::Instant::now();
+    loop {
+        let page = Scrape::parse(&wait_for(certificates, agent, 200, (user, "/metrics")));
+        if page.value("gpumeter_config_reload_success", &[]) == Some(success) {
+            return page;
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "no reload with success {success}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// A demo whose configuration has these users, each with its own name as the password.
+fn with_users(directory: &Path, tenants: &str) -> Agent {
+    let mut users = String::new();
+    for user in ["root", "alice", "bob"] {
+        let file = directory.join(user);
+        // As htpasswd prints it.
+        std::fs::write(&file, format!("{user}:{}\n", hash(user))).unwrap();
+        users += &format!("    {user}: {}\n", file.display());
+    }
+    let config = directory.join("c.yaml");
+    let grants = "attribution: {standing: [{gpu: 0, user: alice}, {gpu: 1, user: carol}]}\n\
+                  prices: {currency: EUR, rates: [{gpu_hour: 2}]}\n";
+    let text = format!("{grants}web:\n  open_probes: true\n  users:\n{users}  tenants: {tenants}\n");
+    std::fs::write(&config, text).unwrap();
+    let arguments = ["--speed", "30", "--config", config.to_str().unwrap()];
+    Agent::start(Demo::command(&directory.join("state"), &arguments))
+}
+
+/// Status and body for a user whose password is the name.
+fn ask(agent: &Agent, user: &str, path: &str) -> (u16, String) {
+    use base64::Engine;
+    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{user}"));
+    agent.get_with(path, &format!("Authorization: Basic {encoded}\r\n"))
+}
+
+#[test]
+fn a_user_sees_the_lines_of_its_tenants_and_no_sum_of_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = with_users(directory.path(), "{root: \"*\", alice: alice}");
+    let begun = std::time::Instant::now();
+    let lines = |bill: &Value| bill["lines"].as_array().map_or(0, Vec::len);
+    let (whole, own) = loop {
+        let read =
+            |user| serde_json::from_str::<Value>(&ask(&agent, user, "/api/v1/bill").1).unwrap_or_default();
+        let (whole, own) = (read("root"), read("alice"));
+        if lines(&own) > 0 && lines(&whole) > lines(&own) {
+            break (whole, own);
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "no bill: {whole}\n{own}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    assert_eq!((whole.get("partial"), &own["partial"]), (None, &Value::Bool(true)));
+    let own_lines = own["lines"].as_array().unwrap();
+    assert!(own_lines.iter().all(|line| line["tenant"] == "alice"), "{own}");
+    let held: u64 = own_lines.iter().map(|line| line["held_ns"].as_u64().unwrap()).sum();
+    assert_eq!(own["reconciliation"]["slot_ns"], held);
+    assert_eq!(own["gpus"], Value::Array(Vec::new()));
+    assert!(own["prices"].as_array().unwrap().iter().all(|price| price["slot_ns"] == 0));
+
+    let (status, snapshot) = ask(&agent, "alice", "/api/v1/snapshot");
+    let parsed: Value = serde_json::from_str(&snapshot).unwrap();
+    assert_eq!((status, &parsed["partial"]), (200, &Value::Bool(true)));
+    assert!(snapshot.contains("\"tenant\":\"alice\"") && !snapshot.contains("carol"), "{snapshot}");
+    for family in parsed["families"].as_array().unwrap() {
+        let series = family["series"].as_array().unwrap();
+        let is_own = |one: &Value| {
+            let labels = &one["labels"];
+            labels["tenant"] == "alice" || labels.get("workload").is_some() || family["name"] == "gpu_info"
+        };
+        assert!(series.iter().all(is_own), "{family}");
+    }
+    let (_, snapshot) = ask(&agent, "root", "/api/v1/snapshot");
+    assert!(snapshot.contains("carol") && !snapshot.contains("\"partial\""), "{snapshot}");
+    // Whoever is not named sees nobody's lines.
+    let bob: Value = serde_json::from_str(&ask(&agent, "bob", "/api/v1/bill").1).unwrap();
+    assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from(0)));
+    assert_eq!(["root", "alice", "bob"].map(|user| ask(&agent, user, "/metrics").0), [200, 403, 403]);
+    let page = ask(&agent, "root", "/metrics").1;
+    assert!(page.contains("gpumeter_http_requests_total{code=\"403\"}"), "{page}");
+}
+
+#[test]
+fn probes_need_no_password_where_a_key_says_so_and_never_over_the_local_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent = with_users(directory.path(), "{root: \"*\"}");
+    let socket = directory.path().join("state/control.sock");
+    let probe = |more: &[&str]| {
+        let mut arguments = vec!["probe", "--socket", socket.to_str().unwrap()];
+        arguments.extend(more);
+        output(&arguments).status.code()
+    };
+    let begun = std::time::Instant::now();
+    while probe(&["--ready"]) != Some(0) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it does not become ready");
+    }
+    assert_eq!(probe(&[]), Some(0));
+    assert_eq!(
+        ["/-/healthy", "/-/ready", "/metrics", "/"].map(|path| agent.get(path).0),
+        [200, 200, 401, 401]
+    );
+    agent.kill();
+    assert_eq!((probe(&[]), probe(&["--ready"])), (Some(1), Some(1)));
+}
+
+#[test]
+fn commands_ask_over_tls_as_a_user() {
+    let certificates = Certificates::new();
+    with_alice(&certificates, "secret");
+    let password = certificates.path().join("password");
+    std::fs::write(&password, "secret\n").unwrap();
+    let agent = start(&certificates, &[]);
+    wait_for(&certificates, &agent, 200, (Some(("alice", "secret")), "/-/ready"));
+    let url = format!("https://localhost:{}", agent.address.rsplit_once(':').unwrap().1);
+    let authority = certificates.path().join("ca.crt");
+    let [authority, password] = [&authority, &password].map(|path| path.to_str().unwrap());
+    let told = |more: &[&str]| {
+        let mut arguments = vec!["health", "--json", "--url", &url];
+        arguments.extend(more);
+        let output = output(&arguments);
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let whole = told(&["--web.ca-file", authority, "--user", "alice", "--password-file", password]);
+    assert!(whole.contains("\"remembered\":true"), "{whole}");
+    let refused = told(&["--web.ca-file", authority]);
+    assert!(refused.contains("give a user and the right password: --user and --password-file"), "{refused}");
+    assert!(told(&[]).contains("--web.ca-file"));
+}
+
+#[test]
+fn protection_is_configured_in_one_place_and_mistakes_are_told_at_the_start() {
+    let certificates = Certificates::new();
+    with_alice(&certificates, "secret");
+    let path = |name: &str| certificates.path().join(name).to_str().unwrap().to_owned();
+    let refused = |config: &str, web: &str| {
+        std::fs::write(path("c.yaml"), config).unwrap();
+        let (state, config, web) = (path("state"), path("c.yaml"), path(web));
+        let output = output(&["demo", "--state-dir", &state, "--config", &config, "--web.config.file", &web]);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, told) = refused("web: {http2: false}", "web.yml");
+    assert!(
+        status == Some(2) && told.contains("the configuration has web.http2; keep one of the two"),
+        "{told}"
+    );
+    let (status, told) = refused("", "none.yml");
+    assert!(status == Some(2) && told.contains("none.yml: cannot be read: No such file"), "{told}");
+    std::fs::write(path("web.yml"), "tls_server_config: {cert_file: server.crt, key_file: ca.crt}").unwrap();
+    let (status, told) = refused("", "web.yml");
+    assert!(status == Some(2) && told.contains("ca.crt: has no private key"), "{told}");
+    let (status, told) = refused("web: {tenants: {dave: x}}", "web.yml");
+    assert!(status == Some(2) && told.contains("names user dave, who has no password"), "{told}");
+}
+
+#[test]
+fn several_addresses_and_a_socket_in_the_file_system_are_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("web.sock");
+    let listen = format!("unix:{}", socket.display());
+    let demo = Demo::start(&["--listen", "127.0.0.1:0", "--listen", &listen]);
+    let second = demo.agent.wait_for_log(&listen);
+    let second = second.lines().find_map(|line| line.split_once("address=127.")).unwrap().1;
+    let second = format!("127.{}", second.split_whitespace().next().unwrap());
+    assert_ne!(second, demo.agent.address);
+    demo.agent.wait_for("a first page", |page| page.has("gpu_up", &[]));
+    assert_eq!(demo.agent.get_at(&second, "/metrics").0, 200);
+    for path in ["/metrics", "/api/v1/snapshot"] {
+        let stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let answer = crate::running::exchange(stream, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn a_socket_that_systemd_opened_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // A shell, since the number of the process must be known to its environment.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 0</dev/null"]);
+    command.arg(program().get_program()).args([
+        "demo",
+        "--scenario",
+        "node",
+        "--web.systemd-socket",
+        "--state-dir",
+    ]);
+    command.arg(directory.path()).stdin(Stdio::from(OwnedFd::from(listener)));
+    let agent = Agent::start(command);
+    assert_eq!(agent.address, address.to_string());
+    agent.wait_for("a first page", |page| page.has("gpu_up", &[]));
+    drop(agent);
+    let state = directory.path().to_str().unwrap();
+    let refused = output(&["demo", "--web.systemd-socket", "--state-dir", state]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("systemd gave no socket"));
+}
