@@ -93,9 +93,10 @@ impl<'tree, T> Walk<'tree, '_, T> {
         let path = join(prefix, name);
         let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if let Some(known) = self.keys.iter().find(|key| key.path == path) {
-            // An empty list of entries is as good as none.
-            let maps = matches!(known.field, Field::Maps { .. });
-            let nothing = value.shape == Shape::Empty || value.shape == Shape::List(Vec::new());
+            // An empty list or mapping of entries is as good as none.
+            let maps = matches!(known.field, Field::Maps { .. } | Field::Pairs { .. });
+            let nothing = value.shape == Shape::Empty
+                || matches!((&known.field, &value.shape), (Field::Maps { .. }, Shape::List(items)) if items.is_empty());
             if !(maps && nothing) {
                 self.found.insert(known.path, (key.place, value));
             }

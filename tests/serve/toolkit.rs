@@ -127,7 +127,9 @@ fn what_is_accepted_there_is_served_here() {
         let agent = start(&certificates, text);
         assert_eq!(ask(&certificates, &agent, &Client::default()).0, *expected, "{text}");
     }
-    for text in ["", "rate_limit: {interval: 0, burst: 0}"] {
+    for text in
+        ["", "rate_limit: {interval: 0, burst: 0}", "basic_auth_users:\nhttp_server_config: {headers: {}}"]
+    {
         let agent = start(&certificates, text);
         assert!((0..10).all(|_| status(&agent.get("/metrics")) == 200), "{text}");
     }
