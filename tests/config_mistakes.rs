@@ -520,4 +520,34 @@ otlp: {endpoint: "http://c:4318"}"#,
         "web: {listen: [[a]]}",
         "1:16: web.listen[0]: is a list; give IP:port or unix:/path, or a list of them, or remove the key",
     ),
+    (
+        "web: {listen: \"unix:web.sock\"}",
+        r#"1:15: web.listen: "unix:web.sock" has no absolute path; give unix:/path, such as unix:/run/gpumeter/web.sock"#,
+    ),
+    (
+        "web: {users: [alice]}",
+        "1:14: web.users: is not a mapping; give a mapping of users with files, or remove the key",
+    ),
+    (
+        "web: {users: {alice: hash, \"a:b\": /x, bob: /y, bob: /z, eve: }}",
+        r#"1:22: web.users.alice: "hash" is not an absolute path; give a path that begins with /
+1:35: web.users.a:b: "a:b" is not a user's name; give one without a colon
+1:48: web.users.bob: is given twice; keep one
+1:60: web.users.eve: has no plain value; give one, or remove the entry"#,
+    ),
+    (
+        "web: {headers: {X-Frame-Options: none, Server: x}}",
+        r#"1:34: web.headers.X-Frame-Options: "none" is not a value of this header; give deny or sameorigin
+1:48: web.headers.Server: "Server" is not a header that can be set; give some of Strict-Transport-Security, X-Content-Type-Options, X-Frame-Options, X-XSS-Protection, Content-Security-Policy"#,
+    ),
+    (
+        "web: {tls: {cert_file: /x, min_version: TLS13, max_version: TLS12}}",
+        "1:13: web.tls.key_file: is missing; give the private key of the server's certificate\n\
+         1:28: web.tls.min_version: is newer than max_version; give an older version",
+    ),
+    (
+        "web: {tls: {client_auth_type: always, curve_preferences: [CurveP521]}}",
+        r#"1:31: web.tls.client_auth_type: "always" is not a policy for client certificates; give NoClientCert, RequestClientCert, RequireAnyClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert
+1:59: web.tls.curve_preferences[0]: "CurveP521" is not a curve that this agent has; give some of X25519, CurveP256, CurveP384"#,
+    ),
 ];

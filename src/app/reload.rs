@@ -89,29 +89,42 @@ fn watch(mut sources: Sources, Rings(rings): &Rings, shared: &Shared) {
 /// Reads everything and puts it in force, or tells what is wrong with it; what came of it, in a line.
 fn reload(sources: &mut Sources, shared: &Shared) -> String {
     let Sources { config, web } = sources;
-    let mut is_sound = false;
-    let status = match config {
-        Some(source) => reload_config(source, web, shared, &mut is_sound),
-        None => match web.read(&shared.in_force().config) {
-            Ok(security) => {
-                is_sound = true;
-                shared.access.replace(security);
-                "certificates and users read anew; no configuration file is named by --config".to_owned()
-            }
-            Err(problem) => broken(&problem, "what protects the pages"),
-        },
+    // Whatever comes of it, they are not read again before they change.
+    web.mark_read();
+    let outcome = match config {
+        Some(source) => reload_config(source, web, shared),
+        None => reload_web(web, shared),
     };
-    shared.reloads.success.store(is_sound, Ordering::Relaxed);
-    status
+    shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
+    outcome.unwrap_or_else(|status| status)
+}
+
+/// What protects the pages, by the configuration in force; what came of it, in a line.
+fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
+    match web.read(&shared.in_force().config) {
+        Ok(_) if web.has_no_file() => {
+            Ok("there is no configuration file to reload; name one with --config".to_owned())
+        }
+        Ok(security) => {
+            shared.access.replace(security);
+            Ok("certificates and users read anew; no configuration file is named by --config".to_owned())
+        }
+        Err(problem) => Err(broken(&problem, "--web.config.file")),
+    }
 }
 
 /// The configuration file with what protects the pages: both are put in force, or none.
-fn reload_config(source: &mut Source, web: &mut WebSource, shared: &Shared, is_sound: &mut bool) -> String {
+fn reload_config(source: &mut Source, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
     let running = shared.in_force();
     let file = source.path().display().to_string();
-    let outcome = source.read_again(&running.config).map_err(|problems| problems.to_string());
-    let outcome = outcome.and_then(|reread| web.read(&reread.config).map(|security| (reread, security)));
-    *is_sound = outcome.is_ok();
+    let reread = source.read_again(&running.config).map_err(|problems| problems.to_string());
+    if reread.is_err()
+        && let Ok(security) = web.read(&running.config)
+    {
+        // A certificate that was renewed meanwhile must not expire for a mistake elsewhere.
+        shared.access.replace(security);
+    }
+    let outcome = reread.and_then(|reread| web.read(&reread.config).map(|security| (reread, security)));
     match outcome {
         Ok((Reread { config, changes, waiting }, security)) => {
             log_changes(&changes);
@@ -122,16 +135,16 @@ fn reload_config(source: &mut Source, web: &mut WebSource, shared: &Shared, is_s
             let next = running.succeeded_by(config, now);
             shared.put_in_force(next.with(&resolved).unwrap_or(next));
             if waiting.is_empty() {
-                return format!("configuration reloaded: {file}");
+                return Ok(format!("configuration reloaded: {file}"));
             }
             let keys = waiting.join(", ");
             tracing::warn!(
                 keys,
                 "these keys have changed and need a restart; until then the old values hold"
             );
-            format!("configuration reloaded: {file}; a restart is needed for {keys}")
+            Ok(format!("configuration reloaded: {file}; a restart is needed for {keys}"))
         }
-        Err(problems) => broken(&problems, &file),
+        Err(problems) => Err(broken(&problems, &file)),
     }
 }
 

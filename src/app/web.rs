@@ -42,13 +42,21 @@ impl WebSource {
         self.files.have_changed()
     }
 
+    /// Whether no file is read at all.
+    pub(super) fn has_no_file(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The files are about to be read again.
+    pub(super) fn mark_read(&mut self) {
+        self.files.mark_read();
+    }
+
     /// Reads everything again.
     ///
     /// # Errors
     /// What is wrong, a problem to a line.
     pub(super) fn read(&mut self, config: &Config) -> Result<Security, String> {
-        // Whatever comes of it, these are not read again before they change.
-        self.files.mark_read();
         // Before reading: a change in between is found later, not missed.
         let mut files = FileSet::default();
         files.add(self.file.iter().cloned());

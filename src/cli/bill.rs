@@ -68,6 +68,9 @@ impl Bill {
             let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
             print(&(text + "\n"))?;
         } else if self.csv {
+            if statement.partial {
+                tracing::warn!("only the lines of tenants that this user may see");
+            }
             print(&csv::table(&statement, &self.by))?;
         } else {
             print(&text::page(&statement, &self.by))?;

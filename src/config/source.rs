@@ -85,6 +85,11 @@ impl FileSet {
         stay && now != self.seen
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
     /// They are about to be read again.
     pub fn mark_read(&mut self) {
         self.seen = self.paths.iter().map(|path| Mark::of(path)).collect();

@@ -362,12 +362,10 @@ pub(super) fn tls_version(text: &str) -> Result<TlsVersion, Complaint> {
     }
 }
 
-/// Adds a cipher suite; those of TLS 1.3 are always there.
+/// Adds a cipher suite; those of TLS 1.3 are there in any case, and where none is of TLS 1.2, that is not spoken.
 pub(super) fn add_cipher(list: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
-    if TLS13_SUITES.contains(&text) {
-        return Ok(());
-    }
-    add_known(list, text, &CIPHER_SUITES, "is not a cipher suite that this agent has")
+    let known = [&CIPHER_SUITES[..], &TLS13_SUITES[..]].concat();
+    add_known(list, text, &known, "is not a cipher suite that this agent has")
 }
 
 /// Adds a curve.

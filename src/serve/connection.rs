@@ -29,6 +29,9 @@ use super::tls::HTTP2;
 /// Longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
 
+/// The same as HTTP/2 counts it.
+const LONGEST_LIST: u32 = 16 * 1024;
+
 /// Requests that a client of HTTP/2 may ask at once: a scraper asks one.
 const MOST_STREAMS: u32 = 4;
 
@@ -40,7 +43,6 @@ pub(super) async fn converse(
     site: Arc<Site>,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let seat = Arc::new(seat);
     let stream = Patience::new(stream, &seat, &site.limits);
     let security = site.access.current();
     let Some(tls) = &security.tls else {
@@ -58,7 +60,7 @@ pub(super) async fn converse(
             speak_http2(stream, ends, &seat, &site, shutdown).await;
         }
         Ok(stream) => speak(stream, ends, &seat, &site, shutdown).await,
-        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(error) => site.access.note_failed_handshake(ends, &error),
     }
 }
 
@@ -92,15 +94,16 @@ async fn speak(
 async fn speak_http2(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     ends: Ends,
-    seat: &Arc<Seat>,
+    seat: &Seat,
     site: &Arc<Site>,
     mut shutdown: watch::Receiver<bool>,
 ) {
     let sending = Arc::new(Sending::default());
     let service = service_fn(|request| {
-        let (seat, site, sending) = (Arc::clone(seat), Arc::clone(site), Arc::clone(&sending));
+        // These may outlive the connection, so the seat is not theirs.
+        let (turn, site, sending) = (Arc::clone(&seat.turn), Arc::clone(site), Arc::clone(&sending));
         async move {
-            seat.turn.end_head();
+            turn.end_head();
             let answer = reply_to(&request, ends, &site).await;
             site.requests.count(answer.status().as_u16());
             let (head, body) = answer.into_parts();
@@ -110,7 +113,7 @@ async fn speak_http2(
         }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.max_concurrent_streams(MOST_STREAMS).max_header_list_size(16 * 1024);
+    builder.max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_LIST);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let end = tokio::select! {
         end = connection.as_mut() => end,

@@ -62,7 +62,12 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
     for index in 0..given.len() {
         let tcp = given.take_tcp_listener(index);
         listeners.push(match tcp {
-            Ok(Some(listener)) => Listener::Tcp(listener),
+            Ok(Some(listener)) => {
+                // As for our own sockets; without them it is served all the same.
+                let _ = sockopt::set_tcp_nodelay(&listener, true);
+                let _ = sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER);
+                Listener::Tcp(listener)
+            }
             _ => match given.take_unix_listener(index) {
                 Ok(Some(listener)) => Listener::Unix(listener),
                 _ => return Err(InheritError::Unusable(index)),

@@ -1,11 +1,13 @@
 //! What protects the pages at the moment: TLS, headers, users and a rate limit. A reload swaps it whole.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio_rustls::TlsAcceptor;
 
+use super::local::Ends;
 use super::passwords::Passwords;
 use super::tls;
 use crate::clock::system_now;
@@ -103,22 +105,41 @@ fn hash_of(user: &str, hash: &Credential) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// The least time between two lines of the log about failed handshakes: anybody can cause them.
+const QUIET: Nanoseconds = Nanoseconds::from_seconds(10);
+
 /// What is in force, and who verified a password under it.
 pub struct Access {
     in_force: Mutex<Arc<Security>>,
+    /// Since when failed handshakes were last logged, and how many failed since.
+    failed_handshakes: Mutex<(Option<Nanoseconds>, u64)>,
     pub(super) passwords: Passwords,
 }
 
 impl Access {
     /// With passwords verified by whoever receives from that channel.
     pub fn new(security: Security, passwords: Passwords) -> Self {
-        Self { in_force: Mutex::new(Arc::new(security)), passwords }
+        Self { in_force: Mutex::new(Arc::new(security)), failed_handshakes: Mutex::default(), passwords }
     }
 
     /// Puts another one in force, for new connections and requests.
     pub fn replace(&self, next: Security) {
         *self.current_slot() = Arc::new(next);
         self.passwords.forget();
+    }
+
+    /// Logs why a client was not let in, now and then.
+    pub(super) fn note_failed_handshake(&self, ends: Ends, error: &io::Error) {
+        let now = system_now().boottime;
+        let mut failed = self.failed_handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.1 += 1;
+        if failed.0.is_some_and(|last| now.0.saturating_sub(last.0) < QUIET.0) {
+            return;
+        }
+        let count = std::mem::take(&mut failed.1);
+        failed.0 = Some(now);
+        drop(failed);
+        tracing::warn!(peer = %ends.peer(), %error, count, "TLS handshakes failed; the last one is told");
     }
 
     /// What is in force.

@@ -109,6 +109,25 @@ fn certificate(certificates: &Certificates, agent: &Agent) -> Vec<u8> {
     Client::default().get(certificates, (address, "/-/healthy")).unwrap().certificate
 }
 
+#[test]
+fn a_renewed_certificate_is_taken_while_the_configuration_is_broken_elsewhere() {
+    let certificates = Certificates::new();
+    let path = |name: &str| certificates.path().join(name).to_str().unwrap().to_owned();
+    let text =
+        format!("web: {{tls: {{cert_file: {}, key_file: {}}}}}\n", path("server.crt"), path("server.key"));
+    std::fs::write(path("c.yaml"), &text).unwrap();
+    let arguments = ["--config", &path("c.yaml")];
+    let agent = Agent::start(Demo::command(&certificates.path().join("state"), &arguments));
+    wait_for(&certificates, &agent, 200, (None, "/metrics"));
+    std::fs::write(path("c.yaml"), text + "sampling: {interval: soon}\n").unwrap();
+    agent.wait_for_log("configuration not reloaded");
+    let old = certificate(&certificates, &agent);
+    certificates.sign("server", &["localhost"]);
+    agent.wait_for_log("configuration not reloaded");
+    assert_ne!(certificate(&certificates, &agent), old);
+    wait_until_reload(&certificates, &agent, None, "0");
+}
+
 /// Waits for the page that tells how the last reload went.
 fn wait_until_reload(
     certificates: &Certificates,

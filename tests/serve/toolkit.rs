@@ -171,6 +171,11 @@ fn cipher_suites_and_curves_are_those_that_both_sides_have_in_the_server_s_order
         ..both.clone()
     };
     assert_eq!(ask(&certificates, &server(SMALL, LARGE, true), &none_in_common).0, None);
+    // Names of TLS 1.3 alone leave nothing of 1.2, as there.
+    let text = "tls_server_config: {PAIR, cipher_suites: [TLS_AES_128_GCM_SHA256]}\nhttp_server_config: {http2: false}";
+    let newest = start(&certificates, text);
+    assert_eq!(ask(&certificates, &newest, &both).0, None);
+    assert_eq!(ask(&certificates, &newest, &Client::default()).0, Some(200));
     let agent =
         start(&certificates, "tls_server_config: {PAIR, min_version: TLS13, curve_preferences: [CurveP384]}");
     let with_curve = |algorithms| {

@@ -243,6 +243,11 @@ mod tests {
         assert!(!told.contains("SIMULATED") && !told.contains("EXAMPLE PRICES"), "{told}");
         assert!(told.contains("\nno prices are configured: hours and energy only\n"), "{told}");
         assert!(!told.contains("unpriced"), "{told}");
+        let prices = json!([{"since": null, "gpu_hour": "2.000000000", "class": "spot", "slot_ns": 0, "money": "0.000000000"}]);
+        let partial =
+            page(&statement(json!({"partial": true, "unpriced_ns": 0, "currency": "EUR", "prices": prices})));
+        assert!(partial.contains("PARTIAL: ") && !partial.contains("reconcile"), "{partial}");
+        assert!(partial.contains("\nprice: 2.00 EUR per GPU-hour, class spot\n"), "{partial}");
         let made_up = page(&statement(json!({"simulated": true, "example_prices": true})));
         assert!(made_up.contains("\nSIMULATED: ") && made_up.contains("\nEXAMPLE PRICES: "), "{made_up}");
     }
