@@ -14,9 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
+
 import harness
-from harness import GPUMETER, ROOT, Failed, Prometheus, get, get_json, wait_for
-from kubernetes import SHARED, WHOLE, Container, Node, Page, command
+from harness import GPUMETER, ROOT, Failed, Prometheus, get, wait_for
+from kubernetes import WHOLE, Node, Page, command
 
 NAMESPACES = "GPUMETER_CLUSTER_NAMESPACES"
 PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "containerd", "ctr", "runc",
@@ -39,7 +41,8 @@ def main():
         # Before there is no network any more: the packages of the image come from a mirror.
         os.environ[NAMESPACES] = tempfile.mkdtemp(prefix="gpumeter-image-")
         try:
-            command(sys.executable, ROOT / "packaging/image/build", "--binary", GPUMETER, "--output", image(), "--name", f"localhost/gpumeter:{VERSION}")
+            command(sys.executable, ROOT / "packaging/image/build", "--binary", GPUMETER, "--output", image(),
+                    "--name", f"localhost/gpumeter:{VERSION}")
         except Failed as failed:
             sys.exit(f"cluster: {failed}")
         os.execvp("unshare", ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv])
@@ -276,7 +279,8 @@ class Agent:
         wait_for("the agent's page", 60, lambda: "gpu_up{" in self.text(), self.node.kubelet)
 
     def pods(self):
-        listed = self.node.kubectl("--namespace", "gpumeter", "get", "pods", "--selector", "app.kubernetes.io/name=gpumeter", "--output", "json")
+        listed = self.node.kubectl("--namespace", "gpumeter", "get", "pods", "--selector", "app.kubernetes.io/name=gpumeter",
+                                   "--output", "json")
         return json.loads(listed)["items"]
 
     def pod(self):
@@ -328,15 +332,14 @@ class Agent:
     def is_scraped(self):
         """A real Prometheus finds the pod as the PodMonitor would have it, and calls it by its node."""
         monitor = ROOT / "packaging/kubernetes/components/monitoring/podmonitor.yaml"
-        import yaml
-
         [endpoint] = yaml.safe_load(monitor.read_text())["spec"]["podMetricsEndpoints"]
         relabel = [{{"sourceLabels": "source_labels", "targetLabel": "target_label"}.get(key, key): value for key, value in one.items()}
                    for one in endpoint["relabelings"]]
+        port = {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": endpoint["port"], "action": "keep"}
         prometheus = Prometheus(self.suite, config={"scrape_configs": [{
             "job_name": "gpumeter/gpumeter", "honor_labels": endpoint["honorLabels"], "metrics_path": endpoint["path"],
             "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": os.environ["KUBECONFIG"], "namespaces": {"names": ["gpumeter"]}}],
-            "relabel_configs": [{"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": endpoint["port"], "action": "keep"}, *relabel]}]})
+            "relabel_configs": [port, *relabel]}]})
         query = f'up{{instance="{NODE}"}} == 1'
         wait_for("a scrape", 60, lambda: prometheus.query(query), prometheus.program, 1)
         present = prometheus.query(f'count(gpu_present{{instance="{NODE}", job="gpumeter/gpumeter"}} == 1)')
@@ -365,7 +368,8 @@ class ClusterNode(Node):
         self.start_kubelet()
         for namespace in ("ml", "batch", "web"):
             self.kubectl("create", "namespace", namespace)
-        wait_for("the service account of a namespace", 60, lambda: "default" in self.kubectl("--namespace", "ml", "get", "serviceaccounts"), self.controllers)
+        account = lambda: "default" in self.kubectl("--namespace", "ml", "get", "serviceaccounts")
+        wait_for("the service account of a namespace", 60, account, self.controllers)
 
     def network(self):
         """The namespace's own interfaces: the node's address, and that of the API server's service, without a kube-proxy."""
@@ -380,8 +384,8 @@ class ClusterNode(Node):
         """An authority and what it signs."""
         self.certificates = self.folder / "pki"
         self.certificates.mkdir()
-        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=authority",
-                     "-keyout", "ca.key", "-out", "ca.crt")
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                     "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt")
         self.openssl("genrsa", "-out", "accounts.key", "2048")
         self.certificate("apiserver", "/CN=apiserver", f"IP:127.0.0.1,IP:{ADDRESS},IP:{SERVICE},DNS:kubernetes.default.svc")
         self.certificate("admin", "/O=system:masters/CN=admin")
@@ -504,8 +508,10 @@ class ClusterNode(Node):
             self.try_kubectl("delete", "namespaces", "gpumeter", "ml", "batch", "web", "--timeout=50s")
             self.kubelet.stop()
         for line in self.ctr("tasks", "list").splitlines()[1:]:
-            subprocess.run(["ctr", "--address", self.folder / "containerd.sock", "--namespace", "k8s.io", "tasks", "delete", "--force", line.split()[0]],
-                           capture_output=True, timeout=60)
+            try:
+                self.ctr("tasks", "delete", "--force", line.split()[0])
+            except Failed:
+                pass  # it ended by itself meanwhile
         super().end()
 
 
