@@ -61,6 +61,7 @@ def manifests(suite):
         valid(suite, name, built)
         rights(suite, name, ours)
     lint(suite)
+    secured(suite)
     mistakes(suite)
 
 
@@ -150,6 +151,17 @@ def lint(suite):
     rule = objects(template(suite, {"monitoring": {"enabled": True, "runbooks": f"{runbook}/"}}))["PrometheusRule", "gpumeter"]
     urls = {one["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for one in group["rules"]}
     suite.expect(len(urls) > 10 and all(url.startswith(f"{runbook}/Gp") for url in urls), f"runbooks: {urls}")
+
+
+def secured(suite):
+    """Pages with a certificate and users: the scrape says so, and stays valid."""
+    values = {"monitoring": {"enabled": True, "endpoint": {
+        "scheme": "https", "tlsConfig": {"serverName": "gpumeter", "ca": {"secret": {"name": "gpumeter-tls", "key": "ca.crt"}}},
+        "basicAuth": {"username": {"name": "gpumeter-users", "key": "name"}, "password": {"name": "gpumeter-users", "key": "password"}}}}}
+    text = template(suite, values)
+    [endpoint] = objects(text)["PodMonitor", "gpumeter"]["spec"]["podMetricsEndpoints"]
+    suite.expect(endpoint["scheme"] == "https" and endpoint["honorLabels"] is False, f"the endpoint is {endpoint}")
+    valid(suite, "a secured page", text)
 
 
 def mistakes(suite):
