@@ -73,12 +73,14 @@ def smoke(suite, node):
     agent.is_scraped()
     attributed(suite, node, agent)
     suite.expect("rights of variant usage" in agent.doctor("deployment"), f"doctor: {agent.doctor('deployment')}")
+    on_the_host(suite, agent)
 
 
 def whole(suite, node):
     agent = Agent(suite, node)
     agent.install()
     agent.is_scraped()
+    on_the_host(suite, agent)
     attributed(suite, node, agent)
     kubelet_restart(suite, node, agent)
     variants(suite, node, agent)
@@ -106,6 +108,14 @@ def attributed(suite, node, agent):
     suite.expect(named.get("node_name") == NODE, f"the agent calls its node {named}")
     bill = wait_for("a line of the bill", 60, lambda: agent.bill("ml"), node.containerd, 1)
     suite.expect(f"Bill of {NODE}" in bill, f"gpumeter bill: {bill}")
+
+
+def on_the_host(suite, agent):
+    """The lock is the host's, and one that the agent trusts; the ledger and the local socket lie on the host, too."""
+    for what in ("node lock", "ledger"):
+        suite.expect(agent.doctor(what).startswith("ok "), f"doctor: {agent.doctor(what)}")
+    for path in ("/run/gpumeter.lock", "/run/gpumeter/control.sock", "/var/lib/gpumeter/ledger.db"):
+        suite.expect(Path(path).exists(), f"{path} is not on the host")
 
 
 def kubelet_restart(suite, node, agent):
