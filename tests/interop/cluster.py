@@ -37,6 +37,8 @@ def main():
     for program in PROGRAMS:
         if not shutil.which(program):
             sys.exit(f"cluster: {program} is missing; .ci/cluster installs it")
+    if other := next(Path("/sys/fs/cgroup").glob("**/kubepods"), None):
+        sys.exit(f"cluster: another kubelet runs here, and each ends the other's pods: stop it, or remove {other} where it has ended")
     if NAMESPACES not in os.environ:
         # Before there is no network any more: the packages of the image come from a mirror.
         os.environ[NAMESPACES] = tempfile.mkdtemp(prefix="gpumeter-image-")
@@ -351,7 +353,7 @@ class Agent:
             "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": os.environ["KUBECONFIG"], "namespaces": {"names": ["gpumeter"]}}],
             "relabel_configs": [port, *relabel]}]})
         query = f'up{{instance="{NODE}"}} == 1'
-        wait_for("a scrape", 60, lambda: prometheus.query(query), prometheus.program, 1)
+        wait_for("a scrape", 120, lambda: prometheus.query(query), prometheus.program, 1)
         present = prometheus.query(f'count(gpu_present{{instance="{NODE}", job="gpumeter/gpumeter"}} == 1)')
         self.suite.expect(present and present[0]["value"][1] == "3", f"Prometheus has the GPUs {present}")
         prometheus.program.stop()
