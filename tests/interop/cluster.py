@@ -18,6 +18,7 @@ import yaml
 
 import harness
 from harness import GPUMETER, ROOT, Failed, Prometheus, get, wait_for
+from image import BUILD, PACKAGES
 from kubernetes import WHOLE, Node, Page, command
 
 NAMESPACES = "GPUMETER_CLUSTER_NAMESPACES"
@@ -42,11 +43,10 @@ def main():
     if NAMESPACES not in os.environ:
         # Before there is no network any more: the packages of the image come from a mirror.
         os.environ[NAMESPACES] = tempfile.mkdtemp(prefix="gpumeter-image-")
-        try:
-            command(sys.executable, ROOT / "packaging/image/build", "--binary", GPUMETER, "--output", image(),
-                    "--name", f"localhost/gpumeter:{VERSION}")
-        except Failed as failed:
-            sys.exit(f"cluster: {failed}")
+        built = subprocess.run([BUILD, "--binary", GPUMETER, "--output", image(), "--name", f"localhost/gpumeter:{VERSION}",
+                                "--packages", PACKAGES])
+        if built.returncode:
+            sys.exit(1)
         os.execvp("unshare", ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv])
     try:
         harness.run(cluster, "cluster")

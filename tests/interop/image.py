@@ -14,6 +14,7 @@ import harness
 from harness import GPUMETER, ROOT, Demo, Failed, free_port, get, wait_for
 
 BUILD = ROOT / "packaging/image/build"
+PACKAGES = Path(os.environ.get("GPUMETER_TOOLS", Path.home() / ".cache/gpumeter-tools")) / "debian-packages"
 LABELS = ("title", "description", "version", "revision", "created", "licenses", "documentation")
 
 
@@ -37,7 +38,8 @@ def image(suite):
 
 def build(suite, name, binary=GPUMETER, arch="amd64"):
     path = suite.folder / f"{name}.tar"
-    ran = subprocess.run([BUILD, "--binary", binary, "--arch", arch, "--output", path], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([BUILD, "--binary", binary, "--arch", arch, "--output", path, "--packages", PACKAGES],
+                         capture_output=True, text=True, timeout=300)
     if ran.returncode:
         raise Failed(f"packaging/image/build: {ran.stderr}")
     print(ran.stdout.splitlines()[0])
