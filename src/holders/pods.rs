@@ -159,7 +159,8 @@ impl Pods {
     }
 
     /// Takes what a round has learned. A holding begins with the first list that has it, or with the start of its container
-    /// where that was earlier, and ends with the second list that has not, or when its pod has ended; the share of a replica stays what it was when it was granted.
+    /// where that was earlier, and ends with the second list that has not, or when its pod has ended; the share of a replica
+    /// stays what it was when it was granted.
     pub fn observe(&mut self, seen: PodObservation<'_>) -> PodHoldings {
         let mut known = PodHoldings::default();
         if let Some(listed) = seen.listed {

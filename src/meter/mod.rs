@@ -405,7 +405,9 @@ impl Meter {
             let at = self.timeline.at(now.boottime);
             let earlier = allocations.iter().filter_map(|allocation| {
                 let age = now.utc.0.checked_sub(allocation.since?.0)?;
-                let is_new = !current.iter().any(|known| known.is_same_grant(allocation));
+                let is_known =
+                    |known: &Allocation| known.is_same_grant(allocation) && known.since <= allocation.since;
+                let is_new = !current.iter().any(is_known);
                 let allocation = allocation.clone();
                 is_new.then(|| EarlierGrant { allocation, from: Utc(at.0.saturating_sub(age)) })
             });

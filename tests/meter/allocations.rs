@@ -35,6 +35,19 @@ fn a_holding_that_becomes_known_late_began_when_it_was_granted() {
 }
 
 #[test]
+fn a_holding_whose_beginning_becomes_known_late_is_dated_back_once() {
+    let mut world = world();
+    world.run(20, |frame| frame.process(7, 100).busy(60));
+    world.allocate(MAIN, UUID, HALF, 0);
+    world.run(2, |frame| frame.process(7, 100).busy(60));
+    world.release();
+    world.allocate(MAIN, UUID, HALF, 10);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(held(&world, MAIN), (world.settled_seconds() - 12) / 2);
+    world.balanced();
+}
+
+#[test]
 fn a_late_holding_changes_no_closed_window() {
     let mut world = world();
     world.run(40, |frame| frame.process(7, 100).busy(60));

@@ -65,7 +65,8 @@ impl Account {
             let Some((_, policy)) = &open.granted else { continue };
             let mut allocations = policy.allocations.to_vec();
             for grant in grants.iter().filter(|grant| grant.from <= open.span.from) {
-                if grant.allocation.fits_beside(&allocations) {
+                let is_there = policy.allocations.iter().any(|known| known.is_same_grant(&grant.allocation));
+                if !is_there && grant.allocation.fits_beside(&allocations) {
                     allocations.push(grant.allocation.clone());
                 }
             }
