@@ -329,8 +329,9 @@ class Container:
     def __init__(self, id, pid):
         self.id, self.pid = id, pid
         variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        devices = next(variable for variable in variables if variable.startswith("NVIDIA_VISIBLE_DEVICES="))
-        self.gpu = devices.split("=")[1].split(",")[0].split("::")[0]
+        devices = next((variable for variable in variables if variable.startswith("NVIDIA_VISIBLE_DEVICES=")), None)
+        # Before the runtime has executed its program it has no environment.
+        self.gpu = devices and devices.split("=")[1].split(",")[0].split("::")[0]
 
     def scripted(self, namespace):
         """The scenario's process of that namespace on the GPU that it was given."""
@@ -528,7 +529,8 @@ state = "{self.folder}/run"
             if one["name"] == container and "running" in one["state"]:
                 id = one["containerID"].removeprefix("containerd://")
                 tasks = dict(line.split()[:2] for line in self.ctr("tasks", "list").splitlines()[1:])
-                return Container(id, int(tasks[id])) if id in tasks and Path(f"/proc/{tasks[id]}").exists() else None
+                found = Container(id, int(tasks[id])) if id in tasks and Path(f"/proc/{tasks[id]}").exists() else None
+                return found if found and found.gpu else None
             if one["name"] == container and status.get("phase") == "Failed":
                 raise Failed(f"pod {pod} failed: {status}")
         return None
