@@ -46,6 +46,9 @@ _gpumeter() {
             gpumeter,metrics)
                 cmd="gpumeter__subcmd__metrics"
                 ;;
+            gpumeter,probe)
+                cmd="gpumeter__subcmd__probe"
+                ;;
             gpumeter,quiesce)
                 cmd="gpumeter__subcmd__quiesce"
                 ;;
@@ -90,6 +93,9 @@ _gpumeter() {
                 ;;
             gpumeter__subcmd__help,metrics)
                 cmd="gpumeter__subcmd__help__subcmd__metrics"
+                ;;
+            gpumeter__subcmd__help,probe)
+                cmd="gpumeter__subcmd__help__subcmd__probe"
                 ;;
             gpumeter__subcmd__help,quiesce)
                 cmd="gpumeter__subcmd__help__subcmd__quiesce"
@@ -143,7 +149,7 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help"
+            opts="-h --log-format --help run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -161,13 +167,29 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --ledger --from --to --month --by --csv --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --from --to --month --by --csv --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -203,12 +225,16 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__check__subcmd__config)
-            opts="-h --node --log-format --help"
+            opts="-h --node --web.config.file --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --web.config.file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log-format)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0
@@ -221,7 +247,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__demo)
-            opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --log-format --help"
+            opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --web.config.file --web.systemd-socket --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -252,6 +278,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --otlp-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.config.file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -293,13 +323,29 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__health)
-            opts="-h --url --json --fail-on --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --json --fail-on --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -319,7 +365,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help"
+            opts="run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -487,6 +533,20 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help__subcmd__metrics)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__probe)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -673,13 +733,29 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__job)
-            opts="-h --url --ledger --cluster --from --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --cluster --from --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -826,6 +902,32 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__probe)
+            opts="-h --config --socket --ready --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__quiesce)
             opts="-h --config --socket --for --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -951,7 +1053,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__run)
-            opts="-h --config --web.listen-address --listen --nvml-library --print-default-config --log-format --help"
+            opts="-h --config --web.listen-address --listen --web.config.file --web.systemd-socket --nvml-library --print-default-config --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -966,6 +1068,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --web.listen-address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.config.file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -40,13 +40,16 @@ complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "health" -d 'Repor
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l config -d 'Configuration file; without one the defaults apply' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l listen -l web.listen-address -d 'Address to serve on, instead of the configured ones; may be repeated' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit, instead of the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l print-default-config -d 'Print the default configuration with every key explained, and exit'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l scenario -d 'A built-in scenario (cluster; node, without schedulers; local, with real processes) or a file' -r
@@ -55,11 +58,17 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l speed -d 'How
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l state-dir -d 'Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l config -d 'A configuration file instead of the scenario\'s. Where it has the default web.listen or web.control, the demo uses 127.0.0.1:9855 and control.sock in its directory; another ledger than the demo\'s own is refused' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l otlp-endpoint -d 'Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l fresh -d 'Start from scratch: empty the demo\'s directory first'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit, instead of the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'The running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA of the agent\'s certificate, as PEM, for a URL with https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file -d 'Certificate to show to the agent, with its key in one file, as PEM' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User of the agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the user\'s password' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a time such as 2026-11-01T08:00:00Z; by default the begin of the month in which the period ends' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, of which nothing is included, or a time; by default the end of the last complete minute' -r
@@ -71,6 +80,10 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: a line per tenant, holder and GPU, exact, in nanoseconds'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'The running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA of the agent\'s certificate, as PEM, for a URL with https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file -d 'Certificate to show to the agent, with its key in one file, as PEM' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User of the agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the user\'s password' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'The job\'s cluster, where several had a job of this number' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Where to begin to look, a date or a time as of gpumeter bill; by default 30 days ago' -r
@@ -84,6 +97,7 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l web.config.file -d 'Check a web configuration file with it' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l node -d 'Ask this node\'s driver too, and warn of grants on GPUs that are not there'
@@ -108,6 +122,10 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l json -d 'Print JSON: every metric family of every GPU, with the reason where it is missing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'The running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file -d 'CA of the agent\'s certificate, as PEM, for a URL with https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.cert-file -d 'Certificate to show to the agent, with its key in one file, as PEM' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l user -d 'User of the agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l password-file -d 'File with the user\'s password' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l fail-on -d 'The mildest state that makes the exit status 1' -r -f -a "degraded\t''
 failed\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l log-format -d 'Format of the log' -r -f -a "text\t''
@@ -142,6 +160,12 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from help" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l config -d 'Configuration file of the running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l ready -d 'Ask whether the agent is ready, too: whether there is a first snapshot'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l config -d 'Configuration file of the agent, whose ledger it is' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l ledger -d 'The ledger, instead of the configured one' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l log-format -d 'Format of the log' -r -f -a "text\t''
@@ -157,20 +181,21 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "bill" -d 'Print the bill of a running agent, or of a ledger file that no agent is using'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "job" -d 'Print what a Slurm job held, used and cost on this node'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "metrics" -d 'Print every metric with its meaning'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "check-config" -d 'Check a configuration file and report every problem'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "record" -d 'Record the answers of this node\'s driver to a file that gpumeter replay can play anywhere'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "replay" -d 'Run the agent on a recording instead of a driver'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "doctor" -d 'Report what works on this node, what does not, and why'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "health" -d 'Report the health of each GPU and what to do about it'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory ledger help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "bill" -d 'Print the bill of a running agent, or of a ledger file that no agent is using'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "job" -d 'Print what a Slurm job held, used and cost on this node'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "metrics" -d 'Print every metric with its meaning'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "check-config" -d 'Check a configuration file and report every problem'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "record" -d 'Record the answers of this node\'s driver to a file that gpumeter replay can play anywhere'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "replay" -d 'Run the agent on a recording instead of a driver'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "doctor" -d 'Report what works on this node, what does not, and why'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "health" -d 'Report the health of each GPU and what to do about it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from inventory" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'

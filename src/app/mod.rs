@@ -348,14 +348,10 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     // First, so that the driver answers while the ledger is opened.
     lanes::start(&launch.config, &shared)?;
     let inlets = Inlets { listeners, inbox, rings, web, questions };
-    let threads = match start(launch, inlets, &shared) {
-        Ok(threads) => threads,
-        Err(error) => {
-            shared.stop.call();
-            lanes::close(&shared, IO_PATIENCE);
-            return Err(error);
-        }
-    };
+    let threads = start(launch, inlets, &shared).inspect_err(|_| {
+        shared.stop.call();
+        lanes::close(&shared, IO_PATIENCE);
+    })?;
     systemd::tell(&[NotifyState::Ready, NotifyState::Status("running")]);
     shared.stop.wait_for_call();
     systemd::tell(&[NotifyState::Stopping]);

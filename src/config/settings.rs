@@ -69,7 +69,7 @@ keys! { Draft;
 "What this node is called: in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
 pub struct Node (config node) {
     name: Option<String>, text("a name", name), Optional("gpu-node-7"), Restart,
-        "Name of the node in gpumeter_node_info, API, bills, OTLP; by default $NODE_NAME, else the host name.";
+        "Name of the node on pages, bills and in OTLP; by default $NODE_NAME, else the host name.";
     cluster: Option<String>, text("a name", name), Optional("zurich-1"), Restart,
         "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).";
 }
@@ -126,7 +126,7 @@ pub struct Slurm (config attribution.slurm) {
     records: Option<PathBuf>, text("an absolute path, or off", path_or_off), Default("/run/gpumeter/slurm"), Restart,
         "Directory in which the prolog of Slurm records jobs, or off.";
     job_mapping_dir: Option<PathBuf>, text("an absolute path", path), Optional("/run/gpustat"), Restart,
-        "Directory of the job mapping files of jobstats or dcgm-exporter, for jobs without a record.";
+        "Directory of job mapping files of jobstats or dcgm-exporter, for jobs without a record.";
 }
 
 "Containers of Docker or Podman."
