@@ -19,7 +19,7 @@ import yaml
 import harness
 from harness import GPUMETER, ROOT, Failed, Prometheus, get, wait_for
 from image import BUILD, PACKAGES
-from kubernetes import WHOLE, Node, Page, command
+from kubernetes import PROCESSES, WHOLE, Node, Page, command
 
 NAMESPACES = "GPUMETER_CLUSTER_NAMESPACES"
 PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "containerd", "ctr", "runc",
@@ -270,7 +270,7 @@ class Agent:
         if Node.gpus:
             return
         up = sorted(self.page().of("gpu_up"), key=lambda one: one.labels["gpu"])
-        self.node.offer([sample.labels["uuid"] for sample in up])
+        self.node.offer([sample.labels["uuid"] for sample in up], self.page().labels("gpu_mig_info")["mig_uuid"])
 
     def file(self, values):
         path = self.suite.folder / "values.yaml"
@@ -355,7 +355,7 @@ class Agent:
         query = f'up{{instance="{NODE}"}} == 1'
         wait_for("a scrape", 120, lambda: prometheus.query(query), prometheus.program, 1)
         present = prometheus.query(f'count(gpu_present{{instance="{NODE}", job="gpumeter/gpumeter"}} == 1)')
-        self.suite.expect(present and present[0]["value"][1] == "3", f"Prometheus has the GPUs {present}")
+        self.suite.expect(present and present[0]["value"][1] == str(len(Node.gpus)), f"Prometheus has the GPUs {present}")
         prometheus.program.stop()
 
 
@@ -365,7 +365,7 @@ class ClusterNode(Node):
     def __init__(self, suite):
         self.suite, self.folder = suite, suite.folder
         self.hostname = NODE
-        self.pids, self.mounts = dict.fromkeys(range(1, 7)), []
+        self.pids, self.mounts = dict.fromkeys(PROCESSES), []
         self.network()
         self.driver = self.simulate()
         command("mount", "-t", "tmpfs", "tmpfs", "/run")
@@ -496,8 +496,8 @@ class ClusterNode(Node):
         path.write_text(json.dumps(item))
         self.kubectl("create", "--filename", path)
 
-    def offer(self, gpus):
-        super().offer(gpus)
+    def offer(self, gpus, instance):
+        super().offer(gpus, instance)
         capacity = f"{{.items[0].status.allocatable.{WHOLE.replace('.', chr(92) + '.')}}}"
         wait_for("the node's GPUs", 60, lambda: self.kubectl("get", "nodes", "--output", f"jsonpath={capacity}") == "2", self.kubelet)
 
