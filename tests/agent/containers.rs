@@ -88,15 +88,14 @@ fn a_container_has_the_name_and_image_that_its_runtime_tells_and_keeps_them_whil
     demo.agent.wait_for("the container's name", |page| named(page) && success(page, "1"));
     for fault in [Response::Status(503, String::new()), Response::Half, Response::Hangup] {
         docker.respond(fault);
-        let page = demo.agent.wait_for("the failure", |page| success(page, "0"));
-        assert!(named(&page), "{:?}", workload(&page));
+        // On a loaded machine a page of a demo at this speed may be without its GPUs, and so without workloads.
+        let page = demo.agent.wait_for("the failure, and the name", |page| success(page, "0") && named(page));
         assert!(page.has("gpumeter_resolver_age_seconds", &["resolver=\"containers\""]));
         docker.respond(containers("trainer", "registry.example/ml/train:7"));
         demo.agent.wait_for("the answer", |page| success(page, "1"));
     }
     drop(docker);
-    let page = demo.agent.wait_for("the end of the socket", |page| success(page, "0"));
-    assert!(named(&page), "{:?}", workload(&page));
+    demo.agent.wait_for("the end of the socket, and the name", |page| success(page, "0") && named(page));
 }
 
 #[test]

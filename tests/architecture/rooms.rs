@@ -17,7 +17,11 @@ const fn room(name: &'static str, may_import: &'static [&'static str], purpose: 
 }
 
 pub(crate) const ROOMS: &[Room] = &[
-    room("model", &[], "readings, frames, holders, holdings, spans, rows, snapshots, and quantities as types"),
+    room(
+        "model",
+        &[],
+        "readings, frames, holders, holdings, spans, rows, snapshots, and quantities as types",
+    ),
     room("clock", &["model"], "the one source of time; in demo and tests it reads a file that the test sets"),
     room("catalogue", &["model"], "every metric as a row of a table, and the XID table"),
     room("record", &["model"], "the file format of recorded driver answers"),
@@ -33,10 +37,18 @@ pub(crate) const ROOMS: &[Room] = &[
         "clients of the kubelet and the API server: devices of containers, pods of the node",
     ),
     room("docker", &[], "client of Docker's API: names and images of containers"),
-    room("holders", &["model", "clock", "host", "kubelet", "docker"], "resolves a process to its holder; finds out who holds which GPU"),
+    room(
+        "holders",
+        &["model", "clock", "host", "kubelet", "docker"],
+        "resolves a process to its holder; finds out who holds which GPU",
+    ),
     room("tenants", &["model"], "maps a holder's facts to a tenant"),
     room("attribution", &["model"], "pure: settles a window's integrals into account rows"),
-    room("ledger", &["model", "clock", "attribution", "tenants"], "the durable account in SQLite: prices, bills, migrations"),
+    room(
+        "ledger",
+        &["model", "clock", "attribution", "tenants"],
+        "the durable account in SQLite: prices, bills, migrations",
+    ),
     room("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
     room(
         "meter",
