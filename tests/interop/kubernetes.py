@@ -188,6 +188,7 @@ def deletion(suite, node, agent):
     """A deleted pod holds nothing, and its GPU is nobody's."""
     holder, gpu = node.holder("train", "main"), node.container("train", "main").gpu
     node.run(dict.fromkeys(PROCESSES))
+    agent.idle_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
     node.delete("train")
     agent.until("the end of the deleted pod's holding", lambda page: page.ratio(holder) is None)
     held = agent.page().seconds("held", "ml")
@@ -202,6 +203,8 @@ def to_the_bill(suite, node, agent):
     """Nothing is unattributed, every use is the tenant's whose process it was, and the bill adds up."""
     page = agent.page()
     suite.expect(page.seconds("used", "__unattributed__") == 0, "use that nobody is known for")
+    # A bill ends with the last complete minute.
+    wait_for("a bill of all that was used", 150, lambda: agent.bill()["to"] >= agent.idle_since, agent.program)
     bill, ledger = agent.bill(), agent.ledger()
     truth = {pid: busy - agent.before[pid] for pid, busy in node.truth().items()}
     for tenant, scripted in SCRIPTED.items():
