@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -539,16 +540,16 @@ fn recorded(directory: &Path, variables: &[(&str, &str)]) -> Result<JobRecord, S
     let output = command.envs(variables.iter().copied()).output().unwrap();
     assert!(output.status.success());
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
-    let files: Vec<_> =
-        fs::read_dir(directory.join("slurm")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    let records = directory.with_file_name("gpumeter-slurm");
+    let files: Vec<_> = fs::read_dir(&records).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["211"], "no temporary file stays");
-    JobRecord::parse(&fs::read(directory.join("slurm/211")).unwrap())
+    JobRecord::parse(&fs::read(records.join("211")).unwrap())
 }
 
 #[test]
 fn the_prolog_of_slurm_writes_a_record_that_is_read_whatever_users_call_themselves() {
     let place = tempfile::tempdir().unwrap();
-    let directory = place.path().join("run/gpumeter");
+    let directory = place.path().join("gpumeter");
     let hostile = "$(touch pwned) `id`; \"a\" 'b' = * \u{e9}";
     let variables = [
         ("SLURM_CLUSTER_NAME", "alpha"),
@@ -571,33 +572,80 @@ fn the_prolog_of_slurm_writes_a_record_that_is_read_whatever_users_call_themselv
 #[test]
 fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
     let place = tempfile::tempdir().unwrap();
-    let directory = place.path();
+    let directory = place.path().join("gpumeter");
+    fs::create_dir(&directory).unwrap();
+    let map = directory.join("gpus");
     let uuid = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
-    fs::write(directory.join("gpus"), format!("0 {uuid}\n10 GPU-x\n")).unwrap();
+    fs::write(&map, format!("0 {uuid}\n10 GPU-x\n")).unwrap();
     let gpus = |numbers| {
         let variables = [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", numbers)];
-        recorded(directory, &variables).map(|record| record.gpus)
+        recorded(&directory, &variables).map(|record| record.gpus)
     };
     let mapped = RecordedGpu::Uuid(uuid.into());
     assert_eq!(gpus("0"), Ok(vec![mapped.clone()]));
-    assert_eq!(gpus("0,1"), Ok(vec![mapped, RecordedGpu::Minor(1)]));
+    assert_eq!(gpus("0,1"), Ok(vec![mapped.clone(), RecordedGpu::Minor(1)]));
     assert_eq!(gpus(""), Ok(vec![]));
     assert!(gpus("*").unwrap_err().contains("no minor number"));
-    fs::remove_file(directory.join("gpus")).unwrap();
+    // Whatever else the agent's user puts there is left out.
+    let unmapped = Ok(vec![RecordedGpu::Minor(0)]);
+    for hostile in ["0 GPU-$(id)", "0 GPU-a,GPU-b", "0 GPU-a b", " 0 GPU-a", "0 ../x", "0", "* GPU-a", "\0"] {
+        fs::write(&map, format!("{hostile}\n")).unwrap();
+        assert_eq!(gpus("0"), unmapped, "{hostile:?}");
+    }
+    fs::write(&map, format!("{}\n0 {uuid}\n", "x".repeat(1_000_000))).unwrap();
+    assert_eq!(gpus("0"), unmapped, "a map of any length is read within bounds");
+    fs::remove_file(&map).unwrap();
     assert_eq!(gpus("0,1"), Ok(vec![RecordedGpu::Minor(0), RecordedGpu::Minor(1)]));
+    symlink("/dev/zero", &map).unwrap();
+    assert_eq!(gpus("0"), unmapped);
+}
+
+#[test]
+fn the_prolog_of_slurm_records_nothing_where_others_may_write() {
+    let place = tempfile::tempdir().unwrap();
+    let records = place.path().join("gpumeter-slurm");
+    let run = || {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
+        let mut command = Command::new("sh");
+        command.arg(script).env_clear().env("SLURM_JOB_ID", "211").env("SLURM_CLUSTER_NAME", "alpha");
+        let output = command.env("GPUMETER_DIRECTORY", place.path().join("gpumeter")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    fs::create_dir(&records).unwrap();
+    for mode in [0o777, 0o775, 0o757, 0o1777] {
+        fs::set_permissions(&records, fs::Permissions::from_mode(mode)).unwrap();
+        run();
+        assert_eq!(fs::read_dir(&records).unwrap().count(), 0, "{mode:o}");
+    }
+    fs::set_permissions(&records, fs::Permissions::from_mode(0o755)).unwrap();
+    let elsewhere = place.path().join("elsewhere");
+    fs::rename(&records, &elsewhere).unwrap();
+    symlink(&elsewhere, &records).unwrap();
+    run();
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a link is no directory of root");
+    fs::remove_file(&records).unwrap();
+    fs::rename(&elsewhere, &records).unwrap();
+    run();
+    assert!(records.join("211").exists());
+    // Only root can give a directory away.
+    if chown(&records, Some(65532), None).is_ok() {
+        fs::remove_file(records.join("211")).unwrap();
+        run();
+        assert_eq!(fs::read_dir(&records).unwrap().count(), 0, "a directory of another user");
+    }
 }
 
 #[test]
 fn the_hooks_of_slurm_exit_with_0_where_they_can_do_nothing() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm");
     let place = tempfile::tempdir().unwrap();
-    fs::write(place.path().join("file"), "").unwrap();
+    fs::write(place.path().join("gpumeter-slurm"), "").unwrap();
     for script in ["prolog.sh", "epilog.sh"] {
         for job in ["211", "../../x", ""] {
             let mut command = Command::new("sh");
             command.arg(scripts.join(script)).env_clear().env("SLURM_JOB_ID", job);
             let status =
-                command.env("GPUMETER_DIRECTORY", place.path().join("file")).output().unwrap().status;
+                command.env("GPUMETER_DIRECTORY", place.path().join("gpumeter")).output().unwrap().status;
             assert!(status.success(), "{script} {job}");
         }
     }

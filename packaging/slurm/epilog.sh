@@ -14,5 +14,5 @@ case ${SLURMD_NODENAME-} in
     '' | *[!A-Za-z0-9._-]*) ;;
     *) name=$name.$SLURMD_NODENAME ;;
 esac
-rm -f "$directory/slurm/$name"
+rm -f "$directory-slurm/$name"
 exit 0

@@ -3,13 +3,18 @@
 # It needs PrologFlags=Alloc in slurm.conf, calls neither the driver nor a command of Slurm, and always exits with 0:
 # a prolog that fails drains the node.
 #
-# It writes one file of key=value lines per job. A value with control characters is left out.
+# It writes one file of key=value lines per job, in a directory where nobody but root may write. A value with control
+# characters is left out.
 PATH=/usr/bin:/bin
 LC_ALL=C
 export PATH LC_ALL
 
 directory=${GPUMETER_DIRECTORY:-/run/gpumeter}
-records=$directory/slurm
+records=$directory-slurm
+
+log() {
+    logger -t gpumeter-prolog -- "$1" 2>/dev/null || printf '%s\n' "$1" >&2
+}
 
 line() {
     case $2 in
@@ -18,12 +23,24 @@ line() {
     esac
 }
 
+# Lines "MINOR UUID" of the agent's map. The agent's user can put anything there, so that it is read within bounds, and lines of
+# any other form are left out.
+read_map() {
+    [ -f "$directory/gpus" ] || return
+    timeout 0.5 head -c 16384 "$directory/gpus" 2>/dev/null | tr -d '\000' |
+        grep -E '^[0-9]{1,4} GPU-[0-9A-Fa-f-]{1,64}$' 2>/dev/null
+}
+
 # The UUIDs of the job's GPUs, and the minor numbers of those that the agent's map does not have. Slurm tells MIG instances by
 # UUID; their numbers are no minor numbers of GPUs.
 find_gpus() {
     uuids=
     unmapped=
     minors=${SLURM_JOB_GPUS-}
+    map=
+    if [ -n "$minors" ]; then
+        map=$(read_map)
+    fi
     IFS=,
     set -f
     for device in ${CUDA_VISIBLE_DEVICES-}; do
@@ -33,13 +50,13 @@ find_gpus() {
     done
     for minor in $minors; do
         found=
-        if [ -r "$directory/gpus" ]; then
-            while IFS=' ' read -r known uuid; do
-                if [ "$known" = "$minor" ]; then
-                    found=$uuid
-                fi
-            done <"$directory/gpus"
-        fi
+        while IFS=' ' read -r known uuid; do
+            if [ "$known" = "$minor" ]; then
+                found=$uuid
+            fi
+        done <<END
+$map
+END
         if [ -n "$found" ]; then
             uuids=${uuids:+$uuids,}$found
         else
@@ -77,9 +94,19 @@ record() {
 copy_gres() {
     gres=${SLURM_CONF:-/etc/slurm/slurm.conf}
     gres=${gres%/*}/gres.conf
-    if [ -r "$gres" ] && ! cmp -s "$gres" "$directory/gres.conf"; then
-        cp "$gres" "$directory/.gres.conf.$$" && mv -f "$directory/.gres.conf.$$" "$directory/gres.conf"
+    if [ -r "$gres" ] && ! cmp -s "$gres" "$records/.gres.conf"; then
+        copy=$(mktemp "$records/.gres.XXXXXX") || return
+        cp "$gres" "$copy" && chmod 0644 "$copy" && mv -f "$copy" "$records/.gres.conf" || rm -f "$copy"
     fi
+}
+
+# Whether the directory of the records belongs to who runs this, root, and nobody else may write there.
+may_hold_records() {
+    [ -d "$records" ] && [ ! -L "$records" ] && [ -O "$records" ] || return 1
+    case $(ls -ld "$records") in
+        d????-??-*) ;;
+        *) return 1 ;;
+    esac
 }
 
 main() {
@@ -93,16 +120,19 @@ main() {
         *) name=$name.$SLURMD_NODENAME ;;
     esac
     umask 022
-    mkdir -p "$records" && chmod 0755 "$records" || return
+    [ -d "$records" ] || mkdir -m 0755 "$records" 2>/dev/null
+    if ! may_hold_records; then
+        log "job $SLURM_JOB_ID is not recorded: $records has to be a directory of root with mode 0755"
+        return
+    fi
     copy_gres
-    temporary=$records/.$name.$$
+    temporary=$(mktemp "$records/.record.XXXXXX") || return
     complete=yes
     record >"$temporary" || complete=
-    if [ -n "$complete" ]; then
-        mv -f "$temporary" "$records/$name"
-    else
-        rm -f "$temporary"
+    if [ -n "$complete" ] && chmod 0644 "$temporary" && mv -f "$temporary" "$records/$name"; then
+        return
     fi
+    rm -f "$temporary"
 }
 
 main

@@ -65,9 +65,10 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The map of minor numbers that belongs to a directory of records.
+/// The map of minor numbers that belongs to a directory of records. It lies in the agent's own directory beside that, since
+/// the records are root's.
 pub(super) fn map_beside(records: &Path) -> PathBuf {
-    records.with_file_name("gpus")
+    records.with_file_name("gpumeter").join("gpus")
 }
 
 /// The jobs of a host, followed from round to round.
@@ -298,11 +299,13 @@ mod tests {
     #[test]
     fn the_map_has_a_line_for_each_gpu_and_no_directory_is_made_for_it() {
         let place = tempfile::tempdir().unwrap();
-        let path = map_beside(&place.path().join("slurm"));
+        let path = map_beside(&place.path().join("gpumeter-slurm"));
+        let directory = place.path().join("gpumeter");
+        fs::create_dir(&directory).unwrap();
         let minors = BTreeMap::from([(8, "GPU-b".to_owned()), (0, "GPU-a".to_owned())]);
         write_map(&path, &minors).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "0 GPU-a\n8 GPU-b\n");
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
         let error = write_map(&place.path().join("missing/gpus"), &minors).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }

@@ -123,7 +123,7 @@ pub struct Kubernetes (config attribution.kubernetes) {
 
 "Jobs of Slurm."
 pub struct Slurm (config attribution.slurm) {
-    records: Option<PathBuf>, text("an absolute path, or off", path_or_off), Default("/run/gpumeter/slurm"), Restart,
+    records: Option<PathBuf>, text("an absolute path, or off", path_or_off), Default("/run/gpumeter-slurm"), Restart,
         "Directory in which the prolog of Slurm records jobs, or off.";
     job_mapping_dir: Option<PathBuf>, text("an absolute path", path), Optional("/run/gpustat"), Restart,
         "Directory of job mapping files of jobstats or dcgm-exporter, for jobs without a record.";

@@ -274,9 +274,9 @@ pub fn configured<'a>(configuration: &'a str, key: &str) -> Option<&'a str> {
     words.find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
 }
 
-/// The copy of `gres.conf` that the prolog keeps beside the directory of the records.
+/// The copy of `gres.conf` that the prolog keeps in the directory of the records, hidden since it is none.
 pub fn gres(records: &Path) -> Option<String> {
-    read_configuration(&records.with_file_name("gres.conf"))
+    read_configuration(&records.join(".gres.conf"))
 }
 
 fn read_configuration(path: &Path) -> Option<String> {

@@ -131,7 +131,7 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     let node = Node::start();
     let minor = node.minor();
     node.hook("prolog.sh", &minor);
-    let record = fs::read_to_string(node.path("run/gpumeter/slurm/211.node1")).unwrap();
+    let record = fs::read_to_string(node.path("run/gpumeter-slurm/211.node1")).unwrap();
     assert!(record.contains(&format!("gpus={}\n", node.gpus[0])), "{record}");
     let page = node.wait_for("two minutes of the account", |page| {
         seconds(page, "gpu_tenant_held_seconds_total", "physics") >= 120
@@ -168,7 +168,7 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     assert!(amount(step, "used_ns") > 0 && amount(step, "held_ns") == 0, "{step}");
     node.assert_summary(&lines);
     node.hook("epilog.sh", &minor);
-    assert!(!node.path("run/gpumeter/slurm/211.node1").exists());
+    assert!(!node.path("run/gpumeter-slurm/211.node1").exists());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
 }
 
@@ -237,7 +237,7 @@ fn a_job_holds_until_its_cgroup_is_gone_where_no_epilog_ran_and_a_bad_record_hol
     let scope = node.path("sys/fs/cgroup/system.slice/slurmstepd.scope");
     fs::create_dir_all(scope.join("job_211")).unwrap();
     node.hook("prolog.sh", &minor);
-    fs::write(node.path("run/gpumeter/slurm/212"), "job_id=212\ncluster=alpha\ngpus=all\n").unwrap();
+    fs::write(node.path("run/gpumeter-slurm/212"), "job_id=212\ncluster=alpha\ngpus=all\n").unwrap();
     node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[HOLDING]));
     let log = node.demo.agent.wait_for_log("is not the UUID of a GPU");
     assert!(log.contains("212"), "{log}");
@@ -255,14 +255,14 @@ fn the_prolog_records_mig_instances_by_the_uuids_that_slurm_tells() {
     let status = Command::new("sh")
         .arg(script)
         .env_clear()
-        .env("GPUMETER_DIRECTORY", place.path())
+        .env("GPUMETER_DIRECTORY", place.path().join("gpumeter"))
         .env("SLURM_JOB_ID", "211")
         .env("SLURM_CLUSTER_NAME", "alpha")
         .env("SLURM_JOB_GPUS", "0,1")
         .env("CUDA_VISIBLE_DEVICES", instances)
         .status();
     assert!(status.unwrap().success());
-    let record = fs::read_to_string(place.path().join("slurm/211")).unwrap();
+    let record = fs::read_to_string(place.path().join("gpumeter-slurm/211")).unwrap();
     assert_eq!(record, format!("job_id=211\ncluster=alpha\ngpus={instances}\n"));
 }
 
@@ -272,7 +272,7 @@ fn minor_numbers_that_the_prolog_could_not_map_are_mapped_by_the_agent() {
     let minor = node.minor();
     fs::remove_file(node.path("run/gpumeter/gpus")).unwrap();
     node.hook("prolog.sh", &minor);
-    let record = fs::read_to_string(node.path("run/gpumeter/slurm/211.node1")).unwrap();
+    let record = fs::read_to_string(node.path("run/gpumeter-slurm/211.node1")).unwrap();
     assert!(record.contains(&format!("gpu_minors={minor}\n")), "{record}");
     let uuid = format!("uuid=\"{}\"", node.gpus[0]);
     node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[HOLDING, &uuid]));

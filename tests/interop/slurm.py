@@ -29,7 +29,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "salloc", "srun", "scontr
 HOOK = """#!/bin/sh
 [ -e {folder}/lose-{name}-of-$SLURM_JOB_ID ] && exit 0
 began=$(date +%s%N)
-GPUMETER_DIRECTORY={folder}/run sh {script}
+GPUMETER_DIRECTORY={folder}/gpumeter sh {script}
 status=$?
 echo "{name} $SLURM_JOB_ID $status $began $(($(date +%s%N) - began))" >>{folder}/hooks.log
 exit $status
@@ -66,10 +66,10 @@ def slurm(suite):
     config = f"""node: {{name: machine, cluster: alpha}}
 sampling: {{level: full}}
 limits: {{birth_delay: 0s}}
-attribution: {{slurm: {{records: {suite.folder}/run/slurm}}}}
+attribution: {{slurm: {{records: {suite.folder}/gpumeter-slurm}}}}
 prices: {{currency: EUR, rates: [{{gpu_hour: 3.6}}]}}
 """
-    (suite.folder / "run").mkdir()
+    (suite.folder / "gpumeter").mkdir()
     node = HostNode(suite, [DEMAND] * (GPUS + 1), config)
     cluster = Cluster(suite, node)
     two_gpus = cluster.submit("games", "physics", 30, "--gres=gpu:2", "--ntasks=2")
@@ -226,7 +226,7 @@ def lost_epilog(suite, node, cluster, job):
     """Where the epilog did not run the record stays, and the holding ends with the job's cgroup."""
     cluster.wait_for_end(job)
     wait_for("the end of the holding without an epilog", 15, lambda: holder_of(job) not in holdings(node))
-    suite.expect((suite.folder / f"run/slurm/{job}.node1").exists(), "the epilog that should be lost has run")
+    suite.expect((suite.folder / f"gpumeter-slurm/{job}.node1").exists(), "the epilog that should be lost has run")
     suite.expect("does the epilog run?" in node.program.tail(100), "the agent does not tell of a lost epilog")
     held_as_slurm_says(suite, lines_of(node, cluster, job), cluster, job, 1)
 

@@ -147,9 +147,11 @@ impl Job {
         for (key, value) in lines {
             record += &format!("{key}={value}\n");
         }
-        let records = root.join("run/gpumeter/slurm");
+        let records = root.join("run/gpumeter-slurm");
         let cgroup = root.join(format!("sys/fs/cgroup/system.slice/slurmstepd.scope/job_{job_id}"));
         make(&records)?;
+        // The agent writes its map of GPUs there.
+        make(&root.join("run/gpumeter"))?;
         make(&cgroup)?;
         write(&records.join(job_id.to_string()), record.as_bytes())
     }

@@ -96,11 +96,12 @@ mod tests {
         assert!(!finding.works && finding.why.contains("prolog.sh"), "{}", finding.why);
         let off = Config::parse("attribution: {slurm: {records: off}}", "test").unwrap();
         assert!(jobs(&off, (&host, None), &mut workloads).is_none());
-        fs::create_dir_all(root.path().join("run/gpumeter/slurm")).unwrap();
+        fs::create_dir_all(root.path().join("run/gpumeter-slurm")).unwrap();
+        fs::create_dir_all(root.path().join("run/gpumeter")).unwrap();
         fs::write(root.path().join("run/gpumeter/gpus"), "0 GPU-x\n").unwrap();
         let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
         assert!(finding.works, "{}", finding.why);
-        fs::write(root.path().join("run/gpumeter/slurm/7"), "job_id=7\n").unwrap();
+        fs::write(root.path().join("run/gpumeter-slurm/7"), "job_id=7\n").unwrap();
         let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
         assert!(!finding.works && finding.why.contains("it has no cluster"), "{}", finding.why);
     }
