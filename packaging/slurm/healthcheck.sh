@@ -7,6 +7,9 @@
 #   HealthCheckProgram=/usr/share/gpumeter/slurm/healthcheck.sh
 #   HealthCheckInterval=60
 #   HealthCheckNodeState=ANY
+#
+# GPUMETER_URL names the agent, and GPUMETER_HEALTH_OPTIONS has further options of `gpumeter health`, split at blanks, such as
+# "--web.ca-file /etc/gpumeter/ca.crt --user slurm --password-file /etc/gpumeter/slurm.password".
 PATH=${GPUMETER_HEALTHCHECK_PATH:-/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin:/usr/local/bin}
 LC_ALL=C
 export PATH LC_ALL
@@ -64,11 +67,21 @@ resume() {
     fi
 }
 
-node=${SLURMD_NODENAME:-$(uname -n)}
-node=${node%%.*}
-report=$(timeout $limit gpumeter health --fail-on failed --url "$url" 2>/dev/null)
-case $? in
+node=${SLURMD_NODENAME-}
+if [ -z "$node" ]; then
+    node=$(uname -n)
+    node=${node%%.*}
+fi
+problem=$(mktemp) || problem=/dev/null
+set -f
+report=$(timeout $limit gpumeter health --fail-on failed --url "$url" ${GPUMETER_HEALTH_OPTIONS-} 2>"$problem")
+status=$?
+set +f
+said=$(tail -n 3 "$problem" | tr '\n' ' ')
+[ "$problem" = /dev/null ] || rm -f "$problem"
+case $status in
     0) resume ;;
     1) drain "$report" ;;
+    *) log "the health of $node is unknown, and nothing is changed: gpumeter health ended with $status: $said" ;;
 esac
 exit 0

@@ -53,18 +53,27 @@ impl Cluster {
     /// Runs the check while `gpumeter health` prints this and ends so; the state and the reason afterwards.
     fn check(&self, report: &str, status: i32) -> (String, String) {
         self.program("gpumeter", &format!("#!/bin/sh\ncat <<'END'\n{report}END\nexit {status}\n"));
+        self.run(&[("SLURMD_NODENAME", "n7")]);
+        let read =
+            |name: &str| fs::read_to_string(self.directory.path().join(name)).unwrap().trim().to_owned();
+        (read("state"), read("reason"))
+    }
+
+    /// Runs the check with these variables; what it logs.
+    fn run(&self, variables: &[(&str, &str)]) -> String {
+        // The system's log is left alone.
+        self.program("logger", "#!/bin/sh\nexit 1\n");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/healthcheck.sh");
         let path = format!("{}:/usr/bin:/bin", self.directory.path().display());
         let ended = Command::new("sh")
             .arg(script)
             .env_clear()
             .env("GPUMETER_HEALTHCHECK_PATH", path)
-            .env("SLURMD_NODENAME", "n7")
-            .status();
-        assert!(ended.unwrap().success(), "a health check that fails would be reported for every node");
-        let read =
-            |name: &str| fs::read_to_string(self.directory.path().join(name)).unwrap().trim().to_owned();
-        (read("state"), read("reason"))
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "a health check that fails would be reported for every node");
+        String::from_utf8(ended.stderr).unwrap()
     }
 
     fn calls(&self) -> usize {
@@ -110,4 +119,35 @@ fn a_node_of_unknown_health_stays_as_it_is() {
     cluster.set("DOWN", "gpumeter: not a drained node");
     assert_eq!(cluster.check(OK, 0).0, "DOWN");
     assert_eq!(cluster.calls(), 0);
+}
+
+#[test]
+fn a_check_that_cannot_ask_the_agent_says_why() {
+    let cluster = Cluster::new();
+    cluster.program("gpumeter", "#!/bin/sh\necho '401 Unauthorized: give --user' >&2\nexit 2\n");
+    let log = cluster.run(&[("SLURMD_NODENAME", "n7")]);
+    assert!(
+        log.contains("the health of n7 is unknown") && log.contains("ended with 2: 401 Unauthorized"),
+        "{log}"
+    );
+    cluster.program("gpumeter", "#!/bin/sh\nexit 0\n");
+    assert_eq!(cluster.run(&[("SLURMD_NODENAME", "n7")]), "", "a healthy node is not logged at every check");
+}
+
+#[test]
+fn the_check_passes_options_and_the_whole_name_of_the_node() {
+    let cluster = Cluster::new();
+    cluster.program(
+        "gpumeter",
+        "#!/bin/sh\necho \"$*\" >\"$(dirname \"$0\")/asked\"\necho 'GPU 0 GPU-a: failed'\nexit 1\n",
+    );
+    cluster.run(&[
+        ("SLURMD_NODENAME", "n7.example.com"),
+        ("GPUMETER_URL", "https://n7:9855"),
+        ("GPUMETER_HEALTH_OPTIONS", "--web.ca-file /etc/ca.crt --user *"),
+    ]);
+    let read = |name: &str| fs::read_to_string(cluster.directory.path().join(name)).unwrap();
+    let asked = "health --fail-on failed --url https://n7:9855 --web.ca-file /etc/ca.crt --user *\n";
+    assert_eq!(read("asked"), asked);
+    assert!(read("calls").contains("NodeName=n7.example.com State=DRAIN"), "{}", read("calls"));
 }
