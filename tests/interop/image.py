@@ -70,6 +70,11 @@ def refusals(suite):
     wrong.write_text("#!/bin/sh\n")
     ran = subprocess.run([BUILD, "--binary", wrong, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=60)
     suite.expect(ran.returncode == 1 and "is not a program for amd64" in ran.stderr, f"a script as binary: {ran}")
+    newer = suite.folder / "newer"
+    # The name of the interface in the program is followed by one that is newer than any glibc's.
+    newer.write_bytes(GPUMETER.read_bytes() + b"\0GLIBC_2.99\0")
+    ran = subprocess.run([BUILD, "--binary", newer, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=60)
+    suite.expect(ran.returncode == 1 and "needs glibc 2.99" in ran.stderr and "packaging/release" in ran.stderr, f"a newer glibc: {ran}")
     folder = suite.folder / "packages"
     folder.mkdir()
     for line in (ROOT / "packaging/image/packages.lock").read_text().splitlines():

@@ -99,7 +99,9 @@ class Machine:
 
 def packages(suite):
     folder = suite.folder / "packages"
-    subprocess.run([ROOT / "packaging/build-packages", GPUMETER, folder], check=True, stdout=subprocess.DEVNULL)
+    release = {**os.environ, "BINARY": str(GPUMETER), "GPG_KEY": "", "COSIGN_KEY": ""}
+    subprocess.run([ROOT / "packaging/release", folder], check=True, stdout=subprocess.DEVNULL, env=release)
+    released(suite, folder)
     lint(suite, folder)
     driver = suite.folder / "driver"
     driver.mkdir()
@@ -114,7 +116,16 @@ def packages(suite):
     drop_ins(suite, machine)
     socket_activation(suite, machine)
     driver_loaded_later(suite, machine)
+    upgrade(suite, machine)
     purge(suite, machine)
+
+
+def released(suite, folder):
+    """Everything that a release has, with its checksums."""
+    for pattern in ("gpumeter-*-image.tar", "gpumeter-*-image.cdx.json", "*.deb", "*.rpm", "third-party.txt", "gpumeter-*.cdx.json"):
+        suite.expect(any(folder.glob(pattern)), f"no {pattern} in the release: {sorted(path.name for path in folder.iterdir())}")
+    done = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    suite.expect(done.returncode == 0, f"the release's checksums: {done.stdout}{done.stderr}")
 
 
 def lint(suite, folder):
@@ -379,6 +390,44 @@ def driver_loaded_later(suite, machine):
     machine.path("/dev/nvidiactl").unlink()
     library.with_name("away").rename(library)
     machine.wait_for_gpus()
+
+
+def upgrade(suite, machine):
+    """A newer package over one whose agent ran as root: the ledger and a changed configuration stay."""
+    machine.wait_for("a closed window", 60, lambda: "\ngpu_slot_seconds_total{" in machine.page())
+    newer = newer_package(suite)
+    machine.check("chown", "-R", "root:root", "/var/lib/gpumeter/")
+    ledger, config = machine.path("/var/lib/gpumeter/ledger.db"), machine.path(CONFIG)
+    inode, text, before = ledger.stat().st_ino, config.read_text(), machine.pid()
+    user = int(machine.check("id", "-u", "gpumeter"))
+    suite.expect(ledger.stat().st_uid == 0, "the ledger is not root's before the upgrade")
+    # Both the package and the administrator changed the configuration; dpkg asks, and would keep his.
+    machine.check("dpkg", "--force-confdef", "--force-confold", "-i", f"/packages/newer/{newer.name}")
+    version = machine.check("dpkg-query", "-W", "-f", "${Version}", "gpumeter")
+    suite.expect(version.endswith("+newer"), f"version {version} is installed")
+    machine.wait_for("READY", 30, lambda: machine.show("ActiveState") == "active" and machine.pid() not in (0, before))
+    machine.wait_for_gpus()
+    suite.expect(config.read_text() == text, f"the configuration is another one: {config.read_text()[:200]}")
+    suite.expect(ledger.stat().st_ino == inode, "the ledger is another file")
+    suite.expect(ledger.stat().st_uid == user, f"the ledger belongs to {ledger.stat().st_uid}, not to {user}")
+    opened = [line for line in machine.log().splitlines() if "ledger opened" in line][-1]
+    suite.expect("gpus=2" in opened, f"the ledger does not go on: {opened}")
+
+
+def newer_package(suite):
+    """The Debian package with a higher version and another default configuration."""
+    [package] = (suite.folder / "packages").glob("*.deb")
+    root, folder = suite.folder / "newer", suite.folder / "packages/newer"
+    folder.mkdir()
+    subprocess.run(["dpkg-deb", "--raw-extract", package, root], check=True)
+    control = root / "DEBIAN/control"
+    control.write_text("".join(line.rstrip() + "+newer\n" if line.startswith("Version:") else line
+                               for line in control.read_text().splitlines(keepends=True)))
+    with (root / CONFIG.lstrip("/")).open("a") as config:
+        config.write("# A later release has one more line.\n")
+    newer = folder / "gpumeter_newer.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, newer], check=True, stdout=subprocess.DEVNULL)
+    return newer
 
 
 def purge(suite, machine):
