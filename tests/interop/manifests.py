@@ -61,8 +61,17 @@ def manifests(suite):
         valid(suite, name, built)
         rights(suite, name, ours)
     lint(suite)
+    without_priority(suite)
     secured(suite)
     mistakes(suite)
+
+
+def without_priority(suite):
+    """Without a priority class there is none that a quota could speak of."""
+    text = template(suite, {"gkeCos": True, "priorityClassName": ""})
+    valid(suite, "gke-cos without a priority class", text)
+    kinds = {kind for kind, _ in objects(text)}
+    suite.expect("ResourceQuota" not in kinds and "DaemonSet" in kinds, f"gke-cos without a priority class: {sorted(kinds)}")
 
 
 def overlay(suite, components):
