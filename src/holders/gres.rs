@@ -13,6 +13,8 @@ const MOST_NAMES: u32 = 4_096;
 pub(super) struct Gres {
     /// Minor number by position; none for a MIG instance.
     minors: Vec<Option<u32>>,
+    /// Type by minor number, where a line names one.
+    types: BTreeMap<u32, String>,
     /// Number of shards by minor number.
     shards: BTreeMap<u32, u32>,
     /// Shards that are divided among all GPUs.
@@ -39,12 +41,21 @@ impl Gres {
                 Some(&"gpu") if !is_elsewhere && words.contains_key("multiplefiles") => {
                     gres.minors.push(None)
                 }
-                Some(&"gpu") if !is_elsewhere => gres.minors.extend(files().unwrap_or_else(Vec::new)),
+                Some(&"gpu") if !is_elsewhere => {
+                    gres.add_gpus(words.get("type"), files().unwrap_or_else(Vec::new));
+                }
                 Some(&"shard") if !is_elsewhere => gres.add_shards(words.get("count"), files()),
                 _ => {}
             }
         }
         gres
+    }
+
+    fn add_gpus(&mut self, kind: Option<&&str>, files: Vec<Option<u32>>) {
+        if let Some(kind) = kind {
+            self.types.extend(files.iter().flatten().map(|minor| (*minor, kind.to_ascii_lowercase())));
+        }
+        self.minors.extend(files);
     }
 
     /// The count of a line is divided among its files, without files among all GPUs.
@@ -64,6 +75,16 @@ impl Gres {
             return Some(position);
         }
         *self.minors.get(position as usize)?
+    }
+
+    /// The type of the GPU with that minor number, where the file names its device file and its type.
+    pub(super) fn type_of(&self, minor: u32) -> Option<&str> {
+        self.types.get(&minor).map(String::as_str)
+    }
+
+    /// Whether the file names the GPUs of the node one by one.
+    pub(super) const fn has_positions(&self) -> bool {
+        !self.minors.is_empty()
     }
 
     /// How many shards a GPU of a node with so many GPUs has; none where it has none.
@@ -127,6 +148,15 @@ mod tests {
         ] {
             assert_eq!(minors(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_type_is_that_of_the_line_which_names_the_device_file() {
+        let text = "Name=gpu Type=A100 File=/dev/nvidia[0-1]\nName=gpu File=/dev/nvidia2\n\
+                    NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia3\nName=gpu Type=t4 Count=2";
+        let gres = Gres::parse(text, Some("n2"));
+        assert_eq!([0, 1, 2, 3].map(|minor| gres.type_of(minor)), [Some("a100"), Some("a100"), None, None]);
+        assert!(gres.has_positions() && !Gres::parse("AutoDetect=nvml", None).has_positions());
     }
 
     #[test]

@@ -422,17 +422,38 @@ fn uuids<'a>(record: &'a JobRecord, gpus: &'a NodeGpus) -> impl Iterator<Item = 
     })
 }
 
-/// The GPUs that an environment names, but for those that records name.
-fn environment_gpus(
+/// Minor numbers of the GPUs that an environment names, with their UUIDs. Where `gres.conf` names no device files a position
+/// is taken for the minor number, but not on a node with MIG instances, which have positions too.
+fn environment_gpus(environment: &StepEnvironment, gres: &Gres, node: &NodeGpus) -> BTreeMap<u32, String> {
+    let has_no_instances = node.instances.as_ref().is_some_and(BTreeMap::is_empty);
+    if !gres.has_positions() && !has_no_instances {
+        return BTreeMap::new();
+    }
+    let minors = job_environment::gpus(environment).into_iter().filter_map(|position| gres.minor(position));
+    minors.filter_map(|minor| Some((minor, node.minors.get(&minor)?.clone()))).collect()
+}
+
+/// GPUs of further types that the environment of a job names. The user can change it, so a record is complete unless
+/// `gres.conf` names several types: then the environment adds GPUs of types of which the record has none.
+fn gpus_of_further_types(
+    record: &JobRecord,
     environment: &StepEnvironment,
     gres: &Gres,
     node: &NodeGpus,
-    named: &BTreeSet<&str>,
-) -> impl Iterator<Item = RecordedGpu> {
-    let gpus = job_environment::gpus(environment).into_iter().filter_map(|position| gres.minor(position));
-    let uuids =
-        gpus.filter_map(|minor| node.minors.get(&minor)).filter(|uuid| !named.contains(uuid.as_str()));
-    uuids.cloned().map(RecordedGpu::Uuid)
+) -> Vec<String> {
+    let type_of = |gpu: &RecordedGpu| match gpu {
+        RecordedGpu::Minor(minor) => gres.type_of(*minor),
+        RecordedGpu::Uuid(uuid) => {
+            node.minors.iter().find(|(_, known)| *known == uuid).and_then(|(minor, _)| gres.type_of(*minor))
+        }
+    };
+    // Of a MIG instance and of a GPU that gres.conf does not name no type is known.
+    let Some(recorded) = record.gpus.iter().map(type_of).collect::<Option<BTreeSet<_>>>() else {
+        return Vec::new();
+    };
+    let is_further = |minor: u32| gres.type_of(minor).is_some_and(|of_gpu| !recorded.contains(of_gpu));
+    let gpus = environment_gpus(environment, gres, node).into_iter();
+    gpus.filter(|(minor, _)| is_further(*minor)).map(|(_, uuid)| uuid).collect()
 }
 
 /// A job of which there is only its environment.
@@ -448,7 +469,11 @@ fn unrecorded_job(
         holder: job_environment::holder(job, environment)?,
         job: job.to_owned(),
         sluid: None,
-        gpus: environment_gpus(environment, &gres, seen.gpus, named).collect(),
+        gpus: environment_gpus(environment, &gres, seen.gpus)
+            .into_values()
+            .filter(|uuid| !named.contains(uuid.as_str()))
+            .map(RecordedGpu::Uuid)
+            .collect(),
         positions: Vec::new(),
         fraction: Fraction::WHOLE,
         node,
@@ -468,9 +493,8 @@ fn amend(mut record: JobRecord, seen: &JobObservation<'_>, named: &BTreeSet<&str
     let Some(environment) = steps.iter().find(|step| is_on(&record, step)) else { return record };
     let gres = Gres::parse(seen.gres.unwrap_or_default(), record.node.as_deref());
     if !record.gpus.is_empty() {
-        record.gpus.extend(environment_gpus(environment, &gres, seen.gpus, named));
-        record.gpus.sort();
-        record.gpus.dedup();
+        let further = gpus_of_further_types(&record, environment, &gres, seen.gpus).into_iter();
+        record.gpus.extend(further.filter(|uuid| !named.contains(uuid.as_str())).map(RecordedGpu::Uuid));
     }
     let shards = job_environment::shards(environment).filter(|_| record.gpus.len() == 1);
     let uuid = uuids(&record, seen.gpus).next();
@@ -575,7 +599,7 @@ mod tests {
     fn node(gpus: &[(u32, &str)]) -> NodeGpus {
         let minors: BTreeMap<u32, String> =
             gpus.iter().map(|(minor, uuid)| (*minor, (*uuid).to_owned())).collect();
-        NodeGpus { indices: Some(minors.clone()), minors, instances: None }
+        NodeGpus { indices: Some(minors.clone()), minors, instances: Some(BTreeMap::new()) }
     }
 
     fn nothing<'a>(
@@ -626,10 +650,54 @@ mod tests {
                 ("SLURM_JOB_ACCOUNT", "other"),
             ],
         );
-        assert_eq!(held(&known), [("slurm:alpha/211", GPU), ("slurm:alpha/211", OTHER)]);
+        assert_eq!(held(&known), [("slurm:alpha/211", GPU)], "its record is complete");
         let facts = &known.allocations[0].holder.facts;
         assert_eq!(facts.get(Fact::SlurmArrayTask).map(|text| &**text), Some("4"));
         assert_eq!(facts.get(Fact::SlurmAccount).map(|text| &**text), Some("physics"));
+    }
+
+    /// What job 211 with this record holds whose environment names positions 0 and 1 of that `gres.conf`.
+    fn claimed(record: &str, gres: &str) -> Vec<String> {
+        let variables = [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", "0,1")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let environment = StepEnvironment { step: "0".into(), uid: 1000, variables };
+        let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
+        let gpus =
+            NodeGpus { instances: Some([((1, 7), Vec::new())].into()), ..node(&[(0, GPU), (1, OTHER)]) };
+        let records: Vec<RecordFile> = Some(record)
+            .filter(|text| !text.is_empty())
+            .map(|record| file("211", 1, &text(record)))
+            .into_iter()
+            .collect();
+        let seen = JobObservation { records: &records, gres: Some(gres), ..nothing(&gpus, environments) };
+        let known = Jobs::default().observe(seen);
+        held(&known).into_iter().map(|(_, gpu)| gpu.to_owned()).collect()
+    }
+
+    #[test]
+    fn the_environment_adds_only_gpus_of_further_types_to_a_record() {
+        let of_two = "Name=gpu Type=a100 File=/dev/nvidia0\nName=gpu Type=t4 File=/dev/nvidia1\n";
+        assert_eq!(claimed("gpu_minors=0\n", of_two), [GPU, OTHER]);
+        assert_eq!(claimed(&format!("gpus={GPU}\n"), of_two), [GPU, OTHER]);
+        for gres in [
+            "",
+            "AutoDetect=nvml",
+            "Name=gpu File=/dev/nvidia[0-1]",
+            "Name=gpu Type=a100 File=/dev/nvidia[0-1]",
+        ] {
+            assert_eq!(claimed(&format!("gpus={GPU}\n"), gres), [GPU], "{gres}");
+        }
+    }
+
+    #[test]
+    fn a_job_of_mig_instances_holds_no_whole_gpu_by_its_environment() {
+        let instance = GPU.replace("GPU-", "MIG-");
+        let of_two = "Name=gpu Type=a100 File=/dev/nvidia0\nName=gpu Type=t4 File=/dev/nvidia1\n";
+        for gres in ["AutoDetect=nvml", of_two] {
+            assert_eq!(claimed(&format!("gpus={instance}\n"), gres), [&*instance], "{gres}");
+        }
+        assert!(claimed("", "AutoDetect=nvml").is_empty(), "a position may be that of an instance");
+        assert_eq!(claimed("", "Name=gpu File=/dev/nvidia[0-1]"), [GPU, OTHER]);
     }
 
     #[test]
