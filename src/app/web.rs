@@ -91,7 +91,7 @@ pub fn check_web(
 pub(super) fn start(mut questions: Questions, shared: &Arc<Shared>) -> Result<(), StartError> {
     let stop = shared.stop.clone();
     Thread::start("passwords", move || {
-        while let Some(VerifyRequest { hash, password, reply }) = questions.blocking_recv() {
+        while let Some(VerifyRequest { hash, password, reply, .. }) = questions.blocking_recv() {
             if stop.is_called() {
                 return;
             }

@@ -1,12 +1,14 @@
 //! Passwords of users: read from a request, verified on a thread of their own, remembered once they were right.
 //!
 //! bcrypt takes a tenth of a second of CPU or more by design, so it never runs here. Questions go through a bounded
-//! queue; when it is full, or an answer does not come in time, the request is refused as one that came too early.
-//! What was verified is remembered as a digest with a secret of this process: the right password of each user, and
-//! the last wrong ones, so that a scraper with an outdated password costs little.
+//! queue, of which one peer address has a few places; when there is none, or an answer does not come in time, the
+//! request is refused as one that came too early. What was verified is remembered as a digest with a secret of this
+//! process: the right password of each user, across reloads, and the last wrong ones, so that a scraper with an outdated
+//! password costs little.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
@@ -27,7 +29,48 @@ pub struct VerifyRequest {
     pub password: Vec<u8>,
     /// Whether it is the right one; closed when nobody waits for it any more.
     pub reply: oneshot::Sender<bool>,
+    /// Given back once the question has left the queue.
+    _place: QueuePlace,
 }
+
+/// A place in the queue, counted for its peer until it is dropped.
+#[derive(Debug)]
+pub(super) struct QueuePlace {
+    /// Absent where the address does not tell peers apart.
+    peer: Option<IpAddr>,
+    waiting: Waiting,
+}
+
+/// How many questions of each peer are in the queue or being verified.
+type Waiting = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
+
+impl QueuePlace {
+    fn take(peer: Option<IpAddr>, waiting: &Waiting) -> Result<Self, Refusal> {
+        if let Some(peer) = peer {
+            let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = counts.entry(peer).or_default();
+            if *count >= MOST_OF_PEER {
+                return Err(Refusal::Busy);
+            }
+            *count += 1;
+        }
+        Ok(Self { peer, waiting: Arc::clone(waiting) })
+    }
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        let Some(peer) = self.peer else { return };
+        let mut counts = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = counts.remove(&peer).unwrap_or_default().saturating_sub(1);
+        if left > 0 {
+            counts.insert(peer, left);
+        }
+    }
+}
+
+/// Places in the queue that one peer may have.
+const MOST_OF_PEER: usize = 2;
 
 /// Wrong passwords that are remembered.
 const MOST_WRONG: usize = 64;
@@ -42,6 +85,7 @@ pub struct Passwords {
     questions: mpsc::Sender<VerifyRequest>,
     secret: Digest,
     known: Mutex<Known>,
+    waiting: Waiting,
 }
 
 #[derive(Default)]
@@ -66,16 +110,27 @@ impl Passwords {
         let mut secret = Digest::default();
         // It cannot fail on Linux; without a secret nothing else becomes wrong.
         let _ = SystemRandom::new().fill(&mut secret);
-        Self { questions, secret, known: Mutex::default() }
+        Self { questions, secret, known: Mutex::default(), waiting: Waiting::default() }
     }
 
-    /// Forgets what was verified.
-    pub(super) fn forget(&self) {
-        *self.known() = Known::default();
+    /// Forgets the passwords of users who are gone, and the wrong ones. A digest is of a user with a hash, so it says
+    /// nothing any more when the hash is another one.
+    pub(super) fn forget_all_but<'a>(&self, users: impl Iterator<Item = &'a String>) {
+        let mut known = self.known();
+        let mut right = std::mem::take(&mut known.right);
+        *known = Known {
+            right: users.filter_map(|user| right.remove_entry(user)).collect(),
+            wrong: VecDeque::new(),
+        };
     }
 
-    /// The user who asks.
-    pub(super) async fn user(&self, headers: &HeaderMap, security: &Security) -> Result<String, Refusal> {
+    /// The user who asks from that address, absent where it does not tell peers apart.
+    pub(super) async fn user(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+        security: &Security,
+    ) -> Result<String, Refusal> {
         let (user, password) = credentials(headers).ok_or(Refusal::Unauthorized)?;
         let hash = security.users.get(&user);
         // Somebody unknown is compared with some user's hash, always the same one for one name: it takes as long.
@@ -94,7 +149,8 @@ impl Passwords {
                 return Err(Refusal::Unauthorized);
             }
         }
-        let is_right = self.verify(compared.clone(), password).await? && hash.is_some();
+        let place = QueuePlace::take(peer, &self.waiting)?;
+        let is_right = self.verify(compared.clone(), password, place).await? && hash.is_some();
         let mut known = self.known();
         if is_right {
             known.right.insert(user.clone(), digest);
@@ -105,9 +161,9 @@ impl Passwords {
         Err(Refusal::Unauthorized)
     }
 
-    async fn verify(&self, hash: String, password: Vec<u8>) -> Result<bool, Refusal> {
+    async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, Refusal> {
         let (reply, answer) = oneshot::channel();
-        let request = VerifyRequest { hash, password, reply };
+        let request = VerifyRequest { hash, password, reply, _place: place };
         self.questions.try_send(request).map_err(|_| Refusal::Busy)?;
         match timeout(PATIENCE, answer).await {
             Ok(Ok(is_right)) => Ok(is_right),
@@ -184,26 +240,63 @@ mod tests {
         let (passwords, count) = verifier();
         let security = security();
         for _ in 0..3 {
-            assert_eq!(passwords.user(&headers("alice:secret"), &security).await.unwrap(), "alice");
-            let wrong = passwords.user(&headers("alice:guess"), &security).await;
+            assert_eq!(passwords.user(&headers("alice:secret"), None, &security).await.unwrap(), "alice");
+            let wrong = passwords.user(&headers("alice:guess"), None, &security).await;
             assert_eq!(wrong.unwrap_err(), Refusal::Unauthorized);
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
-        passwords.forget();
-        passwords.user(&headers("alice:secret"), &security).await.unwrap();
-        assert_eq!(count.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn a_right_password_stays_known_across_reloads_while_its_user_has_the_same_hash() {
+        let (passwords, count) = verifier();
+        let access = |users| {
+            let security = Security::load(&WebAccess { users, ..WebAccess::default() }).unwrap();
+            passwords.forget_all_but(security.users.keys());
+            security
+        };
+        let with = |hash: &str| [("alice".to_owned(), Credential::Inline(hash.to_owned()))].into();
+        let questions = async |security: Security| {
+            passwords.user(&headers("alice:secret"), None, &security).await.unwrap();
+            count.load(Ordering::Relaxed)
+        };
+        assert_eq!(questions(access(with(HASH))).await, 1);
+        assert_eq!(questions(access(with(HASH))).await, 1);
+        let other = HASH.replace("$04$", "$05$");
+        assert_eq!(questions(access(with(&other))).await, 2, "another hash");
+        access([].into());
+        assert_eq!(questions(access(with(&other))).await, 3, "the user was gone");
+    }
+
+    #[tokio::test]
+    async fn one_peer_takes_two_places_of_the_queue_and_leaves_the_others() {
+        let (sender, mut questions) = mpsc::channel(16);
+        let passwords = Passwords::new(sender);
+        let security = security();
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|peer| peer.parse().ok());
+        let ask = async |text: &str, peer| {
+            let (headers, security) = (headers(text), &security);
+            // Whoever left does not free a place: the question is still in the queue.
+            timeout(Duration::ZERO, passwords.user(&headers, peer, security)).await
+        };
+        assert!(ask("alice:1", one).await.is_err(), "it waits");
+        assert!(ask("alice:2", one).await.is_err(), "it waits");
+        assert_eq!(ask("alice:3", one).await.unwrap().unwrap_err(), Refusal::Busy);
+        assert!(ask("alice:4", other).await.is_err(), "it waits");
+        drop(questions.recv().await.unwrap());
+        assert!(ask("alice:5", one).await.is_err(), "it waits");
     }
 
     #[tokio::test]
     async fn an_unknown_user_is_verified_too_and_never_let_in() {
         let (passwords, count) = verifier();
         for text in ["mallory:secret", ":secret", "alice\0:secret"] {
-            let refused = passwords.user(&headers(text), &security()).await;
+            let refused = passwords.user(&headers(text), None, &security()).await;
             assert_eq!(refused.unwrap_err(), Refusal::Unauthorized, "{text}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 3);
         for text in ["alice", ""] {
-            assert!(passwords.user(&headers(text), &security()).await.is_err(), "{text}");
+            assert!(passwords.user(&headers(text), None, &security()).await.is_err(), "{text}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 3, "what is not a name with a password is not verified");
     }
@@ -214,9 +307,9 @@ mod tests {
         let passwords = Passwords::new(sender);
         let (first, second) = (headers("alice:1"), headers("alice:2"));
         let security = security();
-        let waiting = passwords.user(&first, &security);
+        let waiting = passwords.user(&first, None, &security);
         tokio::pin!(waiting);
         assert!(timeout(Duration::ZERO, waiting.as_mut()).await.is_err(), "nobody verifies");
-        assert_eq!(passwords.user(&second, &security).await.unwrap_err(), Refusal::Busy);
+        assert_eq!(passwords.user(&second, None, &security).await.unwrap_err(), Refusal::Busy);
     }
 }

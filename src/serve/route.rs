@@ -11,6 +11,7 @@ use super::answer::{Answer, JSON, answer, error, text, with};
 use super::landing::landing;
 use super::local::{Ends, admit};
 use super::passwords::Refusal;
+use super::seats::network;
 use super::security::{Security, Visible};
 use super::{Heartbeat, Pages, Site, Wanted, bill, query};
 
@@ -67,7 +68,8 @@ async fn protected<B: Body>(request: &Request<B>, ends: Ends, site: &Site, secur
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, Caller::Nobody(ends), site).await;
     }
-    match site.access.passwords.user(request.headers(), security).await {
+    let peer = network(ends.peer());
+    match site.access.passwords.user(request.headers(), peer, security).await {
         Ok(user) => route(request, Caller::User(security.visible_to(&user)), site).await,
         Err(Refusal::Unauthorized) => {
             let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");

@@ -200,7 +200,7 @@ impl Seat {
 }
 
 /// What tells peers apart: the address, of IPv6 the network, since a host has a whole one. Nothing on loopback.
-fn network(peer: IpAddr) -> Option<IpAddr> {
+pub(super) fn network(peer: IpAddr) -> Option<IpAddr> {
     match peer.to_canonical() {
         peer if peer.is_loopback() => None,
         IpAddr::V6(peer) => {

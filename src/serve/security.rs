@@ -124,8 +124,9 @@ impl Access {
 
     /// Puts another one in force, for new connections and requests.
     pub fn replace(&self, next: Security) {
-        *self.current_slot() = Arc::new(next);
-        self.passwords.forget();
+        let next = Arc::new(next);
+        *self.current_slot() = Arc::clone(&next);
+        self.passwords.forget_all_but(next.users.keys());
     }
 
     /// Logs why a client was not let in, now and then.
