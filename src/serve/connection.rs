@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -13,7 +14,8 @@ use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
 
 use super::Site;
 use super::answer::{Answer, with};
@@ -34,6 +36,9 @@ const LONGEST_LIST: u32 = 16 * 1024;
 
 /// Requests that a client of HTTP/2 may ask at once: a scraper asks one.
 const MOST_STREAMS: u32 = 4;
+
+/// A client of HTTP/2 that is asked to end its connection may take so long to read what it asked for.
+const HONEST_LEAVING: Duration = Duration::from_secs(1);
 
 /// Answers the requests of one connection until it ends.
 pub(super) async fn converse(
@@ -99,33 +104,69 @@ async fn speak_http2(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let sending = Arc::new(Sending::default());
+    let answered = Arc::new(Notify::new());
     let service = service_fn(|request| {
         // These may outlive the connection, so the seat is not theirs.
         let (turn, site, sending) = (Arc::clone(&seat.turn), Arc::clone(site), Arc::clone(&sending));
+        let answered = Arc::clone(&answered);
         async move {
             turn.end_head();
+            turn.be_active();
             let answer = reply_to(&request, ends, &site).await;
             site.requests.count(answer.status().as_u16());
             let (head, body) = answer.into_parts();
             // It is one piece, which is not copied.
             let Ok(body) = body.collect().await;
+            turn.be_active();
+            answered.notify_one();
             Ok::<_, Infallible>(Answer::from_parts(head, Full::new(sending.track(body.to_bytes()))))
         }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_LIST);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut must_end = pin!(async {
+        tokio::select! {
+            () = seat.turn.ousted() => (),
+            () = sending.overdue(seat, site.limits.answer) => (),
+        }
+    });
     let end = tokio::select! {
-        end = connection.as_mut() => end,
-        () = seat.turn.ousted() => return,
-        () = sending.overdue(seat, site.limits.answer) => return,
-        () = stopped(&mut shutdown) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+        end = connection.as_mut() => Some(end),
+        () = must_end.as_mut() => return,
+        () = stopped(&mut shutdown) => None,
+        () = scarce_after_answer(&answered, seat) => None,
+    };
+    let end = if let Some(end) = end {
+        end
+    } else {
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            end = connection => end,
+            () = must_end => return,
+            () = may_be_ousted(seat) => return,
         }
     };
     if let Err(error) = end {
         note(&error, site);
+    }
+}
+
+/// Returns when a request has been answered and nobody may keep a seat between two requests.
+async fn scarce_after_answer(answered: &Notify, seat: &Seat) {
+    loop {
+        answered.notified().await;
+        if seat.is_scarce() {
+            return;
+        }
+    }
+}
+
+/// Lets a connection that was asked to end give way to others: a peer may never agree to the end.
+async fn may_be_ousted(seat: &Seat) {
+    loop {
+        sleep(HONEST_LEAVING).await;
+        seat.turn.be_slow();
     }
 }
 

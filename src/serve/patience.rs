@@ -76,8 +76,8 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// From now on requests and answers may cross: after the first head there is one deadline, for something to be
-    /// written.
+    /// From now on requests and answers may cross: after the first head there is one deadline, which runs anew from each
+    /// request and each answer. Frames that are neither, such as a PING and its acknowledgement, put it off for nobody.
     pub(super) const fn multiplex(&mut self) {
         self.is_multiplexed = true;
     }
@@ -112,7 +112,7 @@ impl<'a> Patience<'a> {
             self.stall_due = None;
             // The next request is awaited from the last byte of this answer on. What TLS writes before there is a
             // request is no answer.
-            if !self.seat.turn.owes_head() {
+            if !self.seat.turn.owes_head() && !self.is_multiplexed {
                 self.awaited = None;
                 self.asked = false;
             }
@@ -162,6 +162,9 @@ impl AsyncRead for Patience<'_> {
             return if waits && self.is_head_late(context) { late() } else { outcome };
         }
         if outcome.is_pending() {
+            if self.is_multiplexed && self.seat.turn.take_activity() {
+                self.awaited = None;
+            }
             let idle = self.limits.idle;
             let is_late =
                 (!self.asked || self.is_multiplexed) && self.is_late(Awaited::Request, idle, context);

@@ -30,6 +30,7 @@ pub(super) struct Turn {
     peer: Option<IpAddr>,
     owes_head: AtomicBool,
     is_slow: AtomicBool,
+    was_active: AtomicBool,
     ousted: Notify,
     closed: Notify,
     change: Arc<Notify>,
@@ -45,6 +46,16 @@ impl Turn {
     pub(super) fn end_head(&self) {
         self.owes_head.store(false, Ordering::Relaxed);
         self.is_slow.store(false, Ordering::Relaxed);
+    }
+
+    /// A request has come, or its answer is there to be written.
+    pub(super) fn be_active(&self) {
+        self.was_active.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether either happened since this was last asked.
+    pub(super) fn take_activity(&self) -> bool {
+        self.was_active.swap(false, Ordering::Relaxed)
     }
 
     /// The answer has been written.
@@ -162,6 +173,7 @@ impl Seats {
             peer,
             owes_head: AtomicBool::new(true),
             is_slow: AtomicBool::new(false),
+            was_active: AtomicBool::new(false),
             ousted: Notify::new(),
             closed: Notify::new(),
             change: Arc::clone(&self.change),

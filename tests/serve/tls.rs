@@ -10,6 +10,9 @@ use crate::{Agent, body, rest, status};
 
 const SERVER: &str = "tls_server_config: {cert_file: server.crt, key_file: server.key";
 
+/// Of the password "secret".
+const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
+
 fn start(certificates: &Certificates, text: &str, limits: Limits) -> Agent {
     let security = certificates.load(text).unwrap();
     Agent::protected(limits, || "gpu_up 1\n".into(), security)
@@ -110,7 +113,7 @@ fn headers_are_those_that_are_configured() {
     }
 }
 
-/// A connection over HTTP/2 that takes so many bytes of each answer, and what drives it.
+/// A connection over HTTP/2 that takes so many bytes of each answer, and sends a PING ten times a second.
 async fn speak_http2(
     certificates: &Certificates,
     agent: &Agent,
@@ -124,6 +127,10 @@ async fn speak_http2(
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(window)
+        .timer(hyper_util::rt::TokioTimer::new())
+        .keep_alive_interval(Duration::from_millis(100))
+        .keep_alive_timeout(Duration::from_secs(60))
+        .keep_alive_while_idle(true)
         .handshake(TokioIo::new(stream))
         .await
         .unwrap();
@@ -167,10 +174,39 @@ async fn a_client_of_http2_that_takes_nothing_of_its_answer_is_left() {
     let mut sender = speak_http2(&certificates, &agent, 10).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
     // Its window stays closed: nothing of the body is read until the connection has ended.
+    await_end(&sender).await;
+    assert!(answer.into_body().collect().await.is_err());
+}
+
+async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_util::Empty<bytes::Bytes>>) {
     let begun = Instant::now();
     while !sender.is_closed() {
         assert!(begun.elapsed() < Duration::from_secs(20), "the connection stays");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(answer.into_body().collect().await.is_err());
+}
+
+#[tokio::test]
+async fn a_connection_over_http2_is_idle_from_its_last_answer_on_whatever_pings_it_sends() {
+    let certificates = Certificates::new();
+    let limits = Limits { idle: Duration::from_secs(1), ..Limits::default() };
+    let agent = start(&certificates, &format!("{SERVER}}}\nbasic_auth_users: {{a: {HASH}}}\n"), limits);
+    let mut sender = speak_http2(&certificates, &agent, 65_535).await;
+    let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 401);
+    drop(answer);
+    await_end(&sender).await;
+}
+
+#[tokio::test]
+async fn a_connection_over_http2_ends_after_its_answer_while_seats_are_scarce() {
+    use http_body_util::BodyExt;
+    let certificates = Certificates::new();
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
+    let _other = agent.connect();
+    let mut sender = speak_http2(&certificates, &agent, 65_535).await;
+    let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "gpu_up 1\n");
+    await_end(&sender).await;
 }
