@@ -2,7 +2,8 @@
 //!
 //! Both ends of the connection must be loopback addresses. That alone would let a web page reach the agent
 //! through a browser on this host, by a name that its author made point at 127.0.0.1; therefore the request
-//! must also name the host as only this host's own users do.
+//! must also name the host as only this host's own users do. A reverse proxy on this host asks for others, so what
+//! passed one is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -22,8 +23,16 @@ pub(super) enum Ends {
     Unix,
 }
 
+/// Headers that a proxy adds.
+const OF_PROXIES: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
+
 /// Lets a request from this host pass, or says why not.
 pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
+    if OF_PROXIES.iter().any(|name| request.headers().contains_key(*name)) {
+        return Err(
+            "this came through a proxy, which may ask for anybody; configure web.users, or ask without it",
+        );
+    }
     let Ends::Tcp { peer, local } = ends else { return Ok(()) };
     if !is_loopback(peer.ip()) || !is_loopback(local.ip()) {
         return Err("this is answered on loopback only; ask 127.0.0.1 or [::1] on the host itself");
@@ -108,6 +117,18 @@ mod tests {
         assert!(ask("/", &["localhost"], "[::ffff:127.0.0.1]:5", "[::ffff:127.0.0.1]:9855").is_ok());
         assert!(ask("/", &["localhost"], "10.0.0.1:5", local).is_err());
         assert!(ask("/", &["localhost"], "127.0.0.1:5", "10.0.0.2:9855").is_err());
+    }
+
+    #[test]
+    fn what_a_proxy_passes_on_is_refused_also_on_a_socket_in_the_file_system() {
+        for header in ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"] {
+            let request = Request::builder().uri("/").header(HOST, "localhost").header(header, "").body(());
+            let local = "127.0.0.1:5".parse().unwrap();
+            for ends in [Ends::Tcp { peer: local, local }, Ends::Unix] {
+                let refused = admit(request.as_ref().unwrap(), ends).unwrap_err();
+                assert!(refused.contains("web.users"), "{header}: {refused}");
+            }
+        }
     }
 
     #[test]
