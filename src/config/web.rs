@@ -254,6 +254,15 @@ impl TlsSettings {
                 "has no effect without client_auth_type; give RequireAndVerifyClientCert",
             );
         }
+        if !self.client_allowed_sans.is_empty()
+            && matches!(self.client_auth, ClientAuth::Request | ClientAuth::RequireAny)
+        {
+            complain(
+                "client_allowed_sans",
+                "would be compared with names in certificates that nobody verifies; give client_auth_type \
+                 RequireAndVerifyClientCert, or remove it",
+            );
+        }
         if !self.is_enabled() {
             return;
         }

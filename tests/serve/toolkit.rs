@@ -212,6 +212,13 @@ fn clients_need_the_certificate_that_the_policy_asks_for() {
     };
     assert_eq!(names("one, test3, two"), [no, yes, no]);
     assert_eq!(names("bad"), [no, no, no]);
+    // The toolkit takes these, and compares names that anybody can write into a certificate of his own.
+    for policy in ["RequestClientCert", "RequireAnyClientCert", "RequireClientCert"] {
+        let text =
+            format!("tls_server_config: {{PAIR, client_auth_type: {policy}, client_allowed_sans: [test3]}}");
+        let error = certificates.load(&text.replace("PAIR", PAIR)).err().unwrap();
+        assert!(error.contains("client_allowed_sans") && error.contains("nobody verifies"), "{error}");
+    }
 }
 
 #[test]
