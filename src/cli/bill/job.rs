@@ -2,7 +2,7 @@
 //!
 //! In: the lines of a bill that are the job's or its steps'. Out: one row per GPU and their total, as text or JSON.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use jiff::{Timestamp, ToSpan};
@@ -45,7 +45,7 @@ pub(in crate::cli) struct JobCommand {
 struct JobAmounts {
     held_ns: u128,
     used_ns: u128,
-    /// Held, and not used by the job.
+    /// Held, and used neither by whom the holding covers nor by the job's other steps.
     idle_ns: u128,
     unmeasured_ns: u128,
     unavailable_ns: u128,
@@ -53,6 +53,12 @@ struct JobAmounts {
     efficiency: Option<f64>,
     /// Absent where no GPU's energy was measured.
     energy_uj: Option<u128>,
+    /// Used by those whom the holding covers.
+    #[serde(skip)]
+    within_ns: u128,
+    /// What one of the job's lines lent, and another one used.
+    #[serde(skip)]
+    shared_ns: u128,
 }
 
 /// The summary as JSON.
@@ -77,7 +83,7 @@ impl JobCommand {
             None => days_ago(DAYS)?,
         };
         let mut statement = self.source.statement("job", Some(&from), None)?;
-        statement.lines.retain(|line| self.is_of_job(line));
+        retain_job(&mut statement.lines, &self.id, self.cluster.as_deref());
         if statement.lines.is_empty() {
             return Err(Failure::found(format!(
                 "no job {} in the account of this node from {from} to {}; the last minute is accounted for when it is over, and \
@@ -87,15 +93,6 @@ impl JobCommand {
         }
         self.check_cluster(&statement)?;
         if self.json { print(&self.json(&statement)?) } else { print(&self.text(&statement)) }
-    }
-
-    fn is_of_job(&self, line: &StatementLine) -> bool {
-        let label = |name: &str| line.labels.get(name).map(String::as_str);
-        let is_job = label("slurm_job_id") == Some(&self.id)
-            || self.id.split_once('_').is_some_and(|(array, task)| {
-                (label("slurm_array_job_id"), label("slurm_array_task_id")) == (Some(array), Some(task))
-            });
-        is_job && self.cluster.as_deref().is_none_or(|cluster| label("slurm_cluster") == Some(cluster))
     }
 
     /// Two clusters may have given the same number to different jobs.
@@ -129,7 +126,7 @@ impl JobCommand {
             node: &statement.node,
             simulated: statement.simulated,
             accounted_until: &statement.to,
-            total: JobAmounts::of(&statement.lines),
+            total: JobAmounts::total(&amounts_by_gpu(&statement.lines)),
             currency: statement.currency.as_deref(),
             money,
             lines: &statement.lines,
@@ -150,7 +147,7 @@ impl JobCommand {
         }
         page += &table(statement);
         page += &format!(
-            "\naccounted until {}; used is all use, efficiency what was held and used of what was held and measured\n",
+            "\naccounted until {}; used is all use, efficiency what was held and used, by any step, of what was held and measured\n",
             readable(&statement.to_local)
         );
         page
@@ -176,23 +173,94 @@ fn labels(statement: &Statement) -> Vec<(&str, &str)> {
 }
 
 impl JobAmounts {
-    fn of<'a>(lines: impl IntoIterator<Item = &'a StatementLine>) -> Self {
-        let (mut sum, mut within) = (Self::default(), 0);
-        for line in lines {
-            sum.held_ns += u128::from(line.held_ns);
-            sum.used_ns += u128::from(line.used_ns);
-            sum.idle_ns += u128::from(line.lent_ns) + u128::from(line.waste_ns);
-            sum.unmeasured_ns += u128::from(line.unmeasured_ns);
-            sum.unavailable_ns += u128::from(line.unavailable_ns);
-            within += u128::from(line.within_ns);
-            let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
-            let energy = energy.map(|(floor, rest)| u128::from(floor) + u128::from(rest));
-            sum.energy_uj =
-                sum.energy_uj.zip(energy).map(|(sum, one)| sum + one).or(sum.energy_uj).or(energy);
+    fn of_line(line: &StatementLine) -> Self {
+        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
+        Self {
+            held_ns: line.held_ns.into(),
+            used_ns: line.used_ns.into(),
+            idle_ns: u128::from(line.lent_ns) + u128::from(line.waste_ns),
+            unmeasured_ns: line.unmeasured_ns.into(),
+            unavailable_ns: line.unavailable_ns.into(),
+            efficiency: None,
+            energy_uj: energy.map(|(floor, rest)| u128::from(floor) + u128::from(rest)),
+            within_ns: line.within_ns.into(),
+            shared_ns: 0,
         }
-        sum.efficiency = ratio(within, within + sum.idle_ns);
-        sum
     }
+
+    /// Of the lines of one GPU.
+    fn of_gpu(lines: &[&StatementLine]) -> Self {
+        let lent_used: Vec<[u128; 2]> = lines
+            .iter()
+            .map(|line| [line.lent_ns, line.beyond_share_ns + line.outside_holding_ns].map(u128::from))
+            .collect();
+        let amounts: Vec<Self> = lines.iter().map(|line| Self::of_line(line)).collect();
+        let mut sum = Self::total(&amounts);
+        sum.shared_ns = used_by_others(&lent_used);
+        sum.idle_ns -= sum.shared_ns;
+        sum.with_efficiency()
+    }
+
+    fn total(amounts: &[Self]) -> Self {
+        let sum = amounts.iter().fold(Self::default(), |sum, one| Self {
+            held_ns: sum.held_ns + one.held_ns,
+            used_ns: sum.used_ns + one.used_ns,
+            idle_ns: sum.idle_ns + one.idle_ns,
+            unmeasured_ns: sum.unmeasured_ns + one.unmeasured_ns,
+            unavailable_ns: sum.unavailable_ns + one.unavailable_ns,
+            efficiency: None,
+            energy_uj: match (sum.energy_uj, one.energy_uj) {
+                (Some(sum), Some(one)) => Some(sum + one),
+                (sum, one) => sum.or(one),
+            },
+            within_ns: sum.within_ns + one.within_ns,
+            shared_ns: sum.shared_ns + one.shared_ns,
+        });
+        sum.with_efficiency()
+    }
+
+    fn with_efficiency(self) -> Self {
+        let used = self.within_ns + self.shared_ns;
+        Self { efficiency: ratio(used, used + self.idle_ns), ..self }
+    }
+}
+
+/// Of lines that each lent so much, and used so much that they did not hold: what one lent and another one used, at
+/// most. A line's own use beside its holding was at other times than it lent.
+fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
+    let lent: u128 = lent_used.iter().map(|[lent, _]| lent).sum();
+    let used: u128 = lent_used.iter().map(|[_, used]| used).sum();
+    let without_own = lent_used.iter().map(|[own_lent, own_used]| lent + used - own_lent - own_used);
+    without_own.min().unwrap_or(0).min(lent).min(used)
+}
+
+/// Keeps the lines of one job. Those of an array's task are found by its number, which also lines have that were
+/// stored before the ids of the array were known.
+fn retain_job(lines: &mut Vec<StatementLine>, id: &str, cluster: Option<&str>) {
+    let label = |line: &StatementLine, name: &str| line.labels.get(name).cloned();
+    let key = |line: &StatementLine| (label(line, "slurm_cluster"), label(line, "slurm_job_id"));
+    let is_named = |line: &StatementLine| {
+        label(line, "slurm_job_id").as_deref() == Some(id)
+            || id.split_once('_').is_some_and(|(array, task)| {
+                label(line, "slurm_array_job_id").as_deref() == Some(array)
+                    && label(line, "slurm_array_task_id").as_deref() == Some(task)
+            })
+    };
+    let is_of_cluster = |line: &StatementLine| {
+        cluster.is_none_or(|cluster| label(line, "slurm_cluster").as_deref() == Some(cluster))
+    };
+    let jobs: BTreeSet<_> =
+        lines.iter().filter(|line| is_named(line) && is_of_cluster(line)).map(key).collect();
+    lines.retain(|line| jobs.contains(&key(line)));
+}
+
+/// In the order of the rows of a bill by GPU.
+fn amounts_by_gpu(lines: &[StatementLine]) -> Vec<JobAmounts> {
+    let mut gpus: BTreeMap<(u32, String), Vec<&StatementLine>> = BTreeMap::new();
+    for (line, gpu) in lines.iter().zip(By::Gpu.groups(lines)) {
+        gpus.entry(gpu).or_default().push(line);
+    }
+    gpus.values().map(|lines| JobAmounts::of_gpu(lines)).collect()
 }
 
 /// A share to four decimals.
@@ -204,28 +272,35 @@ fn ratio(part: u128, whole: u128) -> Option<f64> {
 /// A row per GPU and their total, in the digits of the bill, so that they add up.
 fn table(statement: &Statement) -> String {
     let sheet = Sheet::new(statement, &By::Gpu);
-    let gpus: BTreeSet<u32> = statement.lines.iter().map(|line| line.gpu).collect();
-    let by_gpu: Vec<JobAmounts> = gpus
+    let by_gpu = amounts_by_gpu(&statement.lines);
+    let used = in_units(&by_gpu.iter().map(|amounts| amounts.used_ns).collect::<Vec<_>>());
+    let shared = in_units(&by_gpu.iter().map(|amounts| amounts.shared_ns).collect::<Vec<_>>());
+    // What is left of the digits of the bill, so that they add up.
+    let idle: Vec<u128> = sheet
+        .rows
         .iter()
-        .map(|gpu| JobAmounts::of(statement.lines.iter().filter(|line| line.gpu == *gpu)))
+        .zip(shared)
+        .map(|(row, shared)| (row.parts[1] + row.parts[2]).saturating_sub(shared))
         .collect();
-    let exact: Vec<u128> = by_gpu.iter().map(|amounts| amounts.used_ns).collect();
-    let total: u128 = exact.iter().sum();
-    let used = apportion((total + UNIT / 2) / UNIT, &exact);
-    let all = JobAmounts::of(&statement.lines);
     let currency = statement.currency.as_deref();
     let mut head = ["gpu", "held h", "used h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
     head.extend(currency.map(str::to_owned));
     let mut rows = vec![head];
-    for ((row, amounts), used) in sheet.rows.iter().zip(&by_gpu).zip(used.iter().copied()) {
-        rows.push(cells(row, used, amounts, currency.is_some()));
+    for (place, (row, amounts)) in sheet.rows.iter().zip(&by_gpu).enumerate() {
+        rows.push(cells(row, [used[place], idle[place]], amounts, currency.is_some()));
     }
-    rows.push(cells(&sheet.total, used.iter().sum(), &all, currency.is_some()));
+    let sums = [used.iter().sum(), idle.iter().sum()];
+    rows.push(cells(&sheet.total, sums, &JobAmounts::total(&by_gpu), currency.is_some()));
     aligned(&rows)
 }
 
-fn cells(row: &Row, used: u128, amounts: &JobAmounts, has_money: bool) -> Vec<String> {
-    let idle = row.parts[1] + row.parts[2];
+/// In units of the last printed digit.
+fn in_units(exact: &[u128]) -> Vec<u128> {
+    let total: u128 = exact.iter().sum();
+    apportion((total + UNIT / 2) / UNIT, exact)
+}
+
+fn cells(row: &Row, [used, idle]: [u128; 2], amounts: &JobAmounts, has_money: bool) -> Vec<String> {
     let efficiency =
         amounts.efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
@@ -246,4 +321,66 @@ fn aligned(rows: &[Vec<String>]) -> String {
         });
         page + &text.collect::<String>() + "\n"
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    /// A line of a board with these amounts and labels.
+    fn line(uuid: &str, amounts: &[(&str, u64)], labels: &[(&str, &str)]) -> StatementLine {
+        let zero =
+            ["held", "within", "lent", "waste", "unmeasured", "unavailable", "idle", "used", "beyond_share"];
+        let zero = zero.into_iter().chain(["outside_holding", "unheld", "measured"]);
+        let mut line: serde_json::Map<_, _> = zero.map(|name| (format!("{name}_ns"), 0.into())).collect();
+        for name in ["tenant", "holder", "grade", "method"] {
+            line.insert(name.into(), "x".into());
+        }
+        line.extend([("gpu".into(), 0.into()), ("sources".into(), serde_json::json!([]))]);
+        line.insert("uuid".into(), uuid.into());
+        for (name, amount) in amounts {
+            line.insert(format!("{name}_ns"), (*amount).into());
+        }
+        let mut line: StatementLine = serde_json::from_value(line.into()).unwrap();
+        line.labels.extend(labels.iter().map(|(name, value)| ((*name).into(), (*value).into())));
+        line
+    }
+
+    #[test]
+    fn two_boards_that_have_had_one_index_are_two_rows() {
+        let lines = [
+            line("b", &[("held", 4), ("used", 4), ("within", 4)], &[]),
+            line("a", &[("held", 7), ("used", 1), ("within", 1), ("waste", 6)], &[]),
+        ];
+        let held: Vec<u128> = amounts_by_gpu(&lines).iter().map(|amounts| amounts.held_ns).collect();
+        assert_eq!(held, [7, 4], "in the order of the bill's rows");
+    }
+
+    #[test]
+    fn what_a_step_lends_and_the_batch_step_uses_is_not_idle() {
+        let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("waste", 2), ("used", 2)], &[]);
+        let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
+        let [gpu] = &amounts_by_gpu(&[step.clone(), batch])[..] else { panic!("one GPU") };
+        assert_eq!((gpu.held_ns, gpu.used_ns, gpu.idle_ns), (10, 7, 3));
+        assert_eq!(gpu.efficiency, Some(0.7));
+        let own = StatementLine { beyond_share_ns: 5, ..step };
+        let [gpu] = &amounts_by_gpu(&[own])[..] else { panic!("one GPU") };
+        assert_eq!((gpu.idle_ns, gpu.efficiency), (8, Some(0.2)), "its own use was at other times");
+    }
+
+    #[test]
+    fn a_task_of_an_array_has_also_lines_that_were_stored_without_its_array() {
+        let job = |cluster, id| vec![("slurm_cluster", cluster), ("slurm_job_id", id)];
+        let named = [job("alpha", "213"), vec![("slurm_array_job_id", "210"), ("slurm_array_task_id", "3")]];
+        let labels = [job("alpha", "213"), named.concat(), job("beta", "213"), job("alpha", "214")];
+        let lines: Vec<StatementLine> = labels.iter().map(|labels| line("a", &[], labels)).collect();
+        let count = |id: &str, cluster| {
+            let mut lines = lines.clone();
+            retain_job(&mut lines, id, cluster);
+            lines.len()
+        };
+        assert_eq!((count("210_3", None), count("210_3", Some("beta")), count("210_4", None)), (2, 0, 0));
+        assert_eq!((count("213", None), count("213", Some("alpha"))), (3, 2));
+    }
 }
