@@ -181,7 +181,7 @@ fn healthy(heartbeat: &Heartbeat) -> Answer {
         return text(StatusCode::OK, "healthy");
     }
     let seconds = heartbeat.silence().0 / 1_000_000_000;
-    let line = format!("the pulse has been still for {seconds} s; restart the agent");
+    let line = format!("the tick loop has been still for {seconds} s; restart the agent");
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 

@@ -282,7 +282,7 @@ fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
     let answer = agent.get("/-/healthy");
     assert_eq!(
         (status(&answer), body(&answer)),
-        (503, "the pulse has been still for 11 s; restart the agent\n")
+        (503, "the tick loop has been still for 11 s; restart the agent\n")
     );
 }
 
