@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use super::{Finding, count_holders};
 use crate::app::jobs::{HostJobs, map_beside};
 use crate::config::Config;
-use crate::holders::{NodeGpus, SessionGpu, Workloads};
+use crate::holders::{Allocation, NodeGpus, SessionGpu, Workloads};
 use crate::host::{Host, slurm};
-use crate::model::HoldingSource;
+use crate::model::{Fact, HoldingSource};
 
 /// Examines the records and the configuration of Slurm; no finding where there is no Slurm, or the configuration turns it
 /// off. Adds what was learned to that of which processes are identified by. `gpus` are those that the driver told.
@@ -46,7 +46,10 @@ pub(super) fn jobs(
             mapping.display()
         ));
     }
-    let summary = format!("records of Slurm tell that {} jobs hold GPUs", count_holders(&known.allocations));
+    // A step holds within its job.
+    let of_jobs = |one: &&Allocation| one.holder.facts.get(Fact::SlurmStep).is_none();
+    let of_jobs: Vec<Allocation> = known.allocations.iter().filter(of_jobs).cloned().collect();
+    let summary = format!("records of Slurm tell that {} jobs hold GPUs", count_holders(&of_jobs));
     workloads.jobs = known.map.into();
     Some(Finding::with_problems("jobs", summary, &problems))
 }
@@ -104,6 +107,33 @@ mod tests {
         fs::write(root.path().join("run/gpumeter-slurm/7"), "job_id=7\n").unwrap();
         let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
         assert!(!finding.works && finding.why.contains("it has no cluster"), "{}", finding.why);
+    }
+
+    #[test]
+    fn a_job_with_a_step_on_its_gpu_is_counted_once() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+        write("run/gpumeter/gpus", "");
+        write("run/gpumeter/slurm/211", &format!("job_id=211\ncluster=alpha\ngpus={gpu}\n"));
+        write(
+            "proc/driver/nvidia/gpus/0000:01:00.0/information",
+            &format!("GPU UUID: {gpu}\nDevice Minor: 0\n"),
+        );
+        let step = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_211/step_0";
+        write(&format!("{step}/cgroup.procs"), "71\n");
+        write("proc/71/environ", "SLURM_JOB_ID=211\0SLURM_STEP_ID=0\0SLURM_STEP_GPUS=0\0");
+        let mut workloads = Workloads::default();
+        let finding = jobs(&Config::default(), (&Host::at(root.path()), None), &mut workloads).unwrap();
+        assert!(finding.works && finding.why.contains("that 1 jobs hold"), "{}", finding.why);
+        let mut observed =
+            HostJobs::new(Host::at(root.path()), &Config::default().attribution.slurm).unwrap();
+        let known = observed.observe(&node_gpus(&Host::at(root.path()), None)).unwrap();
+        assert_eq!(known.allocations.len(), 2, "of the job and of its step");
     }
 
     #[test]
