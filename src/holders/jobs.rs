@@ -375,14 +375,18 @@ fn lost_epilog(record: &JobRecord, told_by: &str) -> String {
     )
 }
 
+/// A job without a record, in the cluster of `slurm.conf`.
+fn configured_holder(job: &str, uid: Option<u32>, seen: &JobObservation<'_>) -> Option<Holder> {
+    let cluster = seen.cluster.filter(|cluster| job_environment::is_cluster_name(cluster))?;
+    let facts = Facts::new([(Fact::SlurmCluster, cluster), (Fact::SlurmJob, job)]);
+    Some(Holder::new(HolderKind::Slurm, facts.with_uid(uid)))
+}
+
 /// A job of which there is only its mapping: without an account, which no mapping tells.
 fn mapped_job(job: &str, mapping: &MappedJob, seen: &JobObservation<'_>) -> Option<JobRecord> {
     let steps = seen.environments.get(job).map_or(&[][..], Vec::as_slice);
-    let holder = match seen.cluster.filter(|cluster| job_environment::is_cluster_name(cluster)) {
-        Some(cluster) => {
-            let facts = Facts::new([(Fact::SlurmCluster, cluster), (Fact::SlurmJob, job)]);
-            Holder::new(HolderKind::Slurm, facts.with_uid(mapping.uid))
-        }
+    let holder = match configured_holder(job, mapping.uid, seen) {
+        Some(holder) => holder,
         None => job_environment::holder(job, steps.first()?)?,
     };
     Some(JobRecord {
@@ -402,7 +406,12 @@ fn with_device_files(mut record: JobRecord, seen: &JobObservation<'_>) -> JobRec
     let Some(text) = seen.gres.filter(|_| !record.positions.is_empty()) else { return record };
     let gres = Gres::parse(text, record.node.as_deref());
     let minors = record.positions.iter().map(|position| gres.minor(*position));
-    if let Some(minors) = minors.collect::<Option<BTreeSet<u32>>>() {
+    if let Some(minors) = minors.collect::<Option<Vec<u32>>>() {
+        // The number of a lost GPU is not known any more. Where positions are numbers, the prolog has found the right GPUs.
+        if minors == record.positions && minors.iter().any(|minor| !seen.gpus.minors.contains_key(minor)) {
+            return record;
+        }
+        let minors: BTreeSet<u32> = minors.into_iter().collect();
         let uuid = |minor| {
             seen.gpus
                 .minors
@@ -465,8 +474,9 @@ fn unrecorded_job(
 ) -> Option<JobRecord> {
     let node = environment.node().map(str::to_owned);
     let gres = Gres::parse(seen.gres.unwrap_or_default(), node.as_deref());
+    let holder = configured_holder(job, Some(environment.uid), seen);
     let record = JobRecord {
-        holder: job_environment::holder(job, environment)?,
+        holder: holder.or_else(|| job_environment::holder(job, environment))?,
         job: job.to_owned(),
         sluid: None,
         gpus: environment_gpus(environment, &gres, seen.gpus)
@@ -626,6 +636,21 @@ mod tests {
         jobs.observe(JobObservation { records, cgroups, now, ..nothing(&gpus, &BTreeMap::new()) })
     }
 
+    #[test]
+    fn the_cluster_of_a_job_without_a_record_is_that_of_slurm_conf() {
+        let variables =
+            [("SLURM_CLUSTER_NAME", "others"), ("SLURM_JOB_GPUS", "0"), ("SLURM_ARRAY_JOB_ID", "210")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let environment = StepEnvironment { step: "0".into(), uid: 1000, variables };
+        let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
+        let gpus = node(&[(0, GPU)]);
+        let seen = JobObservation { cluster: Some("alpha"), ..nothing(&gpus, environments) };
+        let known = Jobs::default().observe(seen);
+        assert_eq!(held(&known), [("slurm:alpha/211", GPU)]);
+        let facts = &known.allocations[0].holder.facts;
+        assert_eq!((facts.uid, facts.get(Fact::SlurmArrayJob).map(|id| &**id)), (Some(1000), Some("210")));
+    }
+
     /// The first round of a record, if there is one, with the environment of job 211 on a node of GPU 0 and 8.
     fn with_environment(text: Option<&str>, variables: &[(&str, &str)]) -> JobHoldings {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -730,6 +755,10 @@ mod tests {
         assert_eq!(observe("0", reversed), [OTHER]);
         assert_eq!(observe("1", reversed), [GPU]);
         assert_eq!(observe("2", reversed), [GPU], "as the prolog found it");
+        let with_lost = Some("Name=gpu File=/dev/nvidia[0-1]");
+        assert_eq!(observe("1", with_lost), [GPU], "GPU 1 is lost, and the prolog has found its UUID");
+        let reversed = Some("Name=gpu File=/dev/nvidia1\nName=gpu File=/dev/nvidia0\n");
+        assert!(observe("0", reversed).is_empty(), "the UUID is that of another GPU");
     }
 
     #[test]
