@@ -1,8 +1,9 @@
 //! The thread that reads the records of Slurm's prolog, and writes the map of minor numbers that the prolog reads.
 //!
 //! Once per second it looks into the directory of the records, and into that of the mapping files of other exporters where
-//! one is configured; on a node without these directories it does nothing more. What was last known stays in force while the directory cannot be read. Beside the directory lies `gpus`, with a line
-//! `MINOR UUID` for each GPU; it stays when the agent ends, since jobs start meanwhile.
+//! one is configured; on a node without these directories it does nothing more. While one of the two cannot be read, what it
+//! last said stays in force. Beside the directory of the records lies the map `gpus`, with a line `MINOR UUID` for each GPU;
+//! it stays when the agent ends, since jobs start meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -19,7 +20,7 @@ use crate::clock::system_now;
 use crate::config::Slurm;
 use crate::holders::{JobHoldings, JobObservation, JobRecord, Jobs, NodeGpus};
 use crate::host::Host;
-use crate::host::slurm::{self, JobCgroup, RecordFile, StepEnvironment};
+use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 
 /// How often the thread looks.
@@ -54,6 +55,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
         map: configured.records.map(|records| shared.host.path(&map_beside(&records))),
         jobs,
         written: None,
+        is_map_refused: false,
         problems: BTreeSet::new(),
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Job));
@@ -77,6 +79,8 @@ pub(super) struct HostJobs {
     /// Directories of records and of mapping files, as far as they are configured.
     records: Option<PathBuf>,
     mappings: Option<PathBuf>,
+    /// The mapping files as they were last read.
+    last_mappings: Vec<RecordFile>,
     jobs: Jobs,
     /// Where slurmd has its configuration, as a record says.
     configuration: Option<String>,
@@ -94,6 +98,7 @@ impl HostJobs {
         (records.is_some() || mappings.is_some()).then(|| Self {
             records,
             mappings,
+            last_mappings: Vec::new(),
             jobs: Jobs::default(),
             configuration: None,
             cluster: None,
@@ -122,12 +127,22 @@ impl HostJobs {
         }
         // Before the records: a job's record is there before its cgroup.
         let cgroups = self.host.slurm_cgroups()?;
-        let (records, mappings) = (read(self.records.as_deref())?, read(self.mappings.as_deref())?);
+        let mut problems = BTreeSet::new();
+        let records = read(self.records.as_deref(), &mut problems)?;
+        match read(self.mappings.as_deref(), &mut problems) {
+            Ok(mappings) => self.last_mappings = mappings,
+            Err(error) if self.records.is_none() => return Err(error),
+            Err(error) => {
+                problems.insert(format!(
+                    "job mappings cannot be read, and stay as they were: {error} (attribution.slurm.job_mapping_dir)"
+                ));
+            }
+        }
         self.read_environments(cgroups.as_deref().unwrap_or_default());
         self.configuration = records.iter().find_map(|file| {
             file.bytes.as_ref().ok().and_then(|bytes| JobRecord::parse(bytes).ok()?.configuration)
         });
-        if self.cluster.is_none() && !mappings.is_empty() {
+        if self.cluster.is_none() && !(self.last_mappings.is_empty() && self.environments.is_empty()) {
             let configuration = self.configuration();
             let name = configuration.as_deref().and_then(|text| slurm::configured(text, "ClusterName"));
             // As Slurm does.
@@ -138,16 +153,18 @@ impl HostJobs {
             environments.entry(job.clone()).or_default().push(environment.clone());
         }
         let gres = self.records.as_deref().and_then(slurm::gres);
-        Ok(self.jobs.observe(JobObservation {
+        let mut known = self.jobs.observe(JobObservation {
             records: &records,
-            mappings: &mappings,
+            mappings: &self.last_mappings,
             cluster: self.cluster.as_deref(),
             cgroups: cgroups.as_deref(),
             environments: &environments,
             gres: gres.as_deref(),
             gpus,
             now: system_now().boottime,
-        }))
+        });
+        known.problems.append(&mut problems);
+        Ok(known)
     }
 
     /// Reads the environment of each step once, as soon as it has a process.
@@ -164,12 +181,20 @@ impl HostJobs {
 }
 
 /// The files of a directory; none before its first job.
-fn read(directory: Option<&Path>) -> io::Result<Vec<RecordFile>> {
-    match directory.map(slurm::records) {
-        None => Ok(Vec::new()),
-        Some(Err(error)) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Some(files) => files,
+fn read(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::Result<Vec<RecordFile>> {
+    let Some(directory) = directory else { return Ok(Vec::new()) };
+    let mut files = match slurm::records(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    if files.len() > MOST_RECORDS {
+        files.truncate(MOST_RECORDS);
+        let path = directory.display();
+        problems.insert(format!(
+            "{path} has more than {MOST_RECORDS} files, and no more are read; remove those of ended jobs"
+        ));
     }
+    Ok(files)
 }
 
 /// The rounds of the thread.
@@ -177,8 +202,10 @@ struct Rounds {
     /// The map that belongs to the directory of records, where there is one.
     map: Option<PathBuf>,
     jobs: HostJobs,
-    /// What the map was last tried to be written with.
+    /// What the map was last written with.
     written: Option<BTreeMap<u32, String>>,
+    /// Whether the map could not be written the last time.
+    is_map_refused: bool,
     /// Problems that were logged and still stand.
     problems: BTreeSet<String>,
 }
@@ -241,15 +268,16 @@ impl Rounds {
             return;
         }
         match write_map(map, minors) {
-            Ok(()) => {}
+            Ok(()) => (self.written, self.is_map_refused) = (Some(minors.clone()), false),
             // Nothing of Slurm or of ours lies there.
-            Err(error) if error.kind() == ErrorKind::NotFound => return,
-            Err(error) => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if !self.is_map_refused => {
+                self.is_map_refused = true;
                 let path = map.display();
-                tracing::warn!(%path, %error, "the map of GPUs for the prolog of Slurm cannot be written");
+                tracing::warn!(%path, %error, "the map of GPUs for the prolog of Slurm cannot be written; it is tried again");
             }
+            Err(_) => {}
         }
-        self.written = Some(minors.clone());
     }
 }
 
@@ -295,6 +323,55 @@ fn write_map(path: &Path, minors: &BTreeMap<u32, String>) -> io::Result<()> {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+
+    /// A host with a record of job 211 on that GPU, and what reads its records and the mapping files in `run/gpustat`.
+    fn host_with_a_record() -> (tempfile::TempDir, HostJobs) {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("run/gpumeter/slurm")).unwrap();
+        fs::create_dir_all(root.path().join("run/gpustat")).unwrap();
+        let record = format!("job_id=211\ncluster=alpha\ngpus={GPU}\n");
+        fs::write(root.path().join("run/gpumeter/slurm/211"), record).unwrap();
+        let config = "attribution: {slurm: {job_mapping_dir: /run/gpustat}}";
+        let config = crate::config::Config::parse(config, "test").unwrap();
+        let jobs = HostJobs::new(Host::at(root.path()), &config.attribution.slurm).unwrap();
+        (root, jobs)
+    }
+
+    fn holders(known: &JobHoldings) -> Vec<&str> {
+        known.allocations.iter().map(|one| one.holder.id.as_str()).collect()
+    }
+
+    #[test]
+    fn records_hold_while_job_mappings_cannot_be_read_and_these_stay_as_they_were() {
+        let (root, mut jobs) = host_with_a_record();
+        fs::create_dir_all(root.path().join("etc/slurm")).unwrap();
+        fs::write(root.path().join("etc/slurm/slurm.conf"), "ClusterName=Alpha\n").unwrap();
+        let mappings = root.path().join("run/gpustat");
+        fs::write(mappings.join(GPU.replace('3', "4")), "212 1000\n").unwrap();
+        let both = ["slurm:alpha/211", "slurm:alpha/212"];
+        let known = jobs.observe(&NodeGpus::default()).unwrap();
+        assert_eq!((holders(&known), known.problems.len()), (both.to_vec(), 0), "{:?}", known.problems);
+        fs::set_permissions(&mappings, fs::Permissions::from_mode(0o777)).unwrap();
+        let known = jobs.observe(&NodeGpus::default()).unwrap();
+        assert_eq!(holders(&known), both);
+        let problem = known.problems.first().unwrap();
+        assert!(problem.contains("run/gpustat: others than root"), "{problem}");
+    }
+
+    #[test]
+    fn more_records_than_are_read_are_told() {
+        let (root, mut jobs) = host_with_a_record();
+        for number in 0..MOST_RECORDS {
+            fs::write(root.path().join(format!("run/gpustat/{number}")), "").unwrap();
+        }
+        assert!(jobs.observe(&NodeGpus::default()).unwrap().problems.is_empty());
+        fs::write(root.path().join("run/gpustat/x"), "").unwrap();
+        let known = jobs.observe(&NodeGpus::default()).unwrap();
+        let problem = known.problems.first().unwrap();
+        assert!(problem.contains("run/gpustat has more than 4096 files"), "{problem}");
+    }
 
     #[test]
     fn the_map_has_a_line_for_each_gpu_and_no_directory_is_made_for_it() {

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::bounded;
 
 /// Largest number of records that is read.
-const MOST_RECORDS: usize = 4_096;
+pub const MOST_RECORDS: usize = 4_096;
 
 /// Largest size of a record, in bytes; ours have less than a tenth of that.
 const MOST_BYTES: u64 = 16 * 1024;
@@ -86,8 +86,13 @@ impl StepEnvironment {
 }
 
 /// Reads the records in a directory, by name. Hidden files are not complete yet. Nobody but root and the agent's own user
-/// may be able to write there: a record says who pays.
+/// may be able to write there: a record says who pays. Where there are more than [`MOST_RECORDS`], it reads one more.
 pub fn records(directory: &Path) -> io::Result<Vec<RecordFile>> {
+    read_records(directory)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
+}
+
+fn read_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
     let about = fs::metadata(directory)?;
     let is_own = about.uid() == 0 || about.uid() == rustix::process::geteuid().as_raw();
     if !is_own || about.mode() & 0o022 != 0 {
@@ -96,8 +101,9 @@ pub fn records(directory: &Path) -> io::Result<Vec<RecordFile>> {
             "others than root can write there; give the directory to root with mode 0755",
         ));
     }
-    let entries = fs::read_dir(directory)?.take(MOST_RECORDS).filter_map(Result::ok);
-    let mut files: Vec<RecordFile> = entries.filter_map(|entry| record(&entry)).collect();
+    let entries = fs::read_dir(directory)?.filter_map(Result::ok);
+    let mut files: Vec<RecordFile> =
+        entries.filter_map(|entry| record(&entry)).take(MOST_RECORDS + 1).collect();
     files.sort();
     Ok(files)
 }
