@@ -153,6 +153,7 @@ impl HostJobs {
             environments.entry(job.clone()).or_default().push(environment.clone());
         }
         let gres = self.records.as_deref().and_then(slurm::gres);
+        let now = system_now();
         let mut known = self.jobs.observe(JobObservation {
             records: &records,
             mappings: &self.last_mappings,
@@ -161,7 +162,8 @@ impl HostJobs {
             environments: &environments,
             gres: gres.as_deref(),
             gpus,
-            now: system_now().boottime,
+            now: now.boottime,
+            utc: now.utc,
         });
         known.problems.append(&mut problems);
         Ok(known)

@@ -15,7 +15,7 @@ use super::node_gpus::NodeGpus;
 use super::pod_devices::is_uuid;
 use super::workloads::{Allocation, Device};
 use crate::host::slurm::{FileVersion, JobCgroup, RecordFile, StepEnvironment};
-use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds, Utc};
 
 /// A job that has had no cgroup for so long after its record has ended without an epilog.
 const WITHOUT_CGROUP: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -197,6 +197,8 @@ pub struct JobObservation<'a> {
     pub gpus: &'a NodeGpus,
     /// Time since boot.
     pub now: Nanoseconds,
+    /// The same time by the wall clock, which files are dated by.
+    pub utc: Utc,
 }
 
 /// What is known after a round.
@@ -246,14 +248,18 @@ struct Followed {
 }
 
 impl Followed {
-    const fn since(version: FileVersion, since: Nanoseconds) -> Self {
+    /// A record that was written when its file says: it may be older than the agent. By a clock that is behind it is new.
+    fn begin(version: FileVersion, seen: &JobObservation<'_>) -> Self {
+        let written = u64::try_from(version.0).unwrap_or(0).saturating_mul(1_000_000_000);
+        let age = seen.utc.0.saturating_sub(written);
+        let since = Nanoseconds(seen.now.0.saturating_sub(age));
         Self { version, since, was_running: false, missing: 0 }
     }
 
     /// Whether the job has ended although its record of that version is still there: an epilog was lost.
     fn has_ended(&mut self, version: FileVersion, record: &JobRecord, seen: &JobObservation<'_>) -> bool {
         if self.version != version {
-            *self = Self::since(version, seen.now);
+            *self = Self::begin(version, seen);
         }
         match runs(record, seen.cgroups, self.was_running) {
             Some(true) => (self.was_running, self.missing) = (true, 0),
@@ -318,7 +324,7 @@ impl Jobs {
                     continue;
                 }
             };
-            let fresh = || Followed::since(file.version, seen.now);
+            let fresh = || Followed::begin(file.version, seen);
             let followed = self.followed.entry(file.name.clone()).or_insert_with(fresh);
             if followed.has_ended(file.version, &record, seen) {
                 problems.insert(lost_epilog(&record, &format!("its record {:?}", file.name)));
@@ -347,9 +353,10 @@ impl Jobs {
                 ));
                 continue;
             };
-            let fresh = || Followed::since(mapping.version, seen.now);
+            let fresh = || Followed::begin(mapping.version, seen);
             let followed = self.mapped.entry(job.clone()).or_insert_with(fresh);
-            if followed.has_ended(mapping.version, &record, seen) {
+            // A file with several jobs is written anew for each of them, which says nothing of this one.
+            if followed.has_ended(followed.version, &record, seen) {
                 problems.insert(lost_epilog(&record, &format!("its job mapping {:?}", mapping.files)));
                 continue;
             }
@@ -597,7 +604,7 @@ mod tests {
         )
     }
 
-    fn file(name: &str, version: u64, text: &str) -> RecordFile {
+    fn file(name: &str, version: i64, text: &str) -> RecordFile {
         RecordFile { name: name.into(), version: (version, 0, 0), bytes: Ok(text.as_bytes().to_vec()) }
     }
 
@@ -625,6 +632,7 @@ mod tests {
             gres: None,
             gpus,
             now: Nanoseconds(0),
+            utc: Utc(0),
         }
     }
 
@@ -840,9 +848,11 @@ mod tests {
         assert_eq!(held(&mapped(&mut jobs, [&[], &files], &[], 6)).len(), 1);
         let known = mapped(&mut jobs, [&[], &files], &[], 7);
         assert!(held(&known).is_empty() && known.problems.first().unwrap().contains("epilog"));
-        let again = [file("0", 2, "300 1000\n")];
-        assert_eq!(held(&mapped(&mut jobs, [&[], &again], &[], 8)).len(), 1, "requeued");
-        assert!(held(&mapped(&mut jobs, [&[], &[]], &["300"], 9)).is_empty(), "the epilog removed it");
+        let shared = [file("0", 2, "300 1000\n301 1000\n")];
+        let known = mapped(&mut jobs, [&[], &shared], &["301"], 8);
+        assert_eq!(held(&known), [("slurm:alpha/301", GPU)], "written anew for another job");
+        assert_eq!(held(&mapped(&mut jobs, [&[], &shared], &["300", "301"], 9)).len(), 2, "requeued");
+        assert!(held(&mapped(&mut jobs, [&[], &[]], &["300"], 10)).is_empty(), "the epilog removed it");
     }
 
     #[test]
@@ -994,6 +1004,23 @@ mod tests {
         for now in [0, 100, 200] {
             assert_eq!(held(&round(&mut jobs, &record, None, now)).len(), 1, "{now}");
         }
+    }
+
+    #[test]
+    fn a_record_that_is_older_than_the_agent_ends_without_another_minute() {
+        let records = &[file("211", 1_000, &text(&format!("gpus={GPU}\n")))];
+        let holdings = |written_ago: i64, up: u64| {
+            let mut jobs = Jobs::default();
+            let utc = Utc(u64::try_from(1_000 + written_ago).unwrap() * 1_000_000_000);
+            let (gpus, environments) = (NodeGpus::default(), BTreeMap::new());
+            let (cgroups, now) = (Some(&[][..]), Nanoseconds::from_seconds(up));
+            let seen = JobObservation { records, cgroups, now, utc, ..nothing(&gpus, &environments) };
+            [jobs.observe(seen), jobs.observe(seen)].map(|known| known.allocations.len())
+        };
+        assert_eq!(holdings(61, 500), [1, 0]);
+        assert_eq!(holdings(59, 500), [1, 1]);
+        assert_eq!(holdings(-100, 500), [1, 1], "the clock is behind");
+        assert_eq!(holdings(9_000, 500), [1, 0], "the clock was set since");
     }
 
     #[test]

@@ -34,8 +34,8 @@ const CONFIGURATIONS: [&str; 4] = [
     "var/spool/slurmd/conf-cache/slurm.conf",
 ];
 
-/// Changes when a file is written anew: inode, and time of modification in seconds and nanoseconds.
-pub type FileVersion = (u64, i64, i64);
+/// Changes when a file is written anew, and orders files by that: time of modification in seconds and nanoseconds, and inode.
+pub type FileVersion = (i64, i64, u64);
 
 /// A record of a job as it lies in the directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,7 +116,7 @@ fn record(entry: &DirEntry) -> Option<RecordFile> {
         () if about.len() > MOST_BYTES => Err("it is longer than 16 KiB".to_owned()),
         () => bounded::read(&entry.path(), MOST_BYTES).map_err(|error| error.to_string()),
     };
-    Some(RecordFile { name, version: (about.ino(), about.mtime(), about.mtime_nsec()), bytes })
+    Some(RecordFile { name, version: (about.mtime(), about.mtime_nsec(), about.ino()), bytes })
 }
 
 /// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none where there is no Slurm.

@@ -18,7 +18,9 @@ pub(super) fn jobs(
 ) -> Option<Finding> {
     let configured = &config.attribution.slurm;
     let mut jobs = HostJobs::new(host.clone(), configured)?;
-    let observed = jobs.observe(&node_gpus(host, gpus));
+    let gpus = node_gpus(host, gpus);
+    // A job has ended without an epilog when its cgroup is missing twice.
+    let observed = jobs.observe(&gpus).and_then(|_| jobs.observe(&gpus));
     let slurm = jobs.configuration();
     let is_there = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| host.path(path).exists());
     let has_cgroups = host.slurm_cgroups().is_ok_and(|cgroups| cgroups.is_some());
@@ -134,6 +136,24 @@ mod tests {
             HostJobs::new(Host::at(root.path()), &Config::default().attribution.slurm).unwrap();
         let known = observed.observe(&node_gpus(&Host::at(root.path()), None)).unwrap();
         assert_eq!(known.allocations.len(), 2, "of the job and of its step");
+    }
+
+    #[test]
+    fn a_lost_epilog_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope")).unwrap();
+        fs::create_dir_all(root.path().join("run/gpumeter/slurm")).unwrap();
+        fs::write(root.path().join("run/gpumeter/gpus"), "").unwrap();
+        let record = root.path().join("run/gpumeter/slurm/211");
+        let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+        fs::write(&record, format!("job_id=211\ncluster=alpha\ngpus={gpu}\n")).unwrap();
+        let examine =
+            || jobs(&Config::default(), (&Host::at(root.path()), None), &mut Workloads::default()).unwrap();
+        assert!(examine().works, "it may have no cgroup yet");
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3_600);
+        fs::File::options().write(true).open(&record).unwrap().set_modified(long_ago).unwrap();
+        let finding = examine();
+        assert!(!finding.works && finding.why.contains("does the epilog run?"), "{}", finding.why);
     }
 
     #[test]
