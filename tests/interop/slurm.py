@@ -318,7 +318,8 @@ def lines_of(node, cluster, job):
     """The lines of a job on a bill whose windows have closed since the job ended."""
     end = cluster.times(job)[1]
     closed = lambda: stamp(node.bill()["closed_until"]) > end
-    wait_for("the windows of the job", 60, closed, node.program, 0.5)
+    # A minute is on the bill when it is over and its windows are closed: 90 s after its begin.
+    wait_for("the windows of the job", 120, closed, node.program, 0.5)
     bill = node.bill()
     return [line for line in bill["lines"] if line["holder"].split(".")[0] == holder_of(job)]
 
