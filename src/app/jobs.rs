@@ -331,10 +331,10 @@ mod tests {
     /// A host with a record of job 211 on that GPU, and what reads its records and the mapping files in `run/gpustat`.
     fn host_with_a_record() -> (tempfile::TempDir, HostJobs) {
         let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("run/gpumeter/slurm")).unwrap();
+        fs::create_dir_all(root.path().join("run/gpumeter-slurm")).unwrap();
         fs::create_dir_all(root.path().join("run/gpustat")).unwrap();
         let record = format!("job_id=211\ncluster=alpha\ngpus={GPU}\n");
-        fs::write(root.path().join("run/gpumeter/slurm/211"), record).unwrap();
+        fs::write(root.path().join("run/gpumeter-slurm/211"), record).unwrap();
         let config = "attribution: {slurm: {job_mapping_dir: /run/gpustat}}";
         let config = crate::config::Config::parse(config, "test").unwrap();
         let jobs = HostJobs::new(Host::at(root.path()), &config.attribution.slurm).unwrap();

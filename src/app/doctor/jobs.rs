@@ -121,7 +121,7 @@ mod tests {
         };
         let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
         write("run/gpumeter/gpus", "");
-        write("run/gpumeter/slurm/211", &format!("job_id=211\ncluster=alpha\ngpus={gpu}\n"));
+        write("run/gpumeter-slurm/211", &format!("job_id=211\ncluster=alpha\ngpus={gpu}\n"));
         write(
             "proc/driver/nvidia/gpus/0000:01:00.0/information",
             &format!("GPU UUID: {gpu}\nDevice Minor: 0\n"),
@@ -142,9 +142,11 @@ mod tests {
     fn a_lost_epilog_is_found() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope")).unwrap();
-        fs::create_dir_all(root.path().join("run/gpumeter/slurm")).unwrap();
+        for directory in ["run/gpumeter-slurm", "run/gpumeter"] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
         fs::write(root.path().join("run/gpumeter/gpus"), "").unwrap();
-        let record = root.path().join("run/gpumeter/slurm/211");
+        let record = root.path().join("run/gpumeter-slurm/211");
         let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
         fs::write(&record, format!("job_id=211\ncluster=alpha\ngpus={gpu}\n")).unwrap();
         let examine =
