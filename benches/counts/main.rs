@@ -8,7 +8,7 @@
 mod account;
 mod budget;
 mod export;
-#[path = "../../tests/export/fixture.rs"]
+#[path = "../../tests/code/export/fixture.rs"]
 mod fixture;
 mod made;
 

@@ -9,6 +9,7 @@ mod device;
 mod docker;
 mod doctor;
 mod faults;
+mod generated;
 mod health;
 mod jobs;
 mod kubelet;
@@ -22,10 +23,8 @@ mod reload;
 mod replay;
 mod running;
 mod scrape;
+mod serve;
 mod slurm_health;
 mod systemd;
 mod unread;
 mod web;
-#[path = "../serve/certificates.rs"]
-#[allow(dead_code, reason = "the tests of the server use more of it")]
-mod web_certificates;

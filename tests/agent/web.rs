@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::running::{Agent, Demo, output, program};
 use crate::scrape::Scrape;
-use crate::web_certificates::{Certificates, Client};
+use crate::serve::certificates::{Certificates, Client};
 
 /// bcrypt of a password at a low cost, so that a test is quick.
 fn hash(password: &str) -> String {

@@ -38,7 +38,7 @@ def layout(dice):
     "F6", "MIG is reconfigured: instances and UUIDs come and go",
     "new instances within a period; nothing counted twice between a GPU and its instances; the account conserves time "
     "and energy, over 10,000 steps",
-    "random layouts. In virtual time: lanes, meter and ledger over the simulated driver (`tests/mig_walk`), with every "
+    "random layouts. In virtual time: lanes, meter and ledger over the simulated driver (`tests/code/mig_walk`), with every "
     "law checked after every tick. In real time: the binary, looked at through its page")
 def mig_walk(suite, table):
     walk_in_virtual_time(table)
@@ -121,7 +121,7 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
 
 def walk_in_virtual_time(table, steps=400 if SMOKE else 10_000):
     """The same walk over real lanes, meter and ledger, with all laws checked at every tick."""
-    command = ["cargo", "test", "--locked", "--test", "mig_walk", "--", "--nocapture"]
+    command = ["cargo", "test", "--locked", "--test", "code", "mig_walk::", "--", "--nocapture"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "GPUMETER_WALK_STEPS": str(steps)}, capture_output=True,
                           text=True, timeout=3_600)
     walked = re.search(r"walked: steps=(\d+) ticks=(\d+) instances=(\d+) settled_seconds=(\d+)", done.stdout)

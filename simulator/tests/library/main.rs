@@ -1,0 +1,29 @@
+//! The simulated driver library, asked through NVML's C interface. Every test has a copy of the library of its own, with
+//! its own state.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
+
+mod accounting;
+mod boards;
+mod buffers;
+mod channel;
+mod clients;
+mod families;
+mod faults;
+mod gpm;
+mod header;
+mod health;
+mod links;
+mod mig;
+mod node;
+mod persona;
+mod place;
+mod processes;
+mod random;
+mod raw;
+mod samples;
+mod state;
+mod support;
+mod symbols;
+mod walk;
+mod xids;

@@ -1,0 +1,127 @@
+//! Golden nodes: what the real binary shows of a whole node, series by series, against committed pages.
+//!
+//! Each node of `tests/golden/nodes` is a scenario, some with a script of driver faults; beside it lies its page at level full
+//! after half a minute of held time, so that every value is the same on every machine. Lean and standard are not
+//! committed: they must be that page's families of their level, no more and no less.
+//! `UPDATE=1 cargo test generated` writes the pages.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use gpumeter::catalogue::{self, Level};
+use gpumeter::meter::source_told_from;
+
+use super::held::{self, Node};
+
+/// Long enough for a window of the account to close.
+const TICKS: u64 = 27;
+
+fn nodes() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/nodes");
+    let mut nodes: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .collect();
+    nodes.sort();
+    assert!(!nodes.is_empty());
+    nodes
+}
+
+#[test]
+fn every_node_shows_its_committed_page() {
+    let mut differences = Vec::new();
+    for scenario in nodes() {
+        let page = masked(&held::page(&Node { scenario: &scenario, level: Level::Full, ticks: TICKS }));
+        let golden = scenario.with_extension("prom");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&golden, &page).unwrap();
+        }
+        let committed = std::fs::read_to_string(&golden).unwrap_or_default();
+        differences.extend(difference(&golden, &committed, &page));
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn lean_and_standard_are_the_full_page_without_the_families_above_them() {
+    for scenario in nodes() {
+        let full = series(&std::fs::read_to_string(scenario.with_extension("prom")).unwrap());
+        for level in [Level::Lean, Level::Standard] {
+            let shown = series(&masked(&held::page(&Node { scenario: &scenario, level, ticks: TICKS })));
+            let expected: BTreeSet<String> =
+                full.iter().filter(|name| level_of(name).is_none_or(|of| of <= level)).cloned().collect();
+            let name = scenario.display();
+            let missing: Vec<_> = expected.difference(&shown).collect();
+            let surplus: Vec<_> = shown.difference(&expected).collect();
+            assert!(missing.is_empty(), "{name} at {}: not there: {missing:#?}", level.name());
+            assert!(surplus.is_empty(), "{name} at {}: too much: {surplus:#?}", level.name());
+        }
+    }
+}
+
+/// The names of the series, with labels. What a family that is not shown would say of itself goes with it.
+fn series(page: &str) -> BTreeSet<String> {
+    page.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+/// The level of a series: that of its family, or of the family it speaks of.
+fn level_of(series: &str) -> Option<Level> {
+    let of = |name: &str| catalogue::family(name).map(|family| family.level);
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    let name = ["_bucket", "_sum", "_count"]
+        .iter()
+        .find_map(|end| name.strip_suffix(end))
+        .filter(|base| of(base).is_some())
+        .unwrap_or(name);
+    let value = |label| Some(labels.split_once(label)?.1.split('"').next().unwrap_or_default());
+    let spoken = value("family=\"").and_then(of);
+    let metered = value("metric=\"").and_then(catalogue::family).map(source_told_from);
+    of(name).max(spoken).max(metered)
+}
+
+/// Families whose values belong to the machine, the moment or the build.
+const MASKED: [&str; 8] = [
+    "gpu_xid_last_timestamp_seconds",
+    "process_",
+    "gpumeter_build_info",
+    "gpumeter_driver_call_duration_seconds",
+    "gpumeter_http_requests_total",
+    "gpumeter_ledger_bytes",
+    "gpumeter_ledger_last_commit_timestamp_seconds",
+    "gpumeter_resolver_age_seconds",
+];
+
+fn masked(page: &str) -> String {
+    page.lines()
+        .map(|line| match line.rsplit_once(' ') {
+            Some((series, _)) if MASKED.iter().any(|name| line.starts_with(name)) => {
+                let version = env!("CARGO_PKG_VERSION");
+                format!("{} *\n", series.replace(version, "*"))
+            }
+            _ => format!("{line}\n"),
+        })
+        .collect()
+}
+
+/// The lines that differ, a few of them.
+fn difference(path: &Path, committed: &str, page: &str) -> Option<String> {
+    const MOST: usize = 20;
+    if committed == page {
+        return None;
+    }
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let (old, new) = (lines(committed), lines(page));
+    let gone = old.difference(&new).take(MOST).map(|line| format!("- {line}"));
+    let come = new.difference(&old).take(MOST).map(|line| format!("+ {line}"));
+    let told: Vec<_> = gone.chain(come).collect();
+    Some(format!(
+        "{}: run `UPDATE=1 cargo test generated` if this is right:\n{}",
+        path.display(),
+        told.join("\n")
+    ))
+}

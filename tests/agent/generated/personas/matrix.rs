@@ -1,0 +1,174 @@
+//! `docs/personas.md`: families by drivers and boards, from what the doctor says. Compared, or written with `UPDATE`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use gpumeter::app::board_sentences;
+use nvidia_ml::persona::Persona;
+
+use super::node::{Node, Told};
+
+/// Boards by the name of their column: the scenario's entry, and where its process runs.
+const BOARDS: [(&str, &str); 12] = [
+    ("t4", r#"{"profile":"t4"}"#),
+    ("a100", r#"{"profile":"a100"}"#),
+    ("a100 MIG", r#"{"profile":"a100","mig":[{"profile":"3g.40gb","start":4}]}"#),
+    ("a30", r#"{"profile":"a30"}"#),
+    ("l40s", r#"{"profile":"l40s"}"#),
+    ("rtx-4090", r#"{"profile":"rtx-4090"}"#),
+    // Alone it would be in no fabric.
+    ("h100", r#"{"profile":"h100","count":2}"#),
+    ("h100 MIG", r#"{"profile":"h100","mig":[{"profile":"3g.40gb","start":4}]}"#),
+    ("h200", r#"{"profile":"h200","count":2}"#),
+    ("b200", r#"{"profile":"b200","count":2}"#),
+    ("gb200", r#"{"profile":"gb200","count":2}"#),
+    ("rtx-pro-6000", r#"{"profile":"rtx-pro-6000"}"#),
+];
+
+/// Which boards a driver is shown on: those that it knows.
+const COLUMNS: [(Option<&str>, &[&str]); 8] = [
+    (Some("r470"), &["t4", "a100"]),
+    (Some("early_535"), &["t4", "a100", "h100"]),
+    (Some("r535_98"), &["t4", "a100", "h100"]),
+    (Some("r545_double_tag"), &["t4", "a100", "h100"]),
+    (Some("r580_ids"), &["t4", "a100", "h100", "gb200"]),
+    (
+        None,
+        &["t4", "a100", "a100 MIG", "a30", "l40s", "rtx-4090", "h100", "h100 MIG", "h200", "b200", "gb200"],
+    ),
+    (Some("r590"), &["t4", "a100", "a100 MIG", "h100", "h100 MIG", "gb200"]),
+    (Some("gb10"), &["rtx-pro-6000"]),
+];
+
+/// The doctor's reasons by the mark in a cell; where a sentence varies, what does not.
+const MARKS: [(char, &str, &str); 6] = [
+    ('-', "not_supported", "this board cannot tell it, as said below"),
+    ('c', "not_supported", "this board cannot tell it, or not while MIG mode is on"),
+    ('g', "not_supported", "this board has no GPU performance monitoring; Hopper and later have"),
+    ('s', "no_symbol", "the driver has no function for it; a newer one may"),
+    ('p', "no_permission", "the driver refuses this user"),
+    ('m', "", "MIG mode is off"),
+];
+
+const PROCESS: &str = r#"{"pid":4211,"gpu":0,"phases":[
+    {"from":0,"to":600,"demand":0.5,"memory_bytes":1073741824,"encoder":0.1,"decoder":0.1}]}"#;
+
+struct Column {
+    driver: &'static str,
+    board: &'static str,
+    cells: BTreeMap<String, char>,
+    /// The doctor's sentences for [`MARKS`]' first.
+    told: BTreeMap<String, String>,
+}
+
+/// How a sentence ends where MIG mode may be the reason as well.
+const MIG: &str = "; or not while MIG mode is on";
+
+#[test]
+fn the_matrix_of_drivers_and_boards_is_the_committed_one() {
+    let mut order = Vec::new();
+    let mut columns = Vec::new();
+    for (persona, boards) in COLUMNS {
+        for board in boards {
+            let told = doctor(persona, board);
+            order = told.iter().map(|told| told.family.clone()).collect();
+            let version = persona.map_or(Persona::Plain, |name| Persona::named(name).unwrap());
+            let cells = told.iter().map(|told| (told.family.clone(), mark(told, persona, board))).collect();
+            let absent =
+                told.iter().filter(|told| told.standing != "answered" && mark(told, persona, board) == '-');
+            let told = absent.map(|told| (told.family.clone(), told.why.clone())).collect();
+            columns.push(Column { driver: version.driver_version(), board, cells, told });
+        }
+    }
+    let text = document(&order, &columns);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/personas.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    for (old, new) in committed.lines().zip(text.lines()) {
+        assert_eq!(old, new, "run `UPDATE=1 cargo test generated` if this is right");
+    }
+    assert_eq!(committed, text);
+}
+
+#[test]
+fn every_persona_has_a_column() {
+    for name in Persona::names() {
+        assert!(COLUMNS.iter().any(|(persona, _)| *persona == Some(name)), "{name}");
+    }
+}
+
+fn doctor(persona: Option<&str>, board: &str) -> Vec<Told> {
+    let (_, gpu) = BOARDS.iter().find(|(name, _)| *name == board).unwrap();
+    let process = match board.ends_with("MIG") {
+        true => PROCESS.replacen(r#""gpu":0"#, r#""gpu":0,"instance":0"#, 1).replacen(
+            r#","encoder":0.1,"decoder":0.1"#,
+            "",
+            1,
+        ),
+        false => PROCESS.to_owned(),
+    };
+    Node::new(persona, gpu, &process).doctor().1
+}
+
+fn mark(told: &Told, persona: Option<&str>, board: &str) -> char {
+    if told.standing == "answered" {
+        return '+';
+    }
+    let is_of_board = |why: &str| board_sentences().any(|sentence| sentence == why);
+    let why = match told.reason.as_str() {
+        "no_symbol" => "the driver has no function for it; a newer one may",
+        "no_permission" => "the driver refuses this user",
+        "not_supported" if told.why == MARKS[2].2 => MARKS[2].2,
+        "not_supported" if told.why.strip_suffix(MIG).is_some_and(is_of_board) => MARKS[1].2,
+        "not_supported" if is_of_board(&told.why) => MARKS[0].2,
+        _ => &told.why,
+    };
+    let known = MARKS.iter().find(|(_, reason, known)| *reason == told.reason && *known == why);
+    known.map_or_else(|| panic!("{persona:?} on {board}: {told:?}"), |(mark, _, _)| *mark)
+}
+
+const HEAD: &str = "\
+# Which series exist where
+
+What `gpumeter doctor` says of a GPU of each board under each driver, with nothing switched off by configuration:
+`+` is exported, every other mark says why not. The boards and drivers are simulated ([how](../simulator/README.md));
+the library of an older driver lacks the functions that the real one lacks. On a real node, ask `gpumeter doctor`.
+Generated: `UPDATE=1 cargo test generated`.
+
+";
+
+fn document(order: &[String], columns: &[Column]) -> String {
+    let mut text = HEAD.to_owned();
+    text += "| mark | reason | why |\n|---|---|---|\n";
+    for (mark, reason, why) in MARKS {
+        if columns.iter().any(|column| column.cells.values().any(|cell| *cell == mark)) {
+            writeln!(text, "| `{mark}` | {} | {why} |", if reason.is_empty() { "off" } else { reason })
+                .unwrap();
+        }
+    }
+    let varies = |family: &String| columns.iter().any(|column| column.cells[family] != '+');
+    text += "\n| |";
+    columns.iter().for_each(|column| write!(text, " {} |", column.driver).unwrap());
+    text += "\n|---|";
+    columns.iter().for_each(|_| text += "---|");
+    text += "\n| |";
+    columns.iter().for_each(|column| write!(text, " {} |", column.board).unwrap());
+    for family in order.iter().filter(|family| varies(family)) {
+        write!(text, "\n| `{family}` |").unwrap();
+        columns.iter().for_each(|column| write!(text, " `{}` |", column.cells[family]).unwrap());
+    }
+    text += "\n\nWhat the doctor says where a board cannot tell it:\n\n";
+    for family in &order.iter().filter(|family| varies(family)).collect::<Vec<_>>() {
+        if let Some(why) = columns.iter().find_map(|column| column.told.get(*family)) {
+            writeln!(text, "- `{family}`: {why}").unwrap();
+        }
+    }
+    text += "\nEverywhere:\n\n";
+    for family in order.iter().filter(|family| !varies(family)) {
+        writeln!(text, "- `{family}`").unwrap();
+    }
+    text
+}

@@ -1,0 +1,519 @@
+//! The HTTP server over real sockets on loopback: what it answers, and how it treats peers that misbehave.
+
+pub(crate) mod certificates;
+mod tls;
+mod toolkit;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use gpumeter::model::Nanoseconds;
+use gpumeter::serve::{
+    Access, BillError, BillRequest, Heartbeat, Limits, Pages, Passwords, Requests, Security, Served, Site,
+    bind, landing_page, run,
+};
+use tokio::sync::{mpsc, watch};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A server on its own thread, and the ends that the rest of the agent would hold.
+struct Agent {
+    address: SocketAddr,
+    sealed: Arc<AtomicBool>,
+    clock: Arc<AtomicU64>,
+    requests: Arc<Requests>,
+    bills: mpsc::Receiver<BillRequest>,
+    shutdown: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    fn start(limits: Limits) -> Self {
+        Self::with_page(limits, "gpu_up 1\n".into())
+    }
+
+    fn with_page(limits: Limits, page: Bytes) -> Self {
+        Self::with_pages(limits, move || page.clone())
+    }
+
+    fn with_pages(limits: Limits, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
+        Self::protected(limits, page, Security::default())
+    }
+
+    fn protected(
+        limits: Limits,
+        page: impl Fn() -> Bytes + Send + Sync + 'static,
+        security: Security,
+    ) -> Self {
+        let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let address = listeners[0].socket_address().unwrap();
+        let sealed = Arc::new(AtomicBool::new(true));
+        let clock = Arc::new(AtomicU64::new(0));
+        let requests = Arc::new(Requests::default());
+        let (questions, bills) = mpsc::channel(1);
+        let (shutdown, stop) = watch::channel(false);
+        let now = Arc::clone(&clock);
+        let site = Site {
+            no_account: Arc::default(),
+            pages: pages(&sealed, page),
+            landing: landing_page(None),
+            heartbeat: Arc::new(Heartbeat::new(move || Nanoseconds(now.load(Ordering::Relaxed)))),
+            bills: questions,
+            access: Arc::new(Access::new(security, passwords())),
+            requests: Arc::clone(&requests),
+            limits,
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run(listeners, site, stop)).unwrap();
+        });
+        Self { address, sealed, clock, requests, bills, shutdown, thread: Some(thread) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    /// Sends a request on a connection of its own and returns the whole answer.
+    fn send(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        rest(&mut stream)
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    fn count(&self, code: u16) -> u64 {
+        self.requests.by_code().find(|(known, _)| *known == code).unwrap().1
+    }
+
+    fn stop(&mut self) -> Duration {
+        let begun = Instant::now();
+        self.shutdown.send_replace(true);
+        self.thread.take().unwrap().join().unwrap();
+        begun.elapsed()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.stop();
+        }
+    }
+}
+
+/// Passwords that are verified as the agent does it.
+fn passwords() -> Passwords {
+    let (sender, mut questions) = mpsc::channel::<gpumeter::serve::VerifyRequest>(16);
+    std::thread::spawn(move || {
+        while let Some(question) = questions.blocking_recv() {
+            let is_right = bcrypt::verify(question.password, &question.hash).unwrap();
+            let _ = question.reply.send(is_right);
+        }
+    });
+    Passwords::new(sender)
+}
+
+fn pages(sealed: &Arc<AtomicBool>, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Pages {
+    let [first, second, third] = [(); 3].map(|()| Arc::clone(sealed));
+    Pages::new(
+        move |wanted| {
+            let accept = wanted.accept.unwrap_or_default();
+            assert!(!accept.contains("panic"), "the page panics, as the test wants");
+            let content_type = if accept.contains("openmetrics") { OPEN_METRICS } else { TEXT };
+            let served = Served { content_type, gzip: wanted.gzip, body: page() };
+            first.load(Ordering::Relaxed).then_some(served)
+        },
+        move |_| second.load(Ordering::Relaxed).then(|| Bytes::from_static(b"{}")),
+        move || third.load(Ordering::Relaxed),
+    )
+}
+
+/// What a peer sends until it closes; a reset ends it too.
+fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+/// One answer with a short body, on a connection that stays.
+fn one(stream: &mut TcpStream) -> String {
+    let mut buffer = [0; 4096];
+    let count = stream.read(&mut buffer).unwrap();
+    String::from_utf8(buffer[..count].to_vec()).unwrap()
+}
+
+fn status(answer: &str) -> u16 {
+    answer.get(9..12).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no status in {answer:?}"))
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+/// Waits for what another thread is about to do.
+fn eventually(what: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it did not happen");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_scraper_gets_the_format_that_it_prefers() {
+    let agent = Agent::start(Limits::default());
+    let text = agent.get("/metrics");
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    assert!(text.contains(&format!("content-type: {TEXT}\r\n")), "{text}");
+    assert_eq!(body(&text), "gpu_up 1\n");
+    let open = agent.send(
+        "GET /metrics HTTP/1.1\r\nHost: node7\r\nConnection: close\r\nAccept: application/openmetrics-text\r\n\r\n",
+    );
+    assert!(open.contains(&format!("content-type: {OPEN_METRICS}\r\n")), "{open}");
+    assert_eq!(agent.count(200), 2);
+}
+
+#[test]
+fn names_that_are_not_served_are_refused_and_other_parameters_are_left_alone() {
+    let agent = Agent::start(Limits::default());
+    for query in ["", "?", "?profile=native", "?name[]=gpu_up", "?collect[]=gpu&x"] {
+        assert_eq!(status(&agent.get(&format!("/metrics{query}"))), 200, "{query}");
+    }
+    let refused = agent.get("/metrics?profile=dcgm");
+    assert_eq!(status(&refused), 400);
+    assert_eq!(body(&refused), "profile=dcgm is not served; leave it out, or ask for profile=native\n");
+}
+
+#[test]
+fn gzip_is_sent_to_those_who_take_it() {
+    let agent = Agent::start(Limits::default());
+    let ask = |codings: &str| {
+        agent.send(&format!(
+            "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {codings}\r\nConnection: close\r\n\r\n"
+        ))
+    };
+    for taken in ["gzip", "deflate, gzip;q=0.5", "GZIP"] {
+        assert!(ask(taken).contains("content-encoding: gzip\r\n"), "{taken}");
+    }
+    for not in ["identity", "gzip;q=0", "zstd"] {
+        assert!(!ask(not).contains("content-encoding"), "{not}");
+    }
+}
+
+#[test]
+fn a_head_request_gets_the_length_but_no_body() {
+    let agent = Agent::start(Limits::default());
+    let answer = agent.send("HEAD /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(answer.contains("content-length: 9\r\n"), "{answer}");
+    assert_eq!(body(&answer), "");
+}
+
+#[test]
+fn what_is_not_here_or_cannot_be_done_says_so() {
+    let agent = Agent::start(Limits::default());
+    let missing = agent.get("/metric");
+    assert_eq!((status(&missing), body(&missing).ends_with('\n')), (404, true));
+    assert!(body(&agent.get("/api/v1/bil")).starts_with(r#"{"error":"nothing is here;"#));
+    let post =
+        agent.send("POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+    assert_eq!(status(&post), 405);
+    assert!(post.contains("allow: GET, HEAD\r\n"), "{post}");
+    let large = agent.send("GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n");
+    assert_eq!(status(&large), 413);
+    let name = "a".repeat(20_000);
+    assert_eq!(status(&agent.send(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {name}\r\n\r\n"))), 431);
+    assert_eq!(status(&agent.send("\u{1}\u{2}\u{3} / HTTP/1.1\r\n\r\n")), 400);
+    eventually(|| agent.count(431) == 1 && agent.count(400) == 1);
+}
+
+#[test]
+fn only_this_host_by_its_own_name_reads_more_than_metrics() {
+    let agent = Agent::start(Limits::default());
+    for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"] {
+        for host in ["node7:9855", "rebind.evil.example"] {
+            let answer =
+                agent.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+            assert_eq!(status(&answer), 403, "{path} {host}");
+            assert!(body(&answer).contains("loopback only"), "{answer}");
+        }
+    }
+    assert!(body(&agent.get("/")).contains("<a href=\"/metrics\">"));
+    assert_eq!(body(&agent.get("/api/v1/snapshot")), "{}");
+}
+
+#[test]
+fn the_links_of_the_page_lie_below_the_url_under_which_users_reach_the_agent() {
+    let page = |url: Option<&str>| String::from_utf8(landing_page(url).to_vec()).unwrap();
+    assert!(page(None).contains("<a href=\"/api/v1/health\">/api/v1/health</a>"));
+    let proxied = page(Some("https://node7.example/gpus&more"));
+    assert!(
+        proxied.contains("<a href=\"https://node7.example/gpus&amp;more/metrics\">/metrics</a>"),
+        "{proxied}"
+    );
+    assert_eq!(proxied.matches("href=").count(), proxied.matches("href=\"https://node7.example/").count());
+}
+
+#[test]
+fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
+    let agent = Agent::start(Limits::default());
+    agent.sealed.store(false, Ordering::Relaxed);
+    for path in ["/metrics", "/-/ready", "/api/v1/snapshot", "/api/v1/health"] {
+        let answer = agent.get(path);
+        assert_eq!(status(&answer), 503, "{path}");
+        assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
+    }
+    assert_eq!(body(&agent.get("/-/healthy")), "healthy\n");
+    agent.sealed.store(true, Ordering::Relaxed);
+    assert_eq!(body(&agent.get("/-/ready")), "ready\n");
+    agent.clock.store(11_000_000_000, Ordering::Relaxed);
+    let answer = agent.get("/-/healthy");
+    assert_eq!(
+        (status(&answer), body(&answer)),
+        (503, "the tick loop has been still for 11 s; restart the agent\n")
+    );
+}
+
+#[test]
+fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
+    let mut agent = Agent::start(Limits::default());
+    let mut stream = agent.connect();
+    let mut ask = |query: &str, reply: Result<String, BillError>| {
+        write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
+        let request = agent.bills.blocking_recv().unwrap();
+        let asked = (request.from.clone(), request.to.clone());
+        request.reply.send(reply).unwrap();
+        (asked, one(&mut stream))
+    };
+    let (asked, answer) = ask("?from=2026-10&to=2026%2D11", Ok(r#"{"rows":[]}"#.to_owned()));
+    assert_eq!(asked, (Some("2026-10".to_owned()), Some("2026-11".to_owned())));
+    assert_eq!(body(&answer), r#"{"rows":[]}"#);
+    let (_, answer) = ask("?from=x", Err(BillError::BadQuestion("from is not a valid time".to_owned())));
+    assert_eq!((status(&answer), body(&answer)), (400, "{\"error\":\"from is not a valid time\"}\n"));
+    let (_, answer) = ask("", Err(BillError::Unreadable("the disk is gone".to_owned())));
+    assert_eq!(status(&answer), 503);
+    assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);
+}
+
+#[test]
+fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
+    let agent = Agent::start(Limits { bill: Duration::from_millis(50), ..Limits::default() });
+    // Nobody reads the queue, which holds one.
+    assert_eq!(status(&agent.get("/api/v1/bill")), 504);
+    assert_eq!(status(&agent.get("/api/v1/bill")), 503);
+    assert_eq!(status(&agent.get("/metrics")), 200);
+}
+
+#[test]
+fn a_bill_is_given_up_when_its_client_has_gone() {
+    let mut agent = Agent::start(Limits { bill: Duration::from_secs(60), ..Limits::default() });
+    let mut client = agent.connect();
+    client.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    assert!(!request.reply.is_closed());
+    drop(client);
+    eventually(|| request.reply.is_closed());
+}
+
+#[test]
+fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
+    let agent = Agent::start(Limits { head: Duration::from_millis(300), ..Limits::default() });
+    let mut idle = agent.connect();
+    idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    one(&mut idle);
+    let mut slow = agent.connect();
+    let begun = Instant::now();
+    // Each byte is soon after the last one: only the whole is late.
+    while slow.write_all(b"G").is_ok() && begun.elapsed() < Duration::from_secs(5) {
+        sleep(Duration::from_millis(10));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(rest(&mut slow), "");
+    assert_eq!(rest(&mut agent.connect()), "", "nor may a peer say nothing at all");
+    idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(body(&one(&mut idle)), "ready\n");
+    idle.write_all(b"GET /-/re").unwrap();
+    assert_eq!(rest(&mut idle), "", "a later head has its deadline too");
+}
+
+#[test]
+fn a_connection_without_requests_is_closed_after_the_longest_idle_time() {
+    let agent = Agent::start(Limits { idle: Duration::from_millis(100), ..Limits::default() });
+    let mut idle = agent.connect();
+    idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    one(&mut idle);
+    assert_eq!(rest(&mut idle), "");
+}
+
+#[test]
+fn whoever_waits_for_an_answer_is_not_idle() {
+    let idle = Duration::from_millis(100);
+    let mut agent = Agent::start(Limits { idle, ..Limits::default() });
+    let mut patient = agent.connect();
+    patient.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    sleep(idle * 3);
+    request.reply.send(Ok("[]".to_owned())).unwrap();
+    assert_eq!(body(&one(&mut patient)), "[]");
+    assert_eq!(rest(&mut patient), "", "afterwards it is");
+}
+
+#[test]
+fn a_peer_that_does_not_read_its_page_is_cut_off() {
+    let limits = Limits { stall: Duration::from_millis(100), ..Limits::default() };
+    let page = Bytes::from(vec![b'#'; 64 << 20]);
+    let mut agent = Agent::with_page(limits, page.clone());
+    let mut stalled = agent.connect();
+    stalled.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    sleep(Duration::from_millis(400));
+    let begun = rest(&mut stalled).len();
+    assert!(begun < page.len(), "the rest never comes");
+    assert!(agent.stop() < Duration::from_millis(400));
+}
+
+#[test]
+fn a_peer_that_reads_its_page_too_slowly_is_cut_off() {
+    let limits = Limits { answer: Duration::from_millis(500), ..Limits::default() };
+    let page = Bytes::from(vec![b'#'; 64 << 20]);
+    let agent = Agent::with_page(limits, page.clone());
+    let mut slow = agent.connect();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    // It never stalls: some of the page is read every few milliseconds.
+    let (mut buffer, mut read) = (vec![0; 128 << 10], 0);
+    while let Ok(count @ 1..) = slow.read(&mut buffer) {
+        read += count;
+        sleep(Duration::from_millis(5));
+    }
+    assert!(read < page.len(), "it had seconds for the whole page");
+}
+
+#[test]
+fn a_scraper_takes_the_seat_of_a_peer_that_does_not_read_its_page() {
+    let limits = Limits { connections: 2, queue: Duration::from_secs(10), ..Limits::default() };
+    let agent = Agent::with_page(limits, Bytes::from(vec![b'#'; 64 << 20]));
+    let mut slow = [agent.connect(), agent.connect()];
+    for peer in &mut slow {
+        peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        // Its answer has begun.
+        peer.read_exact(&mut [0]).unwrap();
+    }
+    let begun = Instant::now();
+    assert_eq!(status(&agent.get("/-/ready")), 200);
+    assert!(begun.elapsed() < Limits::default().stall, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn of_pages_that_are_read_slowly_few_are_kept_in_memory() {
+    /// A page of its own for every answer, counted while it is there.
+    struct Kept(Vec<u8>, Arc<AtomicU64>);
+    impl AsRef<[u8]> for Kept {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            self.1.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let kept = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&kept);
+    let fresh = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Bytes::from_owner(Kept(vec![b'#'; 8 << 20], Arc::clone(&counter)))
+    };
+    let limits = Limits { connections: 32, stall: Duration::from_secs(60), ..Limits::default() };
+    let agent = Agent::with_pages(limits, fresh);
+    let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
+    for peer in &mut slow {
+        peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        peer.read_exact(&mut [0]).unwrap();
+    }
+    eventually(|| kept.load(Ordering::Relaxed) <= 4);
+}
+
+#[test]
+fn a_scraper_takes_the_seat_of_a_peer_that_never_finishes_its_head() {
+    let agent = Agent::start(Limits { connections: 2, ..Limits::default() });
+    let mut slow = [agent.connect(), agent.connect()];
+    slow[0].write_all(b"GET /metr").unwrap();
+    sleep(Duration::from_millis(100));
+    assert_eq!(status(&agent.get("/metrics")), 200);
+    assert_eq!(rest(&mut slow[0]), "", "the first to come has given way");
+}
+
+#[test]
+fn a_rush_of_scrapers_larger_than_the_hall_is_answered_to_the_last() {
+    let agent = Agent::start(Limits { connections: 4, queue: Duration::from_secs(5), ..Limits::default() });
+    std::thread::scope(|scope| {
+        let scrapers: Vec<_> = (0..64).map(|_| scope.spawn(|| status(&agent.get("/metrics")))).collect();
+        for scraper in scrapers {
+            assert_eq!(scraper.join().unwrap(), 200);
+        }
+    });
+}
+
+#[test]
+fn where_descriptors_are_few_so_are_connections() {
+    let connections = |files| Limits::within(files).connections;
+    assert_eq!([0, 64, 1_024, u64::MAX].map(connections), [4, 16, 256, 256]);
+}
+
+#[test]
+fn when_all_are_being_answered_a_newcomer_is_turned_away() {
+    let mut agent = Agent::start(Limits { connections: 1, ..Limits::default() });
+    let mut waiting = agent.connect();
+    waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    let answer = agent.get("/metrics");
+    assert_eq!((status(&answer), body(&answer)), (503, "all connections are busy; try again soon\n"));
+    assert!(answer.contains("retry-after: 1\r\n"));
+    request.reply.send(Ok("{}".to_owned())).unwrap();
+    let answer = rest(&mut waiting);
+    assert_eq!(body(&answer), "{}");
+    assert!(answer.contains("connection: close"), "where seats are scarce nobody keeps one: {answer}");
+    assert_eq!(status(&agent.get("/metrics")), 200);
+    assert_eq!(agent.count(503), 1);
+}
+
+#[test]
+fn a_panic_while_answering_ends_that_connection_only() {
+    let agent = Agent::start(Limits::default());
+    assert_eq!(agent.send("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: panic\r\n\r\n"), "");
+    assert_eq!(status(&agent.get("/metrics")), 200);
+    eventually(|| agent.count(500) == 1);
+}
+
+#[test]
+fn the_agent_stops_within_a_second_whoever_is_connected() {
+    let mut agent = Agent::start(Limits::default());
+    let mut idle = agent.connect();
+    idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    one(&mut idle);
+    let mut slow = agent.connect();
+    slow.write_all(b"GET /-/re").unwrap();
+    let mut waiting = agent.connect();
+    waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    let answerer = std::thread::spawn(move || {
+        sleep(Duration::from_millis(50));
+        request.reply.send(Ok("{}".to_owned())).unwrap();
+    });
+    let took = agent.stop();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    answerer.join().unwrap();
+    assert_eq!(body(&rest(&mut waiting)), "{}", "an answer under way is finished");
+    assert_eq!(rest(&mut idle), "");
+    assert!(TcpStream::connect(agent.address).is_err());
+}

@@ -1,0 +1,212 @@
+//! TLS over real sockets: who is let in, how long a handshake may take, and what a reload changes.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use gpumeter::serve::Limits;
+
+use super::certificates::{Certificates, Client};
+use super::{Agent, body, rest, status};
+
+const SERVER: &str = "tls_server_config: {cert_file: server.crt, key_file: server.key";
+
+/// Of the password "secret".
+const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
+
+fn start(certificates: &Certificates, text: &str, limits: Limits) -> Agent {
+    let security = certificates.load(text).unwrap();
+    Agent::protected(limits, || "gpu_up 1\n".into(), security)
+}
+
+#[test]
+fn pages_are_served_over_tls_and_not_in_the_clear() {
+    let certificates = Certificates::new();
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), Limits::default());
+    let exchange = Client::default().get(&certificates, (agent.address, "/metrics")).unwrap();
+    assert_eq!((status(&exchange.answer), body(&exchange.answer)), (200, "gpu_up 1\n"));
+    assert!(!exchange.certificate.is_empty());
+    let plain = agent.get("/metrics");
+    assert!(!plain.starts_with("HTTP/"), "{plain}");
+}
+
+#[test]
+fn a_client_needs_a_certificate_of_the_ca_with_an_allowed_name() {
+    let certificates = Certificates::new();
+    certificates.sign("good", &["one.example", "two.example"]);
+    certificates.sign("bad", &["three.example"]);
+    certificates.sign_by_itself("stranger", &["one.example"]);
+    let text = format!(
+        "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
+         client_allowed_sans: [zero.example, two.example]}}\n"
+    );
+    let agent = start(&certificates, &text, Limits::default());
+    let ask = |certificate| {
+        Client { certificate, ..Client::default() }.get(&certificates, (agent.address, "/metrics"))
+    };
+    assert_eq!(status(&ask(Some("good")).unwrap().answer), 200);
+    for certificate in [None, Some("bad"), Some("stranger")] {
+        assert!(ask(certificate).is_err(), "{certificate:?} was let in");
+    }
+    assert_eq!(agent.count(200), 1);
+}
+
+#[test]
+fn an_allowed_name_may_be_a_uri() {
+    let certificates = Certificates::new();
+    certificates.sign("good", &["one.example"]);
+    let text = format!(
+        "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
+         client_allowed_sans: [\"spiffe://cluster/prometheus\"]}}\n"
+    );
+    let agent = start(&certificates, &text, Limits::default());
+    let client = Client { certificate: Some("good"), ..Client::default() };
+    assert_eq!(status(&client.get(&certificates, (agent.address, "/metrics")).unwrap().answer), 200);
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_ended_however_its_bytes_drip() {
+    let certificates = Certificates::new();
+    let limits = Limits { head: Duration::from_millis(500), ..Limits::default() };
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
+    let begun = Instant::now();
+    let mut silent = agent.connect();
+    let mut dripping = agent.connect();
+    // A handshake record of 16 KiB that is never whole.
+    let writer = dripping.try_clone().unwrap();
+    let drip = std::thread::spawn(move || {
+        let mut writer = writer;
+        let mut bytes = [22, 3, 1, 0x40, 0].iter().chain(std::iter::repeat(&1));
+        while writer.write_all(&[*bytes.next().unwrap()]).is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert_eq!((rest(&mut silent), rest(&mut dripping)), (String::new(), String::new()));
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    drip.join().unwrap();
+    assert_eq!(agent.count(200), 0);
+}
+
+#[test]
+fn a_connection_over_tls_that_asks_for_nothing_is_ended() {
+    let certificates = Certificates::new();
+    let limits = Limits { head: Duration::from_millis(500), ..Limits::default() };
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
+    let mut stream = Client::default().connect(&certificates, agent.address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\n").unwrap();
+    let begun = Instant::now();
+    assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn headers_are_those_that_are_configured() {
+    let certificates = Certificates::new();
+    let text = "http_server_config:\n  headers:\n    X-Frame-Options: sameorigin\n    X-XSS-Protection: 1\n";
+    let agent = start(&certificates, text, Limits::default());
+    for path in ["/", "/metrics", "/nothing"] {
+        let answer = agent.get(path);
+        assert_eq!(answer.matches("x-frame-options: sameorigin\r\n").count(), 1, "{answer}");
+        assert!(
+            answer.contains("x-xss-protection: 1\r\n") && !answer.contains("x-frame-options: deny"),
+            "{answer}"
+        );
+    }
+}
+
+/// A connection over HTTP/2 that takes so many bytes of each answer, and sends a PING ten times a second.
+async fn speak_http2(
+    certificates: &Certificates,
+    agent: &Agent,
+    window: u32,
+) -> hyper::client::conn::http2::SendRequest<http_body_util::Empty<bytes::Bytes>> {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let config = Client { protocols: &["h2", "http/1.1"], ..Client::default() }.config(certificates);
+    let stream = tokio::net::TcpStream::connect(agent.address).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .timer(hyper_util::rt::TokioTimer::new())
+        .keep_alive_interval(Duration::from_millis(100))
+        .keep_alive_timeout(Duration::from_secs(60))
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    sender
+}
+
+fn ask_over_http2(path: &str) -> hyper::Request<http_body_util::Empty<bytes::Bytes>> {
+    hyper::Request::get(format!("https://localhost{path}")).body(http_body_util::Empty::new()).unwrap()
+}
+
+#[tokio::test]
+async fn http2_is_spoken_where_the_client_has_it_and_the_configuration_allows_it() {
+    use http_body_util::BodyExt;
+    let certificates = Certificates::new();
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), Limits::default());
+    let mut sender = speak_http2(&certificates, &agent, 65_535).await;
+    for path in ["/metrics", "/metrics", "/api/v1/snapshot"] {
+        let answer = sender.send_request(ask_over_http2(path)).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, hyper::Version::HTTP_2), "{path}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(["gpu_up 1\n", "{}"].contains(&str::from_utf8(&body).unwrap()));
+    }
+    let without = format!("{SERVER}}}\nhttp_server_config: {{http2: false}}\n");
+    let agent = start(&certificates, &without, Limits::default());
+    let client = Client { protocols: &["h2", "http/1.1"], ..Client::default() };
+    let mut stream = client.connect(&certificates, agent.address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+}
+
+#[tokio::test]
+async fn a_client_of_http2_that_takes_nothing_of_its_answer_is_left() {
+    use http_body_util::BodyExt;
+    let certificates = Certificates::new();
+    let limits = Limits { answer: Duration::from_secs(1), ..Limits::default() };
+    let security = certificates.load(&format!("{SERVER}}}\n")).unwrap();
+    let agent = Agent::protected(limits, || vec![b'x'; 100_000].into(), security);
+    let mut sender = speak_http2(&certificates, &agent, 10).await;
+    let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
+    // Its window stays closed: nothing of the body is read until the connection has ended.
+    await_end(&sender).await;
+    assert!(answer.into_body().collect().await.is_err());
+}
+
+async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_util::Empty<bytes::Bytes>>) {
+    let begun = Instant::now();
+    while !sender.is_closed() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the connection stays");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_over_http2_is_idle_from_its_last_answer_on_whatever_pings_it_sends() {
+    let certificates = Certificates::new();
+    let limits = Limits { idle: Duration::from_secs(1), ..Limits::default() };
+    let agent = start(&certificates, &format!("{SERVER}}}\nbasic_auth_users: {{a: {HASH}}}\n"), limits);
+    let mut sender = speak_http2(&certificates, &agent, 65_535).await;
+    let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 401);
+    drop(answer);
+    await_end(&sender).await;
+}
+
+#[tokio::test]
+async fn a_connection_over_http2_ends_after_its_answer_while_seats_are_scarce() {
+    use http_body_util::BodyExt;
+    let certificates = Certificates::new();
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
+    let _other = agent.connect();
+    let mut sender = speak_http2(&certificates, &agent, 65_535).await;
+    let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "gpu_up 1\n");
+    await_end(&sender).await;
+}

@@ -1,0 +1,292 @@
+//! The worked segments of the account's model (tests/fixtures/account-examples.json), reproduced to the
+//! nanosecond: by the agent's settlement of a window, and by `examples/settle` with all slots of a GPU.
+
+use std::collections::BTreeMap;
+
+use gpumeter::attribution::{GpuSegment, Unsettled, settle, settle_gpu};
+use gpumeter::model::{Carry, Grade, HolderId, Row, Settlement};
+use serde_json::{Value, json};
+
+#[path = "../../examples/settle/print.rs"]
+mod print;
+#[path = "../../examples/settle/read.rs"]
+mod read;
+
+const EXAMPLES: &str = include_str!("../fixtures/account-examples.json");
+
+/// Notes, segments and results.
+fn examples() -> Vec<(String, GpuSegment, Value)> {
+    let examples: Vec<Value> = serde_json::from_str(EXAMPLES).unwrap();
+    let segments = read::segments(EXAMPLES).unwrap();
+    let whole = examples.into_iter().zip(segments);
+    whole
+        .map(|(example, segment)| {
+            (example["note"].as_str().unwrap().to_owned(), segment, example["result"].clone())
+        })
+        .collect()
+}
+
+#[test]
+fn the_worked_segments_come_out_to_the_nanosecond() {
+    let mut settled = 0;
+    for (note, segment, result) in examples() {
+        if segment.mig {
+            continue;
+        }
+        let mut spans = segment.slots["gpu"].clone();
+        spans[0].energy = segment.energy.map(|energy| energy.delta);
+        spans[0].idle_energy = segment.energy.map(|energy| energy.floor).unwrap_or_default();
+        let previous = &segment.previous["gpu"];
+        let settlement = settle(segment.from, segment.to, &spans, &segment.carry, previous).expect(&note);
+        compare(&settlement, &result, &note);
+        settled += 1;
+    }
+    assert_eq!(settled, 16);
+}
+
+#[test]
+fn the_settle_example_prints_the_results_of_all_worked_segments() {
+    let examples = examples();
+    assert_eq!(examples.len(), 18);
+    for (note, segment, result) in examples {
+        let settled = settle_gpu(&segment).expect(&note);
+        assert_eq!(print::result(&segment, &settled), result, "{note}");
+    }
+}
+
+/// A segment of a whole GPU with that slot, and with what else is given.
+fn segment(slot: &Value, more: &Value) -> Value {
+    let mut segment = json!({
+        "t0": 0, "t1": 15, "layout": {"total": 1, "slots": {"gpu": 1}}, "slots": {"gpu": slot},
+    });
+    segment.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    segment
+}
+
+fn printed(segment: &Value) -> Value {
+    let segment = read::segments(&segment.to_string()).unwrap().remove(0);
+    print::result(&segment, &settle_gpu(&segment).unwrap())
+}
+
+#[test]
+fn a_bad_segment_is_refused_with_its_place() {
+    let measured = |more: Value| {
+        let mut slot = json!({"state": "measured", "holdings": [], "ticks": []});
+        slot.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        slot
+    };
+    let held = |holder: &str, fraction: Value| json!({"holder": holder, "fraction": fraction});
+    let fine = measured(json!({}));
+    let cases = [
+        (segment(&fine, &json!({"t1": 0})), "t1: 0 is not after t0"),
+        (segment(&fine, &json!({"t0": 1.5})), "t0: 1.5 is not an integer"),
+        (segment(&fine, &json!({"tick": 1})), "unknown key \"tick\""),
+        (segment(&fine, &json!({"covered_by": {"a": "b", "b": "a"}})), "covered_by.a: \"b\" leads back"),
+        (
+            segment(&fine, &json!({"carry": {"gpu/held": {"a": "1/0"}}})),
+            "carry.gpu/held.a: \"1/0\" is not a carry",
+        ),
+        (segment(&fine, &json!({"energy": {"delta": 1}})), "energy: lacks \"floor\""),
+        (segment(&measured(json!({"state": "idle"})), &json!({})), "slots.gpu.state: \"idle\" is no state"),
+        (segment(&measured(json!({"u_kind": "__unobserved__"})), &json!({})), "slots.gpu.u_kind: "),
+        (
+            segment(
+                &measured(json!({"holdings": [held("a", json!("1/2")), held("b", json!(0.5))]})),
+                &json!({}),
+            ),
+            "slots.gpu.holdings[1].fraction: 0.5 is not a text",
+        ),
+        (
+            segment(&measured(json!({"holdings": [held("a", json!("3/2"))]})), &json!({})),
+            "slots.gpu.holdings[0].fraction: \"3/2\" is not between 0 and 1",
+        ),
+        (
+            segment(&measured(json!({"holdings": [held("__system__", json!("1/2"))]})), &json!({})),
+            "slots.gpu.holdings[0].holder: \"__system__\" is reserved",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"busy": 15}, {"busy": 1}]})), &json!({})),
+            "slots.gpu.ticks: do not divide 15 ns equally",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"length": 9}, {"length": 5}]})), &json!({})),
+            "slots.gpu.ticks: are 14 ns long together",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"busy": 16}]})), &json!({})),
+            "slots.gpu.ticks[0].busy: 16 is above the tick's length, 15",
+        ),
+        (
+            segment(&measured(json!({"ticks": [{"weights": {"a": -1}}]})), &json!({})),
+            "slots.gpu.ticks[0].weights.a: -1 is not an integer",
+        ),
+    ];
+    for (bad, expected) in cases {
+        let problem = read::segments(&bad.to_string()).err().unwrap_or_else(|| panic!("{bad} was read"));
+        assert!(problem.contains(expected), "{expected:?} in {problem:?}");
+    }
+    let problem = read::segments("[{\"segment\": 1}]").err().unwrap();
+    assert_eq!(problem, "[0].segment: 1 is not an object");
+    assert!(read::segments("[{]").err().unwrap().contains("line 1 column 3"));
+}
+
+#[test]
+fn slots_that_are_not_those_of_the_layout_are_refused() {
+    let refused = |more: Value| {
+        let slot = json!({"state": "measured", "holdings": [], "ticks": []});
+        let segment = read::segments(&segment(&slot, &more).to_string()).unwrap().remove(0);
+        settle_gpu(&segment).unwrap_err()
+    };
+    let gpu = || "gpu".into();
+    assert_eq!(refused(json!({"slots": {}})), Unsettled::MissingSlot { slot: gpu() });
+    assert_eq!(refused(json!({"layout": null})), Unsettled::UnknownSlot { slot: gpu() });
+    let layout = json!({"total": 2, "slots": {"gpu": 1}});
+    assert_eq!(refused(json!({"layout": layout})), Unsettled::Layout { total: 2, sum: 1 });
+}
+
+#[test]
+fn ticks_may_have_lengths_and_the_slot_may_say_who_is_there() {
+    let slot = json!({
+        "state": "measured", "holdings": [], "present": ["a", "b"], "memory": {"a": 3, "b": 1},
+        "ticks": [{"length": 3, "busy": 0}, {"length": 12, "busy": 8}],
+    });
+    let used = |result: &Value, user: &str| result["slots"]["gpu"]["used"][user]["used"].clone();
+    let by_memory = printed(&segment(&slot, &json!({})));
+    assert_eq!((used(&by_memory, "a"), used(&by_memory, "b")), (json!(6), json!(2)));
+    let mut with_previous = slot;
+    with_previous["previous"] = json!({"a": 1, "b": 3});
+    let by_previous = printed(&segment(&with_previous, &json!({})));
+    assert_eq!((used(&by_previous, "a"), used(&by_previous, "b")), (json!(2), json!(6)));
+    assert_eq!(by_previous["slots"]["gpu"]["grade"], "split_by_activity");
+}
+
+#[test]
+fn between_two_epochs_all_time_is_unavailable() {
+    let result = printed(&json!({
+        "t0": 0, "t1": 15, "mig": true, "layout": null, "slots": {}, "energy": {"delta": 9, "floor": 5},
+        "carry": {"gi1/held": {"a": "1/2"}},
+    }));
+    assert_eq!(result["root"], json!({"__unavailable__": 15}));
+    assert_eq!((&result["slots"], &result["carry"]), (&json!({}), &json!({})));
+    let energy = json!({"root": {"__unavailable__": 5}});
+    assert_eq!(result["energy"]["floor"], energy);
+    assert_eq!(result["energy"]["dynamic"], json!({"root": {"__unavailable__": 4}}));
+}
+
+#[test]
+fn claims_without_rank_that_do_not_fit_share_equally_and_none_above_its_claim() {
+    let claim = |holder: &str, fraction: &str| json!({"holder": holder, "fraction": fraction});
+    let slot = json!({
+        "state": "measured", "ticks": [],
+        "holdings": [claim("a", "1/1"), claim("b", "1/5"), claim("c", "1/1")],
+    });
+    let result = printed(&segment(&slot, &json!({})));
+    let held = ["a", "b", "c"].map(|holder| result["slots"]["gpu"]["held"][holder]["held"].clone());
+    assert_eq!(held, [json!(6), json!(3), json!(6)]);
+    assert_eq!(result["flags"], json!(["gpu: conflict a", "gpu: conflict b", "gpu: conflict c"]));
+}
+
+/// What of a whole GPU of 15 ns each holds by itself, where the inner ones lie in that of `outer`.
+fn nested(outer: &str, inner: &[(&str, &str)]) -> (Vec<(String, u64)>, Value) {
+    let mut holdings = vec![json!({"holder": outer, "fraction": "4/5"})];
+    holdings.extend(inner.iter().map(|(holder, fraction)| json!({"holder": holder, "fraction": fraction})));
+    let covered_by: BTreeMap<&str, &str> = inner.iter().map(|(holder, _)| (*holder, outer)).collect();
+    let slot = json!({"state": "measured", "ticks": [], "holdings": holdings});
+    let result = printed(&segment(&slot, &json!({"covered_by": covered_by})));
+    let held = entries(&result["slots"]["gpu"]["held"]);
+    let held = held.into_iter().map(|(holder, parts)| (holder.to_string(), int(&parts["held"]))).collect();
+    (held, result["flags"].clone())
+}
+
+#[test]
+fn nested_holdings_are_granted_out_of_their_outer_one() {
+    let expected = |parts: &[(&str, u64)]| -> Vec<(String, u64)> {
+        parts.iter().map(|(holder, time)| ((*holder).to_owned(), *time)).collect()
+    };
+    assert_eq!(nested("job", &[("pod", "1/5")]), (expected(&[("job", 9), ("pod", 3)]), json!([])));
+    // One alone is cut to the outer holding.
+    assert_eq!(nested("job", &[("pod", "1/1")]), (expected(&[("job", 0), ("pod", 12)]), json!([])));
+    // Several that exceed it are a conflict inside it, but for steps of the job.
+    let parts = expected(&[("a", 6), ("b", 6), ("job", 0)]);
+    assert_eq!(
+        nested("job", &[("a", "3/5"), ("b", "3/5")]),
+        (parts, json!(["gpu: conflict a", "gpu: conflict b"]))
+    );
+    let (job, steps) = ("slurm:c/7", ["slurm:c/7.0", "slurm:c/7.1"]);
+    let parts = expected(&[(job, 0), (steps[0], 6), (steps[1], 6)]);
+    assert_eq!(nested(job, &steps.map(|step| (step, "3/5"))), (parts, json!([])));
+}
+
+/// A carry of the examples, printed as rationals, in units of 2^-32.
+fn carry(carry: &Value) -> Carry {
+    let units = |value: &Value| {
+        let (numerator, denominator) = value.as_str().unwrap().split_once('/').unwrap();
+        numerator.parse::<i64>().unwrap() * ((1 << 32) / denominator.parse::<i64>().unwrap())
+    };
+    let nodes = carry.as_object().unwrap().iter();
+    nodes
+        .map(|(node, owed)| {
+            (node.clone(), entries(owed).into_iter().map(|(holder, value)| (holder, units(value))).collect())
+        })
+        .collect()
+}
+
+fn compare(settlement: &Settlement, result: &Value, note: &str) {
+    let slot = &result["slots"]["gpu"];
+    let rows: BTreeMap<HolderId, &Row> =
+        settlement.rows.iter().map(|row| (row.holder.clone(), row)).collect();
+    for (holder, expected) in entries(&slot["held"]) {
+        let parts = rows.get(&holder).map(|row| row.amounts.parts).unwrap_or_default();
+        let found = [parts.within, parts.lent, parts.waste, parts.unmeasured, parts.unavailable];
+        let names = ["within", "lent", "waste", "unmeasured", "unavailable"];
+        assert_eq!(found, names.map(|name| int(&expected[name])), "{note}: held by {holder}");
+        assert_eq!(parts.held(), int(&expected["held"]), "{note}: held by {holder}");
+    }
+    for (user, expected) in entries(&slot["used"]) {
+        let used = rows[&user].amounts.used;
+        let within: u64 = entries(&expected["within"]).into_iter().map(|(_, time)| int(time)).sum();
+        let shares = ["beyond", "outside", "unheld"].map(|name| int(&expected[name]));
+        assert_eq!([used.beyond, used.outside, used.unheld], shares, "{note}: used by {user}");
+        assert_eq!(used.within, within, "{note}: used by {user}");
+        assert_eq!(used.total(), int(&expected["used"]), "{note}: used by {user}");
+    }
+    let rest = rows
+        .get(&HolderId::new(slot["u_kind"].as_str().unwrap()))
+        .map(|row| row.amounts.parts)
+        .unwrap_or_default();
+    assert_eq!([rest.held(), rest.lent], [int(&slot["U"]), int(&slot["drawn"])], "{note}: remainder");
+    let grade = rows.values().map(|row| row.grade).max().unwrap_or(Grade::Measured);
+    assert_eq!(grade.name(), slot["grade"].as_str().unwrap(), "{note}");
+    let used: u64 = rows.values().map(|row| row.amounts.used.total()).sum();
+    assert_eq!(used, int(&slot["busy"]), "{note}");
+    compare_energy(&rows, &result["energy"], note);
+    assert_eq!(settlement.carry, carry(&result["carry"]), "{note}");
+    let flags: Vec<&str> =
+        result["flags"].as_array().unwrap().iter().map(|flag| flag.as_str().unwrap()).collect();
+    assert_eq!(settlement.flags, flags, "{note}");
+}
+
+fn compare_energy(rows: &BTreeMap<HolderId, &Row>, expected: &Value, note: &str) {
+    let parts = |name: &str| entries(&expected[name]["gpu"]).into_iter().collect::<BTreeMap<_, _>>();
+    let (floor, dynamic) = (parts("floor"), parts("dynamic"));
+    for (holder, row) in rows {
+        let energy = |part: &BTreeMap<HolderId, &Value>| part.get(holder).map_or(0, |value| int(value));
+        assert_eq!(row.amounts.energy_static.0, energy(&floor), "{note}: floor of {holder}");
+        assert_eq!(row.amounts.energy_dynamic.0, energy(&dynamic), "{note}: dynamic energy of {holder}");
+    }
+    let sum: u64 = rows.values().map(|row| row.amounts.energy_static.0 + row.amounts.energy_dynamic.0).sum();
+    assert_eq!(sum, expected["delta"].as_u64().unwrap_or(0), "{note}");
+}
+
+fn entries(object: &Value) -> Vec<(HolderId, &Value)> {
+    object
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (HolderId::new(key.as_str()), value))
+        .collect()
+}
+
+fn int(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no whole number"))
+}

@@ -1,0 +1,273 @@
+//! The configuration as an operator meets it: what is accepted, and what each mistake is told.
+
+use std::fmt::Write as _;
+
+use gpumeter::catalogue::Level;
+use gpumeter::config::{
+    Book, Config, Endpoint, GpuChoice, Grantee, PriceClass, Problems, Rate, Standing, UserChoice,
+    default_yaml, rows,
+};
+use gpumeter::model::{Fraction, Money, Nanoseconds, Utc};
+use proptest::prelude::*;
+
+/// Everything that is wrong with a text, as it is printed.
+fn problems(text: &str) -> String {
+    Config::parse(text, "c.yaml").err().map(|problems| problems.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn a_standing_user_in_digits_is_a_uid() {
+    let read = |user: &str| {
+        let text = format!("attribution: {{standing: [{{gpu: all, user: {user}}}]}}");
+        Config::parse(&text, "test").map(|config| config.attribution.standing[0].holder.clone())
+    };
+    assert_eq!(read("1000").unwrap(), Grantee::User(UserChoice::Uid(1000)));
+    assert_eq!(read("u1000").unwrap(), Grantee::User(UserChoice::Name("u1000".into())));
+    let problem = read("99999999999").unwrap_err().to_string();
+    assert!(problem.contains("is not a uid; give a number below 2^32"), "{problem}");
+}
+
+#[test]
+fn a_grant_is_for_a_team_or_group_on_several_gpus() {
+    let text = r#"attribution:
+  standing:
+    - {id: lab, gpu: "4-5", user: [ada, 1001]}
+    - {gpu: [0, GPU-0123abcd-0000-1111-2222-333344445555], group: research, fraction: 0.5}"#;
+    let standing = Config::parse(text, "test").unwrap().attribution.standing;
+    let team = Grantee::Team(vec![UserChoice::Name("ada".into()), UserChoice::Uid(1001)]);
+    assert_eq!(standing[0].holder, team);
+    assert_eq!(standing[0].gpus, [GpuChoice::Index(4), GpuChoice::Index(5)]);
+    assert_eq!(standing[1].holder, Grantee::Group("research".into()));
+    let uuid = "GPU-0123abcd-0000-1111-2222-333344445555".to_owned();
+    assert_eq!(standing[1].gpus, [GpuChoice::Index(0), GpuChoice::Uuid(uuid)]);
+    assert_eq!(standing[1].fraction, Fraction { numerator: 1, denominator: 2 });
+}
+
+#[test]
+fn the_example_of_the_document_on_grants_is_accepted() {
+    let document = include_str!("../../docs/grants.md");
+    let example = document.split("```").nth(1).unwrap().strip_prefix("yaml\n").unwrap();
+    assert_eq!(problems(example), "");
+    assert_eq!(Config::parse(example, "test").unwrap().attribution.standing.len(), 4);
+}
+
+#[test]
+fn the_printed_defaults_are_what_runs_without_a_file() {
+    assert_eq!(Config::parse(&default_yaml(), "c.yaml"), Ok(Config::default()));
+    assert_eq!(Config::parse("", "c.yaml"), Ok(Config::default()));
+    let config = Config::default();
+    assert_eq!(config.sampling.interval, Nanoseconds::SECOND);
+    assert_eq!(config.sampling.level, Level::Standard);
+    assert_eq!(config.ledger.path.to_str(), Some("/var/lib/gpumeter/ledger.db"));
+    assert_eq!(config.web.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["[::]:9855"]);
+    assert_eq!(
+        (config.ledger.enabled, config.attribution.presence, config.web.created),
+        (true, false, false)
+    );
+    assert_eq!((config.limits.processes, config.limits.series), (200, 20_000));
+    assert_eq!(config.limits.birth_delay, Nanoseconds::from_seconds(60));
+    assert_eq!(config.prices, None);
+}
+
+/// Every example of the printed file, with its comment sign removed, is one file without mistakes, apart from
+/// what cannot stand together.
+#[test]
+fn every_example_of_the_printed_defaults_is_accepted() {
+    let mut text = String::new();
+    for line in default_yaml().lines() {
+        let code = line.replacen("# ", "", 1);
+        let hidden = line.trim_start().starts_with("# ");
+        let rival = ["book:", "group:", "unit:"].iter().any(|key| code.trim_start().starts_with(key));
+        let line = if rival {
+            ""
+        } else if hidden {
+            &code
+        } else {
+            line
+        };
+        let _ = writeln!(text, "{line}");
+    }
+    assert_eq!(problems(&text), "", "{text}");
+}
+
+#[test]
+fn every_key_has_a_sentence_that_fits_on_a_line() {
+    for row in rows() {
+        assert!(row.help.ends_with('.') && row.help.len() <= 90, "{}", row.path);
+        assert!(row.is_list == row.example.is_empty(), "{} has no example", row.path);
+    }
+}
+
+#[test]
+fn a_whole_file_arrives_as_written() -> Result<(), Problems> {
+    let text = r#"
+node: {name: gpu-7, cluster: zurich}
+sampling: {interval: 250ms, medium: 2s, slow: 1h, level: full}
+nvml: {library: /opt/libnvidia-ml.so.1}
+attribution:
+  presence: true
+  standing:
+    - {id: condo, gpu: all, fraction: 1/2, user: alice}
+    - {gpu: 3, fraction: 0.25, unit: serve.service}
+    - {gpu: GPU-0123ABCD-0000-1111-2222-333344445555, user: bob, fraction: 0001/0002}
+prices:
+  currency: EUR
+  rates:
+    - {from: 2026-01-01T00:15:00Z, gpu_hour: 1.10, class: spot}
+    - {gpu_hour: 2}
+otlp: {endpoint: "http://[::1]:4318/", interval: 1m30s}
+limits: {birth_delay: 0s, processes: 7}
+web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
+"#;
+    let config = Config::parse(text, "c.yaml")?;
+    assert_eq!(config.node.name.as_deref(), Some("gpu-7"));
+    assert_eq!(config.sampling.interval, Nanoseconds(250_000_000));
+    assert_eq!(config.sampling.level, Level::Full);
+    assert_eq!(config.nvml.library.as_deref(), Some(std::path::Path::new("/opt/libnvidia-ml.so.1")));
+    let half = Fraction { numerator: 1, denominator: 2 };
+    let standing = |id: Option<&str>, gpu, fraction, holder| Standing {
+        id: id.map(ToOwned::to_owned),
+        gpus: vec![gpu],
+        fraction,
+        holder,
+    };
+    let quarter = Fraction { numerator: 1, denominator: 4 };
+    let uuid = "GPU-0123abcd-0000-1111-2222-333344445555".to_owned();
+    assert_eq!(
+        config.attribution.standing,
+        [
+            standing(Some("condo"), GpuChoice::All, half, Grantee::User(UserChoice::Name("alice".into()))),
+            standing(None, GpuChoice::Index(3), quarter, Grantee::Unit("serve.service".into())),
+            standing(None, GpuChoice::Uuid(uuid), half, Grantee::User(UserChoice::Name("bob".into()))),
+        ]
+    );
+    let rates = vec![
+        Rate { from: None, gpu_hour: Money(2_000_000_000), class: PriceClass::OnDemand },
+        Rate {
+            from: Some(Utc(1_767_226_500_000_000_000)),
+            gpu_hour: Money(1_100_000_000),
+            class: PriceClass::Spot,
+        },
+    ];
+    assert_eq!(config.prices, Some(Book::Own { currency: "EUR".into(), rates }));
+    assert_eq!(config.otlp.endpoint, Some(Endpoint { host: "[::1]".into(), port: 4318 }));
+    assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
+    assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
+    assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(Book::Example));
+    assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
+    let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
+    assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
+    let hints = Config::parse("sampling: {interval: 2s, medium: 1s}", "c.yaml")?.hints();
+    assert_eq!(hints, ["sampling.medium, 1s, is shorter than sampling.interval, 2s: it is read every 2s"]);
+    assert_eq!(Config::default().hints(), Vec::<String>::new());
+    let local = Config::parse("web: {listen: localhost:9855}", "c.yaml")?.web.listen;
+    assert_eq!(local, ["127.0.0.1:9855".parse().unwrap()]);
+    Ok(())
+}
+
+/// Every problem at once, in the order of the file.
+#[test]
+fn every_problem_is_told_at_once() {
+    let text = "\
+web: {listen: nowhere, craeted: yes}
+sampling:
+  interval: fast
+  levle: full
+  interval: 2s
+prices:
+  rates:
+    - gpu_hour: -2.1
+    - class: spott
+attribution: {standing: [{fraction: 3/2}]}
+ledger: [1]
+";
+    let expected = r#"
+c.yaml:1:15: web.listen: "nowhere" is not an IP address with a port; give IP:port, such as 127.0.0.1:9855, or ":9855" for all interfaces
+c.yaml:1:24: web.craeted: unknown key; did you mean `created`?
+c.yaml:3:13: sampling.interval: "fast" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h
+c.yaml:4:3: sampling.levle: unknown key; did you mean `level`?
+c.yaml:5:3: sampling.interval: is given twice, first on line 3; keep one
+c.yaml:7:3: prices.rates: has no currency; give prices.currency, such as USD
+c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
+c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give a decimal number
+c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
+c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them
+c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
+c.yaml:10:37: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU
+c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path"#;
+    assert_eq!(problems(text), expected.trim_start());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_so() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("c.yaml");
+    let told = || Config::read(&file).err().map(|problems| problems.to_string()).unwrap_or_default();
+    let absent = told();
+    assert!(
+        absent.ends_with(
+            "c.yaml: cannot be read: No such file or directory (os error 2); name a file that can be read"
+        ),
+        "{absent}"
+    );
+    std::fs::write(&file, b"web: {created: true}\nnode: {name: \xff}")?;
+    assert!(told().ends_with("c.yaml:2:14: is not UTF-8 text; save the file as UTF-8"), "{}", told());
+    std::fs::write(&file, "#".repeat(2_000_000))?;
+    assert!(told().ends_with("c.yaml: is longer than 1 MiB; name a configuration file"));
+    std::fs::write(&file, "node: {name: seven}")?;
+    assert_eq!(Config::read(&file)?.node.name.as_deref(), Some("seven"));
+    Ok(())
+}
+
+/// Words that make a random file reach deep.
+fn fragment() -> impl Strategy<Value = String> {
+    let names: Vec<String> = rows()
+        .iter()
+        .flat_map(|row| {
+            row.path.split('.').map(|part| part.replace("[]", "")).chain([row.example.to_owned()])
+        })
+        .chain(
+            [
+                "\n", "\n  ", "\n    ", ": ", "- ", "[", "]", "{", "}", ", ", "&a ", "*a", "<<", "'", "\"",
+                "~", "1/0", "-1", "#",
+            ]
+            .map(str::to_owned),
+        )
+        .collect();
+    prop_oneof![8 => prop::sample::select(names), 1 => any::<String>()]
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in any::<String>()) {
+        let _ = Config::parse(&text, "c.yaml");
+    }
+
+    #[test]
+    fn no_file_of_known_words_makes_it_panic(words in prop::collection::vec(fragment(), 0..60)) {
+        let _ = Config::parse(&words.concat(), "c.yaml");
+    }
+
+    #[test]
+    fn no_value_of_any_key_makes_it_panic(index in any::<prop::sample::Index>(), value in any::<String>()) {
+        let rows = rows();
+        let path = &rows[index.index(rows.len())].path;
+        let quoted = serde_json::to_string(&value).unwrap_or_default();
+        let text = match path.split_once("[].") {
+            Some((list, key)) => list.replace('.', ": {") + ": [{" + key + ": " + &quoted + "}]}",
+            None => path.replace('.', ": {") + ": " + &quoted + "}",
+        };
+        if let Err(problems) = Config::parse(&text, "c.yaml") {
+            prop_assert!(problems.list.iter().all(|problem| problem.place.is_some_and(|place| place.line == 1)), "{}", problems);
+        }
+    }
+
+    #[test]
+    fn a_price_is_what_was_written(whole in 0_u32..999_999_999, nano in 0_u32..1_000_000_000) {
+        let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {whole}.{nano:09}}}]}}");
+        let prices = Config::parse(&text, "c.yaml").map(|config| config.prices);
+        let gpu_hour = Money(i128::from(whole) * 1_000_000_000 + i128::from(nano));
+        let rates = vec![Rate { from: None, gpu_hour, class: PriceClass::OnDemand }];
+        prop_assert_eq!(prices, Ok(Some(Book::Own { currency: "USD".into(), rates })));
+    }
+}

@@ -1,0 +1,70 @@
+//! How often the encoders allocate: a count, the same on every machine, and so a gate.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use gpumeter::catalogue::Level;
+use gpumeter::export::{Otlp, Press, Sealed, Variant};
+
+use super::fixture;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is passed on to the system's allocator; a cell of this thread is counted up beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How many allocations `work` makes on this thread.
+fn allocations(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.with(Cell::get);
+    work();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+#[test]
+fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
+    let roster = Arc::new(fixture::roster(8, 200));
+    let press = Arc::new(Press::new(Level::Full, true));
+    let tick = |scale| Sealed::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&press));
+    for variant in Variant::ALL {
+        // The last snapshot is still being read while the next is rendered, as it may be in the agent: so the
+        // first two pages need buffers, and every later one finds the one before the last free.
+        let mut last = tick(1);
+        last.page(variant);
+        for scale in 2..8 {
+            let next = tick(scale);
+            let count = allocations(|| drop(next.page(variant)));
+            assert!(count == 0 || scale == 2, "{variant:?}: {count} allocations for page {scale}");
+            last = next;
+        }
+    }
+}
+
+#[test]
+fn a_warm_request_allocates_nothing() {
+    let roster = Arc::new(fixture::roster(8, 200));
+    let mut otlp = Otlp::new(Level::Full, "node-1");
+    let mut body = Vec::new();
+    let first = otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
+    let next = fixture::values(roster, 2);
+    assert_eq!(allocations(|| assert_eq!(otlp.encode(&next, &mut body), first)), 0);
+}

@@ -1,0 +1,81 @@
+//! What the Helm chart and the kustomize components carry of the alerts, the dashboards and the version.
+//!
+//! Neither may read files outside of its own directory, so both have copies.
+
+use std::path::Path;
+use std::{env, fs, io};
+
+use super::check::{Outcome, check};
+
+const CHART: &str = "packaging/helm/gpumeter";
+const COMPONENTS: &str = "packaging/kubernetes/components";
+
+fn read(path: &str) -> io::Result<String> {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+}
+
+/// The names of the files in a directory, sorted.
+fn names(directory: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory))? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The groups of a file of rules, indented as the items of a PrometheusRule.
+fn groups(rules: &str) -> String {
+    let groups = rules.split_once("\ngroups:\n").map_or("", |(_, groups)| groups);
+    groups.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect()
+}
+
+#[test]
+fn the_chart_has_the_alerts_and_the_dashboards() -> Outcome {
+    for name in ["gpumeter.yaml", "absence.yaml"] {
+        check(&format!("{CHART}/files/alerts/{name}"), &read(&format!("alerts/{name}"))?)?;
+    }
+    for name in names("dashboards")? {
+        let dashboard = read(&format!("dashboards/{name}"))?;
+        check(&format!("{CHART}/files/dashboards/{name}"), &dashboard)?;
+        check(&format!("{COMPONENTS}/dashboards/{name}"), &dashboard)?;
+    }
+    assert_eq!(names(&format!("{CHART}/files/dashboards"))?, names("dashboards")?);
+    Ok(())
+}
+
+#[test]
+fn every_dashboard_has_a_config_map() -> Outcome {
+    let component = read(&format!("{COMPONENTS}/dashboards/kustomization.yaml"))?;
+    for name in names("dashboards")? {
+        let stem = name.trim_end_matches(".json");
+        assert!(component.contains(&format!("name: gpumeter-dashboard-{stem}\n")), "{name}");
+        assert!(component.contains(&format!("- {name}\n")), "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_prometheus_rule_has_the_alerts() -> Outcome {
+    let absence = read("alerts/absence.yaml")?.replace("job=\"gpu-nodes\"", "job=\"gpumeter/gpumeter\"");
+    let rules = groups(&read("alerts/gpumeter.yaml")?) + &groups(&absence);
+    let labels = "    app.kubernetes.io/name: gpumeter\n    app.kubernetes.io/instance: gpumeter\n";
+    let rule = format!(
+        "# Written from alerts/ by `UPDATE=1 cargo test generated`.\n\
+         apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: gpumeter\n  namespace: gpumeter\n  \
+         labels:\n{labels}spec:\n  groups:\n{}",
+        rules
+    );
+    check(&format!("{COMPONENTS}/monitoring/rules.yaml"), &rule)
+}
+
+#[test]
+fn chart_and_base_have_the_version_of_the_crate() -> Outcome {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = read(&format!("{CHART}/Chart.yaml"))?;
+    assert!(chart.contains(&format!("\nversion: {version}\n")), "{chart}");
+    assert!(chart.contains(&format!("\nappVersion: {version}\n")), "{chart}");
+    let base = read("packaging/kubernetes/base/kustomization.yaml")?;
+    assert!(base.contains(&format!("newTag: {version}\n")), "{base}");
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Generated files: each is the output of a function of the library, and compared with it here.
+//!
+//! `UPDATE=1 cargo test generated` writes them; `docs/names.txt` is only ever added to.
+
+mod check;
+mod config;
+mod exports;
+mod kubernetes;
+mod metrics;
+mod names;
+mod pages;

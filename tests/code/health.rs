@@ -1,0 +1,319 @@
+//! Every rule of the table: what raises it, what it makes of a GPU, and what ends it.
+
+use std::sync::Arc;
+
+use gpumeter::catalogue::xid::{self, Class};
+use gpumeter::health::{Clears, Heard, Judge, Presence, RULES, Rule, Sign, Signs, When, kernel_line};
+use gpumeter::model::{HealthState, Nanoseconds, Remedy, Stamp, Utc, Verdict};
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A judge, its clock, and what it is shown.
+struct Court {
+    judge: Judge,
+    now: Stamp,
+    signs: Signs,
+}
+
+impl Court {
+    /// A GPU of which everything is known and nothing is wrong.
+    fn new() -> Self {
+        let mut signs = Signs::new(Presence::Answers, 0);
+        for place in gpumeter::health::SIGNS {
+            signs.set(place.sign, Some(0));
+        }
+        let now = Stamp { boottime: Nanoseconds(SECOND), utc: Utc(1_800_000_000 * SECOND) };
+        let mut court = Self { judge: Judge::default(), now, signs };
+        assert_eq!(court.look().state, HealthState::Ok);
+        court
+    }
+
+    fn look(&mut self) -> Arc<Verdict> {
+        self.hear(&Heard::default())
+    }
+
+    fn hear(&mut self, heard: &Heard) -> Arc<Verdict> {
+        self.judge.judge(self.now, &self.signs, heard)
+    }
+
+    /// A look every second.
+    fn pass(&mut self, seconds: u64) -> Arc<Verdict> {
+        for _ in 0..seconds {
+            self.now.boottime.0 += SECOND;
+            self.now.utc.0 += SECOND;
+            self.look();
+        }
+        self.look()
+    }
+
+    fn set(&mut self, sign: Sign, value: i64) {
+        self.signs.set(sign, Some(value));
+    }
+
+    fn xid(&mut self, code: u32) -> Arc<Verdict> {
+        let mut heard = Heard::default();
+        heard.xids.insert(code, (1, None));
+        self.hear(&heard)
+    }
+
+    /// Makes the rule's condition true, as little as it takes.
+    fn raise(&mut self, rule: &Rule) -> Arc<Verdict> {
+        match rule.when {
+            When::Is(presence) => self.signs.presence = presence,
+            When::Positive(sign) => self.set(sign, 1),
+            When::Below(less, more) => {
+                self.set(less, 17);
+                self.set(more, 18);
+            }
+            When::Grows(sign, by, _) => self.set(sign, by),
+            When::Xid(which) => {
+                let code = (1..=174).find(|code| which(&xid::described(*code)));
+                return self.xid(code.unwrap());
+            }
+            When::Noticed(notice) => {
+                let mut heard = Heard::default();
+                heard.notices.insert(notice, 1);
+                return self.hear(&heard);
+            }
+        }
+        self.look()
+    }
+
+    /// Makes it false again.
+    fn ease(&mut self, rule: &Rule) {
+        match rule.when {
+            When::Is(_) => self.signs.presence = Presence::Answers,
+            When::Positive(sign) => self.set(sign, 0),
+            When::Below(less, more) => {
+                self.set(less, 18);
+                self.set(more, 18);
+            }
+            When::Grows(..) | When::Xid(_) | When::Noticed(_) => {}
+        }
+    }
+}
+
+fn has(verdict: &Verdict, rule: &Rule) -> bool {
+    verdict.reasons.iter().any(|reason| reason.rule == rule.name)
+}
+
+#[test]
+fn every_rule_is_raised_by_what_it_says_and_no_sooner() {
+    for rule in RULES {
+        let mut court = Court::new();
+        let mut verdict = court.raise(rule);
+        if rule.after.0 > 0 {
+            assert!(!has(&verdict, rule), "{}: too early", rule.name);
+            verdict = court.pass(rule.after.0 / SECOND - 1);
+            assert!(!has(&verdict, rule), "{}: too early", rule.name);
+            verdict = court.pass(1);
+        }
+        assert!(has(&verdict, rule), "{}: {verdict:?}", rule.name);
+        assert_eq!((verdict.state, verdict.remedy), (rule.state, rule.remedy), "{}", rule.name);
+        let reason = verdict.reasons.iter().find(|reason| reason.rule == rule.name).unwrap();
+        let begun = court.now.utc.0 - rule.after.0;
+        assert_eq!(reason.since, Utc(begun), "{}: since it began, not since it was told", rule.name);
+        assert!(!rule.source.is_empty() && !rule.what.is_empty(), "{}", rule.name);
+    }
+}
+
+#[test]
+fn every_rule_ends_by_what_it_says_and_no_sooner() {
+    for rule in RULES {
+        let mut court = Court::new();
+        court.raise(rule);
+        court.pass(rule.after.0 / SECOND);
+        court.ease(rule);
+        match rule.clears {
+            Clears::AtOnce => assert!(!has(&court.look(), rule), "{}", rule.name),
+            Clears::Quiet(long) => {
+                assert!(has(&court.pass(long.0 / SECOND - 2), rule), "{}: too early", rule.name);
+                assert!(!has(&court.pass(3), rule), "{}: too late", rule.name);
+            }
+            Clears::Reset => {
+                assert!(has(&court.pass(100_000), rule), "{}: it latches", rule.name);
+                court.signs.life += 1;
+                assert!(!has(&court.look(), rule), "{}: a reset clears it", rule.name);
+            }
+        }
+        assert_eq!(court.look().state, HealthState::Ok, "{}", rule.name);
+    }
+}
+
+#[test]
+fn a_condition_that_outlives_the_reset_is_told_again() {
+    let mut court = Court::new();
+    court.xid(48);
+    court.set(Sign::RowRemapPending, 1);
+    assert_eq!(court.look().state, HealthState::Failed);
+    court.signs.life += 1;
+    let verdict = court.look();
+    assert_eq!(verdict.reasons.iter().map(|reason| reason.rule).collect::<Vec<_>>(), ["row_remap_pending"]);
+}
+
+#[test]
+fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
+    let mut court = Court::new();
+    court.set(Sign::RowRemapFailed, 1);
+    court.look();
+    court.signs = Signs::new(Presence::Answers, 0);
+    assert_eq!(court.pass(1_000).remedy, Remedy::Replace);
+    let mut blind = Judge::default();
+    let verdict = blind.judge(court.now, &Signs::new(Presence::Answers, 0), &Heard::default());
+    assert_eq!(verdict.state, HealthState::Ok);
+}
+
+#[test]
+fn the_driver_is_content_only_where_it_says_so() {
+    let mut signs = Signs::new(Presence::Answers, 0);
+    assert_eq!(signs.driver_is_content(), None);
+    for sign in [Sign::RecoveryReset, Sign::RecoveryReboot, Sign::RecoveryDrain] {
+        signs.set(sign, Some(0));
+    }
+    assert_eq!(signs.driver_is_content(), None);
+    signs.set(Sign::RecoveryDrainAndReset, Some(0));
+    assert_eq!(signs.driver_is_content(), Some(true));
+    signs.set(Sign::RecoveryReset, Some(1));
+    assert_eq!(signs.driver_is_content(), Some(false));
+}
+
+#[test]
+fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
+    let mut court = Court::new();
+    court.signs.presence = Presence::Silent;
+    assert_eq!(court.look().state, HealthState::Unknown);
+    assert_eq!(court.xid(119).state, HealthState::Failed);
+}
+
+#[test]
+fn a_counter_that_went_back_is_no_growth() {
+    let mut court = Court::new();
+    court.set(Sign::PcieReplays, 10);
+    court.look();
+    court.set(Sign::PcieReplays, 0);
+    court.look();
+    // Fifteen in a quarter of an hour is growth, fourteen is none.
+    court.set(Sign::PcieReplays, 14);
+    assert_eq!(court.look().state, HealthState::Ok);
+    court.set(Sign::PcieReplays, 15);
+    assert_eq!(court.look().state, HealthState::Degraded);
+}
+
+#[test]
+fn a_slow_trickle_of_replays_is_no_growth() {
+    let mut court = Court::new();
+    for count in 1..100 {
+        court.set(Sign::PcieReplays, count);
+        assert_eq!(court.pass(120).state, HealthState::Ok, "{count}");
+    }
+}
+
+#[test]
+fn a_flicker_of_a_throttle_is_no_verdict_and_does_not_end_one() {
+    let mut court = Court::new();
+    for _ in 0..20 {
+        court.set(Sign::HwThermal, 1);
+        assert_eq!(court.pass(30).state, HealthState::Ok);
+        court.set(Sign::HwThermal, 0);
+        court.pass(30);
+    }
+    court.set(Sign::HwThermal, 1);
+    court.look();
+    assert_eq!(court.pass(60).state, HealthState::Degraded);
+    for _ in 0..20 {
+        court.set(Sign::HwThermal, 0);
+        court.pass(100);
+        court.set(Sign::HwThermal, 1);
+        assert_eq!(court.pass(10).state, HealthState::Degraded);
+    }
+}
+
+#[test]
+fn the_evidence_counts_codes_and_names_the_instance() {
+    let mut court = Court::new();
+    court.xid(48);
+    let mut heard = Heard::default();
+    heard.xids.insert(48, (2, Some(3)));
+    heard.xids.insert(95, (1, None));
+    let verdict = court.hear(&heard);
+    assert_eq!(
+        &*verdict.reasons.first().unwrap().evidence,
+        "XID 48 (uncorrectable double-bit memory error) 3 times, last on GPU instance 3; \
+         XID 95 (uncontained memory error) once"
+    );
+}
+
+#[test]
+fn every_fault_that_is_no_information_has_exactly_one_rule() {
+    // 174 and on are newer than the table.
+    for code in 1..=200 {
+        let (class, _) = xid::meaning(code);
+        let silent = class == Class::Information;
+        let rules =
+            RULES.iter().filter(|rule| matches!(rule.when, When::Xid(which) if which(&xid::described(code))));
+        assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
+    }
+}
+
+#[test]
+fn an_xid_that_is_not_known_is_told_and_is_no_verdict() {
+    let verdict = Court::new().xid(1_234);
+    assert_eq!((verdict.state, verdict.remedy), (HealthState::Ok, Remedy::ContactSupport));
+    assert_eq!(&*verdict.reasons.first().unwrap().evidence, "XID 1234 (newer than this table) once");
+}
+
+#[test]
+fn what_the_catalogue_calls_unused_is_told_and_is_no_verdict() {
+    let disused: Vec<u32> = (1..=173).filter(|code| xid::described(*code).disused).collect();
+    assert!(disused.contains(&47) && disused.contains(&123));
+    for code in disused {
+        let verdict = Court::new().xid(code);
+        assert_eq!((verdict.state, verdict.reasons.len()), (HealthState::Ok, 1), "XID {code}: {verdict:?}");
+    }
+    // An encoder's exception is its application's, as a decoder's is.
+    for code in [47, 142, 68] {
+        assert_eq!(Court::new().xid(code).state, HealthState::Ok, "XID {code}");
+    }
+}
+
+#[test]
+fn the_verdict_on_an_xid_asks_for_the_action_that_the_metrics_name() {
+    for code in 1..=200 {
+        let action = match xid::meaning(code) {
+            (_, xid::Action::Ignore) => Remedy::None.name(),
+            (_, action) => action.name(),
+        };
+        assert_eq!(Court::new().xid(code).remedy.name(), action, "XID {code}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_record_of_the_kernel_stops_its_reader(record in any::<String>(), tail in any::<String>()) {
+        kernel_line::parse(&record);
+        kernel_line::parse(&format!("NVRM: Xid ({record}"));
+        kernel_line::parse(&format!("NVRM: Xid (PCI:0000:0f:00 {record}): {tail}"));
+        let line = format!("NVRM: Xid (PCI:0000:0f:00): 13, {record}");
+        prop_assert_eq!(kernel_line::parse(&line).map(|read| read.xid), Some(13), "{}", line);
+    }
+
+    #[test]
+    fn whatever_the_signs_say_the_verdict_is_that_of_its_worst_reason(
+        looks in prop::collection::vec((0..gpumeter::health::SIGNS.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
+    ) {
+        let (mut judge, mut signs, mut now) = (Judge::default(), Signs::new(Presence::Answers, 0), Stamp::default());
+        for (sign, value, xid, count, life) in looks {
+            signs.set(gpumeter::health::SIGNS[sign].sign, value);
+            signs.life = signs.life.wrapping_add(life);
+            now.boottime.0 += 7 * SECOND;
+            let mut heard = Heard::default();
+            heard.xids.insert(xid, (count, None));
+            let verdict = judge.judge(now, &signs, &heard);
+            let worst = verdict.reasons.iter().map(|reason| (reason.state, reason.remedy)).max();
+            prop_assert_eq!(worst.unwrap_or((HealthState::Ok, Remedy::None)), (verdict.state, verdict.remedy));
+        }
+    }
+}

@@ -1,0 +1,652 @@
+//! Who is behind each pid of the fixture trees, and how the directory follows processes that come and go.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpumeter::holders::{Directory, Identities, JobRecord, RecordedGpu, Workloads, identify};
+use gpumeter::host::{Gone, Host, Users};
+use gpumeter::model::{Fact, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
+use gpumeter::tenants::tenant;
+
+fn tree(name: &str) -> Host {
+    Host::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host").join(name))
+}
+
+fn assert_holders(name: &str, expected: &[(u32, &str)]) {
+    let host = tree(name);
+    for (pid, id) in expected {
+        let holder = identify(&host, &host.process(*pid).unwrap(), &Workloads::default()).unwrap().holder;
+        assert_eq!(holder.id.as_str(), *id, "{name}/{pid}");
+    }
+}
+
+#[test]
+fn units_sessions_and_the_gpu_system_are_told_apart() {
+    assert_holders(
+        "v2",
+        &[
+            (812, "__system__"),
+            (1400, "__system__"),
+            (2001, "unit:trainer.service"),
+            (2002, "unit:trainer.service"),
+            (2100, "user:bob"),
+            (2101, "user:alice"),
+            (2103, "user:alice"),
+            (2104, "user:4711"),
+            (2300, "__system__"),
+        ],
+    );
+}
+
+#[test]
+fn a_user_cannot_make_his_process_part_of_the_system() {
+    assert_holders("v2", &[(2101, "user:alice"), (2102, "user:alice")]);
+}
+
+#[test]
+fn inside_a_unit_a_process_name_does_not_make_it_part_of_the_system() {
+    let mut node = Node::new(None);
+    for (pid, name, unit) in [
+        (7, "Xorg", "trainer.service"),
+        (8, "nvidia-persiste", "trainer.service"),
+        (9, "nvidia-cuda-mps", "run-mps.scope"),
+        (10, "python3", "gdm.service"),
+    ] {
+        node.start_named(pid, name, (100, 0), &format!("/system.slice/{unit}"));
+        let identities = node.refresh(&[pid], 1);
+        assert_eq!(whose(&identities, pid), Some(&*format!("unit:{unit}")), "{name}");
+    }
+}
+
+#[test]
+fn a_display_managers_x_server_and_compositor_are_part_of_the_system() {
+    let mut node = Node::new(None);
+    for (pid, unit) in (7..).zip(["lightdm", "gdm", "gdm3", "sddm", "xdm"]) {
+        let cgroup = format!("/system.slice/{unit}.service");
+        node.start_named(pid, "Xorg", (100, 0), &cgroup);
+        node.start_named(pid + 100, "gnome-shell", (100, 120), &cgroup);
+        // Where logind is missing a user's processes stay in the display manager's unit.
+        node.start_named(pid + 200, "Xorg", (100, 1000), &cgroup);
+        let identities = node.refresh(&[pid, pid + 100, pid + 200], 1);
+        assert_eq!(whose(&identities, pid), Some("__system__"), "{unit}");
+        assert_eq!(whose(&identities, pid + 100), Some("__system__"), "{unit}");
+        assert_eq!(whose(&identities, pid + 200), Some(&*format!("unit:{unit}.service")));
+    }
+}
+
+#[test]
+fn the_units_of_the_gpu_system_are_part_of_it_whatever_their_processes_are_called() {
+    let mut node = Node::new(None);
+    for (pid, unit) in (7..).zip(["nvidia-imex", "nvidia-powerd", "nvidia-dcgm", "nvidia-fabricmanager"]) {
+        node.start(pid, 100, 0, &format!("/system.slice/{unit}.service"));
+        assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("__system__"), "{unit}");
+    }
+}
+
+#[test]
+fn of_a_hybrid_system_any_hierarchy_may_tell() {
+    assert_holders(
+        "hybrid",
+        &[(300, "unit:trainer.service"), (301, "unit:trainer.service"), (302, "user:bob")],
+    );
+}
+
+#[test]
+fn containers_and_machines_are_named_by_their_paths_and_pods_and_jobs_are_never_a_user_or_a_unit() {
+    assert_holders(
+        "hybrid",
+        &[
+            (303, "container:docker/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4"),
+            (304, "__unattributed__/job"),
+        ],
+    );
+    assert_holders(
+        "nested",
+        &[
+            (400, "__unattributed__/pod"),
+            (401, "container:docker/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4"),
+            (403, "__unattributed__/job"),
+            (405, "vm:instance-00000001"),
+        ],
+    );
+    let host = tree("nested");
+    let holder = identify(&host, &host.process(400).unwrap(), &Workloads::default()).unwrap().holder;
+    assert_eq!((holder.id.kind(), &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
+}
+
+#[test]
+fn a_cgroup_that_a_user_names_himself_makes_his_process_no_container() {
+    let mut node = Node::new(None);
+    let own = "/user.slice/user-1000.slice/user@1000.service";
+    for (pid, uid, name) in [
+        (7, 1000, "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
+        (8, 1000, "kubepods.slice/x"),
+        (9, 1000, "slurmstepd.scope/job_1/step_0"),
+        // The number of another user, as it may stand in an image's passwd.
+        (10, 1001, "libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
+    ] {
+        node.start(pid, 100, uid, &format!("{own}/{name}"));
+        assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"), "{name}");
+    }
+}
+
+#[test]
+fn a_rootless_containers_subordinate_uid_is_its_owner() {
+    assert_holders("nested", &[(402, "user:alice")]);
+}
+
+#[test]
+fn all_users_within_a_rootless_namespace_are_its_owner_and_two_owners_are_told_apart() {
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let mut node = Node::new(None);
+    let container = |owner: u32| {
+        format!("/user.slice/user-{owner}.slice/user@{owner}.service/user.slice/libpod-{ID}.scope/container")
+    };
+    let session = |owner: u32| format!("/user.slice/user-{owner}.slice/session-3.scope");
+    // In the namespace: root, two users with subordinate uids, one whose number is another user's of the host.
+    let alice = [(7, 1000), (8, 100_000), (9, 100_032), (10, 1001)];
+    for (pid, uid) in alice {
+        node.start(pid, 100, uid, &container(1000));
+    }
+    for (pid, uid) in [(11, 1001), (12, 165_536)] {
+        node.start(pid, 100, uid, &container(1001));
+    }
+    // Without a cgroup of its own a container is in its user's session.
+    node.start(13, 100, 100_032, &session(1000));
+    node.start(14, 100, 165_536, &session(1001));
+    // Without a session either, a subordinate uid is a number that no user has.
+    node.start(15, 100, 100_032, "/");
+    let identities = node.refresh(&(7..=15).collect::<Vec<_>>(), 1);
+    let expected =
+        [("user:alice", vec![7, 8, 9, 10, 13]), ("user:bob", vec![11, 12, 14]), ("user:100032", vec![15])];
+    for (holder, pids) in expected {
+        for pid in pids {
+            assert_eq!(whose(&identities, pid), Some(holder), "{pid}");
+        }
+    }
+}
+
+#[test]
+fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
+    assert_holders("nested", &[(404, "unit:train@run-7.service")]);
+}
+
+#[test]
+fn a_unit_knows_the_user_it_runs_as() {
+    let host = tree("v2");
+    let facts = identify(&host, &host.process(2001).unwrap(), &Workloads::default()).unwrap().holder.facts;
+    assert_eq!(facts.iter().collect::<Vec<_>>(), [(Fact::Unit, "trainer.service"), (Fact::User, "alice")]);
+    assert_eq!(facts.uid, Some(1000));
+}
+
+#[test]
+fn hostile_processes_are_somebodys_all_the_same() {
+    assert_holders(
+        "hostile",
+        &[
+            (500, "unit:a.service"),
+            (501, "user:alice"),
+            (502, "user:alice"),
+            (505, "unit:\u{fffd}\u{fffd}.service"),
+            (506, "unit:a\\x0ab\\x2fc.service"),
+            (511, "user:alice"),
+        ],
+    );
+}
+
+#[test]
+fn nobody_takes_the_name_of_a_remainder() {
+    let host = tree("hostile");
+    for (pid, id, payer) in
+        [(507, "unit:_system__.service", "_system__.service"), (508, "user:__system__", "user:__system__")]
+    {
+        let holder = identify(&host, &host.process(pid).unwrap(), &Workloads::default()).unwrap().holder;
+        assert_eq!((holder.id.as_str(), &*tenant(&holder)), (id, payer));
+        assert_ne!(holder.id.kind(), HolderKind::Remainder);
+        assert!(!holder.id.is_remainder());
+    }
+}
+
+/// A tree in which processes come and go, and the directory that follows them.
+struct Node {
+    root: tempfile::TempDir,
+    directory: Directory,
+}
+
+impl Node {
+    fn new(agent: Option<u32>) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(root.path().join("etc/passwd"), "alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n").unwrap();
+        let directory = Directory::new(Host::at(root.path()), agent, 0);
+        Self { root, directory }
+    }
+
+    /// One whose `/proc` passes for the real one, so that the kernel is asked for the end of its processes.
+    fn with_held(descriptors: usize) -> Self {
+        let mut node = Self::new(None);
+        let infos = node.root.path().join("proc/self/fdinfo");
+        fs::create_dir_all(&infos).unwrap();
+        for number in 0..512 {
+            fs::write(infos.join(number.to_string()), format!("NSpid:\t{}\n", std::process::id())).unwrap();
+        }
+        node.directory = Directory::new(Host::at(node.root.path()), None, descriptors);
+        node
+    }
+
+    fn start(&self, pid: u32, start_time: u64, uid: u32, cgroup: &str) {
+        self.start_named(pid, "train", (start_time, uid), cgroup);
+    }
+
+    fn start_named(&self, pid: u32, name: &str, (start_time, uid): (u64, u32), cgroup: &str) {
+        let place = self.root.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&place).unwrap();
+        let zeros = "0 ".repeat(18);
+        fs::write(place.join("stat"), format!("{pid} ({name}) S {zeros}{start_time} 0 0\n")).unwrap();
+        fs::write(place.join("status"), format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"))
+            .unwrap();
+        fs::write(place.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+    }
+
+    fn end(&self, pid: u32) {
+        fs::remove_dir_all(self.root.path().join(format!("proc/{pid}"))).unwrap();
+    }
+
+    fn refresh(&mut self, seen: &[u32], second: u64) -> Round {
+        self.refresh_with(&Workloads::default(), seen, second)
+    }
+
+    fn refresh_with(&mut self, workloads: &Workloads, seen: &[u32], second: u64) -> Round {
+        let pids: BTreeSet<u32> = seen.iter().copied().collect();
+        let at = Nanoseconds::from_seconds(second);
+        let identities = self.directory.refresh(&pids, workloads, Stamp { boottime: at, utc: Utc(0) });
+        Round { identities, at }
+    }
+}
+
+/// What a round found out, and when.
+struct Round {
+    identities: Arc<Identities>,
+    at: Nanoseconds,
+}
+
+/// Whose a pid is that is read at the time of the round.
+fn whose(round: &Round, pid: u32) -> Option<&str> {
+    read(round, pid, round.at)
+}
+
+fn whose_at(round: &Round, pid: u32, second: u64) -> Option<&str> {
+    read(round, pid, Nanoseconds::from_seconds(second))
+}
+
+fn read(round: &Round, pid: u32, at: Nanoseconds) -> Option<&str> {
+    round.identities.get(pid, at).map(|identified| identified.holder.id.as_str())
+}
+
+#[test]
+fn a_name_serves_what_is_read_between_start_and_end_and_nothing_that_nobody_has_confirmed() {
+    let mut node = Node::new(None);
+    // Ten ticks are a tenth of a second.
+    node.start(7, 1_000, 1000, "/");
+    let first = node.refresh(&[7], 20);
+    assert_eq!(
+        [9, 10, 20].map(|second| whose_at(&first, 7, second)),
+        [None, Some("user:alice"), Some("user:alice")]
+    );
+    // The pid is used again while nobody looks: what is read of it is nobody's yet.
+    node.start(7, 3_000, 1001, "/");
+    assert_eq!([25, 35].map(|second| whose_at(&first, 7, second)), [None, None]);
+    let second = node.refresh(&[7], 40);
+    assert_eq!([20, 29].map(|second_| whose_at(&second, 7, second_)), [Some("user:alice"); 2], "read late");
+    assert_eq!([30, 40].map(|second_| whose_at(&second, 7, second_)), [Some("user:bob"); 2]);
+    assert_eq!(whose_at(&second, 7, 41), None);
+}
+
+#[test]
+fn a_reused_pid_is_another_process() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("user:alice"));
+    node.end(7);
+    node.start(7, 200, 1001, "/");
+    let identities = node.refresh(&[7], 2);
+    assert_eq!(whose(&identities, 7), Some("user:bob"));
+    assert_eq!(identities.identities.get(7, identities.at).unwrap().start_time, 200);
+}
+
+#[test]
+fn a_reused_pid_that_cannot_be_read_is_nobodys() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    node.refresh(&[7], 1);
+    node.start(7, 200, 1001, "/");
+    fs::write(node.root.path().join("proc/7/status"), "").unwrap();
+    assert_eq!(whose(&node.refresh(&[7], 2), 7), None);
+}
+
+/// A process that ends when it is dropped.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start() -> (Self, u32) {
+        let child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        (Self(child), pid)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_ended() {
+    let mut node = Node::with_held(8);
+    let (child, pid) = Child::start();
+    node.start(pid, 100, 1000, "/");
+    assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"));
+    // The kernel gives the pid to nobody else while it is held; only a tree can say so.
+    node.start(pid, 200, 1001, "/");
+    assert_eq!(whose(&node.refresh(&[pid], 2), pid), Some("user:alice"));
+    drop(child);
+    assert_eq!(whose(&node.refresh(&[pid], 3), pid), Some("user:bob"));
+}
+
+#[test]
+fn who_could_not_be_read_when_it_was_held_is_not_taken_for_who_it_was() {
+    let mut node = Node::with_held(1);
+    let (child, first) = Child::start();
+    // Any process that runs stands for the one that took the pid.
+    let own = std::process::id();
+    for pid in [first, own] {
+        node.start(pid, 100, 1000, "/");
+    }
+    node.refresh(&[first], 1);
+    node.refresh(&[first, own], 2);
+    drop(child);
+    node.end(own);
+    assert_eq!(whose(&node.refresh(&[own], 3), own), Some("user:alice"), "unreadable for a moment");
+    node.start(own, 200, 1001, "/");
+    assert_eq!(whose(&node.refresh(&[own], 4), own), Some("user:bob"));
+}
+
+#[test]
+fn processes_above_the_number_of_descriptors_are_read_in_every_round() {
+    let mut node = Node::with_held(1);
+    let (_one, first) = Child::start();
+    let (_other, second) = Child::start();
+    for pid in [first, second] {
+        node.start(pid, 100, 1000, "/");
+    }
+    node.refresh(&[first], 1);
+    node.refresh(&[first, second], 2);
+    for pid in [first, second] {
+        node.start(pid, 200, 1001, "/");
+    }
+    let identities = node.refresh(&[first, second], 3);
+    assert_eq!([first, second].map(|pid| whose(&identities, pid)), [Some("user:alice"), Some("user:bob")]);
+}
+
+#[test]
+fn a_process_that_ended_is_found_for_a_minute() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    node.refresh(&[7], 10);
+    node.end(7);
+    assert_eq!(whose_at(&node.refresh(&[], 70), 7, 10), Some("user:alice"));
+    assert_eq!(whose_at(&node.refresh(&[], 71), 7, 10), None);
+}
+
+#[test]
+fn a_process_that_ended_is_found_for_as_long_as_the_driver_lists_it() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    node.refresh(&[7], 1);
+    node.end(7);
+    for second in (30..=600).step_by(30) {
+        assert_eq!(whose(&node.refresh(&[7], second), 7), Some("user:alice"), "{second}");
+    }
+    assert_eq!(whose_at(&node.refresh(&[], 660), 7, 600), Some("user:alice"));
+    assert_eq!(whose_at(&node.refresh(&[], 661), 7, 600), None);
+}
+
+#[test]
+fn a_pid_that_was_never_there_is_nobody_until_it_is() {
+    let mut node = Node::new(None);
+    assert_eq!(whose(&node.refresh(&[7], 1), 7), None);
+    assert_eq!(node.directory.unknown().keys().collect::<Vec<_>>(), [&7]);
+    node.start(7, 100, 1000, "/");
+    assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("user:alice"));
+    assert!(node.directory.unknown().is_empty());
+}
+
+#[test]
+fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
+    let mut node = Node::new(None);
+    let host = Host::with_users(node.root.path(), Users::of_service());
+    let users = Arc::clone(host.users());
+    node.directory = Directory::new(host, None, 0);
+    node.start(7, 100, 1000, "/");
+    node.start(8, 100, 2000, "/");
+    node.start(9, 100, 3000, "/system.slice/docker.service/x");
+    let identities = node.refresh(&[7, 8, 9], 1);
+    assert_eq!(
+        [7, 8, 9].map(|pid| whose(&identities, pid)),
+        [None, None, Some("__unattributed__/container")]
+    );
+    assert!(matches!(node.directory.unknown()[&7], Gone::Unnamed { pid: 7, .. }));
+    let asked: BTreeSet<u32> = std::iter::from_fn(|| users.next(Duration::ZERO)).collect();
+    assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
+    // The lookup of the first one hangs.
+    users.store(2000, Some(None));
+    let identities = node.refresh(&[7, 8], 2);
+    assert_eq!([7, 8].map(|pid| whose(&identities, pid)), [None, Some("user:2000")]);
+    users.store(1000, Some(Some("ldap-alice".into())));
+    assert_eq!(whose(&node.refresh(&[7, 8], 3), 7), Some("user:ldap-alice"));
+}
+
+#[test]
+fn where_the_name_service_fails_the_ledgers_name_serves_and_never_a_number() {
+    let mut node = Node::new(None);
+    let host = Host::with_users(node.root.path(), Users::of_service());
+    let users = Arc::clone(host.users());
+    users.remember([(1000, "alice".into())]);
+    node.directory = Directory::new(host, None, 0);
+    node.start(7, 100, 1000, "/");
+    node.start(8, 100, 2000, "/");
+    node.start(9, 100, 2000, "/system.slice/a.service");
+    node.refresh(&[7, 8, 9], 1);
+    for uid in [1000, 2000] {
+        users.store(uid, None);
+    }
+    let identities = node.refresh(&[7, 8, 9], 2);
+    assert_eq!(
+        [7, 8, 9].map(|pid| whose(&identities, pid)),
+        [Some("user:alice"), None, Some("unit:a.service")]
+    );
+}
+
+#[test]
+fn the_processes_stay_the_same_while_none_comes_or_goes() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/");
+    let first = node.refresh(&[7], 1);
+    let same = |later: Round| later.identities.are_those_of(&first.identities);
+    assert!(same(node.refresh(&[7], 2)));
+    assert!(same(node.refresh(&[7, 8], 3)));
+    node.start(8, 100, 1000, "/");
+    assert!(!same(node.refresh(&[7, 8], 4)));
+    assert_eq!(whose(&first, 8), None, "what was published stays as it was");
+}
+
+#[test]
+fn who_it_was_at_first_sight_it_stays() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/system.slice/a.service");
+    node.refresh(&[7], 1);
+    node.start(7, 100, 1000, "/system.slice/b.service");
+    assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("unit:a.service"));
+}
+
+#[test]
+fn the_oldest_process_of_a_unit_speaks_for_it() {
+    let mut node = Node::new(None);
+    node.start(7, 200, 1001, "/system.slice/a.service");
+    node.start(8, 100, 1000, "/system.slice/a.service");
+    let identities = node.refresh(&[7, 8], 2);
+    let [one, other] = [7, 8].map(|pid| identities.identities.get(pid, identities.at).unwrap());
+    assert!(Arc::ptr_eq(&one.holder, &other.holder));
+    assert_eq!(one.holder.facts.get(Fact::User).map(|user| &**user), Some("alice"));
+}
+
+#[test]
+fn the_agent_itself_is_part_of_the_system() {
+    let mut node = Node::new(Some(7));
+    node.start(7, 100, 1000, "/system.slice/a.service");
+    assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("__system__"));
+}
+
+#[test]
+fn a_process_whose_workload_a_resolver_may_still_name_stays_unnamed_for_a_while() {
+    let mut node = Node::new(None);
+    node.start(7, 100, 1000, "/kubepods.slice");
+    node.start(8, 100, 1000, "/system.slice/slurmstepd.scope");
+    let awaits = |awaited: Vec<UnattributedReason>| Workloads { awaited, ..Workloads::default() };
+    let pods = awaits(vec![UnattributedReason::Pod]);
+    let round = node.refresh_with(&pods, &[7, 8], 10);
+    assert_eq!((whose(&round, 7), whose(&round, 8)), (None, Some("__unattributed__/job")));
+    assert_eq!(whose(&node.refresh_with(&pods, &[7], 18), 7), None);
+    assert_eq!(whose(&node.refresh_with(&pods, &[7], 19), 7), Some("__unattributed__/pod"));
+    // The resolver was switched off: nobody is waited for.
+    node.start(9, 100, 1000, "/kubepods.slice");
+    assert_eq!(whose(&node.refresh_with(&pods, &[9], 31), 9), None);
+    assert_eq!(whose(&node.refresh_with(&awaits(vec![]), &[9], 32), 9), Some("__unattributed__/pod"));
+}
+
+/// The record that the prolog of Slurm writes of job 211 with these variables.
+fn recorded(directory: &Path, variables: &[(&str, &str)]) -> Result<JobRecord, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
+    let mut command = Command::new("sh");
+    command.arg(script).env_clear().env("GPUMETER_DIRECTORY", directory).env("SLURM_JOB_ID", "211");
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    assert!(output.status.success());
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    let records = directory.with_file_name("gpumeter-slurm");
+    let files: Vec<_> = fs::read_dir(&records).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, ["211"], "no temporary file stays");
+    JobRecord::parse(&fs::read(records.join("211")).unwrap())
+}
+
+#[test]
+fn the_prolog_of_slurm_writes_a_record_that_is_read_whatever_users_call_themselves() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("gpumeter");
+    let hostile = "$(touch pwned) `id`; \"a\" 'b' = * \u{e9}";
+    let variables = [
+        ("SLURM_CLUSTER_NAME", "alpha"),
+        ("SLURM_JOB_USER", hostile),
+        ("SLURM_JOB_ACCOUNT", "physics\njob_id=1"),
+        ("SLURM_JOB_QOS", "\u{1b}[2J"),
+        ("SLURM_JOB_UID", "1000"),
+        ("SLURM_ARRAY_JOB_ID", "210"),
+        ("SLURM_ARRAY_TASK_ID", "3"),
+    ];
+    let record = recorded(&directory, &variables).unwrap();
+    let fact = |fact| record.holder.facts.get(fact).map(|text| &**text);
+    assert_eq!(fact(Fact::SlurmUser), Some(hostile));
+    assert_eq!((fact(Fact::SlurmAccount), fact(Fact::SlurmQos)), (None, None), "left out");
+    assert_eq!(fact(Fact::SlurmArrayTask), Some("3"));
+    assert_eq!((record.holder.id.as_str(), record.holder.facts.uid), ("slurm:alpha/211", Some(1000)));
+    assert!(record.gpus.is_empty());
+}
+
+#[test]
+fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("gpumeter");
+    fs::create_dir(&directory).unwrap();
+    let map = directory.join("gpus");
+    let uuid = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+    fs::write(&map, format!("0 {uuid}\n10 GPU-x\n")).unwrap();
+    let gpus = |numbers| {
+        let variables = [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", numbers)];
+        recorded(&directory, &variables).map(|record| record.gpus)
+    };
+    let mapped = RecordedGpu::Uuid(uuid.into());
+    assert_eq!(gpus("0"), Ok(vec![mapped.clone()]));
+    assert_eq!(gpus("0,1"), Ok(vec![mapped.clone(), RecordedGpu::Minor(1)]));
+    assert_eq!(gpus(""), Ok(vec![]));
+    assert!(gpus("*").unwrap_err().contains("no minor number"));
+    // Whatever else the agent's user puts there is left out.
+    let unmapped = Ok(vec![RecordedGpu::Minor(0)]);
+    for hostile in ["0 GPU-$(id)", "0 GPU-a,GPU-b", "0 GPU-a b", " 0 GPU-a", "0 ../x", "0", "* GPU-a", "\0"] {
+        fs::write(&map, format!("{hostile}\n")).unwrap();
+        assert_eq!(gpus("0"), unmapped, "{hostile:?}");
+    }
+    fs::write(&map, format!("{}\n0 {uuid}\n", "x".repeat(1_000_000))).unwrap();
+    assert_eq!(gpus("0"), unmapped, "a map of any length is read within bounds");
+    fs::remove_file(&map).unwrap();
+    assert_eq!(gpus("0,1"), Ok(vec![RecordedGpu::Minor(0), RecordedGpu::Minor(1)]));
+    symlink("/dev/zero", &map).unwrap();
+    assert_eq!(gpus("0"), unmapped);
+}
+
+#[test]
+fn the_prolog_of_slurm_records_nothing_where_others_may_write() {
+    let place = tempfile::tempdir().unwrap();
+    let records = place.path().join("gpumeter-slurm");
+    let run = || {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
+        let mut command = Command::new("sh");
+        command.arg(script).env_clear().env("SLURM_JOB_ID", "211").env("SLURM_CLUSTER_NAME", "alpha");
+        let output = command.env("GPUMETER_DIRECTORY", place.path().join("gpumeter")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    fs::create_dir(&records).unwrap();
+    for mode in [0o777, 0o775, 0o757, 0o1777] {
+        fs::set_permissions(&records, fs::Permissions::from_mode(mode)).unwrap();
+        run();
+        assert_eq!(fs::read_dir(&records).unwrap().count(), 0, "{mode:o}");
+    }
+    fs::set_permissions(&records, fs::Permissions::from_mode(0o755)).unwrap();
+    let elsewhere = place.path().join("elsewhere");
+    fs::rename(&records, &elsewhere).unwrap();
+    symlink(&elsewhere, &records).unwrap();
+    run();
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a link is no directory of root");
+    fs::remove_file(&records).unwrap();
+    fs::rename(&elsewhere, &records).unwrap();
+    run();
+    assert!(records.join("211").exists());
+    // Only root can give a directory away.
+    if chown(&records, Some(65532), None).is_ok() {
+        fs::remove_file(records.join("211")).unwrap();
+        run();
+        assert_eq!(fs::read_dir(&records).unwrap().count(), 0, "a directory of another user");
+    }
+}
+
+#[test]
+fn the_hooks_of_slurm_exit_with_0_where_they_can_do_nothing() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm");
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("gpumeter-slurm"), "").unwrap();
+    for script in ["prolog.sh", "epilog.sh"] {
+        for job in ["211", "../../x", ""] {
+            let mut command = Command::new("sh");
+            command.arg(scripts.join(script)).env_clear().env("SLURM_JOB_ID", job);
+            let status =
+                command.env("GPUMETER_DIRECTORY", place.path().join("gpumeter")).output().unwrap().status;
+            assert!(status.success(), "{script} {job}");
+        }
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,109 @@
+//! How well what a tick brings tells what the GPU did.
+
+use gpumeter::catalogue::first_point;
+use gpumeter::model::Frame;
+
+use super::world::World;
+
+/// Mean activity over the frames as the account takes it, in thousandths, and whether the sample ring told it.
+fn activity(frames: &[Frame]) -> (u64, bool) {
+    let plain = first_point("gpu_utilization_ratio");
+    let of = |frame: &Frame| match frame.sampled {
+        Some(sampled) => sampled.ratio,
+        None => frame.readings[plain].unwrap().try_into().unwrap(),
+    };
+    let sum: u64 = frames.iter().map(of).sum();
+    (sum / frames.len() as u64 / 1_000_000, frames.iter().all(|frame| frame.sampled.is_some()))
+}
+
+#[test]
+fn a_board_without_gpm_tells_its_activity_over_minutes() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
+        false,
+    );
+    world.tick();
+    let (mean, rings) = activity(&world.run(300));
+    // The ring covers all time and rounds to whole percents; a single window covers a part of it.
+    let error = if rings { 10 } else { 40 };
+    println!("activity {mean} of 400 thousandths, by the ring: {rings}");
+    assert!(mean.abs_diff(400) <= error, "{mean}");
+}
+
+#[test]
+fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
+    let mut world = World::new(r#"{"gpus": [{"profile": "l4"}]}"#, false);
+    world.tick();
+    let (mean, _) = activity(&world.run(30));
+    assert_eq!(mean, 0);
+}
+
+#[test]
+fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
+                {"from": 30, "to": 32, "demand": 1.0}]}]}"#,
+        false,
+    );
+    world.tick();
+    let frames = world.run(39);
+    // Every frame is a second's: what the account books is the sum of these ratios.
+    let told = |frames: &[Frame]| -> u64 {
+        frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum()
+    };
+    let (first, second) = frames.split_at(14);
+    println!("{} and {} of 1000 and 2000 ms", told(first), told(second));
+    assert!((900..=1_100).contains(&told(first)), "{}", told(first));
+    assert!((1_800..=2_100).contains(&told(second)), "{}", told(second));
+}
+
+#[test]
+fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends_with_it() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
+                {"from": 20, "to": 22.5, "demand": 1.0}, {"from": 23.5, "to": 24, "demand": 1.0},
+                {"from": 40.5, "to": 41.25, "demand": 1.0}]}]}"#,
+        false,
+    );
+    world.tick();
+    world.tick();
+    let frames = world.run(40);
+    let told: u64 = frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum();
+    println!("{told} of 3750 ms");
+    assert!((3_500..=4_000).contains(&told), "{told}");
+}
+
+#[test]
+fn the_ring_replaces_the_plain_call() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
+        false,
+    );
+    world.tick();
+    let frames = world.run(60);
+    let calls = super::world::calls(&frames);
+    assert_eq!(calls["nvmlDeviceGetSamples"], 60, "{calls:?}");
+    assert_eq!(calls["nvmlDeviceGetUtilizationRates"], 12, "{calls:?}");
+    assert!(frames.iter().all(|frame| frame.sampled.is_some()));
+    assert!(frames.iter().all(|frame| frame.rejected.is_empty()));
+}
+
+#[test]
+fn traffic_that_falls_is_a_lower_rate_and_no_counter_that_goes_back() {
+    let mut world = World::new(
+        r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100"}], "processes": [
+            {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 13, "demand": 1.0, "pcie_tx": 2000000000},
+                {"from": 13, "to": 17, "demand": 1.0, "pcie_tx": 500000000}, {"from": 17, "to": 20}]}]}"#,
+        false,
+    );
+    world.tick();
+    let frames = world.run(20);
+    assert!(frames.iter().all(|frame| frame.rejected.is_empty()));
+    let sent: i64 =
+        frames.iter().map(|frame| frame.readings[first_point("gpu_pcie_bytes_total")].unwrap()).sum();
+    assert!((28_000_000_000..28_100_000_000).contains(&sent), "13 s of 2 GB and 4 s of 0.5 GB: {sent}");
+}

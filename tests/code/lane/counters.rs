@@ -1,0 +1,93 @@
+//! The driver's counters under a driver that lies.
+
+use std::collections::BTreeSet;
+
+use gpumeter::catalogue::{PointId, device_points, first_point};
+use gpumeter::model::{Absence, Frame, Rejection};
+
+use super::world::World;
+
+const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
+    {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.8, "nvlink_tx": 20000000000,
+        "nvlink_rx": 20000000000, "pcie_tx": 1000000000}]}]}"#;
+
+const GARBAGE: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "garbage": true},
+    {"function": "nvmlDeviceGetMemoryErrorCounter", "garbage": true}]"#;
+
+fn counters() -> impl Iterator<Item = PointId> {
+    device_points().enumerate().filter(|(_, (family, _))| family.is_driver_counter()).map(|(point, _)| point)
+}
+
+/// The families whose counters went back from one frame that had them to the next.
+fn back<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> BTreeSet<&'static str> {
+    let mut last = vec![0; device_points().count()];
+    let mut back = BTreeSet::new();
+    for frame in frames {
+        for point in counters() {
+            let Ok(value) = frame.readings[point] else { continue };
+            if value < last[point] {
+                back.insert(device_points().nth(point).unwrap().0.name);
+            }
+            last[point] = value;
+        }
+    }
+    back
+}
+
+#[test]
+fn a_healthy_board_shows_every_counter_in_its_first_frame() {
+    let mut world = World::new(WORK, false);
+    let frames = world.run(5);
+    let shown = |frame: &Frame| counters().filter(|point| frame.readings[*point].is_ok()).count();
+    assert_eq!(shown(&frames[0]), shown(&frames[4]));
+    assert!(shown(&frames[0]) > 50 && frames.iter().all(|frame| frame.rejected.is_empty()));
+}
+
+#[test]
+fn the_first_answer_of_a_counter_that_the_probe_did_not_hear_is_not_yet_one_and_no_lie() {
+    let mut world = World::new(WORK, false);
+    world.faults(
+        r#"[{"function": "nvmlDeviceGetTotalEnergyConsumption", "code": 999},
+            {"function": "nvmlDeviceGetFieldValues", "code": 999}]"#,
+    );
+    let energy = first_point("gpu_energy_joules_total");
+    assert_eq!(world.tick().readings[energy], Err(Absence::Failed));
+    world.faults("[]");
+    let (first, second) = (world.tick(), world.tick());
+    assert_eq!(first.readings[energy], Err(Absence::NotYet));
+    assert!(second.readings[energy].is_ok());
+    assert!(first.rejected.is_empty() && second.rejected.is_empty());
+}
+
+#[test]
+fn lasting_garbage_sets_no_counter_back_and_the_truth_goes_on_at_once() {
+    let mut world = World::new(WORK, false);
+    let mut frames = world.run(20);
+    world.faults(GARBAGE);
+    frames.extend(world.run(120));
+    let rejected = frames.iter().flat_map(|frame| &frame.rejected).map(|(reason, _)| *reason);
+    assert!(rejected.collect::<Vec<_>>().contains(&Rejection::CounterBack));
+    world.faults("[]");
+    frames.push(world.tick());
+    let energy = first_point("gpu_energy_joules_total");
+    assert!(frames.last().unwrap().readings[energy] > frames[0].readings[energy]);
+    assert!(frames.last().unwrap().readings[energy].is_ok());
+    frames.extend(world.run(60));
+    assert_eq!(back(&frames), BTreeSet::new());
+}
+
+#[test]
+fn a_plan_that_is_made_among_lies_goes_on_from_what_the_last_one_believed() {
+    let mut world = World::new(WORK, false);
+    let mut frames = world.run(60);
+    world.faults(GARBAGE);
+    for _ in 0..10 {
+        world.plan_anew();
+        frames.extend(world.run(6));
+    }
+    world.faults("[]");
+    frames.extend(world.run(70));
+    assert_eq!(back(&frames), BTreeSet::new());
+    let energy = first_point("gpu_energy_joules_total");
+    assert!(frames.last().unwrap().readings[energy].is_ok());
+}

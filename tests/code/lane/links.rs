@@ -1,0 +1,90 @@
+//! Errors of NVLinks over the simulated driver: each generation's own fields, and that they grow with what happens.
+
+use gpumeter::catalogue::{Family, Point, PointId, device_points};
+use gpumeter::health::{SIGNS, Sign};
+use gpumeter::model::{Absence, Frame, Reading};
+
+use super::world::World;
+
+const ALL: &str = "gpu_nvlink_errors_total";
+const LINK: &str = "gpu_nvlink_link_errors_total";
+
+/// A board whose third link suffers these at 30 s, each so many.
+fn world(profile: &str, errors: &[(&str, u32)]) -> World {
+    let errors = errors.iter().map(|(kind, count)| {
+        format!(r#"{{"at": 30, "gpu": 0, "link": 2, "kind": "{kind}", "count": {count}}}"#)
+    });
+    let errors = errors.collect::<Vec<_>>().join(",");
+    let script = format!(
+        r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "{profile}"}}], "link_errors": [{errors}]}}"#
+    );
+    World::new(&script, false)
+}
+
+fn of(family: &str, labels: &[(&str, &str)]) -> PointId {
+    let is = |(here, point): &(&Family, &Point)| {
+        here.name == family && labels.iter().all(|label| point.labels.contains(label))
+    };
+    device_points().position(|at| is(&at)).unwrap()
+}
+
+fn all(frame: &Frame, kind: &str) -> Reading {
+    frame.readings[of(ALL, &[("kind", kind)])]
+}
+
+fn single(frame: &Frame, link: &str, kind: &str) -> Reading {
+    frame.readings[of(LINK, &[("link", link), ("kind", kind)])]
+}
+
+/// What the health sign adds up.
+fn sign(frame: &Frame) -> i64 {
+    let place = SIGNS.iter().find(|place| place.sign == Sign::LinkErrors).unwrap();
+    let points = device_points().enumerate().filter(|(_, (family, _))| family.name == place.family);
+    points.filter_map(|(point, _)| frame.readings[point].ok()).sum()
+}
+
+#[test]
+fn nvlink_5_tells_packets_and_recoveries_in_place_of_checksums() {
+    let errors = [
+        ("receive", 5),
+        ("recovery", 3),
+        ("recovery_failed", 1),
+        ("effective", 40),
+        ("symbol", 7),
+        ("local_integrity", 2),
+    ];
+    for profile in ["gb200", "b200"] {
+        let frames = world(profile, &errors).run(70);
+        let (first, last) = (&frames[0], &frames[69]);
+        for (kind, count) in errors {
+            assert_eq!((all(first, kind), all(last, kind)), (Ok(0), Ok(count.into())), "{profile} {kind}");
+            assert_eq!(single(last, "2", kind), Ok(count.into()), "{profile} {kind}");
+            assert_eq!(single(last, "17", kind), Ok(0), "{profile} {kind}");
+        }
+        for kind in ["crc_flit", "crc_data", "replay"] {
+            assert_eq!(all(last, kind), Err(Absence::NotSupported), "{profile} {kind}");
+        }
+        assert_eq!((sign(first), sign(last)), (0, 58), "{profile}");
+    }
+}
+
+#[test]
+fn hopper_tells_checksums_replays_and_recoveries_link_by_link_and_no_sums_that_stay_0() {
+    let frames = world("h100", &[("crc_flit", 4), ("replay", 9), ("recovery", 2), ("crc_data", 8)]).run(70);
+    let (first, last) = (&frames[0], &frames[69]);
+    let kinds = ["crc_flit", "replay", "recovery"];
+    assert_eq!(kinds.map(|kind| all(first, kind)), [Ok(0); 3]);
+    assert_eq!(kinds.map(|kind| all(last, kind)), [4, 9, 2].map(Ok));
+    assert_eq!(kinds.map(|kind| single(last, "2", kind)), [4, 9, 2].map(Ok));
+    for kind in ["crc_data", "receive", "recovery_failed", "local_integrity", "effective", "symbol"] {
+        assert_eq!(all(last, kind), Err(Absence::NotSupported), "{kind}");
+    }
+    assert_eq!((sign(first), sign(last)), (0, 15));
+}
+
+#[test]
+fn ampere_tells_checksums_of_data_in_the_sums_that_its_driver_keeps() {
+    let frames = world("a100", &[("crc_flit", 4), ("replay", 9), ("recovery", 2), ("crc_data", 8)]).run(70);
+    let kinds = ["crc_flit", "crc_data", "replay", "recovery"];
+    assert_eq!(kinds.map(|kind| all(&frames[69], kind)), [4, 8, 9, 2].map(Ok));
+}

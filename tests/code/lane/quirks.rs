@@ -1,0 +1,141 @@
+//! Old drivers and sick ones.
+
+use gpumeter::catalogue::{device_points, first_point};
+use gpumeter::clock::Clock;
+use gpumeter::model::{Absence, Reading, Rejection};
+use gpumeter::nvml::{CallSlot, Library, OpenError};
+
+use super::world::{LIBRARY, World, calls};
+
+const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
+    {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5, "memory_bytes": 1073741824}]}]}"#;
+
+const THIRD: [&str; 2] =
+    ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"];
+const SECOND: [&str; 2] =
+    ["nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v2"];
+
+fn is_listed(world: &mut World) -> bool {
+    let frames = world.run(6);
+    let list = frames[5].processes.clone().unwrap();
+    list.iter().any(|process| process.pid == 11 && process.memory.is_some_and(|memory| memory.0 == 1 << 30))
+}
+
+#[test]
+fn processes_are_listed_in_whatever_form_the_library_has() {
+    assert!(is_listed(&mut World::without(&THIRD, WORK)));
+    assert!(is_listed(&mut World::without(&[THIRD, SECOND].concat(), WORK)));
+}
+
+#[test]
+fn early_535_is_asked_for_the_second_form() {
+    let scenario = WORK.replacen('{', r#"{"driver_version": "535.54.03", "#, 1);
+    let mut world = World::new(&scenario, false);
+    let calls = calls(&world.run(10));
+    assert!(calls.contains_key(SECOND[0]) && !calls.contains_key(THIRD[0]), "{calls:?}");
+}
+
+#[test]
+fn a_call_that_is_refused_for_good_is_not_made_again() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.tick();
+    let calls = calls(&world.run(30));
+    assert!(!calls.contains_key("nvmlDeviceGetProcessUtilization"), "{calls:?}");
+    assert!(!calls.contains_key("nvmlDeviceGetUtilizationRates"), "{calls:?}");
+}
+
+#[test]
+fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
+    let mut world = World::new(&WORK.replace("l4", "h100"), false);
+    world.run(3);
+    world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
+    let frame = world.tick();
+    assert_eq!(frame.readings[first_point("gpu_gr_engine_active_ratio")], Err(Absence::Failed));
+    assert!(frame.readings[first_point("gpu_utilization_ratio")].is_ok());
+    assert!(calls([&frame]).contains_key("nvmlDeviceGetUtilizationRates"));
+}
+
+#[test]
+fn an_instance_that_does_not_say_what_it_is_takes_no_new_plan_at_every_look() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.faults(r#"[{"function": "nvmlDeviceGetAttributes_v2", "code": 999}]"#);
+    let frames = world.run(60);
+    assert_eq!(frames[59].generation, frames[0].generation);
+    // It is looked for again all the same, less and less often.
+    world.faults("[]");
+    let found = (0..200).find(|_| !world.tick().instances.is_empty());
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
+    let mut world = World::new(WORK, false);
+    world.run(3);
+    world.faults(r#"[{"function": "nvmlDeviceGetProcessUtilization", "code": 7}]"#);
+    let frame = world.tick();
+    assert!(frame.samples.is_err());
+    let calls = calls([&frame]);
+    assert!(calls["nvmlDeviceGetProcessUtilization"] <= 16, "{calls:?}");
+}
+
+#[test]
+fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
+    let shown = |scenario: &str| {
+        let frame = World::new(scenario, false).tick();
+        let names = ["hw_other_slowdown", "hw_thermal_slowdown", "hw_power_brake"];
+        names.map(|name| {
+            let (point, _) = device_points()
+                .enumerate()
+                .find(|(_, (family, point))| {
+                    family.name == "gpu_throttle_active" && point.labels == [("reason", name)]
+                })
+                .unwrap();
+            frame.readings[point].unwrap()
+        })
+    };
+    // This board sets the bit of any slowdown beside that of the power brake, as real ones do.
+    let braked = shown(r#"{"gpus": [{"profile": "h100", "surprise": "clocked_down"}]}"#);
+    assert_eq!(braked, [0, 0, 1]);
+    let alone = r#"{"gpus": [{"profile": "h100"}],
+        "throttles": [{"from": 0, "to": 600, "gpu": 0, "reason": "hw_slowdown"}]}"#;
+    assert_eq!(shown(alone), [1, 0, 0]);
+}
+
+#[test]
+fn what_an_instance_says_and_nobody_believes_is_counted() {
+    let mut world =
+        World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
+    world.run(2);
+    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
+    let frame = world.tick();
+    let rejected = |readings: &[Reading]| {
+        readings.iter().filter(|reading| **reading == Err(Absence::Rejected)).count() as u64
+    };
+    let of_instance = rejected(&frame.instances[0].readings);
+    assert!(of_instance > 0, "{:?}", frame.instances);
+    let all = rejected(&frame.readings) + of_instance;
+    assert!(frame.rejected.contains(&(Rejection::OutOfRange, all)), "{all}: {:?}", frame.rejected);
+}
+
+#[test]
+fn a_library_is_not_initialised_before_the_one_who_opens_it_allows_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("libnvidia-ml.so.1");
+    std::fs::write(&path, LIBRARY).unwrap();
+    // nvmlInit refuses a scenario that it cannot read.
+    std::fs::write(directory.path().join("scenario"), "no scenario").unwrap();
+    let (slot, clock) = (CallSlot::default(), Clock::System);
+    let open = |allows: bool| {
+        let mut told = None;
+        let mut may_init = |simulated| {
+            told = Some(simulated);
+            allows
+        };
+        let error = Library::open_seen(Some(&path), (&slot, &clock), &mut may_init).unwrap_err();
+        (error, told)
+    };
+    assert!(matches!(open(true), (OpenError::Refused { .. }, Some(true))));
+    assert!(matches!(open(false), (OpenError::NotAllowed { .. }, Some(true))));
+}

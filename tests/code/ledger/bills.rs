@@ -1,0 +1,379 @@
+//! Prices and bills.
+
+use gpumeter::ledger::{Batch, Cause, Ledger, NodeIdentity, Opening, Reader};
+use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Stamp, Use, Utc};
+
+use jiff::tz::TimeZone;
+
+use super::world::*;
+
+const EURO: i128 = 1_000_000_000;
+const HOUR: Nanoseconds = Nanoseconds::from_seconds(3600);
+/// 2025-11-01T00:00:00Z and 2025-12-01T00:00:00Z.
+const NOVEMBER: Utc = Utc(1_761_955_200_000_000_000);
+const DECEMBER: Utc = Utc(1_764_547_200_000_000_000);
+
+#[test]
+fn a_bill_sums_holders_and_remainders_to_the_gpu() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3 * EURO)])));
+    introduced(&mut ledger, 1);
+    let half = 7_500_000_000;
+    for from in (0..3600).step_by(15) {
+        let rows = vec![
+            row(HolderId::UNALLOCATED, Parts { waste: half, ..Parts::default() }, Use::default()),
+            row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
+        ];
+        let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((bill.from, bill.to), (NOVEMBER, after(3600)));
+    assert_eq!(bill.currency.as_deref(), Some("EUR"));
+    assert_eq!(bill.gpus[0].money, Some(Money(3 * EURO)));
+    let lines: Vec<_> = bill.lines.iter().map(|line| (line.holder.as_str(), line.money)).collect();
+    let each = Some(Money(3 * EURO / 2));
+    assert_eq!(lines, [(HolderId::UNALLOCATED, each), ("user:a", each)]);
+    assert_eq!(bill.lines[1].amounts.memory_byte_seconds, 240 * (80 << 30));
+    let proof = bill.reconciliation;
+    assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
+    assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
+    assert_eq!(proof.unpriced, Nanoseconds(0));
+    // The counters hold the same money, and what was used cost half.
+    let recovered = {
+        drop(ledger);
+        world.open(3700, Some(book(&[(0, 3 * EURO)]))).1
+    };
+    let counter = &recovered.counters[&counter_key(0, "user:a")];
+    let cost = counter.costs.values().next().unwrap();
+    assert!((cost.held.0 - 3 * EURO / 2).abs() <= 240);
+    assert!((cost.used.0 - 3 * EURO / 2).abs() <= 240);
+}
+
+#[test]
+fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+    introduced(&mut ledger, 1);
+    let second = SECOND;
+    // A minute at work, a minute dead.
+    for from in (0..120).step_by(15) {
+        let parts = if from < 60 {
+            Parts { waste: 15 * second, ..Parts::default() }
+        } else {
+            Parts { unavailable: 15 * second, ..Parts::default() }
+        };
+        let rows = vec![row("user:a", parts, Use::default())];
+        let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let lines: Vec<_> = bill
+        .lines
+        .iter()
+        .map(|line| (line.holder.as_str(), line.amounts.parts.unavailable, line.charged.0, line.money))
+        .collect();
+    let minute = 60 * second;
+    assert_eq!(
+        lines,
+        [
+            (HolderId::UNAVAILABLE, 0, minute, Some(Money(60 * EURO))),
+            ("user:a", minute, minute, Some(Money(60 * EURO))),
+        ]
+    );
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    drop(ledger);
+    let recovered = world.open(200, None).1;
+    let held = |name| recovered.counters[&counter_key(0, name)].costs.values().next().unwrap().held;
+    assert_eq!([held("user:a"), held(HolderId::UNAVAILABLE)], [Money(60 * EURO); 2]);
+}
+
+#[test]
+fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..75, "user:a");
+    drop(ledger);
+    // At second 80 the price doubles: 0..120 at the old price, then the new one.
+    let (mut ledger, _) = world.open(80, Some(book(&[(0, 7200 * EURO)])));
+    settle(&mut ledger, 0, 75..180, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, None).unwrap();
+    let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
+    assert_eq!(money, [Some(Money(120 * EURO)), Some(Money(120 * EURO))]);
+    // GPU time counts anew under each price.
+    assert_eq!(world.sql::<i64>("SELECT price_time_ns FROM gpu"), 60 * SECOND as i64);
+    let first = reader.bill(None, Some(after(60))).unwrap();
+    assert_eq!(first.lines[0].money, Some(Money(60 * EURO)));
+    // The same book again is no change.
+    drop(ledger);
+    let (mut ledger, _) = world.open(200, Some(book(&[(0, 7200 * EURO)])));
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
+    // No book any more: no money from the next minute on, and what was billed stays.
+    ledger.reprice(None, boottime(200)).unwrap();
+    settle(&mut ledger, 0, 180..300, "user:a");
+    let bill = reader.bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 + 120) * EURO)));
+    assert_eq!(bill.reconciliation.unpriced, Nanoseconds::from_seconds(60));
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+}
+
+#[test]
+fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (60, 7200 * EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..120, "user:a");
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO), (600, EURO)])), boottime(125)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(130)).unwrap();
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money((60 + 120) * EURO)));
+}
+
+#[test]
+fn a_price_that_was_decided_on_before_what_is_settled_holds_from_the_end_of_that() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (120, 5400 * EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..195, "user:a");
+    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(10)).unwrap();
+    settle(&mut ledger, 0, 195..300, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 * 3 / 2 + 60 * 2) * EURO)));
+}
+
+#[test]
+fn a_first_book_does_not_price_what_was_settled_without_one() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
+    ledger.reprice(Some(&book(&[(0, 3600 * EURO)])), boottime(61)).unwrap();
+    settle(&mut ledger, 0, 60..180, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(Money(60 * EURO)));
+    assert_eq!(bill.reconciliation.unpriced, Nanoseconds::from_seconds(120));
+}
+
+#[test]
+fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_the_real_time() {
+    const DAY: u64 = 86_400;
+    for changed_by_reload in [false, true] {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+        introduced(&mut ledger, 1);
+        settle(&mut ledger, 0, 0..60, "user:a");
+        drop(ledger);
+        // The next boot is a day later; the agent starts with it, and its clock is not synchronised at first.
+        let old = Some(book(&[(0, 3600 * EURO)]));
+        let new = Some(book(&[(0, 7200 * EURO)]));
+        let at = |seconds| Stamp { boottime: Nanoseconds(seconds * SECOND), utc: after(DAY + seconds) };
+        let opening = Opening {
+            boot_id: "second".into(),
+            now: at(20),
+            unsynchronised: true,
+            book: if changed_by_reload { old } else { new.clone() },
+            ..Opening::default()
+        };
+        let (mut ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+        if changed_by_reload {
+            ledger.reprice(new.as_ref(), at(30).boottime).unwrap();
+        }
+        assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 1);
+        let anchor = recovered.timeline.anchor(at(45), true);
+        ledger.commit(&Batch { now: after(DAY + 45), anchor, ..Batch::default() }).unwrap();
+        let begins = world.sql::<i64>("SELECT max(from_ns) FROM price");
+        assert_eq!(Utc(begins.unsigned_abs()), after(DAY + 60), "by reload: {changed_by_reload}");
+    }
+}
+
+#[test]
+fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(120, 3600 * EURO)])));
+    introduced(&mut ledger, 1);
+    let half = 7_500_000_000;
+    for from in (0..180).step_by(15) {
+        let rows = vec![
+            row(HolderId::UNALLOCATED, Parts { waste: half, ..Parts::default() }, Use::default()),
+            row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
+        ];
+        let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
+        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+    }
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let statement = reader.statement(None, None).unwrap();
+    let lines: Vec<_> = statement
+        .lines
+        .iter()
+        .map(|line| {
+            (&*line.tenant, line.charged_ns / SECOND, line.unpriced_ns / SECOND, line.money.as_deref())
+        })
+        .collect();
+    let money = Some("30.000000000");
+    assert_eq!(lines, [(HolderId::UNALLOCATED, 30, 60, money), ("a", 30, 60, money)]);
+    assert_eq!(statement.unpriced_ns, Some(120 * SECOND));
+    let price = &statement.prices[0];
+    assert_eq!((statement.prices.len(), price.slot_ns), (1, 60 * SECOND));
+    assert_eq!((&*price.gpu_hour, &*price.money), ("3600.000000000", "60.000000000"));
+    // Before it is in force there is no money, and yet the price that is to come makes that worth a line.
+    let before = reader.statement(None, Some(after(120))).unwrap();
+    assert_eq!((before.currency, before.unpriced_ns, before.prices), (None, Some(120 * SECOND), Vec::new()));
+}
+
+#[test]
+fn a_ledger_without_any_price_tells_of_no_unpriced_time() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let statement = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
+    assert_eq!((statement.unpriced_ns, statement.currency), (None, None));
+}
+
+#[test]
+fn a_bill_names_its_node_and_begins_with_the_month_of_the_reader_s_zone() {
+    let world = World::new();
+    let node = NodeIdentity { name: "n1".into(), cluster: Some("c1".into()), simulated: false };
+    // The last minute is at 23:59 of November 30 in UTC, and in December an hour further east.
+    let last = (DECEMBER.0 - START.0) / SECOND - 60;
+    let opening = Opening { node: node.clone(), ..opening(last, None) };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, last..last + 60, "user:a");
+    let utc = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
+    assert_eq!((&*utc.from, &*utc.from_local), ("2025-11-01T00:00:00Z", "2025-11-01T00:00:00+00:00"));
+    assert_eq!(utc.time_zone, "UTC");
+    assert_eq!((utc.node, utc.cluster, utc.simulated), (node.name, node.cluster, false));
+    let east = TimeZone::fixed(jiff::tz::offset(1));
+    let east = Reader::open(&world.path()).unwrap().in_zone(east).statement(None, None).unwrap();
+    assert_eq!((&*east.from, &*east.from_local), ("2025-11-30T23:00:00Z", "2025-12-01T00:00:00+01:00"));
+    assert_eq!(east.to_local, "2025-12-01T01:00:00+01:00");
+    let later = Reader::open(&world.path()).unwrap().statement(None, Some(DECEMBER.plus(HOUR))).unwrap();
+    assert_eq!(later.asked_to.as_deref(), Some("2025-12-01T01:00:00+00:00"));
+}
+
+#[test]
+fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simulated_once_it_was() {
+    let world = World::new();
+    let simulated = NodeIdentity { name: "n1".into(), cluster: None, simulated: true };
+    drop(Ledger::open(&world.path(), &Opening { node: simulated, ..opening(0, None) }).unwrap());
+    let real = NodeIdentity { name: "n2".into(), ..NodeIdentity::default() };
+    drop(Ledger::open(&world.path(), &Opening { node: real, ..opening(60, None) }).unwrap());
+    let node = || Reader::open(&world.path()).unwrap().node().unwrap();
+    assert_eq!(node(), NodeIdentity { name: "n2".into(), cluster: None, simulated: true });
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DROP TABLE node; PRAGMA user_version = 1")
+        .unwrap();
+    assert_eq!(node(), NodeIdentity::default());
+}
+
+#[test]
+fn bad_prices_are_refused() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    for prices in [vec![(0, -1)], vec![(7, 1)], vec![(60, 1), (60, 2)], vec![(0, i128::MAX)]] {
+        let error = ledger.reprice(Some(&book(&prices)), boottime(1)).unwrap_err();
+        assert!(matches!(error.cause, Cause::Price { .. }), "{error}");
+    }
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 0);
+}
+
+#[test]
+fn a_bill_over_two_currencies_is_refused() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, EURO)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let mut dollars = book(&[(0, EURO)]);
+    dollars.currency = "USD".into();
+    ledger.reprice(Some(&dollars), boottime(30)).unwrap();
+    settle(&mut ledger, 0, 60..120, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    assert!(matches!(reader.bill(None, None).unwrap_err().cause, Cause::Currencies { .. }));
+    assert_eq!(reader.bill(Some(after(60)), None).unwrap().currency.as_deref(), Some("USD"));
+}
+
+#[test]
+fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 0, 0..180, "user:a");
+    settle(&mut ledger, 1, 0..105, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, Some(after(600))).unwrap();
+    assert_eq!((bill.to, bill.closed_until), (after(60), after(60)));
+    assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(120));
+    settle(&mut ledger, 1, 105..180, "user:a");
+    let next = reader.bill(Some(bill.to), None).unwrap();
+    assert_eq!(next.reconciliation.slot, Nanoseconds::from_seconds(240));
+    assert_eq!(next.gpus.len(), 2);
+    let empty = reader.bill(Some(after(6000)), None).unwrap();
+    assert_eq!((empty.from, empty.to), (after(6000), after(6000)));
+    assert!(empty.lines.is_empty() && empty.gpus.is_empty());
+}
+
+#[test]
+fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
+    let world = World::new();
+    // A minute before December.
+    let last = (DECEMBER.0 - START.0) / SECOND - 60;
+    let (mut ledger, _) = world.open(last, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, last..last + 60, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, None).unwrap();
+    assert_eq!((bill.from, bill.to), (NOVEMBER, DECEMBER));
+    settle(&mut ledger, 0, last + 60..last + 180, "user:a");
+    let current = reader.bill(None, None).unwrap();
+    assert_eq!((current.from, current.to), (DECEMBER, after(last + 180)));
+    assert_eq!(current.reconciliation.slot, Nanoseconds::from_seconds(120));
+    let former = reader.bill(None, Some(DECEMBER)).unwrap();
+    assert_eq!((former.from, former.to), (NOVEMBER, DECEMBER));
+    let all = reader.bill(Some(Utc(0)), None).unwrap();
+    assert_eq!(all.reconciliation.slot, Nanoseconds::from_seconds(last + 180));
+}
+
+#[test]
+fn a_bill_is_interrupted_when_it_is_not_wanted_any_more() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let closed = vec![whole(0, (after(0), after(60_000)), "user:a", 0)];
+    ledger.commit(&Batch { now: after(60_000), closed, ..Batch::default() }).unwrap();
+    let mut reader = Reader::open(&world.path()).unwrap();
+    reader.interrupt_when(|| true).unwrap();
+    let error = reader.bill(None, None).unwrap_err();
+    assert!(error.to_string().contains("interrupted"), "{error}");
+}
+
+#[test]
+fn a_gpu_that_was_taken_out_does_not_hold_up_bills() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 1, 0..75, "user:a");
+    let closed = vec![whole(0, (after(0), after(7200)), "user:a", 0)];
+    ledger.commit(&Batch { now: after(7200), closed, ..Batch::default() }).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(bill.to, after(7200));
+    assert_eq!(bill.gpus[1].settled_until, after(75));
+    assert_eq!(bill.gpus[1].slot, Nanoseconds::from_seconds(75));
+}
+
+#[test]
+fn times_off_the_grid_or_in_the_wrong_order_are_refused() {
+    let world = World::new();
+    let (_ledger, _) = world.open(0, None);
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let off = reader.bill(Some(after(61)), None).unwrap_err();
+    assert!(matches!(off.cause, Cause::Grid { edge: "from", .. }), "{off}");
+    let backwards = reader.bill(Some(after(120)), Some(after(60))).unwrap_err();
+    assert!(matches!(backwards.cause, Cause::Backwards { .. }), "{backwards}");
+}

@@ -1,0 +1,519 @@
+//! Commits, refusals of what does not continue the account, and what a kill leaves.
+
+use std::time::Duration;
+
+use gpumeter::ledger::{Batch, Cause, Queue, Reader, Resumed};
+use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
+
+use super::world::*;
+
+#[test]
+fn reopening_continues_counters_raw_spans_carry_and_holdings() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..30, "user:a");
+    let spans = vec![span(30, 31), span(31, 32)];
+    let open = vec![open(0, spans.clone())];
+    // Its facts are learned after its first row.
+    let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
+    ledger.commit(&Batch { now: after(32), open, holders, ..Batch::default() }).unwrap();
+    drop(ledger);
+
+    let (mut ledger, recovered) = world.open(40, None);
+    let gpu = &recovered.gpus[&uuid(0)];
+    assert_eq!(gpu.settled_until, after(30));
+    assert_eq!(gpu.slot, Nanoseconds::from_seconds(30));
+    assert_eq!(gpu.spans, spans);
+    assert_eq!(gpu.holdings, spans[1].holdings);
+    assert_eq!(gpu.energy_counter, Some(Microjoules(42)));
+    assert_eq!(gpu.carry["gpu/held"][&holder("user:a")], 7);
+    assert_eq!(gpu.weights[&holder("user:a")], 3);
+    assert_eq!(recovered.imbalance, 0);
+    let key = counter_key(0, "user:a");
+    assert_eq!(recovered.counters[&key].tenant.as_ref(), "a");
+    assert_eq!(recovered.counters[&key].amounts.parts.held(), 30 * SECOND);
+    assert_eq!(recovered.counters[&key].born, after(16));
+
+    let closed = vec![whole(0, (after(30), after(45)), "user:a", 5)];
+    let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.counters[&key].amounts.parts.held(), 45 * SECOND);
+    assert_eq!(told.counters[&key].born, after(16));
+    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
+    assert_eq!(told.slots[&uuid(0)].settled_until, after(45));
+    assert_eq!(told.imbalance, 0);
+    assert!(told.bytes > 0);
+}
+
+#[test]
+fn a_kill_loses_at_most_what_was_not_committed() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..15, "user:a");
+    for second in 15..20 {
+        let open = vec![open(0, vec![span(second, second + 1)])];
+        ledger.commit(&Batch { now: after(second + 1), open, ..Batch::default() }).unwrap();
+        let (_copy, recovered) = world.killed().open(second + 1, None);
+        let gpu = &recovered.gpus[&uuid(0)];
+        assert_eq!(gpu.settled_until, after(15));
+        assert_eq!(gpu.spans.last().unwrap().to, after(second + 1));
+        assert_eq!(recovered.counters[&counter_key(0, "user:a")].amounts.parts.held(), 15 * SECOND);
+    }
+}
+
+#[test]
+fn a_window_that_overlaps_the_account_is_refused_whole() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 0, 0..15, "user:a");
+    let first = (after(0), after(15));
+    for (from, to) in [(14, 30), (15, 15), (30, 16)] {
+        let mut guilty = whole(0, first, "user:a", 0);
+        (guilty.settlement.from, guilty.settlement.to) = (after(from), after(to));
+        let closed = vec![whole(1, first, "user:b", 1), guilty];
+        let error = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap_err();
+        assert!(matches!(error.cause, Cause::Window { settled_until, .. } if settled_until == after(15)));
+        assert!(!error.may_pass());
+    }
+    // The other GPU's window was not stored either, in the file and in memory.
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 1);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
+    let closed = vec![whole(1, first, "user:b", 1)];
+    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.counters[&counter_key(1, "user:b")].amounts.parts.held(), 15 * SECOND);
+}
+
+#[test]
+fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..30, "user:a");
+    let again = |from: u64| whole(0, (after(from), after(from + 15)), "user:b", 1);
+    let closed = vec![again(0), again(15)];
+    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.slots[&uuid(0)].settled_until, after(30));
+    assert!(told.counters.is_empty());
+    let closed = vec![again(15), again(30)];
+    let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
+    assert_eq!(told.counters[&counter_key(0, "user:b")].amounts.parts.held(), 15 * SECOND);
+    assert_eq!((told.imbalance, told.unobserved), (0, Nanoseconds(0)));
+}
+
+#[test]
+fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3_600_000_000_000)])));
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..15, "user:a");
+    let spans = vec![open(0, vec![span(15, 16), span(80, 100)])];
+    ledger.commit(&Batch { now: after(100), open: spans, ..Batch::default() }).unwrap();
+    let closed = vec![whole(0, (after(90), after(120)), "user:a", 5)];
+    let told = ledger.commit(&Batch { now: after(121), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.unobserved, Nanoseconds::from_seconds(75));
+    assert_eq!(told.imbalance, 0);
+    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
+    let nobody = &told.counters[&counter_key(0, HolderId::UNOBSERVED)];
+    assert_eq!((nobody.amounts.parts.unmeasured, nobody.amounts.parts.held()), (75 * SECOND, 75 * SECOND));
+    assert_eq!(told.counters[&counter_key(0, "user:a")].amounts.parts.held(), 45 * SECOND);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 0);
+    assert_eq!(world.sql::<i64>("SELECT slot_ns FROM minute ORDER BY minute_ns LIMIT 1"), 60 * SECOND as i64);
+    assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
+    // The next one continues, and the bill knows both.
+    settle(&mut ledger, 0, 120..180, "user:a");
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    let line = bill.lines.iter().find(|line| line.holder == holder(HolderId::UNOBSERVED)).unwrap();
+    assert_eq!((line.method, line.amounts.parts.unmeasured), (Method::Observed, 75 * SECOND));
+}
+
+#[test]
+fn one_gpus_refusal_costs_the_others_nothing() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    settle(&mut ledger, 0, 0..20, "user:a");
+    let window = |gpu, from, to| whole(gpu, (after(from), after(to)), "user:b", 1);
+    // GPU 0 has an account up to 30; its first window straddles that, the second goes on.
+    let batch = Batch {
+        now: after(60),
+        sights: vec![sight(2, 0)],
+        closed: vec![window(0, 15, 45), window(0, 45, 60), window(1, 0, 15), window(2, 0, 15)],
+        open: vec![open(0, vec![span(60, 62), span(61, 63)]), open(1, vec![span(15, 16)])],
+        ..Batch::default()
+    };
+    assert!(ledger.commit(&batch).is_err());
+    let salvage = ledger.salvage(batch);
+    let dropped: Vec<&str> = salvage.dropped.iter().map(|(gpu, _)| &**gpu).collect();
+    assert_eq!(dropped, [&*uuid(0), &*uuid(0)], "a window and the spans");
+    assert!(salvage.unfinished.is_empty() && salvage.prevented.is_none());
+    let last = salvage.acknowledged.last().unwrap();
+    assert_eq!(last.imbalance, 0);
+    let unobserved: Nanoseconds = salvage.acknowledged.iter().map(|told| told.unobserved).sum();
+    assert_eq!(unobserved, Nanoseconds::from_seconds(15), "between 30 and 45");
+    drop(ledger);
+    let (_, recovered) = world.open(61, None);
+    let until: Vec<_> = (0..3).map(|gpu| recovered.gpus[&uuid(gpu)].settled_until).collect();
+    assert_eq!(until, [after(60), after(15), after(15)]);
+    assert_eq!(recovered.gpus[&uuid(1)].spans, [span(15, 16)]);
+    assert_eq!(recovered.imbalance, 0);
+}
+
+#[test]
+fn a_sight_survives_the_refusal_of_what_came_with_it() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
+    backwards.settlement.to = after(0);
+    let batch = Batch { sights: vec![sight(0, 0)], closed: vec![backwards], ..Batch::default() };
+    assert_eq!(ledger.salvage(batch).dropped.len(), 1);
+    // Without it every later window would be refused for ever.
+    let closed = vec![whole(0, (after(15), after(30)), "user:a", 0)];
+    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
+}
+
+#[test]
+fn what_a_lock_prevents_is_handed_back_whole() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    let other = rusqlite::Connection::open(world.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let closed = (0..2).map(|gpu| whole(gpu, (after(0), after(15)), "user:a", 0)).collect();
+    let salvage = ledger.salvage(Batch { now: after(16), closed, ..Batch::default() });
+    assert!(salvage.acknowledged.is_empty() && salvage.dropped.is_empty());
+    assert!(salvage.prevented.unwrap().may_pass());
+    other.execute_batch("ROLLBACK").unwrap();
+    let queue = Queue::default();
+    for batch in salvage.unfinished {
+        queue.put_back(batch);
+    }
+    let told = ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    assert_eq!(told.slots.len(), 2);
+}
+
+#[test]
+fn a_straddling_span_is_stored_again_by_its_remainder() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let spans = vec![open(0, vec![span(0, 10), span(10, 20)])];
+    ledger.commit(&Batch { now: after(20), open: spans, ..Batch::default() }).unwrap();
+    let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
+    let mut batch = Batch { now: after(21), closed, ..Batch::default() };
+    // Without the remainder seconds 15 to 20 are in no span; a restart would find them unobserved.
+    batch.open = vec![open(0, vec![span(20, 21)])];
+    ledger.commit(&batch).unwrap();
+    let (_, recovered) = world.killed().open(22, None);
+    let spans = &recovered.gpus[&uuid(0)].spans;
+    assert_eq!((spans[0].from, spans[0].to, spans[0].state), (after(15), after(20), SlotState::Unobserved));
+    assert_eq!(spans[1..], [span(20, 21)]);
+    batch.closed.clear();
+    batch.open = vec![open(0, vec![span(15, 20), span(20, 21)])];
+    ledger.commit(&batch).unwrap();
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 2);
+    drop(ledger);
+    let (_, recovered) = world.open(22, None);
+    assert_eq!(recovered.gpus[&uuid(0)].spans, [span(15, 20), span(20, 21)]);
+}
+
+#[test]
+fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..15, "user:a");
+    let spans = |spans| Batch { now: after(17), open: vec![open(0, spans)], ..Batch::default() };
+    ledger.commit(&spans(vec![span(13, 15), span(15, 16)])).unwrap();
+    ledger.commit(&spans(vec![span(15, 16), span(16, 17)])).unwrap();
+    assert!(ledger.commit(&spans(vec![span(16, 18), span(17, 19)])).is_err());
+    assert!(ledger.commit(&spans(vec![span(14, 16)])).is_err());
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 2);
+}
+
+#[test]
+fn a_ledger_that_keeps_its_raw_spans_by_key_goes_on() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    drop(ledger);
+    // As ledgers were made before their raw spans were appended.
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch(
+            "DROP TABLE raw;
+             CREATE TABLE raw (gpu INTEGER NOT NULL REFERENCES gpu (id), from_ns INTEGER NOT NULL,
+                to_ns INTEGER NOT NULL, span TEXT NOT NULL, PRIMARY KEY (from_ns, gpu)) STRICT, WITHOUT ROWID",
+        )
+        .unwrap();
+    let (mut ledger, _) = world.open(0, None);
+    for (now, spans) in [(16, vec![span(0, 15), span(15, 16)]), (17, vec![span(15, 16), span(16, 17)])] {
+        ledger.commit(&Batch { now: after(now), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+    }
+    settle(&mut ledger, 0, 0..15, "user:a");
+    drop(ledger);
+    let (_, recovered) = world.open(18, None);
+    assert_eq!(recovered.gpus[&uuid(0)].spans, [span(15, 16), span(16, 17)]);
+}
+
+#[test]
+fn a_gpu_without_account_is_refused() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let closed = vec![whole(0, (after(0), after(15)), "user:a", 0)];
+    let error = ledger.commit(&Batch { now: after(15), closed, ..Batch::default() }).unwrap_err();
+    assert!(matches!(error.cause, Cause::UnknownGpu { .. }), "{error}");
+}
+
+#[test]
+fn a_close_and_every_tenth_second_survive_a_power_loss() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let mut synced = Vec::new();
+    for second in 0..25 {
+        let open = vec![open(0, vec![span(second, second + 1)])];
+        let told = ledger.commit(&Batch { now: after(second + 1), open, ..Batch::default() }).unwrap();
+        if told.synced {
+            synced.push(second + 1);
+        }
+    }
+    assert_eq!(synced, [10, 20]);
+    let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
+    assert!(ledger.commit(&Batch { now: after(26), closed, ..Batch::default() }).unwrap().synced);
+}
+
+#[test]
+fn a_gap_settled_at_once_is_spread_over_its_minutes() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let closed = vec![whole(0, (after(0), after(150)), "user:a", 75 * SECOND)];
+    ledger.commit(&Batch { now: after(151), closed, ..Batch::default() }).unwrap();
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 3);
+    let second = "SELECT within_ns FROM account ORDER BY minute_ns LIMIT 1 OFFSET 1";
+    assert_eq!(world.sql::<i64>(second), 30 * SECOND as i64);
+}
+
+#[test]
+fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    for from in [0, 15] {
+        let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
+        absurd.settlement.rows[0].amounts.memory_byte_seconds = u64::MAX;
+        absurd.settlement.rows[0].amounts.energy_dynamic = Microjoules(u64::MAX);
+        ledger.commit(&Batch { now: after(from + 16), closed: vec![absurd], ..Batch::default() }).unwrap();
+    }
+    let largest = "SELECT min(memory_byte_seconds, energy_dynamic_uj) FROM account";
+    assert_eq!(world.sql::<i64>(largest), i64::MAX);
+    drop(ledger);
+    let (_, recovered) = world.open(31, None);
+    let counter = &recovered.counters[&counter_key(0, "user:a")];
+    assert_eq!(counter.amounts.parts.held(), 30 * SECOND);
+    assert_eq!(counter.amounts.energy_dynamic.0, i64::MAX as u64);
+}
+
+#[test]
+fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let queue = Queue::default();
+    queue.offer(Batch { now: after(15), open: vec![open(0, vec![span(0, 15)])], ..Batch::default() });
+    let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
+    queue.offer(Batch { now: after(25), closed, ..Batch::default() });
+    ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    drop(ledger);
+    let (_, recovered) = world.open(26, None);
+    let gpu = &recovered.gpus[&uuid(0)];
+    assert_eq!((gpu.settled_until, gpu.energy_counter), (after(15), Some(Microjoules(42))));
+    assert_eq!(gpu.holdings, span(0, 15).holdings);
+    assert!(gpu.spans.is_empty());
+}
+
+#[test]
+fn an_older_span_that_comes_again_does_not_tell_who_holds_now() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let mut first = span(0, 1);
+    first.holdings = [].into();
+    for spans in [vec![first.clone(), span(1, 2)], vec![first]] {
+        ledger.commit(&Batch { now: after(2), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+    }
+    drop(ledger);
+    let (_, recovered) = world.open(3, None);
+    assert_eq!(recovered.gpus[&uuid(0)].holdings, span(1, 2).holdings);
+}
+
+#[test]
+fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
+        let mut sight = sight(0, 0);
+        sight.model = model.into();
+        ledger.commit(&Batch { now: START, sights: vec![sight], ..Batch::default() }).unwrap();
+        assert_eq!(world.sql::<String>("SELECT model FROM gpu"), stored);
+    }
+}
+
+#[test]
+fn the_time_in_which_an_account_rested_is_in_no_row() {
+    let window = |from: u64| whole(0, (after(from), after(from + 15)), "user:a", 5);
+    let resumed = |at| vec![Resumed { gpu: uuid(0), at: after(at) }];
+    let rested =
+        Batch { now: after(100), closed: vec![window(15)], resumed: resumed(100), ..Batch::default() };
+    let goes_on = Batch { now: after(130), closed: vec![window(115)], ..Batch::default() };
+    for joined in [false, true] {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, None);
+        introduced(&mut ledger, 1);
+        settle(&mut ledger, 0, 0..15, "user:a");
+        let queue = Queue::default();
+        queue.offer(rested.clone());
+        if !joined {
+            ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap();
+            let (_copy, recovered) = world.killed().open(101, None);
+            let gpu = &recovered.gpus[&uuid(0)];
+            assert_eq!((gpu.settled_until, gpu.carry.len(), gpu.energy_counter), (after(100), 0, None));
+            assert!(gpu.holdings.is_empty() && gpu.spans.is_empty());
+        }
+        queue.offer(goes_on.clone());
+        let told = ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap();
+        // Of what follows a rest, only a hole is unobserved.
+        assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
+        assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
+        assert_eq!(told.imbalance, 0);
+    }
+}
+
+#[test]
+fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
+    use std::collections::BTreeMap;
+
+    use gpumeter::model::{Fact, Facts, Holder};
+
+    let world = World::new();
+    let (mut ledger, recovered) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let job = |name: &str| Holder { id: holder(name), facts: Facts::new([(Fact::Unit, "team.service")]) };
+    let holders = vec![job("unit:first"), job("unit:second")];
+    ledger.commit(&Batch { now: after(0), holders, ..Batch::default() }).unwrap();
+    let tenant = counter_key(0, "unit:first").with_tenant(&"team.service".into());
+    let (mut live, mut unloaded_sums) = (recovered.counters, recovered.unloaded_sums);
+    let mut sum = 0;
+    // The first one for a minute, the second one for 20, the first one again.
+    for from in (0..1500).step_by(15) {
+        let name = if (60..1260).contains(&from) { "unit:second" } else { "unit:first" };
+        let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
+        let told = ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        live.extend(told.counters);
+        unloaded_sums.extend(told.unloaded_sums);
+        for key in told.unloaded {
+            live.remove(&key);
+        }
+        let of_tenant = live.values().chain(unloaded_sums.get(&tenant));
+        let held: u64 = of_tenant.map(|counter| counter.amounts.parts.held()).sum();
+        assert_eq!(held, (from + 15) * SECOND, "at second {from}");
+        assert!(held > sum);
+        sum = held;
+        match from {
+            60..660 | 1260.. => assert_eq!(live.len(), 2, "at second {from}"),
+            800..1260 => assert_eq!(live.len(), 1, "at second {from}"),
+            _ => {}
+        }
+    }
+    assert_eq!(live[&counter_key(0, "unit:first")].amounts.parts.held(), 300 * SECOND);
+    // A restart loads what changed lately and sums the rest.
+    drop(ledger);
+    let (_, recovered) = world.open(3_000, None);
+    let held = |counters: &BTreeMap<_, gpumeter::ledger::Counter>| -> u64 {
+        counters.values().map(|counter| counter.amounts.parts.held()).sum()
+    };
+    assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].amounts.parts.held(), sum);
+    assert_eq!(recovered.imbalance, 0);
+}
+
+#[test]
+fn a_holder_whose_tenant_changes_counts_under_one_tenant_whatever_is_in_memory() {
+    use std::collections::BTreeMap;
+
+    use gpumeter::model::{Fact, Facts, Holder, HolderKind};
+
+    let job = |number: &str, account: &[(Fact, &str)]| {
+        let known = [(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, number)];
+        Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(account.iter().copied())))
+    };
+    let physics = [(Fact::SlurmAccount, "physics")];
+    // A job of its own tenant gets an account when its counter is in memory, and when it has left memory; another job of
+    // that account works before that, or after it.
+    for (gone, others_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let world = World::new();
+        let (mut ledger, recovered) = world.open(0, None);
+        introduced(&mut ledger, 1);
+        let (mut live, mut sums) = (recovered.counters, recovered.unloaded_sums);
+        let mut from = 0;
+        let mut work = |name: &str, holders: Vec<Holder>| {
+            let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
+            let batch = Batch { now: after(from + 16), holders, closed, ..Batch::default() };
+            let told = ledger.commit(&batch).unwrap();
+            live.extend(told.counters);
+            sums.extend(told.unloaded_sums);
+            told.unloaded.iter().for_each(|key| drop(live.remove(key)));
+            from += 15;
+            let tenants: std::collections::BTreeSet<_> =
+                live.iter().map(|(key, counter)| key.with_tenant(&counter.tenant)).collect();
+            let mut held: BTreeMap<String, u64> = BTreeMap::new();
+            let of_sums = sums.iter().filter(|(tenant, _)| tenants.contains(tenant));
+            let of_live = live.values().map(|counter| (&counter.tenant, counter));
+            for (tenant, counter) in of_sums.map(|(key, sum)| (&key.tenant, sum)).chain(of_live) {
+                *held.entry(tenant.to_string()).or_default() += counter.amounts.parts.held() / SECOND;
+            }
+            held
+        };
+        work("slurm:alpha/1", vec![job("1", &[]), job("2", &physics), job("3", &[])]);
+        if others_first {
+            work("slurm:alpha/2", vec![]);
+        }
+        for _ in 0..if gone { 60 } else { 1 } {
+            work("slurm:alpha/3", vec![]);
+        }
+        let held = work("slurm:alpha/2", vec![job("1", &physics)]);
+        let all: u64 = if others_first { 45 } else { 30 };
+        assert_eq!(held.get("physics"), Some(&all), "{gone} {others_first}: {held:?}");
+        assert_eq!(held.get("slurm:alpha/1").copied().unwrap_or(0), 0, "{gone} {others_first}: {held:?}");
+        let held = work("slurm:alpha/1", vec![]);
+        assert_eq!(held.get("physics"), Some(&(all + 15)), "{gone} {others_first}: {held:?}");
+        assert_eq!(
+            world.sql::<i64>("SELECT count(DISTINCT tenant) FROM holder WHERE name = 'slurm:alpha/1'"),
+            1
+        );
+    }
+}
+
+#[test]
+fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
+    ledger.commit(&Batch { now: after(1), holders, ..Batch::default() }).unwrap();
+    settle(&mut ledger, 0, 0..30, "user:a");
+    drop(ledger);
+    let file = rusqlite::Connection::open(world.path()).unwrap();
+    file.execute_batch(
+        "DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant; PRAGMA user_version = 1",
+    )
+    .unwrap();
+    drop(file);
+    let (_, recovered) = world.open(40, None);
+    assert_eq!(&*recovered.counters[&counter_key(0, "user:a")].tenant, "a");
+}

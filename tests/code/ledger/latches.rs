@@ -1,0 +1,136 @@
+//! What is latched on a GPU, over restarts and reboots, and in a ledger that knew nothing of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpumeter::ledger::{Batch, Latched, Ledger, Opening, Queue};
+use gpumeter::model::{Latch, Microjoules, Utc};
+
+use super::world::{World, introduced, opening, uuid};
+
+fn latched(gpu: u32, count: u64) -> Latched {
+    let xids = Latch {
+        rule: "xid_reboot".into(),
+        since: Utc(1_800_000_000_000_000_001),
+        count: 0,
+        xids: BTreeMap::from([(79, (count, None)), (48, (1, Some(3)))]),
+    };
+    let notice = Latch { rule: "unavailable".into(), count, ..Latch::default() };
+    Latched {
+        gpu: uuid(gpu),
+        // By name, as the ledger returns them.
+        latches: vec![notice, xids],
+        failed: Some(Utc(5)),
+        module: Some(u64::MAX),
+        energy_counter: Some(Microjoules(7)),
+    }
+}
+
+fn commit(ledger: &mut Ledger, latched: Vec<Latched>) {
+    ledger.commit(&Batch { latched, ..Batch::default() }).unwrap();
+}
+
+/// A ledger of two GPUs, on the first of which something is latched.
+fn world() -> World {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    commit(&mut ledger, vec![latched(0, 1), latched(9, 1)]);
+    world
+}
+
+fn reopened(world: &World, boot_id: &str) -> Vec<Latched> {
+    let opening = Opening { boot_id: boot_id.into(), ..opening(60, None) };
+    Ledger::open(&world.path(), &opening).unwrap().1.latched
+}
+
+#[test]
+fn what_is_latched_outlives_the_agent_and_not_the_boot() {
+    let world = world();
+    assert_eq!(reopened(&world, "first"), [latched(0, 1)], "a GPU that was never seen has nothing");
+    assert_eq!(reopened(&world, "second"), []);
+    assert_eq!(reopened(&world, "first"), [], "the reboot has reset it");
+}
+
+#[test]
+fn without_a_boot_id_each_start_is_a_boot() {
+    let world = World::new();
+    let opening = Opening { boot_id: String::new(), ..opening(0, None) };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    introduced(&mut ledger, 1);
+    commit(&mut ledger, vec![latched(0, 1)]);
+    drop(ledger);
+    assert_eq!(reopened(&world, ""), []);
+}
+
+#[test]
+fn what_is_told_takes_the_place_of_what_was_and_nothing_ends_it() {
+    let world = world();
+    let (mut ledger, _) = world.open(60, None);
+    commit(&mut ledger, vec![latched(0, 2), latched(1, 3)]);
+    drop(ledger);
+    assert_eq!(reopened(&world, "first"), [latched(0, 2), latched(1, 3)]);
+    let (mut ledger, _) = world.open(90, None);
+    commit(&mut ledger, vec![Latched { gpu: uuid(0), ..Latched::default() }]);
+    drop(ledger);
+    assert_eq!(reopened(&world, "first"), [latched(1, 3)]);
+}
+
+#[test]
+fn a_ledger_that_was_made_without_latches_gets_them() {
+    let world = world();
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DROP TABLE latch; PRAGMA user_version = 1")
+        .unwrap();
+    assert_eq!(reopened(&world, "first"), []);
+    let (mut ledger, _) = world.open(90, None);
+    commit(&mut ledger, vec![latched(0, 1)]);
+    drop(ledger);
+    assert_eq!(reopened(&world, "first"), [latched(0, 1)]);
+}
+
+#[test]
+fn the_queue_keeps_the_last_word_on_each_gpu_and_a_refused_batch_does_not_lose_it() {
+    let queue = Queue::default();
+    let offer = |latched| queue.offer(Batch { latched, ..Batch::default() });
+    offer(vec![latched(0, 1), latched(1, 1)]);
+    let failed = queue.take(std::time::Duration::ZERO).unwrap();
+    offer(vec![latched(0, 2)]);
+    queue.put_back(failed);
+    let batch = queue.take(std::time::Duration::ZERO).unwrap();
+    assert_eq!(batch.latched, [latched(0, 2), latched(1, 1)]);
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    let salvage = ledger.salvage(batch);
+    assert_eq!((salvage.acknowledged.len(), salvage.dropped.len()), (2, 0));
+    drop(ledger);
+    assert_eq!(reopened(&world, "first").len(), 2);
+}
+
+#[test]
+fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
+    let spoilt = ["'{\"79\": 1'", "CAST(x'ff' AS TEXT)", "'{\"79\": [-1, null]}'"];
+    for xids in spoilt {
+        let world = world();
+        let connection = rusqlite::Connection::open(world.path()).unwrap();
+        connection.execute(&format!("UPDATE latch SET xids = {xids}, since_ns = -1"), []).unwrap();
+        drop(connection);
+        let read = reopened(&world, "first");
+        let names: Vec<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+        assert_eq!((names, read[0].failed), (vec!["unavailable", "xid_reboot"], Some(Utc(1))), "{xids}");
+        assert!(read[0].latches.iter().all(|latch| latch.xids.is_empty()), "{xids}");
+    }
+}
+
+#[test]
+fn a_latch_whose_name_cannot_be_read_does_not_keep_the_ledger_from_opening() {
+    let world = world();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";
+    connection.execute(spoil, []).unwrap();
+    drop(connection);
+    let read = reopened(&world, "first");
+    let names: BTreeSet<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+    assert_eq!((names, read[0].failed), (BTreeSet::from(["", "xid_reboot"]), Some(Utc(5))));
+}

@@ -1,0 +1,157 @@
+//! Laws over random settlements: nothing is lost between windows, counters, rows and bills.
+
+use gpumeter::ledger::{Acknowledged, Batch, Closed, Reader};
+use gpumeter::model::{Amounts, HolderId, Money, Parts, Row, Use};
+use proptest::prelude::*;
+
+use super::world::*;
+
+const HOLDERS: [&str; 4] = [HolderId::UNALLOCATED, "unit:train.service", "user:a", "user:b"];
+
+/// Weights of the five parts of each holder, and of what each used.
+type Weights = Vec<([u8; 5], [u8; 2])>;
+
+fn weights() -> impl Strategy<Value = Weights> {
+    prop::collection::vec((any::<[u8; 5]>(), any::<[u8; 2]>()), HOLDERS.len())
+}
+
+/// Divides `total` along weights, the rest to the last.
+fn divide(total: u64, weights: &[u8]) -> Vec<u64> {
+    let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum::<u64>().max(1);
+    let mut parts: Vec<u64> = weights.iter().map(|weight| total / sum * u64::from(*weight)).collect();
+    let rest = total - parts.iter().sum::<u64>();
+    *parts.last_mut().unwrap() += rest;
+    parts
+}
+
+fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> Closed {
+    let cells: Vec<u8> = weights.iter().flat_map(|(parts, _)| *parts).collect();
+    let held = divide((to - from) * SECOND, &cells);
+    let part = |index: usize| held.iter().skip(index).step_by(5).sum::<u64>();
+    let users = |index: usize| -> Vec<u8> { weights.iter().map(|(_, used)| used[index]).collect() };
+    let (within, beyond) = (divide(part(0), &users(0)), divide(part(1), &users(1)));
+    let rows: Vec<Row> = HOLDERS
+        .iter()
+        .enumerate()
+        .map(|(i, name)| {
+            let cell = &held[i * 5..];
+            let parts = Parts {
+                within: cell[0],
+                lent: cell[1],
+                waste: cell[2],
+                unmeasured: cell[3],
+                unavailable: cell[4],
+            };
+            row(name, parts, Use { within: within[i], beyond: beyond[i], ..Use::default() })
+        })
+        .collect();
+    closed(gpu, (after(from), after(to)), rows)
+}
+
+/// A ledger of two GPUs with random windows of random lengths, and random prices.
+fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
+    let world = World::new();
+    let prices: Vec<(u64, i128)> =
+        rates.iter().enumerate().map(|(i, rate)| (i as u64 * 120, i128::from(*rate))).collect();
+    let (mut ledger, _) = world.open(0, Some(book(&prices)));
+    introduced(&mut ledger, 2);
+    let mut last = Acknowledged::default();
+    let mut from = 0;
+    // The last window ends with its minute, so that bills reach the end.
+    let open = lengths.iter().map(|(length, _)| length).sum::<u64>() % 60;
+    let end = (60 - open, vec![([1; 5], [1; 2]); HOLDERS.len()]);
+    for (length, weights) in lengths.iter().chain([&end]) {
+        let to = from + length;
+        let closed = (0..2).map(|gpu| window(gpu, (from, to), weights)).collect();
+        last = ledger.commit(&Batch { now: after(to), closed, ..Batch::default() }).unwrap();
+        assert_eq!(last.imbalance, 0);
+        from = to;
+    }
+    (world, last)
+}
+
+fn worlds() -> impl Strategy<Value = (Vec<(u64, Weights)>, Vec<u64>)> {
+    // Mostly windows of 15 s; sometimes a gap that was settled at once.
+    let length = prop_oneof![4 => Just(15_u64), 1 => 1..400_u64];
+    (prop::collection::vec((length, weights()), 4..24), prop::collection::vec(0..1_000_000_000_000_u64, 1..4))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn counters_are_the_sum_of_rows((windows, rates) in worlds()) {
+        let (world, told) = settled(&windows, &rates);
+        let connection = rusqlite::Connection::open(world.path()).unwrap();
+        let differences: i64 = connection.query_row(
+            "WITH sums AS (SELECT gpu, holder, gpu_instance, sum(within_ns) a, sum(lent_ns) b, sum(waste_ns) c,
+                sum(unmeasured_ns) d, sum(unavailable_ns) e, sum(used_within_ns) f, sum(used_beyond_ns) g,
+                sum(energy_static_uj) h, sum(energy_dynamic_uj) i FROM account GROUP BY gpu, holder, gpu_instance)
+             SELECT count(*) FROM sums LEFT JOIN counter k USING (gpu, holder, gpu_instance)
+             WHERE (a, b, c, d, e, f, g, h, i) IS NOT (k.within_ns, k.lent_ns, k.waste_ns,
+                k.unmeasured_ns, k.unavailable_ns, k.used_within_ns, k.used_beyond_ns,
+                k.energy_static_uj, k.energy_dynamic_uj) AND a+b+c+d+e+f+g+h+i > 0",
+            [], |row| row.get(0)).unwrap();
+        prop_assert_eq!(differences, 0);
+        // Every minute balances: held to GPU time, use to the parts that were used.
+        let unbalanced: i64 = connection.query_row(
+            "SELECT count(*) FROM (SELECT m.slot_ns AS slot,
+                sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) AS held,
+                sum(within_ns + lent_ns) AS parts, sum(used_within_ns + used_beyond_ns) AS used,
+                max(measured_ns - used_within_ns - used_beyond_ns) AS excess
+             FROM account a JOIN minute m USING (minute_ns, gpu) GROUP BY minute_ns, gpu)
+             WHERE slot <> held OR parts <> used OR excess > 0", [], |row| row.get(0)).unwrap();
+        prop_assert_eq!(unbalanced, 0);
+        for (uuid, slot) in &told.slots {
+            let held: u64 = told.counters.iter().filter(|(key, _)| key.gpu == *uuid)
+                .map(|(_, counter)| counter.amounts.parts.held()).sum();
+            prop_assert_eq!(slot.slot.0, held);
+        }
+    }
+
+    #[test]
+    fn adjacent_bills_add_up_to_one_and_each_reconciles((windows, rates) in worlds(), cut in 0..40_u64) {
+        let (world, _) = settled(&windows, &rates);
+        let mut reader = Reader::open(&world.path()).unwrap();
+        let whole = reader.bill(None, None).unwrap();
+        let cut = after(cut * 60).min(whole.to);
+        let bills = [
+            reader.bill(None, Some(cut)).unwrap(),
+            reader.bill(Some(cut), None).unwrap(),
+        ];
+        for bill in bills.iter().chain([&whole]) {
+            prop_assert_eq!(bill.reconciliation.imbalance, 0);
+            prop_assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+        }
+        for gpu in &whole.gpus {
+            let sum: Money = bills.iter().flat_map(|bill| &bill.gpus)
+                .filter(|part| part.gpu == gpu.gpu).filter_map(|part| part.money).sum();
+            prop_assert_eq!(gpu.money, Some(sum));
+        }
+        for line in &whole.lines {
+            let mut sum = (Amounts::default(), Money(0));
+            for part in bills.iter().flat_map(|bill| &bill.lines)
+                .filter(|part| (&part.gpu, &part.holder) == (&line.gpu, &line.holder)) {
+                sum.0.add(&part.amounts);
+                sum.1 += part.money.unwrap();
+            }
+            prop_assert_eq!(line.amounts, sum.0);
+            prop_assert!((line.money.unwrap() - sum.1).0.abs() <= 2 * rates.len() as i128);
+        }
+    }
+
+    #[test]
+    fn the_counters_money_is_the_gpus_money_and_survives_a_restart((windows, rates) in worlds()) {
+        let (world, told) = settled(&windows, &rates);
+        let mut reader = Reader::open(&world.path()).unwrap();
+        let bill = reader.bill(None, None).unwrap();
+        let until = told.slots[&uuid(0)].settled_until;
+        prop_assert_eq!(bill.to, until);
+        let counted: Money = told.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
+            .flat_map(|(_, counter)| counter.costs.values()).map(|cost| cost.held).sum();
+        prop_assert_eq!(bill.gpus[0].money, Some(counted));
+        let (_, recovered) = world.open(20_000, None);
+        prop_assert_eq!(recovered.counters, told.counters);
+        prop_assert_eq!(recovered.imbalance, 0);
+    }
+}

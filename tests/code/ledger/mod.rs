@@ -1,0 +1,11 @@
+//! The ledger over real files: opening and refusing, commits and kills, prices and bills, and its laws.
+
+mod bills;
+mod commits;
+mod inventory;
+mod latches;
+mod laws;
+mod opening;
+mod upgrades;
+mod world;
+mod xids;

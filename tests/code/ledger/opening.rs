@@ -1,0 +1,307 @@
+//! What may be opened, and what is refused without a scratch.
+
+use gpumeter::ledger::{Batch, Cause, Ledger, Opening, Reader, Timeline, unowned};
+use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
+
+use super::world::*;
+
+fn refusal(path: &std::path::Path) -> gpumeter::ledger::Error {
+    Ledger::open(path, &opening(0, None)).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
+    let world = World::new();
+    let (ledger, recovered) = world.open(0, None);
+    assert_eq!(recovered.created, START);
+    assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
+    drop(ledger);
+    assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 3);
+    let (_, again) = world.open(60, None);
+    assert_eq!(again.created, START);
+}
+
+#[test]
+fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let holders = vec![
+        Holder::user("alice", Some(1000)),
+        Holder::unit("train.service", Some("bob"), Some(1001)),
+        Holder::user("2000", Some(2000)),
+        Holder::user("alicia", Some(1000)),
+        Holder::user("granted", None),
+    ];
+    ledger.commit(&Batch { holders, ..Batch::default() }).unwrap();
+    drop(ledger);
+    let (_, recovered) = world.open(60, None);
+    let users: Vec<(u32, &str)> = recovered.users.iter().map(|(uid, name)| (*uid, &**name)).collect();
+    assert_eq!(users, [(1000, "alicia"), (1001, "bob")]);
+}
+
+#[test]
+fn a_second_owner_is_refused_and_told_the_pid_of_the_first() {
+    let world = World::new();
+    let (ledger, _) = world.open(0, None);
+    let link = world.directory.path().join("other-name.db");
+    std::os::unix::fs::symlink(world.path(), &link).unwrap();
+    for path in [world.path(), link] {
+        let error = refusal(&path);
+        assert!(matches!(error.cause, Cause::Owned { pid: Some(pid) } if pid == std::process::id()));
+        assert!(error.to_string().contains(path.to_str().unwrap()));
+        assert!(error.to_string().contains(&std::process::id().to_string()));
+    }
+    assert!(unowned(&world.path()).is_err());
+    drop(ledger);
+    unowned(&world.path()).unwrap();
+    world.open(1, None);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    std::fs::write(world.path(), "prices: 12\n").unwrap();
+    let error = refusal(&world.path());
+    assert!(matches!(error.cause, Cause::Foreign), "{error}");
+    assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Foreign));
+    assert_eq!(bytes(&world.path()), b"prices: 12\n");
+    assert_eq!(std::fs::read_dir(world.directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_damaged_head_that_only_looks_like_a_database_is_refused() {
+    let world = World::new();
+    let mut damaged = b"SQLite format 3\0".to_vec();
+    damaged.resize(8192, 0xA5);
+    std::fs::write(world.path(), &damaged).unwrap();
+    let error = refusal(&world.path());
+    assert!(matches!(error.cause, Cause::Foreign), "{error}");
+    assert_eq!(bytes(&world.path()), damaged);
+}
+
+#[test]
+fn a_database_of_another_program_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let before = bytes(&world.path());
+    assert!(matches!(refusal(&world.path()).cause, Cause::Foreign));
+    assert_eq!(bytes(&world.path()), before);
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    drop(world.open(0, None));
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(connection);
+    let before = bytes(&world.path());
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 3 }));
+    assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
+    assert_eq!(bytes(&world.path()), before);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named() {
+    let world = World::new();
+    std::fs::write(world.path(), "x").unwrap();
+    // Tests may run as root, whom permission bits do not stop; these stop everybody.
+    for path in [world.path().join("below-a-file.db"), "/proc/self/ledger.db".into()] {
+        let error = refusal(&path);
+        assert!(matches!(error.cause, Cause::Unwritable(_)), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()));
+    }
+    assert!(matches!(refusal(world.directory.path()).cause, Cause::Unwritable(_)));
+}
+
+/// Permission bits of the ledger's files; all of them exist while it is open.
+fn modes(world: &World) -> [u32; 4] {
+    ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock"].map(|name| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(world.directory.path().join(name)).unwrap().permissions().mode() & 0o777
+    })
+}
+
+#[test]
+fn no_other_user_can_read_the_ledger_or_open_its_lock() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let (ledger, _) = world.open(0, None);
+    assert!(modes(&world).iter().all(|mode| mode & 0o007 == 0));
+    // As an agent that was killed, and that knew nothing of this, has left them.
+    let killed = world.killed();
+    drop(ledger);
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db.lock"] {
+        let file = killed.directory.path().join(name);
+        std::fs::OpenOptions::new().append(true).create(true).open(&file).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let (_ledger, _) = killed.open(1, None);
+    assert!(modes(&killed).iter().all(|mode| mode & 0o007 == 0));
+}
+
+#[test]
+fn a_lock_of_another_user_is_refused() {
+    // Only root can give a file away.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = World::new();
+    let lock = world.directory.path().join("ledger.db.lock");
+    std::fs::write(&lock, "").unwrap();
+    std::os::unix::fs::chown(&lock, Some(12_345), None).unwrap();
+    let error = refusal(&world.path());
+    assert!(matches!(error.cause, Cause::LockOwner { owner: 12_345, .. }), "{error}");
+    assert!(error.to_string().contains("ledger.db.lock"), "{error}");
+    assert!(!world.path().exists());
+}
+
+#[test]
+fn a_missing_ledger_is_not_created_by_reading() {
+    let world = World::new();
+    assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Missing));
+    assert!(!world.path().exists());
+}
+
+#[test]
+fn a_stepped_clock_moves_no_account_time_within_a_boot() {
+    let world = World::new();
+    let (mut ledger, recovered) = world.open(0, None);
+    let timeline = recovered.timeline;
+    let stepped = Stamp { boottime: Nanoseconds::from_seconds(1010), utc: after(3610) };
+    assert_eq!(timeline.at(stepped.boottime), after(10));
+    assert_eq!(timeline.lead(stepped), 3600 * SECOND as i64);
+    assert_eq!(ledger.watch_clock(stepped).unwrap(), Some(timeline.lead(stepped)));
+    drop(ledger);
+    let mut opening = opening(0, None);
+    opening.now = stepped;
+    let (_, again) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(again.timeline, timeline);
+    assert_eq!(world.sql::<i64>("SELECT step_ns FROM clock_step"), 3600 * SECOND as i64);
+}
+
+#[test]
+fn a_new_boot_takes_the_wall_clock_but_never_falls_before_what_is_stored() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    drop(ledger);
+    let mut opening = opening(0, None);
+    opening.boot_id = "second".into();
+    opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
+    let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));
+    drop(ledger);
+    opening.boot_id = "third, without a battery".into();
+    opening.now = Stamp { boottime: Nanoseconds::from_seconds(7), utc: gpumeter::model::Utc(0) };
+    let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    // The last commit was made at second 61.
+    assert_eq!(recovered.timeline.at(opening.now.boottime), after(61));
+    assert_ne!(recovered.timeline, Timeline::default());
+}
+
+/// A moment at which the wall clock is `lead` milliseconds ahead of the account.
+fn ahead(seconds: u64, lead: i64) -> Stamp {
+    let mut now = opening(seconds, None).now;
+    now.utc.0 = now.utc.0.saturating_add_signed(lead * 1_000_000);
+    now
+}
+
+#[test]
+fn a_step_of_the_clock_is_recorded_once_and_a_slewed_clock_is_not() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    let mut look = |seconds, lead| ledger.watch_clock(ahead(seconds, lead)).unwrap();
+    assert_eq!(look(0, 0), None);
+    assert_eq!(look(1, 1_000), None);
+    assert_eq!(look(2, 1_001), Some(1_001_000_000));
+    assert_eq!(look(3, 1_001), None);
+    assert_eq!(look(4, 1_900), None);
+    assert_eq!(look(5, -3_000), Some(-3_000_000_000));
+    drop(ledger);
+    // Another agent in the same boot knows what was recorded, and finds what was not.
+    let mut opening = opening(0, None);
+    opening.now = ahead(6, -3_000);
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(ledger.watch_clock(ahead(7, -3_000)).unwrap(), None);
+    assert_eq!(ledger.watch_clock(ahead(8, 5)).unwrap(), Some(5_000_000));
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM clock_step"), 3);
+    // A new boot takes the wall clock as it is.
+    drop(ledger);
+    opening.boot_id = "second".into();
+    opening.now = ahead(20, 7_000);
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(ledger.watch_clock(opening.now).unwrap(), None);
+}
+
+#[test]
+fn the_drivers_energy_counter_does_not_survive_a_reboot() {
+    for (before, after_it, kept) in [("first", "first", true), ("first", "second", false), ("", "", false)] {
+        let world = World::new();
+        let mut opening = opening(0, None);
+        opening.boot_id = before.into();
+        let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+        introduced(&mut ledger, 1);
+        let open = vec![open(0, vec![span(0, 1)])];
+        ledger.commit(&Batch { now: after(1), open, ..Batch::default() }).unwrap();
+        drop(ledger);
+        opening.boot_id = after_it.into();
+        opening.now = ahead(10, 0);
+        let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+        assert_eq!(recovered.gpus[&uuid(0)].energy_counter.is_some(), kept, "{before:?} to {after_it:?}");
+        assert_eq!(recovered.gpus[&uuid(0)].spans, [span(0, 1)]);
+    }
+}
+
+#[test]
+fn without_a_boot_id_every_start_is_a_new_boot() {
+    let world = World::new();
+    let mut opening = opening(0, None);
+    opening.boot_id.clear();
+    drop(Ledger::open(&world.path(), &opening).unwrap());
+    // The kernel started anew: its time since boot begins at zero, the wall clock goes on.
+    opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
+    let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));
+}
+
+/// A demo of the first schema that was killed after 80 s; it had committed a second before.
+const FIRST_SCHEMA: &str = include_str!("../../fixtures/ledger/first-schema.sql");
+const FIRST_SCHEMA_COMMITTED: Utc = Utc(1_795_387_193_189_799_585);
+
+#[test]
+fn a_ledger_of_the_first_schema_goes_on_with_its_open_spans_and_its_bill() {
+    let world = World::new();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch(FIRST_SCHEMA).unwrap();
+    drop(connection);
+    let now = Stamp {
+        boottime: Nanoseconds::from_seconds(1080),
+        utc: FIRST_SCHEMA_COMMITTED.plus(Nanoseconds::from_seconds(2)),
+    };
+    let opening = Opening { boot_id: "demo-18ea7f115baad808".into(), now, ..Opening::default() };
+    let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!(recovered.imbalance, 0);
+    assert_eq!(recovered.gpus.len(), 8);
+    for (uuid, gpu) in &recovered.gpus {
+        assert_eq!(gpu.spans.len(), 23, "{uuid}");
+        assert_eq!(gpu.spans[0].from, gpu.settled_until, "{uuid}");
+    }
+    let held: u64 = recovered.counters.values().map(|counter| counter.amounts.parts.held()).sum();
+    assert_eq!(held, recovered.gpus.values().map(|gpu| gpu.slot.0).sum::<u64>());
+    assert_eq!(recovered.users.iter().find(|(uid, _)| *uid == 1001).map(|(_, name)| &**name), Some("alice"));
+    drop(ledger);
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let holders = reader.holders().unwrap();
+    assert_eq!(
+        holders.iter().find(|holder| holder.id.as_str() == "unit:train-llm.service"),
+        Some(&Holder::unit("train-llm.service", Some("alice"), Some(1001)))
+    );
+    let statement = reader.statement(None, None).unwrap();
+    assert!(statement.is_balanced());
+    let tenants: std::collections::BTreeSet<&str> =
+        statement.lines.iter().map(|line| line.tenant.as_str()).collect();
+    assert!(tenants.contains("train-llm.service") && tenants.contains("__unallocated__"), "{tenants:?}");
+}

@@ -1,0 +1,210 @@
+//! Ledgers of earlier releases: upgraded after they were saved, read without being upgraded, and put back.
+
+use std::path::Path;
+use std::process::Command;
+
+use gpumeter::ledger::{Batch, Cause, Ledger, Opening, Reader, restore};
+use gpumeter::model::{Nanoseconds, Stamp, Utc};
+
+use super::world::*;
+
+/// A demo of the last release without migrations, which was killed: with every table that it added on opening.
+const VERSION_1: &str = include_str!("../../fixtures/ledger/version-1.sql");
+const COMMITTED: Utc = Utc(1_795_400_030_023_371_747);
+const BOOT: &str = "demo-18ea8a0fc69a865b";
+const OFFSET: u64 = 1_795_398_201_821_722_203;
+
+/// What an earlier agent may not have added yet.
+const ADDITIONS: [&str; 6] = [
+    "DROP TABLE expected",
+    "DROP TABLE latch",
+    "DROP TABLE node",
+    "DROP TABLE provisional_boot",
+    "DROP TABLE xid_sum",
+    "DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant",
+];
+
+fn version_1(without: impl Iterator<Item = &'static str>) -> World {
+    let world = World::new();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch("PRAGMA synchronous = OFF").unwrap();
+    connection.execute_batch(VERSION_1).unwrap();
+    for statement in without {
+        connection.execute_batch(statement).unwrap();
+    }
+    world
+}
+
+fn complete() -> World {
+    version_1(std::iter::empty())
+}
+
+/// Two seconds after the last commit, in the same boot.
+fn later() -> Opening {
+    let utc = COMMITTED.plus(Nanoseconds::from_seconds(2));
+    let now = Stamp { boottime: Nanoseconds(utc.0 - OFFSET), utc };
+    Opening { boot_id: BOOT.into(), now, ..Opening::default() }
+}
+
+fn number(path: &Path, sql: &str) -> i64 {
+    rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+fn copy_of(world: &World, version: i64) -> std::path::PathBuf {
+    world.directory.path().join(format!("ledger.db.v{version}"))
+}
+
+fn upgraded(world: &World) {
+    let was_old = world.sql::<i64>("PRAGMA user_version") == 1;
+    let (ledger, recovered) = Ledger::open(&world.path(), &later()).unwrap();
+    assert_eq!(recovered.upgraded_from, was_old.then(|| copy_of(world, 1)));
+    assert_eq!((recovered.imbalance, recovered.gpus.len(), recovered.inventory.len()), (0, 8, 8));
+    for (uuid, gpu) in &recovered.gpus {
+        assert_eq!((gpu.spans.len(), gpu.spans[0].from), (20, gpu.settled_until), "{uuid}");
+    }
+    let tenants: std::collections::BTreeSet<&str> =
+        recovered.counters.values().map(|counter| &*counter.tenant).collect();
+    assert!(tenants.contains("train-llm.service"), "{tenants:?}");
+    drop(ledger);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 3);
+    assert!(Reader::open(&world.path()).unwrap().statement(None, None).unwrap().is_balanced());
+}
+
+#[test]
+fn a_ledger_of_version_1_goes_on_whatever_its_agent_had_added_and_is_saved_first() {
+    for subset in 0..1 << ADDITIONS.len() {
+        let missing = ADDITIONS.into_iter().enumerate().filter(|(index, _)| subset >> index & 1 == 1);
+        let world = version_1(missing.map(|(_, statement)| statement));
+        upgraded(&world);
+        let copy = copy_of(&world, 1);
+        assert_eq!(number(&copy, "PRAGMA user_version"), 1);
+        assert_eq!(number(&copy, "SELECT count(*) FROM raw"), 160);
+        // Once upgraded it is not saved again.
+        std::fs::remove_file(&copy).unwrap();
+        upgraded(&world);
+        assert!(!copy.exists());
+    }
+}
+
+#[test]
+fn a_copy_has_what_was_only_in_the_write_ahead_log_and_no_other_user_can_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = complete();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;").unwrap();
+    connection.execute("INSERT INTO clock_step VALUES (1, 2)", []).unwrap();
+    let killed = world.killed();
+    drop(connection);
+    assert!(killed.directory.path().join("ledger.db-wal").metadata().unwrap().len() > 0);
+    drop(Ledger::open(&killed.path(), &later()).unwrap());
+    let copy = copy_of(&killed, 1);
+    assert_eq!(number(&copy, "SELECT count(*) FROM clock_step"), 1);
+    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o007, 0);
+    assert!(!killed.directory.path().join("ledger.db.part").exists());
+    // A copy is one file, also while and after it is read.
+    Reader::open(&copy).unwrap().statement(None, None).unwrap();
+    for suffix in ["-wal", "-shm"] {
+        assert!(!killed.directory.path().join(format!("ledger.db.v1{suffix}")).exists(), "{suffix}");
+    }
+}
+
+#[test]
+fn a_ledger_that_cannot_be_saved_is_not_upgraded() {
+    let world = complete();
+    // Stands in the way of the copy, for root too.
+    std::fs::create_dir(world.directory.path().join("ledger.db.part")).unwrap();
+    let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
+    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 3, .. }), "{error}");
+    assert!(error.to_string().contains("ledger.db.v1"), "{error}");
+    assert!(!error.is_wrong_ledger(), "the agent tries again");
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
+    assert!(!copy_of(&world, 1).exists());
+    std::fs::remove_dir(world.directory.path().join("ledger.db.part")).unwrap();
+    upgraded(&world);
+}
+
+#[test]
+fn an_older_ledger_is_read_and_stays_as_it_was() {
+    let world = version_1(ADDITIONS.into_iter());
+    let before = bytes(&world.path());
+    let mut reader = Reader::open(&world.path()).unwrap();
+    assert!(reader.statement(None, None).unwrap().is_balanced());
+    assert_eq!(reader.inventory().unwrap().len(), 8);
+    assert_eq!(reader.node().unwrap().name, "");
+    drop(reader);
+    assert_eq!(bytes(&world.path()), before);
+    assert!(!copy_of(&world, 1).exists());
+}
+
+#[test]
+fn a_restored_ledger_is_that_of_before_the_upgrade_and_what_it_replaced_can_be_put_back() {
+    let world = complete();
+    let (mut ledger, recovered) = Ledger::open(&world.path(), &later()).unwrap();
+    let now = recovered.timeline.at(later().now.boottime);
+    ledger.commit(&Batch { now, ..Batch::default() }).unwrap();
+    let owned = restore(&world.path(), None).unwrap_err();
+    assert!(matches!(owned.cause, Cause::Owned { .. }), "{owned}");
+    drop(ledger);
+    let restored = restore(&world.path(), None).unwrap();
+    assert_eq!((restored.version, restored.until, restored.replaced_until), (1, COMMITTED, now));
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
+    assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
+    assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
+    let none = restore(&world.path(), None).unwrap_err();
+    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 3]), "{none}");
+    let again = restore(&world.path(), Some(3)).unwrap();
+    assert_eq!((again.version, again.until), (3, now));
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 3);
+    upgraded(&world);
+}
+
+#[test]
+fn a_ledger_whose_directory_is_missing_has_nothing_to_put_back() {
+    let place = tempfile::tempdir().unwrap();
+    let error = restore(&place.path().join("missing/ledger.db"), None).unwrap_err();
+    assert!(matches!(error.cause, Cause::Missing), "{error}");
+}
+
+#[test]
+fn a_ledger_of_a_newer_release_can_be_restored_too_and_its_refusal_says_so() {
+    let world = complete();
+    upgraded(&world);
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
+    let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("gpumeter ledger restore"), "{error}");
+    assert_eq!(restore(&world.path(), Some(1)).unwrap().version, 1);
+    assert_eq!(number(&copy_of(&world, 4), "PRAGMA user_version"), 4);
+    upgraded(&world);
+}
+
+#[test]
+fn what_is_no_ledger_is_not_restored_and_gets_no_lock() {
+    let world = World::new();
+    assert!(matches!(restore(&world.path(), None).unwrap_err().cause, Cause::Missing));
+    std::fs::write(world.path(), "prices: 12\n").unwrap();
+    assert!(matches!(restore(&world.path(), None).unwrap_err().cause, Cause::Foreign));
+    assert_eq!(bytes(&world.path()), b"prices: 12\n");
+    assert_eq!(std::fs::read_dir(world.directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_command_says_what_is_lost() {
+    let world = complete();
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+        command.args(["ledger", "restore", "--ledger"]).arg(world.path()).output().unwrap()
+    };
+    let refused = run();
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("no copy from an upgrade to put back: it is schema version 1"), "{told}");
+    upgraded(&world);
+    let done = run();
+    assert!(done.status.success(), "{done:?}");
+    let told = String::from_utf8(done.stdout).unwrap();
+    for part in
+        ["ledger.db: restored as it was at 2026-", "schema version 1", "lost to the account", "ledger.db.v3"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}

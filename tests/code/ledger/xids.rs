@@ -1,0 +1,97 @@
+//! The sums of XIDs, over restarts and reboots, in a ledger that was made without them, and of a forgotten GPU.
+
+use std::collections::BTreeMap;
+
+use gpumeter::ledger::{Batch, Ledger, Opening, Queue, XidSum, XidSums, forget};
+use gpumeter::model::{Nanoseconds, Utc};
+
+use super::world::{World, introduced, opening, uuid};
+
+fn sums(gpu: u32, count: u64) -> XidSums {
+    let (last, heard) = (Utc(1_800_000_000_000_000_001), Nanoseconds(70));
+    let sum = XidSum { count, last, events: count, lines: 1, heard };
+    XidSums {
+        gpu: uuid(gpu),
+        since: None,
+        actions: BTreeMap::from([("reset_gpu".into(), count + 1)]),
+        codes: BTreeMap::from([(48, sum), (79, sum)]),
+    }
+}
+
+/// A ledger of two GPUs, of which the first has had XIDs.
+fn world() -> World {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    let xids = vec![sums(0, 3), sums(9, 1)];
+    let acknowledged = ledger.commit(&Batch { xids, ..Batch::default() }).unwrap();
+    assert_eq!(acknowledged.xids, [sums(0, 3)], "a GPU that was never seen has none");
+    world
+}
+
+fn reopened(world: &World, boot_id: &str) -> Vec<XidSums> {
+    let opening = Opening { boot_id: boot_id.into(), ..opening(60, None) };
+    Ledger::open(&world.path(), &opening).unwrap().1.xids
+}
+
+#[test]
+fn sums_outlive_the_agent_and_the_boot_but_a_source_goes_on_only_in_its_boot() {
+    let world = world();
+    assert_eq!(reopened(&world, "first"), [sums(0, 3)]);
+    let mut rebooted = sums(0, 3);
+    for code in rebooted.codes.values_mut() {
+        (code.events, code.lines, code.heard) = (0, 0, Nanoseconds(0));
+    }
+    assert_eq!(reopened(&world, "second"), [rebooted.clone()]);
+    assert_eq!(reopened(&world, ""), [rebooted], "without a boot id each start is a boot");
+}
+
+#[test]
+fn a_ledger_that_was_made_without_the_table_gets_it() {
+    let world = world();
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DROP TABLE xid_sum; PRAGMA user_version = 1")
+        .unwrap();
+    assert_eq!(reopened(&world, "first"), []);
+    let (mut ledger, _) = world.open(90, None);
+    ledger.commit(&Batch { xids: vec![sums(1, 4)], ..Batch::default() }).unwrap();
+    drop(ledger);
+    assert_eq!(reopened(&world, "first"), [sums(1, 4)]);
+}
+
+#[test]
+fn sums_that_cannot_be_read_do_not_keep_the_account_from_opening() {
+    let world = world();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute("UPDATE xid_sum SET codes = '{\"79\": -1}', actions = 'x'", []).unwrap();
+    drop(connection);
+    assert_eq!(reopened(&world, "first"), [XidSums { gpu: uuid(0), ..XidSums::default() }]);
+}
+
+#[test]
+fn the_queue_keeps_the_last_sums_of_each_gpu_and_a_refused_batch_does_not_lose_them() {
+    let queue = Queue::default();
+    let offer = |xids| queue.offer(Batch { xids, ..Batch::default() });
+    offer(vec![sums(0, 1), sums(1, 1)]);
+    let failed = queue.take(std::time::Duration::ZERO).unwrap();
+    offer(vec![sums(0, 2)]);
+    queue.put_back(failed);
+    let batch = queue.take(std::time::Duration::ZERO).unwrap();
+    assert_eq!(batch.xids, [sums(0, 2), sums(1, 1)]);
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, None);
+    introduced(&mut ledger, 2);
+    assert_eq!(ledger.salvage(batch).dropped.len(), 0);
+    drop(ledger);
+    assert_eq!(reopened(&world, "first").len(), 2);
+}
+
+#[test]
+fn a_forgotten_gpu_begins_again_at_0_with_a_later_start() {
+    let world = world();
+    assert!(forget(&world.path(), &uuid(0), "first", opening(30, None).now.boottime).unwrap());
+    let [left] = <[XidSums; 1]>::try_from(reopened(&world, "first")).unwrap();
+    assert!(left.codes.is_empty() && left.actions.is_empty());
+    assert!(left.since.is_some_and(|since| since >= super::world::START), "{left:?}");
+}

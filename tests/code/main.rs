@@ -1,0 +1,31 @@
+//! The library's modules without a running agent: pure code, files and the simulated driver, in time that the test moves.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    reason = "a test may panic"
+)]
+
+mod attribution;
+mod attribution_cases;
+mod config;
+mod config_mistakes;
+mod export;
+mod generated;
+mod health;
+mod holders;
+mod holders_holdings;
+mod host;
+mod lane;
+mod laws;
+mod ledger;
+mod meter;
+mod mig_walk;
+mod names;
+mod push;

@@ -1,0 +1,149 @@
+//! The account's time over a boot: what is booked of the time off, and by which clock.
+
+use gpumeter::model::HolderId;
+
+use super::making::Making;
+use super::world::World;
+
+const DAY: u64 = 86_400;
+
+/// What was held of each holder, in seconds.
+fn held(world: &World, holder: &str) -> u64 {
+    world.settled().get(&HolderId::new(holder)).map_or(0, |row| row.parts.held() / 1_000_000_000)
+}
+
+fn idle(frame: Making) -> Making {
+    frame.process(7, 0)
+}
+
+#[test]
+fn a_node_that_was_off_for_days_is_unavailable_and_its_standing_holder_is_not_billed() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, idle);
+    let last_commit = world.wall_seconds();
+    world.reboot(3 * DAY, 0);
+    world.synchronised = true;
+    world.run(100, idle);
+    world.balanced();
+    assert_eq!(held(&world, HolderId::UNAVAILABLE), 3 * DAY);
+    assert_eq!(held(&world, HolderId::UNOBSERVED), 20);
+    let (_, end) = world.account_span();
+    assert_eq!(held(&world, "user:alice"), 60 + end - (last_commit + 3 * DAY + 20));
+}
+
+#[test]
+fn a_wrong_clock_at_the_boot_books_no_time_that_did_not_pass() {
+    for wrong in [7_200, -7_200, 365 * 86_400] {
+        let mut world = World::new(&["alice"]);
+        world.run(60, idle);
+        let begun = world.account_span().0;
+        world.reboot(600, wrong);
+        world.run(30, idle);
+        assert!(!world.is_anchored());
+        assert_eq!(world.clock_lead(), None, "a provisional time has no lead");
+        let settled = world.settled_seconds();
+        // Whoever is killed now goes on where it was.
+        world.restart(1);
+        world.run(5, idle);
+        assert_eq!(world.settled_seconds(), settled, "no window closes on a provisional time");
+        world.step(-wrong);
+        world.synchronised = true;
+        world.run(100, idle);
+        world.balanced();
+        assert!(world.is_anchored());
+        assert_eq!(world.clock_lead(), Some(0));
+        let (first, end) = world.account_span();
+        assert_eq!(first, begun);
+        assert_eq!(held(&world, HolderId::UNAVAILABLE), 600, "wrong by {wrong} s");
+        assert_eq!(held(&world, HolderId::UNOBSERVED), 20, "wrong by {wrong} s");
+        assert_eq!(world.settled_seconds(), end - begun);
+        assert!(world.wall_seconds() - end <= 40, "the account is up to date");
+    }
+}
+
+#[test]
+fn the_time_between_two_agents_of_one_boot_is_bridged_though_its_clock_was_wrong() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, idle);
+    world.reboot(600, 7_200);
+    world.run(30, idle);
+    world.restart(40);
+    world.step(-7_200);
+    world.synchronised = true;
+    world.run(100, idle);
+    world.balanced();
+    let alice = &world.settled()[&HolderId::new("user:alice")];
+    assert_eq!(alice.parts.unmeasured / 1_000_000_000, 40);
+    assert_eq!(held(&world, HolderId::UNOBSERVED), 20);
+}
+
+#[test]
+fn a_clock_that_nothing_synchronises_is_taken_two_minutes_after_the_boot() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, idle);
+    world.reboot(600, 0);
+    world.run(99, idle);
+    assert!(!world.is_anchored());
+    world.run(1, idle);
+    assert!(world.is_anchored());
+    world.run(60, idle);
+    world.balanced();
+    assert_eq!(held(&world, HolderId::UNAVAILABLE), 600);
+}
+
+#[test]
+fn a_clock_that_nothing_synchronises_moves_the_account_by_a_day_at_most_and_the_rest_is_shown() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, idle);
+    world.reboot(600, 365 * 86_400);
+    world.run(400, idle);
+    world.balanced();
+    assert_eq!(held(&world, HolderId::UNAVAILABLE) + held(&world, HolderId::UNOBSERVED), DAY);
+    assert_eq!(world.clock_lead(), Some(365 * 86_400 + 620 - 86_400));
+}
+
+#[test]
+fn a_clock_behind_the_last_commit_is_held_there_and_the_difference_is_shown() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, idle);
+    world.reboot(600, -86_400);
+    world.run(200, idle);
+    world.balanced();
+    assert_eq!(held(&world, HolderId::UNAVAILABLE), 0);
+    assert_eq!(world.clock_lead(), Some(-86_400 + 620));
+}
+
+#[test]
+fn a_new_ledger_takes_no_date_before_2025_from_a_clock_that_nothing_synchronises() {
+    const TO_2000: i64 = -800_000_000;
+    let mut world = World::new(&["alice"]);
+    world.run(10, idle);
+    world.without_ledger();
+    world.reboot(600, TO_2000);
+    let begun = world.wall_seconds().saturating_add_signed(-TO_2000);
+    world.run(200, idle);
+    assert_eq!(world.settled_seconds(), 0, "the date waits");
+    world.step(-TO_2000);
+    world.run(100, idle);
+    world.balanced();
+    assert_eq!(world.account_span().0, begun);
+}
+
+#[test]
+fn a_new_ledger_begins_at_the_real_time_though_the_clock_was_wrong_when_it_was_made() {
+    for wrong in [7_200, -7_200] {
+        let mut world = World::new(&["alice"]);
+        world.run(10, idle);
+        world.without_ledger();
+        world.reboot(600, wrong);
+        let begun = world.wall_seconds().saturating_add_signed(-wrong);
+        world.run(30, idle);
+        world.step(-wrong);
+        world.synchronised = true;
+        world.run(100, idle);
+        world.balanced();
+        let (first, end) = world.account_span();
+        assert_eq!(first, begun);
+        assert_eq!(world.settled_seconds(), end - first);
+    }
+}

@@ -1,0 +1,257 @@
+//! Times in which somebody did not look, did not answer, or answered nonsense.
+
+use std::cell::Cell;
+
+use gpumeter::model::HolderId;
+
+use super::making::Making;
+use super::world::World;
+use super::{SECOND, holder, seconds};
+
+/// Joules of a holder, dynamic alone, in whole joules.
+fn dynamic(world: &World, name: &str) -> u64 {
+    world.settled().get(&HolderId::new(name)).map_or(0, |row| row.dynamic / 1_000_000)
+}
+
+#[test]
+fn one_reading_of_zero_does_not_book_the_counters_whole_life() {
+    let mut world = World::new(&["alice"]);
+    world.run(20, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
+    world.run(1, |frame| frame.process(7, 100).busy(100).counter(0));
+    world.run(40, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
+    assert_eq!(dynamic(&world, "user:alice"), 0);
+}
+
+#[test]
+fn energy_of_a_gap_goes_to_those_who_held_through_it() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.run(47, |frame| frame.process(7, 100).busy(100));
+    world.know(8, "bob");
+    world.restart(36_000);
+    world.run(60, |frame| frame.process(8, 100).busy(1));
+    let (alice, bob) = (dynamic(&world, "user:alice"), dynamic(&world, "user:bob"));
+    // 100 W for ten hours, by halves.
+    assert!((1_795_000..=1_806_000).contains(&alice), "{alice}");
+    assert!((1_795_000..=1_810_000).contains(&bob), "{bob}");
+}
+
+#[test]
+fn idle_power_is_not_learned_from_a_time_that_nobody_watched() {
+    let mut world = World::new(&["alice"]);
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.forget_everybody();
+    world.restart(3_600);
+    world.run(1, |frame| frame);
+    world.know(7, "alice");
+    let before = dynamic(&world, "user:alice");
+    world.run(100, |frame| frame.process(7, 100).busy(100));
+    assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not floor");
+}
+
+/// What idle power has become in the end, in watts: after 40 s at 60 W without a process, something else, and a
+/// process at 120 W.
+fn idle_power(between: impl Fn(&mut World, &dyn Fn(Making, i64) -> Making)) -> u64 {
+    let joules = Cell::new(100_000);
+    let draw = |frame: Making, watts: i64| {
+        joules.set(joules.get() + watts);
+        frame.counter(joules.get())
+    };
+    let mut world = World::new(&["alice"]);
+    world.run(1, |frame| draw(frame.process(7, 100), 60));
+    world.run(41, |frame| draw(frame, 60));
+    between(&mut world, &draw);
+    let floor = |world: &World| {
+        let row = &world.settled()[&holder("user:alice")];
+        ((row.energy - row.dynamic) / 1_000_000, world.settled_seconds())
+    };
+    world.run(60, |frame| draw(frame.process(7, 100).busy(100), 120));
+    let (energy, time) = floor(&world);
+    world.run(60, |frame| draw(frame.process(7, 100).busy(100), 120));
+    let (later, end) = floor(&world);
+    world.balanced();
+    (later - energy) / (end - time)
+}
+
+#[test]
+fn idle_power_is_not_learned_while_somebody_may_have_come() {
+    assert_eq!(idle_power(|_, _| {}), 60);
+    // The list says nobody still, while a context keeps the clocks up.
+    let watts = idle_power(|world, draw| world.run(7, |frame| draw(frame.old_list(), 120)));
+    assert_eq!(watts, 60);
+}
+
+#[test]
+fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
+    let watts = idle_power(|world, draw| {
+        world.starve(8 * 3_600);
+        world.run(20, |frame| draw(frame, 60));
+    });
+    assert_eq!(watts, 60);
+}
+
+#[test]
+fn presence_is_bridged_when_the_driver_answers_after_the_first_pulse() {
+    let mut world = World::of_presence("alice");
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.restart_silent(120);
+    world.silence(3);
+    world.first_frame();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let [_, _, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!((119..=125).contains(&unmeasured), "{unmeasured}");
+    assert_eq!(idle, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_silence_is_not_given_to_who_comes_after_it() {
+    let mut world = World::of_presence("alice");
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.know(8, "bob");
+    world.silence(9);
+    world.replan();
+    world.run(60, |frame| frame.process(8, 100).busy(100));
+    let [_, _, _, unmeasured, _] = seconds(&world.settled()[&holder("user:bob")]);
+    assert_eq!(unmeasured, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_process_list_that_fails_is_not_an_empty_one() {
+    let mut world = World::of_presence("alice");
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.run(10, |frame| frame.busy(100).without_list());
+    world.run(40, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("__unattributed__")), "{rows:?}");
+    assert_eq!(rows[&holder("user:alice")].parts.within, world.settled_seconds() * SECOND);
+}
+
+#[test]
+fn who_worked_once_while_the_list_failed_is_billed_no_later_use() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.know(8, "bob");
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    world.run(1, |frame| frame.process(8, 100).busy(100).without_list());
+    world.run(60, |frame| frame.busy(100).without_list());
+    assert_eq!(world.settled()[&holder("user:bob")].used.total(), SECOND);
+    world.balanced();
+}
+
+#[test]
+fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
+    let mut world = World::new(&["alice"]);
+    world.forget_everybody();
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    world.reload(&["bob"]);
+    world.know(7, "alice");
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let alice = world.settled()[&holder("user:alice")].clone();
+    assert_eq!((alice.parts.held(), alice.parts.within), (3 * SECOND, 3 * SECOND));
+    let bob = world.settled()[&holder("user:bob")].parts.held();
+    assert_eq!(bob, (world.settled_seconds() - 3) * SECOND);
+    world.balanced();
+}
+
+#[test]
+fn a_process_that_is_named_late_is_inside_the_holding_of_a_group_in_which_its_user_was_found_since() {
+    let mut world = World::new(&[]);
+    world.grant_to_group("lab", &[]);
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    world.grant_to_group("lab", &[1]);
+    world.know(7, "alice");
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    let lab = rows[&holder("group:lab")].parts;
+    assert_eq!((lab.held(), lab.within), (world.settled_seconds() * SECOND, lab.held()));
+    let alice = &rows[&holder("user:alice")];
+    assert_eq!((alice.parts.held(), alice.used.within), (0, lab.within), "she uses and the group holds");
+    world.balanced();
+}
+
+#[test]
+fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
+    let mut world = World::new(&["alice"]);
+    world.run(16, |frame| frame.process(7, 100).utilization(0));
+    world.starve(9);
+    world.run(40, |frame| frame.process(7, 100).utilization(100));
+    let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!((9..=11).contains(&unmeasured), "{unmeasured}");
+    assert!(held.abs_diff(used + idle + unmeasured) <= 2);
+}
+
+#[test]
+fn a_ring_of_samples_speaks_of_ticks_that_were_missed_as_far_as_it_reaches() {
+    for (reach, expected) in [(10, 0), (1, 9)] {
+        let mut world = World::new(&["alice"]);
+        world.run(16, |frame| frame.process(7, 100).utilization(0).ring(50, 1));
+        world.starve(9);
+        world.run(40, |frame| frame.process(7, 100).utilization(0).ring(50, reach));
+        let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+        assert!((expected..=expected + 2).contains(&unmeasured), "{unmeasured}");
+        assert!(used.abs_diff(idle) <= 1, "half of what was measured: {used} of {held}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn who_left_the_gpu_and_is_still_on_the_list_is_billed_no_use_of_others() {
+    let mut world = World::new(&["alice", "bob"]);
+    world.know(8, "bob");
+    world.run(20, |frame| frame.process(7, 50).process(8, 50).busy(100));
+    world.run(60, |frame| frame.process(7, 100).silent(8).busy(100));
+    assert_eq!(world.settled()[&holder("user:bob")].used.total(), 10 * SECOND);
+    world.balanced();
+}
+
+#[test]
+fn a_gpu_that_the_driver_no_longer_counts_is_unavailable_from_then_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.restart_silent(30);
+    world.counted_without_it();
+    world.silence(60);
+    let [held, used, _, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!(held.abs_diff(used + unmeasured + unavailable) <= 2);
+    assert!((29..=31).contains(&unmeasured), "the agent's gap: {unmeasured}");
+    assert!(unavailable >= 30, "{unavailable}");
+    world.balanced();
+}
+
+#[test]
+fn a_grant_that_ends_by_a_reload_ends_on_a_gpu_that_does_not_answer_too() {
+    for lost in [false, true] {
+        let mut world = World::new(&["alice"]);
+        world.run(45, |frame| frame.process(7, 100).busy(100));
+        if lost {
+            world.lose();
+        }
+        world.silence(60);
+        world.reload(&["bob"]);
+        world.silence(600);
+        let held = |name: &str| world.settled()[&holder(name)].parts.held() / SECOND;
+        let (alice, bob) = (held("user:alice"), held("user:bob"));
+        // A window that is open at the reload is held as of its end.
+        assert!((75..=105).contains(&alice), "{alice}");
+        assert!(bob >= 570, "{bob}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn the_time_busy_on_the_page_is_the_time_used_in_the_account() {
+    let mut world = World::new(&["alice"]);
+    let begun = world.busy();
+    world.run(20, |frame| frame.process(7, 100).utilization(70));
+    // Ticks were missed, of which a short sample says nothing, and one came late into a closed window.
+    world.starve(9);
+    world.run(20, |frame| frame.process(7, 100).utilization(100));
+    world.silence(27);
+    world.run(20, |frame| frame.process(7, 100).busy(30));
+    world.xid(48);
+    world.run(20, |frame| frame.process(7, 100).busy(100));
+    let busy = world.busy() - begun;
+    world.silence(30);
+    let used: u64 = world.settled().values().map(|row| row.used.total()).sum();
+    assert_eq!(busy, used);
+}

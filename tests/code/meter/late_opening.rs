@@ -1,0 +1,206 @@
+//! A ledger that can only be opened after the agent has started: what was seen meanwhile, laid over what it knows.
+
+use gpumeter::model::{HealthState, HolderId, Remedy};
+
+use super::making::Making;
+use super::world::{UUID, World};
+use super::{SECOND, holder};
+
+const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000002";
+
+fn work(frame: Making) -> Making {
+    frame.process(7, 100).busy(100)
+}
+
+/// Whole seconds that were held of a holder.
+fn held(world: &World, name: &str) -> u64 {
+    world.settled().get(&holder(name)).map_or(0, |row| row.parts.held() / SECOND)
+}
+
+/// Whole seconds in which the GPU was unavailable.
+fn unavailable(world: &World) -> u64 {
+    world.settled().values().map(|row| row.parts.unavailable).sum::<u64>() / SECOND
+}
+
+/// An account of 60 s, an agent that ran for 50 s without it, and a ledger that can be opened again.
+fn opened_late() -> World {
+    let mut world = World::new(&["alice"]);
+    world.run(60, work);
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.run(40, work);
+    world.open_ledger();
+    world
+}
+
+#[test]
+fn the_time_before_a_late_opening_is_unobserved_and_bridged_to_nobody() {
+    let mut world = opened_late();
+    world.run(100, work);
+    world.balanced();
+    // The pulse that takes the ledger comes a second after the opening.
+    assert_eq!(held(&world, HolderId::UNOBSERVED), 51);
+    let alice = &world.settled()[&holder("user:alice")];
+    assert_eq!(alice.parts.unmeasured, 0);
+    assert_eq!(held(&world, "user:alice"), world.settled_seconds() - 51);
+}
+
+#[test]
+fn holders_that_were_known_before_a_late_opening_are_told_to_the_ledger_with_their_facts() {
+    let mut world = World::new(&["alice"]);
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.know(7, "bob");
+    world.run(40, work);
+    world.open_ledger();
+    world.run(60, work);
+    assert!(held(&world, "user:bob") == 0 && world.settled().contains_key(&holder("user:bob")));
+    let facts: String = world.stored("SELECT facts FROM holder WHERE name = 'user:bob'");
+    assert!(facts.contains("uid"), "{facts}");
+}
+
+#[test]
+fn a_gpu_that_the_ledger_does_not_know_has_an_account_from_a_late_opening_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(20, work);
+    world.without_ledger();
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.run(40, work);
+    world.open_ledger();
+    let opened = world.wall_seconds();
+    world.run(100, work);
+    world.balanced();
+    // The pulse that begins the account comes a second after the opening.
+    assert_eq!(world.account_span().0, opened + 1);
+    let model: String = world.stored("SELECT model FROM gpu");
+    assert_eq!(model, "test");
+    let expected: String = world.stored("SELECT whereabouts FROM expected");
+    assert_eq!(expected, "present");
+}
+
+#[test]
+fn the_time_in_which_another_gpu_had_the_place_is_not_counted_at_a_late_opening() {
+    let mut world = World::new(&["alice"]);
+    world.run(40, work);
+    world.reopen(false, &[OTHER]);
+    assert_eq!(world.presence(), Some((false, Some("replaced"))));
+    world.silence(60);
+    assert_eq!(world.settled_seconds(), 40);
+    // The agent is started without its ledger, and the GPU is back in its place.
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.run(40, work);
+    world.open_ledger();
+    let opened = world.wall_seconds() + 1;
+    world.run(100, work);
+    world.balanced();
+    assert_eq!(world.presence(), Some((true, None)));
+    let (_, end) = world.account_span();
+    assert_eq!(world.settled_seconds(), 40 + end - opened);
+    assert_eq!(held(&world, HolderId::UNOBSERVED), 0);
+}
+
+#[test]
+fn a_gpu_that_only_the_ledger_knows_is_gone_at_a_late_opening() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, work);
+    world.restart_without_ledger(10);
+    world.counted_without_it();
+    world.silence(20);
+    world.open_ledger();
+    world.silence(100);
+    world.balanced();
+    assert_eq!(world.presence(), Some((false, Some("gone"))));
+    assert!(unavailable(&world) >= 80, "{:?}", world.settled());
+}
+
+#[test]
+fn a_gpu_that_was_lost_before_a_late_opening_is_unavailable_from_it_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, work);
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.lose();
+    world.silence(20);
+    world.open_ledger();
+    world.silence(100);
+    world.balanced();
+    assert!(unavailable(&world) >= 80, "{:?}", world.settled());
+}
+
+#[test]
+fn hardware_that_failed_before_a_late_opening_is_unavailable_from_it_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, work);
+    let before = world.settled()[&holder("user:alice")].used.total();
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.run(3, work);
+    world.xid(48);
+    world.run(20, work);
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
+    world.open_ledger();
+    world.run(100, work);
+    world.balanced();
+    let used = world.settled()[&holder("user:alice")].used.total();
+    assert!(used <= before + 15 * SECOND, "from {before} to {used}");
+    assert!(unavailable(&world) >= 80, "{:?}", world.settled());
+}
+
+#[test]
+fn joules_and_verdict_of_another_loading_of_the_driver_are_forgotten_at_a_late_opening() {
+    let run = |module| {
+        let mut world = World::new(&["alice"]);
+        world.module = Some(7);
+        world.reopen(false, &[UUID]);
+        world.run(60, |frame| work(frame).counter(1_000));
+        world.xid(48);
+        world.run(3, |frame| work(frame).counter(1_000));
+        world.restart_without_ledger(10);
+        world.module = module;
+        world.reopen(false, &[UUID]);
+        world.run(40, |frame| work(frame).counter(5_000));
+        world.open_ledger();
+        world.run(100, |frame| work(frame).counter(5_000));
+        world.balanced();
+        let joules: u64 = world.settled().values().map(|row| row.energy).sum();
+        (joules / 1_000_000, world.verdict().0)
+    };
+    assert_eq!(run(Some(7)), (4_000, HealthState::Failed), "the same loading counts on");
+    assert_eq!(run(Some(8)), (0, HealthState::Ok), "what another one counted before is not known");
+}
+
+/// An agent without its ledger in a boot whose clock is two hours ahead of the ledger's time of that boot.
+fn on_another_time() -> World {
+    let mut world = World::new(&["alice"]);
+    world.run(60, work);
+    world.step(7_200);
+    world.restart_without_ledger(10);
+    world.first_frame();
+    world.run(40, work);
+    world
+}
+
+#[test]
+fn the_account_goes_on_in_the_ledgers_time_from_a_late_opening_on() {
+    let mut world = on_another_time();
+    world.open_ledger();
+    world.run(100, work);
+    world.balanced();
+    assert!((180..=210).contains(&world.settled_seconds()), "{}", world.settled_seconds());
+    let used = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    assert!(used >= 60 + 80, "what is read after the opening is measured: {used}");
+}
+
+#[test]
+fn the_account_of_a_gpu_that_was_replaced_before_a_late_opening_ends_with_it() {
+    let mut world = on_another_time();
+    world.reopen(false, &[OTHER]);
+    world.open_ledger();
+    world.silence(1);
+    assert_eq!(world.presence(), Some((false, Some("replaced"))));
+    world.silence(100);
+    world.balanced();
+    assert_eq!(world.settled_seconds(), 60 + 10 + 40 + 1);
+}

@@ -1,0 +1,196 @@
+//! Frames made by hand.
+
+use std::sync::Arc;
+
+use gpumeter::catalogue::{InstanceValue, PointId, device_points, first_point};
+use gpumeter::model::{
+    Absence, Bytes, Frame, GpuIdentity, GpuProcess, InstanceFrame, InstanceId, InstanceIdentity, MigSlices,
+    Nanoseconds, ProcessSample, Sampled, Stamp, Stretch,
+};
+
+use super::world::{BUS, id};
+
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
+const PENDING: PointId = first_point("gpu_row_remap_pending");
+const ENERGY: PointId = first_point("gpu_energy_joules_total");
+
+/// A frame in the making.
+pub(crate) struct Making {
+    readings: Vec<Result<i64, Absence>>,
+    processes: Vec<GpuProcess>,
+    samples: Vec<ProcessSample>,
+    sampled: Option<Sampled>,
+    stretch: Stretch,
+    instances: Vec<InstanceFrame>,
+    /// Memory slices of the whole GPU, free and stranded ones, on a MIG GPU.
+    slices: Option<MigSlices>,
+    mig: bool,
+    list_fails: bool,
+    old_list: bool,
+}
+
+impl Default for Making {
+    /// A GPU that does nothing, on which nobody is.
+    fn default() -> Self {
+        let mut readings: Vec<_> = device_points().map(|_| Err(Absence::NotSupported)).collect();
+        readings[GR_ENGINE] = Ok(0);
+        Self {
+            readings,
+            processes: Vec::new(),
+            samples: Vec::new(),
+            sampled: None,
+            stretch: Stretch::default(),
+            instances: Vec::new(),
+            slices: None,
+            mig: false,
+            list_fails: false,
+            old_list: false,
+        }
+    }
+}
+
+impl Making {
+    /// The driver cannot list processes this time.
+    pub(crate) fn without_list(mut self) -> Self {
+        self.list_fails = true;
+        self
+    }
+
+    /// The list is of a former tick, and somebody may have come since.
+    pub(crate) fn old_list(mut self) -> Self {
+        self.old_list = true;
+        self
+    }
+
+    /// Only the driver's utilization is known, no GPM.
+    pub(crate) fn utilization(mut self, percent: i64) -> Self {
+        self.readings[GR_ENGINE] = Err(Absence::NotSupported);
+        self.readings[UTILIZATION] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// Beside utilization, the driver's ring tells of so many seconds.
+    pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
+        self.sampled =
+            Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
+        self
+    }
+
+    /// The medium tier is read so many times less often.
+    pub(crate) fn stretched(mut self, medium: u32) -> Self {
+        self.stretch.medium = medium;
+        self
+    }
+
+    /// A process that is on the list and gave no sample.
+    pub(crate) fn silent(mut self, pid: u32) -> Self {
+        self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
+        self
+    }
+
+    /// The driver's energy counter, in joules.
+    pub(crate) fn counter(mut self, joules: i64) -> Self {
+        self.readings[ENERGY] = Ok(joules * 1_000_000);
+        self
+    }
+
+    /// A process with a sample that is on the list.
+    pub(crate) fn process(self, pid: u32, sm: u32) -> Self {
+        self.silent(pid).ended(pid, sm)
+    }
+
+    /// A process that only a sample names: it is on no list any more.
+    pub(crate) fn ended(mut self, pid: u32, sm: u32) -> Self {
+        self.samples.push(ProcessSample {
+            pid,
+            window: 1_000_000,
+            sm,
+            memory: Some(sm / 2),
+            encoder: 0,
+            decoder: 0,
+        });
+        self
+    }
+
+    pub(crate) fn busy(mut self, percent: i64) -> Self {
+        self.readings[GR_ENGINE] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// A memory row waits for a reset.
+    pub(crate) fn pending_row(mut self) -> Self {
+        self.readings[PENDING] = Ok(1);
+        self
+    }
+
+    /// MIG mode is on, and of so many memory slices these are free or stranded.
+    pub(crate) fn mig(mut self, total: u32, free: u32, stranded: u32) -> Self {
+        self.mig = true;
+        self.slices = Some(MigSlices { total, free, stranded });
+        self
+    }
+
+    /// The driver tells no placements.
+    pub(crate) fn without_placements(mut self) -> Self {
+        self.slices = None;
+        self
+    }
+
+    /// A MIG instance of so many memory slices, busy for so many percent where that is known.
+    pub(crate) fn instance(mut self, id: u32, slices: u32, busy: Option<i64>) -> Self {
+        let mut readings = [Err(Absence::NotSupported); InstanceValue::ALL.len()];
+        readings[InstanceValue::GrEngineActive as usize] =
+            busy.map(|percent| percent * 10_000_000).ok_or(Absence::NotSupported);
+        self.instances.push(InstanceFrame {
+            identity: InstanceIdentity {
+                id: InstanceId { gpu_instance: id, compute_instance: 0 },
+                uuid: format!("MIG-{id}-{slices}").into(),
+                profile: format!("{slices}g.{slices}0gb").into(),
+                placement: format!("0:{slices}").into(),
+                memory: Bytes(u64::from(slices) * (10 << 30)),
+            },
+            readings: readings.into(),
+            counters: Box::default(),
+        });
+        self
+    }
+
+    /// A process on a MIG instance, with so much memory.
+    pub(crate) fn process_on(mut self, instance: u32, pid: u32, gibibytes: u64) -> Self {
+        let memory = Some(Bytes(gibibytes << 30));
+        self.processes.push(GpuProcess { pid, gpu_instance: Some(instance), memory });
+        self
+    }
+
+    /// The frame of that moment, under that plan.
+    pub(crate) fn frame(self, now: Stamp, generation: u32) -> Frame {
+        let identity = GpuIdentity {
+            model: "test".into(),
+            pci_bus_id: BUS.into(),
+            mig: self.mig,
+            mig_slices: self.slices,
+            ..GpuIdentity::default()
+        };
+        Frame {
+            gpu: id(),
+            identity: Arc::new(identity),
+            generation,
+            begun: now,
+            ended: now,
+            tiers: [Some(now); 3],
+            readings: self.readings.into(),
+            counters: Box::default(),
+            instances: self.instances.into(),
+            sampled: self.sampled,
+            deserted: self.processes.is_empty() && !self.list_fails && !self.old_list,
+            processes: if self.list_fails { Err(Absence::Failed) } else { Ok(self.processes.into()) },
+            listed: Some(now),
+            list_read: None,
+            samples: Ok(self.samples),
+            stretch: self.stretch,
+            rejected: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+}

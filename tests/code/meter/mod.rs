@@ -1,0 +1,428 @@
+//! The pulse over hand-made frames and a real ledger, in virtual time: what becomes of every GPU-second when
+//! frames come late, not at all, or from another life of the agent.
+
+mod allocations;
+mod boots;
+mod device;
+mod gaps;
+mod latches;
+mod late_opening;
+mod making;
+mod mig;
+mod presence;
+mod users;
+mod world;
+mod xids;
+
+use gpumeter::catalogue::AccountValue;
+use gpumeter::model::{HealthState, Holder, HolderId, Nanoseconds, Remedy, UnattributedReason};
+use world::{Row, World};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn holder(name: &str) -> HolderId {
+    HolderId::new(name)
+}
+
+/// What the ledger says of one holder, in whole seconds rounded down: held, used, idle, unmeasured, unavailable.
+fn seconds(row: &Row) -> [u64; 5] {
+    let parts = row.parts;
+    [parts.held(), row.used.total(), parts.idle(), parts.unmeasured, parts.unavailable]
+        .map(|time| time / SECOND)
+}
+
+#[test]
+fn a_busy_holder_is_within_what_it_holds() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    let rows = world.settled();
+    let [held, used, idle, unmeasured, _] = seconds(&rows[&holder("user:alice")]);
+    assert_eq!((held, used, idle, unmeasured), (45, 27, 18, 0));
+    world.balanced();
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_is_unmeasured_and_then_measured_again() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    world.silence(30);
+    world.replan();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let row = &world.settled()[&holder("user:alice")];
+    let [held, used, idle, unmeasured, _] = seconds(row);
+    assert_eq!(held, used + idle + unmeasured);
+    assert!((29..=31).contains(&unmeasured), "{unmeasured}");
+    assert_eq!(idle, 0, "what was not seen is not idle");
+    world.balanced();
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_shows_nothing_that_was_read_of_it_slowly() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.shown(), [true; 3]);
+    world.silence(2);
+    assert!(world.is_up(), "two ticks may be missing");
+    world.silence(1);
+    assert_eq!(world.shown(), [false; 3], "the medium tier is read every 5 s, the slow one every minute");
+    world.run(1, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.shown(), [true; 3]);
+}
+
+#[test]
+fn energy_of_a_silence_is_not_lost() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    world.silence(30);
+    world.replan();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    let energy: u64 = world.settled().values().map(|row| row.energy).sum();
+    // The counter grows by 100 J a second; the ledger holds all of it up to the last settled window.
+    assert_eq!(energy, world.settled_seconds() * 100_000_000);
+}
+
+#[test]
+fn a_lost_gpu_keeps_its_bill_and_its_time_is_unavailable() {
+    let mut world = World::new(&["alice"]);
+    world.run(30, |frame| frame.process(7, 100).busy(100));
+    world.lose();
+    world.silence(60);
+    let row = &world.settled()[&holder("user:alice")];
+    let [held, used, _, _, unavailable] = seconds(row);
+    assert_eq!(held, used + unavailable);
+    assert!(unavailable >= 29, "{unavailable}");
+    world.balanced();
+}
+
+#[test]
+fn a_process_named_late_is_named_while_its_window_is_open() {
+    let mut world = World::new(&[]);
+    world.forget_everybody();
+    world.run(8, |frame| frame.process(7, 100).busy(100));
+    world.know(7, "carol");
+    world.run(40, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("__unattributed__")), "{rows:?}");
+    assert!(rows[&holder("user:carol")].used.total() > 20 * SECOND);
+}
+
+#[test]
+fn what_is_read_of_a_pid_after_its_last_confirmation_is_nobodys_until_that_is_made() {
+    let mut world = World::new(&[]);
+    world.know(7, "carol");
+    world.known_until_now();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    assert!(!rows.contains_key(&holder("user:carol")), "{rows:?}");
+    world.known_until_now();
+    world.run(40, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    // The windows that were open when the round came.
+    let carol = rows[&holder("user:carol")].used.total();
+    assert!((5 * SECOND..=30 * SECOND).contains(&carol), "{rows:?}");
+    world.balanced();
+}
+
+#[test]
+fn a_process_that_nobody_knows_is_unattributed() {
+    let mut world = World::new(&["alice"]);
+    world.forget_everybody();
+    world.run(60, |frame| frame.process(7, 100).busy(50));
+    let rows = world.settled();
+    assert_eq!(rows[&holder("__unattributed__")].used.total(), world.settled_seconds() * SECOND / 2);
+    assert_eq!(rows[&holder("user:alice")].parts.within, 0);
+    world.balanced();
+}
+
+#[test]
+fn time_of_processes_without_an_owner_is_published_by_reason_and_sums_to_the_tenants() {
+    let container = Holder::remainder(HolderId::unattributed(UnattributedReason::Container));
+    let pod = Holder::remainder(HolderId::unattributed(UnattributedReason::Pod));
+    let mut world = World::new(&["alice"]);
+    let check = |world: &World| -> Vec<(&'static str, u64)> {
+        let by_reason = world.unattributed();
+        let used = world.value("__unattributed__", AccountValue::Used).unwrap_or(0);
+        assert_eq!(i128::from(by_reason.values().sum::<u64>()), used);
+        by_reason.into_iter().collect()
+    };
+    // As in a ledger from before there were reasons.
+    world.forget_everybody();
+    world.run(60, |frame| frame.process(7, 100).busy(50));
+    world.know_holders(&[(7, container), (8, pod)]);
+    let mut last = check(&world);
+    for second in 0..400 {
+        if second == 200 {
+            world.restart(5);
+        }
+        world.run(1, |frame| frame.process(7, 60).process(8, 30).process(9, 10).busy(50));
+        let now = check(&world);
+        let back = last.iter().any(|(reason, value)| !now.iter().any(|(of, is)| of == reason && is >= value));
+        assert!(!back, "from {last:?} to {now:?}");
+        last = now;
+    }
+    assert_eq!(last.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), ["container", "pod", "unknown"]);
+    assert!(last.iter().all(|(_, value)| *value > 10 * SECOND), "{last:?}");
+    assert!(
+        !world.settled().keys().any(|holder| world.settled()[holder].parts.held() > 0
+            && holder.as_str().starts_with("__unattributed__"))
+    );
+    world.balanced();
+}
+
+#[test]
+fn a_restart_bridges_what_was_held_on_both_sides_and_the_rest_is_unobserved() {
+    let mut world = World::new(&["alice"]);
+    world.run(47, |frame| frame.process(7, 100).busy(100));
+    world.restart(40);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let rows = world.settled();
+    let row = &rows[&holder("user:alice")];
+    let [held, used, idle, unmeasured, _] = seconds(row);
+    assert_eq!(idle, 0);
+    assert!((39..=42).contains(&unmeasured), "{unmeasured}");
+    assert!(held.abs_diff(used + unmeasured) <= 1);
+    assert!(!rows.contains_key(&holder("__unobserved__")), "alice held it all: {rows:?}");
+    world.balanced();
+}
+
+#[test]
+fn a_restart_of_an_unheld_gpu_is_unobserved() {
+    let mut world = World::new(&[]);
+    world.run(47, |frame| frame);
+    world.restart(40);
+    world.forget_everybody();
+    world.run(60, |frame| frame);
+    let unobserved = world.settled()[&holder("__unobserved__")].parts.held() / SECOND;
+    assert!((39..=42).contains(&unobserved), "{unobserved}");
+    world.balanced();
+}
+
+#[test]
+fn published_counters_wait_for_the_birth_delay_and_never_go_back() {
+    let mut world = World::new(&["alice"]);
+    let mut last = 0;
+    for _ in 0..20 {
+        world.run(10, |frame| frame.process(7, 100).busy(100));
+        let held = world.published("alice").unwrap_or(0);
+        assert!(held >= last, "from {last} to {held}");
+        if world.settled_seconds() < 60 {
+            assert_eq!(held, 0, "born at 0");
+        }
+        last = held;
+    }
+    assert!(last > 0);
+    world.restart(5);
+    world.run(10, |frame| frame.process(7, 100).busy(100));
+    assert!(world.published("alice").unwrap_or(0) >= last);
+}
+
+#[test]
+fn a_tenant_that_is_gone_is_shown_for_ten_minutes_and_goes_on_where_it_was() {
+    let mut world = World::of_presence("alice");
+    world.run(200, |frame| frame.process(7, 100).busy(100));
+    world.run(120, |frame| frame);
+    let last = world.published("alice").unwrap();
+    assert!(last > 0);
+    world.run(500, |frame| frame);
+    assert_eq!(world.published("alice"), Some(last), "nothing of it is forgotten while it is shown");
+    world.run(90, |frame| frame);
+    assert_eq!(world.published("alice"), None);
+    let others = world.published("__unallocated__").unwrap();
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let now = world.published("alice").unwrap();
+    assert!(now >= last, "from {last} to {now}");
+    assert!(world.published("__unallocated__").unwrap() >= others);
+    world.balanced();
+}
+
+#[test]
+fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    assert!(world.is_up());
+    world.silence(1);
+    assert!(world.is_up(), "one tick late is shown under its own stamp");
+    world.silence(2);
+    assert!(!world.is_up());
+    assert_eq!(Nanoseconds::SECOND.0, SECOND);
+}
+
+#[test]
+fn what_the_hardware_failed_at_is_unavailable_until_a_reset_and_what_an_application_did_is_charged() {
+    for (xid, charged) in [(48, false), (13, true), (119, true)] {
+        let mut world = World::new(&["alice"]);
+        world.run(30, |frame| frame.process(7, 100).busy(100));
+        world.xid(xid);
+        world.run(60, |frame| frame.process(7, 100).busy(100));
+        let [held, used, _, _, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+        if charged {
+            assert_eq!((used, unavailable), (held, 0), "XID {xid}");
+        } else {
+            assert_eq!(held, used + unavailable, "XID {xid}");
+            assert!((40..=60).contains(&unavailable), "XID {xid}: {unavailable}");
+        }
+        world.balanced();
+        let before = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
+        // The driver's counter begins anew: the GPU was reset.
+        world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
+        world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
+        let after = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
+        assert!(after <= before + 26, "XID {xid}: from {before} to {after}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn a_verdict_of_the_hardware_lasts_until_the_gpu_comes_back_from_a_reset() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
+    world.xid(79);
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
+    world.run(300, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
+    world.lose();
+    world.silence(3);
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
+    world.run(3, |frame| frame.process(7, 100).busy(100));
+    assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
+}
+
+#[test]
+fn a_row_that_waits_for_a_reset_degrades_and_a_silent_gpu_is_unknown() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame.pending_row());
+    assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu));
+    world.silence(3);
+    assert_eq!(world.verdict().0, HealthState::Unknown);
+    world.run(1, |frame| frame);
+    assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu), "nobody has said that it is over");
+}
+
+#[test]
+fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_when_it_does() {
+    let mut world = World::new(&["alice"]);
+    world.logged_xid(62);
+    assert_eq!(world.verdict().0, HealthState::Failed);
+    // The agent's last life did not know it, either.
+    assert_eq!(world.tamper("UPDATE expected SET pci_bus_id = ''"), 1);
+    world.restart_silent(5);
+    world.logged_xid(62);
+    let heard = |world: &World| world.reasons()[0].1.clone();
+    assert!(heard(&world).ends_with(" once"), "remembered: {}", heard(&world));
+    world.first_frame();
+    assert!(heard(&world).ends_with(" 2 times"), "{}", heard(&world));
+    assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
+}
+
+#[test]
+fn an_xid_of_a_gpu_that_hangs_while_the_agent_starts_takes_it_from_its_holder() {
+    let mut world = World::new(&["alice"]);
+    world.run(45, |frame| frame.process(7, 100).busy(100));
+    world.restart_silent(5);
+    world.logged_xid(95);
+    assert_eq!(world.verdict().0, HealthState::Failed);
+    world.silence(60);
+    assert_eq!(world.verdict().0, HealthState::Failed);
+    let [held, used, _, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!(held.abs_diff(used + unmeasured + unavailable) <= 2);
+    assert!((30..=60).contains(&unavailable), "{unavailable}");
+    world.balanced();
+}
+
+#[test]
+fn an_xid_of_a_gpu_that_nobody_knows_is_given_up_after_a_while_and_counted() {
+    let mut world = World::new(&["alice"]);
+    world.logged_xid_of("00000000:99:00.0", 95);
+    world.silence(590);
+    assert_eq!(world.given_up("kernel_log"), None, "it may be found yet");
+    world.silence(20);
+    assert_eq!(world.given_up("kernel_log"), Some(1));
+    assert_eq!(world.verdict().0, HealthState::Unknown, "ours did not fail, it was silent");
+}
+
+#[test]
+fn the_interval_that_is_published_is_the_one_in_force() {
+    let mut world = World::new(&["alice"]);
+    world.run(2, |frame| frame);
+    let configured = world.interval("medium").unwrap();
+    let fast = world.interval("fast");
+    world.run(2, |frame| frame.stretched(4));
+    assert_eq!(world.interval("medium"), Some(4 * configured));
+    assert_eq!(world.interval("fast"), fast);
+    world.run(1, |frame| frame);
+    assert_eq!(world.interval("medium"), Some(configured));
+}
+
+#[test]
+fn what_the_hardware_failed_at_stays_unavailable_over_a_restart_of_the_agent() {
+    let mut world = World::new(&["alice"]);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    world.xid(48);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    world.restart(5);
+    let before = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let after = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    assert!(after <= before + 1, "from {before} to {after}");
+    world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
+    world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
+    let reset = world.settled()[&holder("user:alice")].used.total() / SECOND;
+    assert!(reset >= after + 35, "from {after} to {reset}");
+    world.balanced();
+}
+
+#[test]
+fn a_driver_that_was_loaded_anew_has_reset_what_failed() {
+    for anew in [false, true] {
+        let mut world = World::new(&["alice"]);
+        world.run(30, |frame| frame.process(7, 100).busy(100));
+        world.xid(48);
+        world.run(30, |frame| frame.process(7, 100).busy(100));
+        let before = world.settled()[&holder("user:alice")].used.total() / SECOND;
+        // The new driver's counter may be above the old one's when it is first read.
+        world.reopen(anew, &[world::UUID]);
+        world.replan();
+        world.run(90, |frame| frame.process(7, 100).busy(100));
+        let after = world.settled()[&holder("user:alice")].used.total() / SECOND;
+        assert_eq!(after >= before + 60, anew, "from {before} to {after}");
+        world.balanced();
+    }
+}
+
+#[test]
+fn what_tenants_without_series_grow_by_is_published_as_other_and_jumps_neither_way() {
+    const TENANTS: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "__other__"];
+    let mut world = World::new(&[]);
+    let users = (7..).zip(TENANTS[..5].iter().map(|user| Holder::user(user, None)));
+    world.know_holders(&users.collect::<Vec<_>>());
+    let busy = |world: &mut World| {
+        world.run(60, |frame| (7..12).fold(frame, |frame, pid| frame.process(pid, 20)).busy(100));
+    };
+    let used = |world: &World| TENANTS.map(|tenant| world.value(tenant, AccountValue::Used));
+    busy(&mut world);
+    busy(&mut world);
+    let all = used(&world);
+    assert!(all[..5].iter().all(Option::is_some) && all[5].is_none(), "{all:?}");
+    // As few as leave out somebody, but not everybody.
+    let limit = (0..5_000).step_by(10).find(|limit| {
+        world.limit(*limit);
+        busy(&mut world);
+        used(&world)[..5].iter().flatten().count() == 2
+    });
+    assert!(limit.is_some());
+    let before = used(&world);
+    busy(&mut world);
+    let after = used(&world);
+    let growth: i128 =
+        before.iter().zip(&after).map(|(before, after)| after.unwrap_or(0) - before.unwrap_or(0)).sum();
+    assert_eq!(growth, i128::from(60 * SECOND), "{before:?} {after:?}");
+    assert!(after[5] > Some(0));
+    world.limit(20_000);
+    busy(&mut world);
+    let again = used(&world);
+    assert_eq!(again[5], after[5], "all have series again, so it stands");
+    assert!(again[..5].iter().all(Option::is_some));
+    world.balanced();
+}

@@ -1,0 +1,301 @@
+//! GPUs that are lost, gone, lent, replaced, forgotten or back, and drivers that are opened another time.
+
+use super::world::{UUID, World};
+use super::{holder, seconds};
+
+const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000002";
+
+fn busy(world: &mut World, seconds: u64) {
+    world.run(seconds, |frame| frame.process(7, 100).busy(100));
+}
+
+#[test]
+fn lost_lent_and_gone_are_told_apart_by_the_bus() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 3);
+    assert_eq!(world.presence(), Some((true, None)));
+    world.lose();
+    assert_eq!(world.presence(), Some((false, Some("lost"))), "the bus cannot be seen");
+    for (ours, reason) in [
+        (Some(Some("nvidia")), "lost"),
+        (Some(None), "lost"),
+        (Some(Some("vfio-pci")), "guest"),
+        (None, "gone"),
+    ] {
+        world.bus(ours);
+        world.silence(1);
+        assert_eq!(world.presence(), Some((false, Some(reason))));
+    }
+    busy(&mut world, 1);
+    assert_eq!(world.presence(), Some((true, None)), "it answers");
+}
+
+#[test]
+fn a_gpu_that_the_driver_does_not_count_and_nobody_else_knows_of_is_gone() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 3);
+    world.reopen(false, &[]);
+    assert_eq!(world.presence(), Some((false, Some("gone"))));
+    world.restart_silent(5);
+    world.silence(1);
+    assert_eq!(world.presence(), Some((false, Some("gone"))), "until the driver has answered");
+    world.reopen(false, &[UUID]);
+    assert_eq!(world.presence(), Some((true, None)));
+}
+
+#[test]
+fn a_gpu_is_there_while_the_driver_is_opened_another_time() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 3);
+    world.silence(60);
+    assert_eq!(world.presence(), Some((true, None)), "nobody says that it is lost");
+    world.reopen(false, &[UUID]);
+    assert_eq!(world.presence(), Some((true, None)));
+}
+
+#[test]
+fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    assert_eq!(world.presence(), Some((false, Some("replaced"))));
+    // The label is the driver's index in the current session, so the new board has the index of the old one.
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(0)));
+    world.silence(60);
+    assert_eq!(world.settled_seconds(), 40, "to the moment, though that is within a window");
+    world.silence(600);
+    assert_eq!(world.settled_seconds(), 40);
+    world.restart_silent(10);
+    world.silence(60);
+    assert_eq!(world.presence(), Some((false, Some("replaced"))), "another life of the agent knows it");
+    assert_eq!(world.settled_seconds(), 40);
+    world.balanced();
+}
+
+#[test]
+fn the_time_of_one_place_is_counted_once_whichever_gpu_sits_there() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    world.silence(3);
+    world.reopen(false, &[UUID]);
+    world.replan();
+    busy(&mut world, 7);
+    world.reopen(false, &[OTHER]);
+    world.silence(600);
+    world.reopen(false, &[UUID]);
+    assert_eq!(world.presence(), Some((true, None)));
+    world.replan();
+    busy(&mut world, 60);
+    assert_eq!(world.seconds_of(OTHER), 3 + 600);
+    // The last whole window that ended ten seconds ago.
+    assert_eq!(world.settled_seconds() + world.seconds_of(OTHER), (40 + 3 + 7 + 600 + 60 - 10) / 15 * 15);
+    assert!(!world.settled().contains_key(&holder("__unobserved__")), "{:?}", world.settled());
+    world.balanced();
+}
+
+#[test]
+fn a_replaced_gpu_that_is_forgotten_counts_no_time_between() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.reopen(false, &[OTHER]);
+    world.silence(300);
+    world.forget();
+    world.silence(300);
+    assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
+    world.restart_silent(10);
+    world.silence(60);
+    assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
+}
+
+#[test]
+fn a_gpu_that_answers_after_it_was_forgotten_is_expected_again() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.lose();
+    world.forget();
+    world.silence(300);
+    assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
+    // Its lane never ended, so nobody finds it.
+    world.replan();
+    busy(&mut world, 100);
+    assert_eq!(world.presence(), Some((true, None)));
+    // From its first frame on, at second 341.
+    assert_eq!(world.settled_seconds(), 40 + (40 + 300 + 100 - 10) / 15 * 15 - 341);
+    world.balanced();
+}
+
+#[test]
+fn a_forgotten_gpu_has_no_series_and_keeps_its_account() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 40);
+    world.forget();
+    assert_eq!(world.presence(), Some((true, None)), "one that is there is expected");
+    world.lose();
+    world.forget();
+    assert_eq!(world.presence(), None);
+    world.silence(600);
+    let rests = world.settled_seconds();
+    assert!((40..=60).contains(&rests), "{rests}");
+    world.restart_silent(10);
+    world.silence(5);
+    assert_eq!(world.presence(), None, "another life of the agent knows it");
+    world.reopen(false, &[UUID]);
+    busy(&mut world, 60);
+    assert_eq!(world.presence(), Some((true, None)));
+    assert!(world.settled_seconds() > rests);
+    world.balanced();
+}
+
+#[test]
+fn the_first_frame_of_another_opening_measures_nothing_of_the_time_before_it() {
+    let mut world = World::new(&["alice"]);
+    busy(&mut world, 30);
+    world.silence(9);
+    // Its lane counts its plans from the same number on.
+    world.reopen(false, &[UUID]);
+    busy(&mut world, 60);
+    let [_, _, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
+    assert!((9..=11).contains(&unmeasured), "{unmeasured}");
+    assert_eq!(idle, 0);
+    world.balanced();
+}
+
+#[test]
+fn a_driver_that_was_loaded_anew_counts_its_joules_from_nothing() {
+    let energy = |anew| {
+        let mut world = World::new(&["alice"]);
+        world.run(30, |frame| frame.process(7, 100).busy(100).counter(1_000));
+        world.silence(5);
+        world.reopen(anew, &[UUID]);
+        // The new counter is above the old one, so it cannot be seen to have gone back.
+        world.run(60, |frame| frame.process(7, 100).busy(100).counter(2_000));
+        world.balanced();
+        world.settled().values().map(|row| row.energy).sum::<u64>() / 1_000_000
+    };
+    assert_eq!(energy(false), 1_000, "the same driver's counter tells of the gap");
+    assert_eq!(energy(true), 0);
+}
+
+#[test]
+fn nothing_is_left_off_of_a_gpu_that_nobody_expects() {
+    const HELD: &str = "gpu_tenant_held_seconds_total";
+    for forgotten in [false, true] {
+        let mut world = World::new(&["alice"]);
+        busy(&mut world, 40);
+        world.lose();
+        if forgotten {
+            world.forget();
+        }
+        world.silence(1);
+        world.limit(0);
+        world.silence(3);
+        assert_eq!(world.has_dropped(HELD), !forgotten);
+    }
+}
+
+#[test]
+fn a_gpu_that_has_said_nothing_yet_has_its_share_of_the_series() {
+    const HELD: &str = "gpu_tenant_held_seconds_total";
+    // The agent's own series and alice's fit beside each other, but not beside what a GPU may say.
+    for (limit, dropped) in [(150, true), (5_000, false)] {
+        let mut world = World::new(&["alice"]);
+        busy(&mut world, 40);
+        world.restart_silent(5);
+        world.limit(limit);
+        world.silence(2);
+        assert_eq!(world.has_dropped(HELD), dropped, "{limit}");
+    }
+}
+
+#[test]
+fn a_board_that_replaces_another_has_its_index_and_the_grants_to_that_index() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice")]);
+    world.run_gpus(&[(0, UUID)], 40);
+    assert_eq!(world.holders_of(UUID), ["alice"]);
+    world.reopen(false, &[OTHER]);
+    world.run_gpus(&[(0, OTHER)], 100);
+    assert_eq!((world.index(OTHER), world.presence()), (Some(0), Some((false, Some("replaced")))));
+    assert_eq!(world.holders_of(OTHER), ["alice"]);
+    assert!(world.holders_of(UUID).is_empty(), "a grant by index never applies to a board that was replaced");
+    assert_eq!(world.collectors(), ["gpu0"]);
+    assert!((75..=100).contains(&world.held_by("alice", OTHER)), "{}", world.held_by("alice", OTHER));
+    world.balanced();
+}
+
+#[test]
+fn grants_by_index_follow_the_driver_when_it_counts_in_another_order() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice"), (1, "bob")]);
+    world.reopen_with(&[(0, UUID), (1, OTHER)]);
+    world.run_gpus(&[(0, UUID), (1, OTHER)], 60);
+    assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec!["alice"], vec!["bob"]));
+    world.reopen_with(&[(1, UUID), (0, OTHER)]);
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(1), Some(0)));
+    assert!(world.holders_of(UUID).is_empty(), "until its first frame nobody is known to hold on both sides");
+    world.run_gpus(&[(1, UUID), (0, OTHER)], 60);
+    assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec!["bob"], vec!["alice"]));
+    assert_eq!(world.collectors(), ["gpu0", "gpu1"]);
+    world.silence(60);
+    // From its first frame under the grants on, to the last under that index.
+    assert_eq!(world.held_by("alice", UUID), 59);
+    world.balanced();
+}
+
+#[test]
+fn a_gpu_that_is_gone_keeps_its_label_and_neither_its_collector_nor_a_grant_by_index() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice")]);
+    world.reopen_with(&[(0, UUID), (1, OTHER)]);
+    world.run_gpus(&[(0, UUID), (1, OTHER)], 40);
+    world.reopen_with(&[(0, OTHER)]);
+    world.run_gpus(&[(0, OTHER)], 40);
+    assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(0)));
+    assert_eq!(world.presence(), Some((false, Some("gone"))));
+    assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec![], vec!["alice"]));
+    assert_eq!(world.collectors(), ["gpu0"]);
+    world.silence(60);
+    assert!(world.holders_of(UUID).is_empty(), "though its windows were settled since");
+    assert_eq!(world.held_by("alice", UUID), 39, "from its first frame under the grants on");
+    // Another life of the agent knows it, and the driver has not answered yet.
+    world.restart_silent(10);
+    world.silence(60);
+    assert!(world.holders_of(UUID).is_empty());
+    assert_eq!(world.collectors(), ["gpu0"]);
+    world.balanced();
+}
+
+#[test]
+fn a_process_that_is_named_late_is_covered_by_the_grants_to_the_index_of_its_time() {
+    let mut world = World::new(&[]);
+    world.grant_by_index(&[(0, "alice"), (1, "bob")]);
+    world.run_gpus(&[(0, UUID)], 20);
+    world.reopen_with(&[(1, UUID)]);
+    world.run_gpus(&[(1, UUID)], 1);
+    world.know(7, "carol");
+    world.run_gpus(&[(1, UUID)], 60);
+    assert_eq!(world.held_by("alice", UUID), 20);
+    world.balanced();
+}
+
+#[test]
+fn grants_that_match_no_gpu_are_counted_once_the_driver_has_told_of_all() {
+    let mut world = World::new(&["alice"]);
+    assert_eq!(world.unmatched_grants(), Some(0));
+    world.restart_silent(5);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), None, "the driver has not told which GPUs there are");
+    world.restart(5);
+    world.grant_by_index(&[(0, "alice"), (8, "bob"), (9, "carol")]);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), Some(2));
+    world.reopen_with(&[(8, UUID)]);
+    assert_eq!(world.unmatched_grants(), Some(2), "of 0 and 9");
+    world.grant_by_index(&[(8, "bob")]);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), Some(0));
+    world.reload(&[]);
+    world.silence(1);
+    assert_eq!(world.unmatched_grants(), None, "there are no grants");
+}

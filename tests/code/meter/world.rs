@@ -1,0 +1,685 @@
+//! One GPU, one agent, one ledger, and a clock that only the test moves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpumeter::catalogue::{AccountValue, Level};
+use gpumeter::holders::{Allocation, GpuSelector, Identified, Identities, Selector, Standing};
+use gpumeter::host::Pci;
+use gpumeter::ledger::{CounterKey, Ledger, Line, Opening, Queue, Reader, Recovered};
+use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::model::snapshot::{AgentNumber, Snapshot};
+use gpumeter::model::{
+    Amounts, Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, HoldingSource, Nanoseconds,
+    Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
+};
+use tempfile::TempDir;
+
+use super::making::Making;
+
+const SECOND: u64 = 1_000_000_000;
+pub(crate) const BUS: &str = "00000000:0F:00.0";
+pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+/// What the ledger says of one holder.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) parts: Parts,
+    pub(crate) used: Use,
+    pub(crate) energy: u64,
+    pub(crate) dynamic: u64,
+}
+
+pub(crate) struct World {
+    directory: TempDir,
+    standing: Vec<Standing>,
+    presence: bool,
+    identities: Arc<Identities>,
+    allocations: Vec<Allocation>,
+    now: Stamp,
+    generation: u32,
+    meter: Meter,
+    ledger: Option<Ledger>,
+    /// Where the account stands, of a ledger that was just opened late.
+    opened_late: Option<Box<Recovered>>,
+    queue: Queue,
+    acknowledged: Vec<gpumeter::ledger::Acknowledged>,
+    snapshot: Option<Arc<Snapshot>>,
+    /// What the ledger has committed, by slot and holder.
+    of_slots: BTreeMap<CounterKey, Amounts>,
+    /// The same by holder.
+    counters: BTreeMap<HolderId, Row>,
+    slots: BTreeMap<Arc<str>, u64>,
+    imbalance: i128,
+    pci: Option<Arc<Pci>>,
+    /// Which loading of the driver's module it is.
+    pub(crate) module: Option<u64>,
+    metered: bool,
+    /// How many times the node has booted.
+    boots: u32,
+    /// Whether the kernel says that the wall clock is synchronised.
+    pub(crate) synchronised: bool,
+}
+
+impl World {
+    /// A world in which these users hold equal shares of the GPU, and pid 7 is the first of them.
+    pub(crate) fn new(users: &[&str]) -> Self {
+        Self::with(users, false)
+    }
+
+    /// A world in which whoever is there holds, and pid 7 is this user.
+    pub(crate) fn of_presence(user: &str) -> Self {
+        let mut world = Self::with(&[], true);
+        world.know(7, user);
+        world
+    }
+
+    fn with(users: &[&str], presence: bool) -> Self {
+        let standing = equal_shares(users);
+        let directory = tempfile::tempdir().unwrap();
+        // On the grid of windows, so that expectations are whole.
+        let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
+        let clock = (now, true);
+        let (ledger, meter) = open(&directory, policy(&standing, presence), 0, clock);
+        let mut world = Self {
+            directory,
+            standing,
+            presence,
+            identities: Arc::default(),
+            allocations: Vec::new(),
+            now,
+            generation: 1,
+            meter,
+            ledger: Some(ledger),
+            opened_late: None,
+            queue: Queue::default(),
+            acknowledged: Vec::new(),
+            snapshot: None,
+            of_slots: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            imbalance: 0,
+            pci: None,
+            module: None,
+            metered: true,
+            boots: 0,
+            synchronised: true,
+        };
+        if let Some(user) = users.first() {
+            world.know(7, user);
+        }
+        world.first_frame();
+        world
+    }
+
+    /// From the next pulse on these users hold equal shares.
+    pub(crate) fn reload(&mut self, users: &[&str]) {
+        self.standing = equal_shares(users);
+        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+    }
+
+    /// From the next pulse on schedulers allocate nothing but what is allocated anew.
+    pub(crate) fn release(&mut self) {
+        self.allocations.clear();
+    }
+
+    /// From the next pulse on a scheduler has allocated that share of a device, since so many seconds ago.
+    pub(crate) fn allocate(&mut self, holder: &str, device: &str, fraction: Fraction, age: u64) {
+        self.allocations.push(Allocation {
+            holder: Holder::from_id(HolderId::new(holder)),
+            device: device.into(),
+            fraction,
+            source: HoldingSource::Kubernetes,
+            since: Some(Utc(self.now.utc.0 - age * SECOND)),
+        });
+    }
+
+    /// From the next pulse on a snapshot has at most so many series.
+    pub(crate) fn limit(&mut self, series: usize) {
+        self.meter.obey(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
+    }
+
+    /// Whether series of a family were left off.
+    pub(crate) fn has_dropped(&self, family: &str) -> bool {
+        self.snapshot.as_ref().unwrap().roster.agent.iter().any(|entry| {
+            entry.family == "gpumeter_series_dropped_total"
+                && entry.labels.iter().any(|(_, of)| **of == *family)
+        })
+    }
+
+    pub(crate) fn know(&mut self, pid: u32, user: &str) {
+        self.know_holders(&[(pid, Holder::user(user, Some(1)))]);
+    }
+
+    /// From now on these processes are theirs, and all others are not identified.
+    pub(crate) fn know_holders(&mut self, holders: &[(u32, Holder)]) {
+        let identified = |holder: &Holder| Identified {
+            holder: Arc::new(holder.clone()),
+            name: "python3".into(),
+            start_time: 1,
+        };
+        self.identities = Arc::new(holders.iter().map(|(pid, holder)| (*pid, identified(holder))).collect());
+    }
+
+    /// What the page shows as used by processes without an owner, by reason, in nanoseconds.
+    pub(crate) fn unattributed(&self) -> BTreeMap<&'static str, u64> {
+        let values = self.snapshot.as_ref().unwrap().unattributed[0];
+        let named = UnattributedReason::ALL.map(UnattributedReason::name).into_iter().zip(values);
+        named.filter_map(|(reason, value)| Some((reason, value?))).collect()
+    }
+
+    /// That far nobody else is known to have had the pids that are known.
+    pub(crate) fn known_until_now(&mut self) {
+        self.identities = Arc::new(self.identities.until(vec![self.now.boottime; 1]));
+    }
+
+    pub(crate) fn forget_everybody(&mut self) {
+        self.identities = Arc::default();
+    }
+
+    /// The GPU is found and its plan brings a frame, which covers nothing yet.
+    pub(crate) fn first_frame(&mut self) {
+        let frame = self.frame(|frame| frame.process(7, 0));
+        self.pulse(vec![
+            News::Found { gpu: id(), bus: BUS.into() },
+            News::Counted,
+            News::Frame(Box::new(frame)),
+        ]);
+    }
+
+    /// The GPU is divided otherwise from now on: its plan is another one.
+    pub(crate) fn divide(&mut self, make: impl Fn(Making) -> Making) {
+        self.replan();
+        self.run(1, make);
+    }
+
+    /// Seconds with a frame each.
+    pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(Making) -> Making) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            let frame = self.frame(&make);
+            self.pulse(vec![News::Frame(Box::new(frame))]);
+        }
+    }
+
+    /// Seconds in which the lane brings nothing.
+    pub(crate) fn silence(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            self.pulse(Vec::new());
+        }
+    }
+
+    /// The driver tells of an XID.
+    pub(crate) fn xid(&mut self, xid: u32) {
+        self.tell(xid, GpuName::Uuid(UUID.into()), XidSource::Events);
+    }
+
+    /// The kernel's log tells of an XID.
+    pub(crate) fn logged_xid(&mut self, xid: u32) {
+        self.tell(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog);
+    }
+
+    /// The kernel's log tells of an XID of another GPU.
+    pub(crate) fn logged_xid_of(&mut self, bus: &str, xid: u32) {
+        self.tell(xid, GpuName::Pci(PciAddress::parse(bus).unwrap()), XidSource::KernelLog);
+    }
+
+    fn tell(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
+        let (gpu_instance, compute_instance) = (None, None);
+        let (last, heard) = (self.now, self.now.boottime);
+        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, heard };
+        self.pulse_with(Vec::new(), vec![told]);
+    }
+
+    /// The counts of XIDs on the page, by code.
+    pub(crate) fn xids(&self) -> Vec<(u32, u64)> {
+        let snapshot = self.snapshot.as_ref().unwrap();
+        let codes = snapshot.roster.gpus[0].xids.iter().map(|(code, _)| *code);
+        codes.zip(snapshot.gpus[0].xids.iter().map(|(count, _)| *count)).collect()
+    }
+
+    /// When the page says that the last XID was.
+    pub(crate) fn last_xid(&self) -> Option<Utc> {
+        self.snapshot.as_ref().unwrap().gpus[0].xids.iter().map(|(_, last)| *last).max()
+    }
+
+    /// The counts of XIDs on the page, summed over actions.
+    pub(crate) fn xid_actions(&self) -> u64 {
+        self.snapshot.as_ref().unwrap().gpus[0].xid_actions.iter().sum()
+    }
+
+    /// When counting began again.
+    pub(crate) fn xids_since(&self) -> Option<Utc> {
+        self.snapshot.as_ref().unwrap().gpus[0].xids_since
+    }
+
+    pub(crate) fn verdict(&self) -> (HealthState, Remedy) {
+        let health = &self.snapshot.as_ref().unwrap().gpus[0].health;
+        (health.state, health.remedy)
+    }
+
+    /// The rules that speak, what each has seen, and since when.
+    pub(crate) fn reasons(&self) -> Vec<(&'static str, String, Utc)> {
+        let reasons = &self.snapshot.as_ref().unwrap().gpus[0].health.reasons;
+        reasons.iter().map(|reason| (reason.rule, reason.evidence.to_string(), reason.since)).collect()
+    }
+
+    /// From now on the board counts no energy.
+    pub(crate) fn without_energy(&mut self) {
+        self.metered = false;
+    }
+
+    /// What the page shows of a tenant.
+    pub(crate) fn value(&self, tenant: &str, value: AccountValue) -> Option<i128> {
+        let snapshot = self.snapshot.as_ref()?;
+        let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
+        snapshot.accounts[place].values[AccountValue::ALL.iter().position(|other| *other == value)?]
+    }
+
+    /// The lines of a bill over all that is settled.
+    pub(crate) fn bill(&self) -> Vec<Line> {
+        Reader::open(&self.directory.path().join("ledger.db")).unwrap().bill(None, None).unwrap().lines
+    }
+
+    /// Does something to the ledger behind the agent's back; how many rows it was done to.
+    pub(crate) fn tamper(&self, statement: &str) -> usize {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        connection.execute(statement, []).unwrap()
+    }
+
+    pub(crate) fn lose(&mut self) {
+        self.pulse(vec![News::Lost(id())]);
+    }
+
+    pub(crate) fn counted_without_it(&mut self) {
+        self.pulse(vec![News::Counted]);
+    }
+
+    /// From the next pulse on these users hold the whole of the GPU with that index.
+    pub(crate) fn grant_by_index(&mut self, grants: &[(u32, &str)]) {
+        let grant = |(index, user): &(u32, &str)| Standing {
+            id: format!("grant-{user}"),
+            gpus: vec![GpuSelector::Index(*index)],
+            fraction: Fraction { numerator: 1, denominator: 1 },
+            selector: Selector::User((*user).into()),
+        };
+        self.standing = grants.iter().map(grant).collect();
+        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+    }
+
+    /// From the next pulse on the members of a group hold every GPU whole, as far as they are known.
+    pub(crate) fn grant_to_group(&mut self, group: &str, members: &[u32]) {
+        let members = Arc::new(members.iter().copied().collect());
+        self.standing = vec![Standing {
+            id: "grant".into(),
+            gpus: vec![GpuSelector::All],
+            fraction: Fraction { numerator: 1, denominator: 1 },
+            selector: Selector::Group { name: group.into(), members },
+        }];
+        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+    }
+
+    /// The driver's library is opened another time, and counts these GPUs, each at a place of its own.
+    pub(crate) fn reopen_with(&mut self, gpus: &[(u32, &str)]) {
+        let found = gpus.iter().map(|(index, uuid)| News::Found {
+            gpu: GpuId { index: *index, uuid: (*uuid).into() },
+            bus: if *uuid == UUID { BUS.into() } else { "00000000:10:00.0".into() },
+        });
+        let opened = News::Opened { anew: false, module: self.module };
+        self.pulse([opened].into_iter().chain(found).chain([News::Counted]).collect());
+    }
+
+    /// Seconds in which each of these GPUs brings a frame.
+    pub(crate) fn run_gpus(&mut self, gpus: &[(u32, &str)], seconds: u64) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            let frame = |(index, uuid): &(u32, &str)| {
+                let gpu = GpuId { index: *index, uuid: (*uuid).into() };
+                News::Frame(Box::new(Frame { gpu, ..self.frame(|frame| frame.process(7, 100).busy(100)) }))
+            };
+            let frames = gpus.iter().map(frame).collect();
+            self.pulse(frames);
+        }
+    }
+
+    /// Who holds a GPU at the moment.
+    pub(crate) fn holders_of(&self, uuid: &str) -> Vec<&str> {
+        let roster = &self.snapshot.as_ref().unwrap().roster;
+        let its = roster.holdings.iter().filter(|entry| *roster.gpus[entry.gpu].id.uuid == *uuid);
+        its.map(|entry| &*entry.tenant).collect()
+    }
+
+    /// The lanes of which it is told whether they bring frames.
+    pub(crate) fn collectors(&self) -> Vec<&str> {
+        let agent = &self.snapshot.as_ref().unwrap().roster.agent;
+        let told = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
+        told.map(|entry| &*entry.labels[0].1).collect()
+    }
+
+    /// How many grants match no GPU, where that is shown.
+    pub(crate) fn unmatched_grants(&self) -> Option<i64> {
+        self.own("gpumeter_standing_unmatched", &[])
+    }
+
+    /// Whole seconds that a user has held a GPU, by the file.
+    pub(crate) fn held_by(&self, user: &str, uuid: &str) -> i64 {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        let sql =
+            "SELECT total(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) / 1e9 FROM counter
+                   JOIN gpu ON gpu.id = gpu JOIN holder ON holder.id = holder WHERE uuid = ?1 AND name = ?2";
+        let seconds: f64 =
+            connection.query_row(sql, [uuid, &format!("user:{user}")], |row| row.get(0)).unwrap();
+        seconds as i64
+    }
+
+    /// The driver's library is opened another time, and counts these GPUs, all of them where ours sits.
+    pub(crate) fn reopen(&mut self, anew: bool, uuids: &[&str]) {
+        let found = uuids
+            .iter()
+            .map(|uuid| News::Found { gpu: GpuId { index: 0, uuid: (*uuid).into() }, bus: BUS.into() });
+        self.pulse(
+            [News::Opened { anew, module: self.module }]
+                .into_iter()
+                .chain(found)
+                .chain([News::Counted])
+                .collect(),
+        );
+    }
+
+    /// The PCI bus, with our GPU bound to a driver, without one, or not there.
+    pub(crate) fn bus(&mut self, ours: Option<Option<&str>>) {
+        let ours = ours.map(|driver| ("0000:0f:00.0".into(), driver.map(Into::into)));
+        self.pci = Some(Arc::new(Pci::of(ours)));
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.pulse(vec![News::Forget(UUID.into())]);
+    }
+
+    /// Whether our GPU has series, whether it is present, and why not.
+    pub(crate) fn presence(&self) -> Option<(bool, Option<&'static str>)> {
+        let snapshot = self.snapshot.as_ref().unwrap();
+        let place = snapshot.roster.gpus.iter().position(|gpu| &*gpu.id.uuid == UUID)?;
+        Some((snapshot.gpus[place].present, snapshot.roster.gpus[place].absence))
+    }
+
+    /// The index of a GPU.
+    pub(crate) fn index(&self, uuid: &str) -> Option<u32> {
+        let gpus = &self.snapshot.as_ref().unwrap().roster.gpus;
+        Some(gpus.iter().find(|gpu| &*gpu.id.uuid == uuid)?.id.index)
+    }
+
+    pub(crate) fn replan(&mut self) {
+        self.generation += 1;
+    }
+
+    /// The agent dies without a word and comes back later.
+    pub(crate) fn restart(&mut self, seconds: u64) {
+        self.restart_silent(seconds);
+        self.first_frame();
+    }
+
+    /// The same, but the driver has not answered yet.
+    pub(crate) fn restart_silent(&mut self, seconds: u64) {
+        self.advance(seconds * SECOND);
+        self.ledger = None;
+        self.queue = Queue::default();
+        self.acknowledged.clear();
+        self.generation = 1;
+        let clock = (self.now, self.synchronised);
+        let policy = policy(&self.standing, self.presence);
+        let (ledger, meter) = open(&self.directory, policy, self.boots, clock);
+        self.ledger = Some(ledger);
+        self.meter = meter;
+    }
+
+    /// The agent dies and comes back later, and cannot open its ledger.
+    pub(crate) fn restart_without_ledger(&mut self, seconds: u64) {
+        self.restart_silent(seconds);
+        self.ledger = None;
+        self.meter = Meter::new(Arc::new(policy(&self.standing, self.presence)), self.now, None);
+    }
+
+    /// The ledger can be opened now, and the next pulse goes on from it.
+    pub(crate) fn open_ledger(&mut self) {
+        let (ledger, recovered) = open_ledger(&self.directory, self.boots, (self.now, self.synchronised));
+        self.ledger = Some(ledger);
+        self.opened_late = Some(Box::new(recovered));
+    }
+
+    /// Something that the ledger's file says.
+    pub(crate) fn stored<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        connection.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    /// The node is off for so many seconds, boots, and the agent starts 20 s later by a wall clock that is wrong by so
+    /// many seconds and that nothing has synchronised.
+    pub(crate) fn reboot(&mut self, off: u64, wrong: i64) {
+        self.advance(off * SECOND);
+        self.boots += 1;
+        self.now.boottime = Nanoseconds(0);
+        self.synchronised = false;
+        self.step(wrong);
+        self.restart(20);
+    }
+
+    /// The wall clock is set.
+    pub(crate) fn step(&mut self, seconds: i64) {
+        self.now.utc.0 = self.now.utc.0.saturating_add_signed(seconds * 1_000_000_000);
+    }
+
+    /// Deletes the ledger: the next start makes a new one.
+    pub(crate) fn without_ledger(&mut self) {
+        self.ledger = None;
+        self.directory = tempfile::tempdir().unwrap();
+        self.of_slots.clear();
+        self.slots.clear();
+    }
+
+    /// How far the wall clock is ahead of the account, in seconds, where that is shown.
+    pub(crate) fn clock_lead(&self) -> Option<i64> {
+        Some(self.own("gpumeter_clock_step_seconds", &[])? / 1_000_000_000)
+    }
+
+    /// Whether the account's time in this boot is fixed.
+    pub(crate) fn is_anchored(&self) -> bool {
+        self.own("gpumeter_clock_anchored", &[]) == Some(1)
+    }
+
+    /// From when to when the account of our GPU runs, by the file, in seconds since 1970.
+    pub(crate) fn account_span(&self) -> (u64, u64) {
+        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        let sql = "SELECT first_seen_ns / 1000000000, settled_until_ns / 1000000000 FROM gpu";
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+        let (first, end) = connection.query_row(sql, [], row).unwrap();
+        (first.unsigned_abs(), end.unsigned_abs())
+    }
+
+    /// This moment by the wall clock, in seconds since 1970.
+    pub(crate) fn wall_seconds(&self) -> u64 {
+        self.now.utc.0 / SECOND
+    }
+
+    /// Time goes by without a pulse.
+    pub(crate) fn starve(&mut self, seconds: u64) {
+        self.advance(seconds * SECOND);
+    }
+
+    fn advance(&mut self, nanoseconds: u64) {
+        self.now.boottime.0 += nanoseconds;
+        self.now.utc.0 += nanoseconds;
+    }
+
+    fn frame(&self, make: impl Fn(Making) -> Making) -> Frame {
+        // 100 W since boot.
+        let joules = i64::try_from(self.now.boottime.0 / SECOND * 100).unwrap();
+        let made = Making::default();
+        make(if self.metered { made.counter(joules) } else { made }).frame(self.now, self.generation)
+    }
+
+    fn pulse(&mut self, news: Vec<News>) {
+        self.pulse_with(news, Vec::new());
+    }
+
+    fn pulse_with(&mut self, news: Vec<News>, xids: Vec<XidCount>) {
+        let inputs = Inputs {
+            news,
+            xids,
+            identities: Arc::clone(&self.identities),
+            allocations: self.allocations.clone().into(),
+            pci: self.pci.clone(),
+            acknowledged: std::mem::take(&mut self.acknowledged),
+            synchronised: self.synchronised,
+            opened_late: self.opened_late.take(),
+            ..Inputs::default()
+        };
+        let pulse = self.meter.tick(self.now, inputs);
+        self.snapshot = Some(pulse.snapshot);
+        let Some(ledger) = &mut self.ledger else { return };
+        self.queue.offer(pulse.batch);
+        let batch = self.queue.take(std::time::Duration::ZERO).unwrap();
+        let acknowledged = ledger.commit(&batch).unwrap();
+        let own = acknowledged.counters.iter().filter(|(key, _)| *key.gpu == *UUID);
+        self.of_slots.extend(own.map(|(key, counter)| (key.clone(), counter.amounts)));
+        self.counters.clear();
+        for (key, amounts) in &self.of_slots {
+            let row = self.counters.entry(key.holder.clone()).or_default();
+            row.parts.add(&amounts.parts);
+            row.used.add(&amounts.used);
+            row.dynamic += amounts.energy_dynamic.0;
+            row.energy += amounts.energy_static.0 + amounts.energy_dynamic.0;
+        }
+        let slots = acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.slot.0));
+        self.slots.extend(slots);
+        self.imbalance = acknowledged.imbalance;
+        self.acknowledged.push(acknowledged);
+    }
+
+    /// What the ledger has committed, by holder.
+    pub(crate) fn settled(&self) -> &BTreeMap<HolderId, Row> {
+        &self.counters
+    }
+
+    pub(crate) fn settled_seconds(&self) -> u64 {
+        self.seconds_of(UUID)
+    }
+
+    /// GPU time that was settled of a GPU.
+    pub(crate) fn seconds_of(&self, uuid: &str) -> u64 {
+        self.slots.get(uuid).map_or(0, |slot| slot / SECOND)
+    }
+
+    /// L1 over all that was settled.
+    pub(crate) fn balanced(&self) {
+        let held: u64 = self.counters.values().map(|row| row.parts.held()).sum();
+        assert_eq!(Some(&held), self.slots.get(UUID));
+        assert_eq!(self.imbalance, 0);
+    }
+
+    /// What the page would show of a tenant, in nanoseconds held.
+    pub(crate) fn published(&self, tenant: &str) -> Option<i128> {
+        let snapshot = self.snapshot.as_ref()?;
+        let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
+        snapshot.accounts[place].values[0]
+    }
+
+    /// How often the page says that the GPU was found divided otherwise.
+    pub(crate) fn layout_changes(&self) -> Option<i64> {
+        self.own("gpumeter_mig_layout_changes_total", &["0", UUID])
+    }
+
+    /// What the page shows of slot time, in seconds: of each GPU instance, and of what is no instance's.
+    pub(crate) fn slot_seconds(&self) -> (BTreeMap<String, u64>, u64) {
+        let state = &self.snapshot.as_ref().unwrap().gpus[0];
+        let seconds = |time: i64| time.unsigned_abs() / SECOND;
+        let instances = state.instance_slots.iter().map(|(id, time)| (id.to_string(), seconds(*time)));
+        (instances.collect(), seconds(state.slot.unwrap()))
+    }
+
+    /// GPU instances of the tenant's accounts on the page; "" is that of no instance.
+    pub(crate) fn instances_of(&self, tenant: &str) -> Vec<String> {
+        let accounts = self.snapshot.as_ref().unwrap().roster.accounts.iter();
+        let own = accounts.filter(|account| &*account.tenant == tenant);
+        own.map(|account| account.gpu_instance.to_string()).collect()
+    }
+
+    /// The published interval of a tier, in nanoseconds.
+    pub(crate) fn interval(&self, tier: &str) -> Option<i64> {
+        self.own("gpumeter_sampling_interval_seconds", &[tier])
+    }
+
+    /// How many XIDs of that source were given up.
+    pub(crate) fn given_up(&self, source: &str) -> Option<i64> {
+        self.own("gpumeter_collector_errors_total", &[source, "unknown_gpu"])
+    }
+
+    /// One of the agent's own numbers, by family and values of labels.
+    fn own(&self, family: &str, labels: &[&str]) -> Option<i64> {
+        let snapshot = self.snapshot.as_ref()?;
+        let mut series = snapshot.roster.agent.iter().zip(&snapshot.agent);
+        series.find_map(|(entry, number)| {
+            let named = entry.family == family
+                && labels.iter().all(|label| entry.labels.iter().any(|(_, value)| &**value == *label));
+            match number {
+                AgentNumber::Integer(value) if named => Some(*value),
+                _ => None,
+            }
+        })
+    }
+
+    /// What the page shows as time busy, in nanoseconds.
+    pub(crate) fn busy(&self) -> u64 {
+        u64::try_from(self.snapshot.as_ref().unwrap().gpus[0].busy.unwrap()).unwrap()
+    }
+
+    /// Whether the readings of each tier are shown.
+    pub(crate) fn shown(&self) -> [bool; 3] {
+        self.snapshot.as_ref().unwrap().gpus[0].fresh
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.snapshot.as_ref().unwrap().gpus[0].is_up()
+    }
+}
+
+pub(crate) fn id() -> GpuId {
+    GpuId { index: 0, uuid: UUID.into() }
+}
+
+fn open(directory: &TempDir, policy: Policy, boots: u32, clock: (Stamp, bool)) -> (Ledger, Meter) {
+    let (ledger, recovered) = open_ledger(directory, boots, clock);
+    (ledger, Meter::new(Arc::new(policy), clock.0, Some(recovered)))
+}
+
+fn open_ledger(directory: &TempDir, boots: u32, (now, synchronised): (Stamp, bool)) -> (Ledger, Recovered) {
+    let boot_id = format!("boot {boots}");
+    let opening = Opening { boot_id, now, unsynchronised: !synchronised, ..Opening::default() };
+    Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap()
+}
+
+fn policy(standing: &[Standing], presence: bool) -> Policy {
+    Policy {
+        level: Level::Full,
+        intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
+        standing: standing.to_vec(),
+        allocations: Arc::default(),
+        presence,
+        birth_delay: Nanoseconds::from_seconds(60),
+        processes: 100,
+        series: 20_000,
+        prices: Vec::new(),
+    }
+}
+
+fn equal_shares(users: &[&str]) -> Vec<Standing> {
+    let fraction = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
+    let share = |user: &&str| Standing {
+        id: (*user).into(),
+        gpus: vec![GpuSelector::All],
+        fraction,
+        selector: Selector::User((*user).into()),
+    };
+    users.iter().map(share).collect()
+}

@@ -1,0 +1,69 @@
+//! Counts of XIDs over restarts of the agent: nothing is counted twice, nothing goes back.
+
+use super::world::{UUID, World};
+
+#[test]
+fn counts_and_last_times_outlive_the_agent_and_go_on() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame);
+    world.xid(48);
+    world.silence(1);
+    let before = world.xids();
+    assert_eq!(before, [(48, 1)]);
+    let last = world.last_xid();
+    for _ in 0..2 {
+        world.restart(5);
+        assert_eq!((world.xids(), world.last_xid()), (before.clone(), last));
+        assert_eq!(world.xid_actions(), 1);
+    }
+    world.xid(48);
+    world.xid(31);
+    world.silence(1);
+    assert_eq!((world.xids(), world.xid_actions()), (vec![(31, 1), (48, 2)], 3));
+}
+
+#[test]
+fn an_xid_whose_line_the_kernel_log_shows_after_the_restart_is_counted_once() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame);
+    world.xid(79);
+    world.restart(2);
+    world.logged_xid(79);
+    world.silence(1);
+    assert_eq!(world.xids(), [(79, 1)]);
+    // In another boot it is another one.
+    world.reboot(60, 0);
+    world.logged_xid(79);
+    world.silence(1);
+    assert_eq!(world.xids(), [(79, 2)]);
+}
+
+#[test]
+fn a_count_is_shown_once_the_ledger_has_it_so_that_a_kill_takes_nothing_back() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame);
+    world.xid(48);
+    assert_eq!(world.xids(), [], "the ledger has not acknowledged it yet");
+    world.silence(1);
+    assert_eq!(world.xids(), [(48, 1)]);
+}
+
+#[test]
+fn a_gpu_that_was_forgotten_has_lost_its_xids_and_counts_from_a_later_start() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame);
+    world.xid(79);
+    world.bus(None);
+    world.reopen(false, &[]);
+    world.silence(2);
+    world.forget();
+    world.silence(2);
+    world.restart_silent(5);
+    world.reopen(false, &[UUID]);
+    world.run(2, |frame| frame);
+    assert_eq!((world.xids(), world.xid_actions()), (vec![], 0));
+    assert!(world.xids_since().is_some(), "it is no reset under the ledger's start time");
+    world.xid(13);
+    world.silence(1);
+    assert_eq!(world.xids(), [(13, 1)]);
+}

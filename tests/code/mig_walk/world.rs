@@ -1,0 +1,174 @@
+//! Two GPUs of a simulated driver, of which the second is cut; their lanes, a meter and a ledger.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use gpumeter::catalogue::Level;
+use gpumeter::clock::{Clock, Page, PageState};
+use gpumeter::holders::{Identified, Identities};
+use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
+use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::model::snapshot::Snapshot;
+use gpumeter::model::{Frame, Holder, Nanoseconds, Utc};
+use gpumeter::nvml::{CallSlot, Lane, Library, find};
+use tempfile::TempDir;
+
+use super::layout::Layout;
+
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
+
+/// The index of the GPU that is cut.
+pub(crate) const CUT: usize = 1;
+const GPUS: u32 = 2;
+/// Processes of the cut GPU, by position of their instance: more than most layouts have.
+const JOBS: u32 = 7;
+/// The driver looks at its files every 20 ms of real time.
+const LOOK: Duration = Duration::from_millis(21);
+const UTC: Utc = Utc(1_767_225_600_000_000_000);
+const BOOTTIME: Nanoseconds = Nanoseconds::from_seconds(1_000);
+const HALF_A_PERCENT: u32 = 5_000;
+
+/// What a tick brought: the frames by GPU, the snapshot, and what the ledger committed.
+pub(crate) struct Seen {
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) committed: Acknowledged,
+}
+
+pub(crate) struct World {
+    page: Arc<Page>,
+    lanes: Vec<Lane>,
+    meter: Meter,
+    ledger: Ledger,
+    queue: Queue,
+    identities: Arc<Identities>,
+    acknowledged: Vec<Acknowledged>,
+    found: Vec<News>,
+    second: u64,
+    /// Last: library and ledger lie in it.
+    directory: TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("libnvidia-ml.so.1");
+        fs::write(&path, LIBRARY).unwrap();
+        fs::write(directory.path().join("scenario"), scenario().to_string()).unwrap();
+        let page = Arc::new(Page::create(&directory.path().join("clock"), held(10)).unwrap());
+        let clock = Clock::Page(Arc::clone(&page));
+        let library = Library::open(Some(&path)).unwrap();
+        let (mut lanes, mut found) = (Vec::new(), Vec::new());
+        for index in 0..GPUS {
+            let slot = CallSlot::default();
+            let gpu = find(&library, index, &slot, &clock).unwrap();
+            found.push(News::Found { gpu: gpu.id.clone(), bus: Arc::clone(gpu.bus()) });
+            let mut lane = Lane::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
+            lane.follow(Level::Full, true, HALF_A_PERCENT);
+            lanes.push(lane);
+        }
+        found.push(News::Counted);
+        let opening = Opening { boot_id: "boot".into(), now: clock.now(), ..Opening::default() };
+        let (ledger, recovered) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
+        let meter = Meter::new(Arc::new(policy()), clock.now(), Some(recovered));
+        Self {
+            page,
+            lanes,
+            meter,
+            ledger,
+            queue: Queue::default(),
+            identities: Arc::new(identities()),
+            acknowledged: Vec::new(),
+            found,
+            second: 10,
+            directory,
+        }
+    }
+
+    /// Cuts the GPU anew.
+    pub(crate) fn cut(&self, placed: &Layout) {
+        let instances: Vec<_> = placed
+            .iter()
+            .flatten()
+            .map(|(profile, start)| serde_json::json!({ "profile": profile, "start": start }))
+            .collect();
+        let mode = if placed.is_some() { "on" } else { "off" };
+        let layout = serde_json::json!({ "mode": mode, "instances": instances });
+        let state = serde_json::json!({ "mig": { CUT.to_string(): layout } });
+        fs::write(self.path("state.new"), state.to_string()).unwrap();
+        fs::rename(self.path("state.new"), self.path("state")).unwrap();
+        thread::sleep(LOOK);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The next second, from the lanes to the ledger.
+    pub(crate) fn tick(&mut self) -> Seen {
+        self.second += 1;
+        self.page.set(held(self.second)).unwrap();
+        let frames: Vec<Frame> = self.lanes.iter_mut().map(|lane| lane.tick([true; 3]).unwrap()).collect();
+        let mut news = std::mem::take(&mut self.found);
+        news.extend(frames.iter().map(|frame| News::Frame(Box::new(frame.clone()))));
+        let inputs = Inputs {
+            news,
+            identities: Arc::clone(&self.identities),
+            acknowledged: std::mem::take(&mut self.acknowledged),
+            ..Inputs::default()
+        };
+        let pulse = self.meter.tick(self.page.now(), inputs);
+        self.queue.offer(pulse.batch);
+        let batch = self.queue.take(Duration::ZERO).unwrap();
+        let committed = self.ledger.commit(&batch).unwrap();
+        self.acknowledged.push(committed.clone());
+        Seen { frames, snapshot: pulse.snapshot, committed }
+    }
+}
+
+fn held(second: u64) -> PageState {
+    PageState::held_at(Nanoseconds::from_seconds(second), UTC, BOOTTIME)
+}
+
+fn scenario() -> serde_json::Value {
+    let job = |gpu: usize, pid: u32, instance: Option<u32>| {
+        serde_json::json!({
+            "pid": pid, "name": "/usr/bin/job", "gpu": gpu, "instance": instance,
+            "phases": [{ "from": 0, "to": 600, "demand": 0.7, "memory_bytes": 1 << 30 }]
+        })
+    };
+    let jobs = (0..JOBS).map(|number| job(CUT, 10_000 + number, Some(number)));
+    // The scenario's own layout has a place for each of them.
+    let begin: Vec<_> =
+        (0..JOBS).map(|start| serde_json::json!({ "profile": "1g.10gb", "start": start })).collect();
+    serde_json::json!({
+        "cycle_seconds": 600,
+        "gpus": [{ "profile": "h100" }, { "profile": "h100", "mig": begin }],
+        "processes": jobs.chain([job(0, 9_000, None)]).collect::<Vec<_>>()
+    })
+}
+
+fn identities() -> Identities {
+    let user = |pid: u32| {
+        let user = Holder::user(&format!("user{}", pid % 3), Some(1_000 + pid % 3));
+        (pid, Identified { holder: Arc::new(user), name: "job".into(), start_time: 1 })
+    };
+    (10_000..10_000 + JOBS).chain([9_000]).map(user).collect()
+}
+
+fn policy() -> Policy {
+    Policy {
+        level: Level::Full,
+        intervals: [Nanoseconds::SECOND; 3],
+        standing: Vec::new(),
+        allocations: std::sync::Arc::default(),
+        presence: true,
+        birth_delay: Nanoseconds(0),
+        processes: 100,
+        series: 20_000,
+        prices: Vec::new(),
+    }
+}

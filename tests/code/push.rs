@@ -1,0 +1,229 @@
+//! The OTLP sender against destinations that accept, waver, refuse, lie and vanish.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use gpumeter::push::{Accepted, Batch, Destination, Failure, Limits, Queue, Tally, run, send};
+use tokio::sync::watch;
+
+/// A destination that gives these answers, byte for byte, each on a connection of its own.
+struct Receiver {
+    address: SocketAddr,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl Receiver {
+    fn answering<const N: usize>(answers: [Vec<u8>; N]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let answer_one = |answer: Vec<u8>| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let request = read_request(&mut stream);
+                // The sender may give up on a reply that is too long.
+                let _ = stream.write_all(&answer);
+                request
+            };
+            answers.into_iter().map(answer_one).collect()
+        });
+        Self { address, thread }
+    }
+
+    fn destination(&self) -> Destination {
+        destination(self.address)
+    }
+
+    /// What was posted, once all answers are given.
+    fn requests(self) -> Vec<String> {
+        self.thread.join().unwrap()
+    }
+}
+
+fn destination(address: SocketAddr) -> Destination {
+    let mut destination = Destination::parse(&format!("http://{address}")).unwrap();
+    destination.limits.pause = Duration::from_millis(1);
+    destination
+}
+
+/// Reads a request whose body is "points".
+fn read_request(stream: &mut impl Read) -> String {
+    let mut request = Vec::new();
+    let mut buffer = [0; 1024];
+    while !request.ends_with(b"\r\n\r\npoints") {
+        let count = stream.read(&mut buffer).unwrap();
+        assert_ne!(count, 0, "the request broke off: {:?}", String::from_utf8_lossy(&request));
+        request.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8(request).unwrap()
+}
+
+fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+fn success() -> Vec<u8> {
+    answer("200 OK", "content-type: application/x-protobuf\r\n", b"")
+}
+
+/// 3 points rejected, "old".
+const PARTIAL: &[u8] = b"\x0a\x07\x08\x03\x12\x03old";
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn push(destination: &Destination) -> Result<Accepted, Failure> {
+    block_on(send(destination, Bytes::from_static(b"points")))
+}
+
+/// Runs the sender until all of these points have found their end.
+fn run_with(destination: Destination, batches: &[u64]) -> Arc<Tally> {
+    let tally = Arc::clone(destination.tally());
+    let queue = Arc::new(Queue::new(4, Arc::clone(&tally)));
+    let (shutdown, stop) = watch::channel(false);
+    for &points in batches {
+        queue.put(Batch { body: Bytes::from_static(b"points"), points });
+    }
+    let total: u64 = batches.iter().sum();
+    let settled = async {
+        while tally.sent() + tally.rejected() + tally.dropped() < total {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        shutdown.send_replace(true);
+    };
+    block_on(async { tokio::join!(run(queue, destination, stop), settled) });
+    tally
+}
+
+fn counts(tally: &Tally) -> [u64; 3] {
+    [tally.sent(), tally.rejected(), tally.dropped()]
+}
+
+#[test]
+fn a_batch_is_posted_as_otlp_has_it() {
+    let receiver = Receiver::answering([success()]);
+    assert_eq!(push(&receiver.destination()), Ok(Accepted::default()));
+    let address = receiver.address;
+    let request = receiver.requests().remove(0);
+    assert!(request.starts_with("POST /v1/metrics HTTP/1.1\r\n"), "{request}");
+    assert!(request.contains("content-type: application/x-protobuf\r\n"), "{request}");
+    assert!(request.contains(&format!("host: {address}\r\n")), "{request}");
+}
+
+#[test]
+fn a_destination_that_is_busy_for_a_moment_is_asked_again() {
+    let receiver = Receiver::answering([answer("503 Busy", "retry-after: 0\r\n", b""), success()]);
+    assert_eq!(push(&receiver.destination()), Ok(Accepted::default()));
+    assert_eq!(receiver.requests().len(), 2);
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_again() {
+    let receiver = Receiver::answering([Vec::new(), success()]);
+    assert_eq!(push(&receiver.destination()), Ok(Accepted::default()));
+}
+
+#[test]
+fn a_destination_that_stays_busy_is_left_after_the_last_try() {
+    let busy = || answer("429 Too Many Requests", "", b"\x12\x04slow");
+    let receiver = Receiver::answering([busy(), busy(), busy()]);
+    let failure = push(&receiver.destination()).unwrap_err();
+    assert_eq!(failure, Failure::Busy { status: 429, message: "slow".to_owned(), retry_after: None });
+    assert_eq!(receiver.requests().len(), 3);
+}
+
+#[test]
+fn a_destination_may_ask_for_a_longer_pause() {
+    let receiver = Receiver::answering([answer("429 Busy", "retry-after: 86400\r\n", b""), success()]);
+    let mut destination = receiver.destination();
+    destination.limits.longest_pause = Duration::from_millis(150);
+    let begun = Instant::now();
+    push(&destination).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(150));
+}
+
+#[test]
+fn rejected_points_are_counted_apart_from_those_that_were_sent() {
+    let receiver = Receiver::answering([answer("200 OK", "", PARTIAL), answer("200 OK", "", PARTIAL)]);
+    let rejected = Accepted { rejected: 3, message: "old".to_owned() };
+    assert_eq!(push(&receiver.destination()), Ok(rejected));
+    let tally = run_with(receiver.destination(), &[10]);
+    assert_eq!(counts(&tally), [7, 3, 0]);
+}
+
+#[test]
+fn more_rejected_points_than_were_sent_are_not_believed() {
+    let receiver = Receiver::answering([answer("200 OK", "", PARTIAL)]);
+    assert_eq!(counts(&run_with(receiver.destination(), &[2])), [0, 2, 0]);
+}
+
+#[test]
+fn a_batch_that_is_refused_is_not_sent_again() {
+    let receiver = Receiver::answering([answer("400 Bad Request", "", b"what?"), success()]);
+    let tally = run_with(receiver.destination(), &[5, 7]);
+    assert_eq!(counts(&tally), [7, 5, 0]);
+    assert_eq!(receiver.requests().len(), 2);
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    let failure = |status: u16| Failure::Refused { status, message: "no".to_owned() }.to_string();
+    assert!(failure(404).contains("(404 no); nothing takes OTLP at this path"), "{}", failure(404));
+    assert!(failure(401).contains("credentials"), "{}", failure(401));
+    let unknown = Destination::parse("http://host.invalid:4318").unwrap();
+    let failure = push(&unknown).unwrap_err();
+    assert!(matches!(failure, Failure::Unresolved(_)), "{failure}");
+}
+
+#[test]
+fn without_a_destination_points_are_dropped_and_counted() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let failure = push(&destination(address)).unwrap_err();
+    assert!(matches!(&failure, Failure::Unreachable(reason) if reason.contains("refused")), "{failure}");
+    assert_eq!(counts(&run_with(destination(address), &[5, 7])), [0, 0, 12]);
+}
+
+#[test]
+fn garbage_is_no_reply() {
+    let endless = [b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'x'; 3 << 20]].concat();
+    let receiver = Receiver::answering([
+        b"220 mail.example ESMTP\r\n".to_vec(),
+        answer("200 OK", "content-type: text/html\r\n", b"<!doctype html>"),
+        endless,
+        success(),
+    ]);
+    let mut destination = receiver.destination();
+    destination.limits.tries = 1;
+    let tally = run_with(destination, &[1, 20, 300, 4000]);
+    assert_eq!(counts(&tally), [4000, 0, 321]);
+}
+
+#[test]
+fn a_destination_that_never_answers_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut destination = destination(silent.local_addr().unwrap());
+    let total = Duration::from_millis(50);
+    destination.limits = Limits { total, ..destination.limits };
+    assert_eq!(push(&destination), Err(Failure::TimedOut(total)));
+}
+
+#[test]
+fn stopping_waits_a_moment_and_drops_what_is_left() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = destination(silent.local_addr().unwrap());
+    let tally = Arc::clone(destination.tally());
+    let queue = Arc::new(Queue::new(2, Arc::clone(&tally)));
+    let (shutdown, stop) = watch::channel(false);
+    queue.put(Batch { body: Bytes::new(), points: 5 });
+    queue.put(Batch { body: Bytes::new(), points: 7 });
+    let begun = Instant::now();
+    shutdown.send_replace(true);
+    block_on(run(queue, destination, stop));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(counts(&tally), [0, 0, 12]);
+}
