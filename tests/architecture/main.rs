@@ -8,13 +8,14 @@ mod edge_cases;
 mod rooms;
 mod source;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpumeter::catalogue::families;
 use rooms::ROOMS;
-use source::{Source, sources};
+use source::{SOURCES, Source};
 
 fn offences(of: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
-    sources().iter().flat_map(of).collect()
+    SOURCES.iter().flat_map(of).collect()
 }
 
 fn none(offences: &[String]) {
@@ -23,7 +24,7 @@ fn none(offences: &[String]) {
 
 #[test]
 fn every_room_is_in_the_table_and_every_row_is_a_room() {
-    let found: BTreeSet<String> = sources().iter().filter_map(|source| source.room.clone()).collect();
+    let found: BTreeSet<String> = SOURCES.iter().filter_map(|source| source.room.clone()).collect();
     let listed: BTreeSet<String> = ROOMS.iter().map(|room| room.name.to_owned()).collect();
     assert_eq!(found, listed);
 }
@@ -161,15 +162,18 @@ fn functions_stay_readable() {
 
 #[test]
 fn a_metric_name_is_written_once() {
-    let all: Vec<(String, String)> = sources()
-        .iter()
-        .filter(|source| source.is_in("catalogue"))
-        .flat_map(|source| source.metric_names.clone())
-        .collect();
-    let mut seen = BTreeSet::new();
-    for (name, path) in all {
-        assert!(seen.insert(name.clone()), "{name} again in {path}");
+    let mut places: BTreeMap<String, Vec<&str>> =
+        families().map(|family| (format!("{:?}", family.name), Vec::new())).collect();
+    assert!(places.len() >= 155, "{} families", places.len());
+    for source in SOURCES.iter().filter(|source| source.is_in("catalogue")) {
+        for name in &source.names {
+            if let Some(places) = places.get_mut(name) {
+                places.push(&source.path);
+            }
+        }
     }
+    places.retain(|_, places| places.len() != 1);
+    assert!(places.is_empty(), "{places:#?}");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -21,7 +23,8 @@ pub(crate) struct Source {
     pub(crate) imports: Vec<(String, usize)>,
     pub(crate) functions: Vec<Function>,
     pub(crate) method_calls: Vec<(String, usize)>,
-    pub(crate) metric_names: Vec<(String, String)>,
+    /// String literals, with their quotes, that are a field `name` or the first argument of a call, in macros too.
+    pub(crate) names: Vec<String>,
     pub(crate) has_module_docs: bool,
     tokens: String,
 }
@@ -41,14 +44,14 @@ impl Source {
     }
 }
 
-/// Every file under `src/`.
-pub(crate) fn sources() -> Vec<Source> {
+/// Every file under `src/`, read once for all tests.
+pub(crate) static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     collect(&root, &mut files);
     files.sort();
     files.iter().map(|file| read(file, &root)).collect()
-}
+});
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
@@ -91,6 +94,24 @@ impl Reader<'_> {
     }
 }
 
+fn collect_names(tokens: TokenStream, found: &mut Vec<String>) {
+    let mut before = [String::new(), String::new()];
+    for token in tokens {
+        if let TokenTree::Group(group) = &token {
+            let after_word = before[1].ends_with(|last: char| last.is_alphanumeric());
+            let is_call = after_word && group.delimiter() == Delimiter::Parenthesis;
+            match group.stream().into_iter().next() {
+                Some(TokenTree::Literal(first)) if is_call => found.push(first.to_string()),
+                _ => {}
+            }
+            collect_names(group.stream(), found);
+        } else if matches!(token, TokenTree::Literal(_)) && before == ["name", ":"] {
+            found.push(token.to_string());
+        }
+        before = [std::mem::take(&mut before[1]), token.to_string()];
+    }
+}
+
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
@@ -111,7 +132,9 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             if is_test(attributes) {
                 continue;
             }
-            self.source.tokens += &item.to_token_stream().to_string();
+            let tokens = item.to_token_stream();
+            self.source.tokens += &tokens.to_string();
+            collect_names(tokens, &mut self.source.names);
             self.source.tokens.push('\n');
             self.visit_item(item);
         }
@@ -165,16 +188,5 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         self.source.method_calls.push((call.method.to_string(), call.span().start().line));
         visit::visit_expr_method_call(self, call);
-    }
-
-    fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
-        if let syn::Member::Named(name) = &field.member
-            && name == "name"
-            && let syn::Expr::Lit(literal) = &field.expr
-            && let syn::Lit::Str(text) = &literal.lit
-        {
-            self.source.metric_names.push((text.value(), self.source.path.clone()));
-        }
-        visit::visit_field_value(self, field);
     }
 }
