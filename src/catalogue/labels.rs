@@ -178,7 +178,7 @@ mod tests {
     use crate::catalogue::family;
     use crate::catalogue::xid::{self, Action};
     use crate::model::frame::{Rejection, Tier};
-    use crate::model::{Absence, ActivitySource, HealthState, UnattributedReason, Via, Whereabouts};
+    use crate::model::{Absence, ActivitySource, Attachment, HealthState, UnattributedReason, Via};
 
     fn is_of(name: &str, value: &str) -> bool {
         LABELS.iter().any(|label| label.name == name && label.values.contains(&value))
@@ -206,9 +206,9 @@ mod tests {
             values("gpu_unattributed_seconds_total", "reason"),
             UnattributedReason::ALL.map(UnattributedReason::name)
         );
-        let absent = Whereabouts::ALL
+        let absent = Attachment::ALL
             .iter()
-            .filter(|place| !matches!(place, Whereabouts::Present | Whereabouts::Forgotten));
+            .filter(|place| !matches!(place, Attachment::Present | Attachment::Forgotten));
         assert_eq!(
             values("gpu_absence_info", "reason"),
             absent.map(|place| place.name()).collect::<Vec<_>>()
