@@ -113,7 +113,7 @@ mod tests {
             let Some(bound) = family.bound() else { continue };
             for garbage in [u32::MAX.into(), i64::MAX, i64::from(i32::MIN), 1 << 62] {
                 let value =
-                    garbage * if family.unit == Unit::Hertz && garbage < 1 << 40 { MILLION } else { 1 };
+                    garbage * if family.unit == Unit::Hertz && garbage < 1 << 40 { 1_000_000 } else { 1 };
                 // 4 GiB are a size like any other: what answers in words of 32 bits is asked for that at the door.
                 let is_size = family.unit == Unit::Bytes && garbage == i64::from(u32::MAX);
                 assert!(is_size || bound.hold(value).is_none(), "{}: {value}", family.name);
