@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{Otlp, Press, Sample, Sink, Variant, walk};
+use gpumeter::export::{OtlpEncoder, Press, Sample, Sink, Variant, walk};
 use gpumeter::model::snapshot::Snapshot;
 use gungraun::prelude::*;
 
@@ -34,8 +34,8 @@ fn changed() -> (Press, Snapshot) {
     (press, next)
 }
 
-fn request(processes: usize) -> (Otlp, Snapshot, Vec<u8>) {
-    let mut otlp = Otlp::new(Level::Full, "node-1");
+fn request(processes: usize) -> (OtlpEncoder, Snapshot, Vec<u8>) {
+    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
     let roster = Arc::new(fixture::roster(8, 200));
     let mut body = Vec::new();
     otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
@@ -80,14 +80,18 @@ fn text_cold((press, next): (Press, Snapshot)) -> (Press, Snapshot) {
 
 #[library_benchmark(config = budget("otlp_warm", series()))]
 #[bench::full(request(200))]
-fn otlp_warm((mut otlp, next, mut body): (Otlp, Snapshot, Vec<u8>)) -> (Otlp, Snapshot, Vec<u8>) {
+fn otlp_warm(
+    (mut otlp, next, mut body): (OtlpEncoder, Snapshot, Vec<u8>),
+) -> (OtlpEncoder, Snapshot, Vec<u8>) {
     black_box(otlp.encode(black_box(&next), &mut body));
     (otlp, next, body)
 }
 
 #[library_benchmark(config = budget("otlp_cold", series()))]
 #[bench::full(request(201))]
-fn otlp_cold((mut otlp, next, mut body): (Otlp, Snapshot, Vec<u8>)) -> (Otlp, Snapshot, Vec<u8>) {
+fn otlp_cold(
+    (mut otlp, next, mut body): (OtlpEncoder, Snapshot, Vec<u8>),
+) -> (OtlpEncoder, Snapshot, Vec<u8>) {
     black_box(otlp.encode(black_box(&next), &mut body));
     (otlp, next, body)
 }

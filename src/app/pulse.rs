@@ -11,7 +11,7 @@ use super::systemd::Watchdog;
 use super::{NodeName, Shared, StartError, Thread, io, ledger};
 use crate::catalogue::{AgentFamily, Level};
 use crate::clock::system_now;
-use crate::export::{Otlp, Sealed};
+use crate::export::{OtlpEncoder, Sealed};
 use crate::host::own;
 use crate::ledger::Queue;
 use crate::meter::{Inputs, Meter, News, Services};
@@ -33,13 +33,13 @@ pub(super) struct Outlets {
 /// The push: every so many pulses.
 struct Push {
     level: Level,
-    encoder: Otlp,
+    encoder: OtlpEncoder,
     to: io::PushTo,
     buffer: Vec<u8>,
 }
 
-fn encoder(level: Level, NodeName { name, cluster }: &NodeName) -> Otlp {
-    Otlp::in_cluster(level, name, cluster)
+fn encoder(level: Level, NodeName { name, cluster }: &NodeName) -> OtlpEncoder {
+    OtlpEncoder::new(level, name, cluster)
 }
 
 impl Outlets {

@@ -17,7 +17,6 @@ mod otlp;
 mod page;
 mod pieces;
 mod press;
-mod protobuf;
 mod render;
 mod sealed;
 mod text;
@@ -26,7 +25,7 @@ mod walk;
 
 pub use health::{Release, health};
 pub use json::{json, json_of};
-pub use otlp::{Otlp, native_name, native_unit};
+pub use otlp::{OtlpEncoder, native_name, native_unit};
 pub use page::Page;
 pub use press::Press;
 pub use sealed::{Latest, Sealed};
