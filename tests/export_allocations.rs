@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{OtlpEncoder, Press, Sealed, Variant};
+use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, PublishedSnapshot};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -45,17 +45,19 @@ fn allocations(work: impl FnOnce()) -> usize {
 #[test]
 fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
     let roster = Arc::new(fixture::roster(8, 200));
-    let press = Arc::new(Press::new(Level::Full, true));
-    let tick = |scale| Sealed::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&press));
-    for variant in Variant::ALL {
+    let cache = Arc::new(PageCache::new(Level::Full, true));
+    let tick = |scale| {
+        PublishedSnapshot::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&cache))
+    };
+    for format in PageFormat::ALL {
         // The last snapshot is still being read while the next is rendered, as it may be in the agent: so the
         // first two pages need buffers, and every later one finds the one before the last free.
         let mut last = tick(1);
-        last.page(variant);
+        last.page(format);
         for scale in 2..8 {
             let next = tick(scale);
-            let count = allocations(|| drop(next.page(variant)));
-            assert!(count == 0 || scale == 2, "{variant:?}: {count} allocations for page {scale}");
+            let count = allocations(|| drop(next.page(format)));
+            assert!(count == 0 || scale == 2, "{format:?}: {count} allocations for page {scale}");
             last = next;
         }
     }

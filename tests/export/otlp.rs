@@ -1,4 +1,4 @@
-//! The hand-written request, decoded by an implementation that is not ours.
+//! The OTLP request, decoded and compared with what the walk visits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
