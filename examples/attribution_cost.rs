@@ -33,8 +33,10 @@ use std::time::Duration;
 
 use gpumeter::catalogue::Level;
 use gpumeter::clock::system_now;
-use gpumeter::holders::{Directory, PodHoldings, PodMetadata, PodObservation, Pods, Resources, Workloads};
-use gpumeter::host::{Host, own};
+use gpumeter::holders::{
+    PodHoldings, PodMetadata, PodObservation, Pods, ProcessDirectory, ResolvedWorkloads, Resources,
+};
+use gpumeter::host::{Host, agent_usage};
 use gpumeter::kubelet::KubeletSocket;
 use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
     };
     let processes = IdleProcesses::start(PROCESSES + NEWCOMERS);
     // Afterwards, since children inherit it.
-    own::raise_most_files().unwrap();
+    agent_usage::raise_most_files().unwrap();
     let fixture = Fixture::make(&processes);
     let mut figures = Figures { is_missed: false };
     println!("| | what | aim | measured | |\n|---|---|---|---|---|");
@@ -198,8 +200,8 @@ struct Node {
     client: KubeletSocket,
     pods: Pods,
     resources: Resources,
-    workloads: Workloads,
-    directory: Directory,
+    workloads: ResolvedWorkloads,
+    directory: ProcessDirectory,
     seen: BTreeSet<u32>,
     meter: Meter,
     ledger: Ledger,
@@ -223,8 +225,8 @@ impl Node {
             client: KubeletSocket::new(&socket(root)).unwrap(),
             pods: Pods::default(),
             resources: Resources { names: vec!["nvidia.com/*".into()], replicas: None },
-            workloads: Workloads::default(),
-            directory: Directory::new(host.clone(), None, 8_192),
+            workloads: ResolvedWorkloads::default(),
+            directory: ProcessDirectory::new(host.clone(), None, 8_192),
             host,
             seen: BTreeSet::new(),
             meter: Meter::new(Arc::new(policy), began, Some(recovered)),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpumeter::clock::processor_time;
-use gpumeter::holders::{Identified, Identities};
+use gpumeter::holders::{IdentifiedProcess, Identities};
 use gpumeter::ledger::{Ledger, Opening, Queue};
 use gpumeter::meter::{Inputs, Meter, News};
 use gpumeter::model::Holder;
@@ -120,7 +120,7 @@ fn identities(holder: u64) -> Arc<Identities> {
     let identified =
         present(holder).into_iter().zip([holder, holder.saturating_sub(1)]).map(|(pid, number)| {
             let holder = Arc::new(Holder::unit(&format!("job-{number}.service"), Some("alice"), Some(1_000)));
-            (pid, Identified { holder, name: "python3".into(), start_time: number })
+            (pid, IdentifiedProcess { holder, name: "python3".into(), start_time: number })
         });
     Arc::new(identified.collect())
 }

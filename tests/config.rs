@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use gpumeter::catalogue::Level;
 use gpumeter::config::{
-    Book, Config, Endpoint, GpuChoice, Grantee, PriceClass, Problems, Rate, Standing, UserChoice,
-    default_yaml, rows,
+    Config, Endpoint, GpuChoice, GrantConfig, Grantee, PriceBookConfig, PriceClass, Problems, RateConfig,
+    UserChoice, default_yaml, key_descriptions,
 };
 use gpumeter::model::{Fraction, Money, Nanoseconds, Utc};
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn every_example_of_the_printed_defaults_is_accepted() {
 
 #[test]
 fn every_key_has_a_sentence_that_fits_on_a_line() {
-    for row in rows() {
+    for row in key_descriptions() {
         assert!(row.help.ends_with('.') && row.help.len() <= 90, "{}", row.path);
         assert!(row.is_list == row.example.is_empty(), "{} has no example", row.path);
     }
@@ -125,7 +125,7 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(config.sampling.level, Level::Full);
     assert_eq!(config.nvml.library.as_deref(), Some(std::path::Path::new("/opt/libnvidia-ml.so.1")));
     let half = Fraction { numerator: 1, denominator: 2 };
-    let standing = |id: Option<&str>, gpu, fraction, holder| Standing {
+    let standing = |id: Option<&str>, gpu, fraction, holder| GrantConfig {
         id: id.map(ToOwned::to_owned),
         gpus: vec![gpu],
         fraction,
@@ -142,18 +142,18 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
         ]
     );
     let rates = vec![
-        Rate { from: None, gpu_hour: Money(2_000_000_000), class: PriceClass::OnDemand },
-        Rate {
+        RateConfig { from: None, gpu_hour: Money(2_000_000_000), class: PriceClass::OnDemand },
+        RateConfig {
             from: Some(Utc(1_767_226_500_000_000_000)),
             gpu_hour: Money(1_100_000_000),
             class: PriceClass::Spot,
         },
     ];
-    assert_eq!(config.prices, Some(Book::Own { currency: "EUR".into(), rates }));
+    assert_eq!(config.prices, Some(PriceBookConfig::Own { currency: "EUR".into(), rates }));
     assert_eq!(config.otlp.endpoint, Some(Endpoint { host: "[::1]".into(), port: 4318 }));
     assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
-    assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(Book::Example));
+    assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(PriceBookConfig::Example));
     assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
     let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
     assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
@@ -221,7 +221,7 @@ fn a_file_that_cannot_be_read_says_so() -> Result<(), Box<dyn std::error::Error>
 
 /// Words that make a random file reach deep.
 fn fragment() -> impl Strategy<Value = String> {
-    let names: Vec<String> = rows()
+    let names: Vec<String> = key_descriptions()
         .iter()
         .flat_map(|row| {
             row.path.split('.').map(|part| part.replace("[]", "")).chain([row.example.to_owned()])
@@ -250,7 +250,7 @@ proptest! {
 
     #[test]
     fn no_value_of_any_key_makes_it_panic(index in any::<prop::sample::Index>(), value in any::<String>()) {
-        let rows = rows();
+        let rows = key_descriptions();
         let path = &rows[index.index(rows.len())].path;
         let quoted = serde_json::to_string(&value).unwrap_or_default();
         let text = match path.split_once("[].") {
@@ -267,7 +267,7 @@ proptest! {
         let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {whole}.{nano:09}}}]}}");
         let prices = Config::parse(&text, "c.yaml").map(|config| config.prices);
         let gpu_hour = Money(i128::from(whole) * 1_000_000_000 + i128::from(nano));
-        let rates = vec![Rate { from: None, gpu_hour, class: PriceClass::OnDemand }];
-        prop_assert_eq!(prices, Ok(Some(Book::Own { currency: "USD".into(), rates })));
+        let rates = vec![RateConfig { from: None, gpu_hour, class: PriceClass::OnDemand }];
+        prop_assert_eq!(prices, Ok(Some(PriceBookConfig::Own { currency: "USD".into(), rates })));
     }
 }

@@ -5,7 +5,10 @@
 use std::sync::Arc;
 
 use gpumeter::catalogue::xid::{self, Class};
-use gpumeter::health::{Clears, Heard, Judge, Presence, RULES, Rule, Sign, Signs, When, kernel_line};
+use gpumeter::health::{
+    ClearedBy, Condition, HealthInput, HealthInputs, Judge, RULES, Reachability, ReceivedEvents, Rule,
+    kernel_line,
+};
 use gpumeter::model::{HealthState, Nanoseconds, Remedy, Stamp, Utc, Verdict};
 use proptest::prelude::*;
 
@@ -15,14 +18,14 @@ const SECOND: u64 = 1_000_000_000;
 struct Court {
     judge: Judge,
     now: Stamp,
-    signs: Signs,
+    signs: HealthInputs,
 }
 
 impl Court {
     /// A GPU of which everything is known and nothing is wrong.
     fn new() -> Self {
-        let mut signs = Signs::new(Presence::Answers, 0);
-        for place in gpumeter::health::SIGNS {
+        let mut signs = HealthInputs::new(Reachability::Reachable, 0);
+        for place in gpumeter::health::INPUT_SOURCES {
             signs.set(place.sign, Some(0));
         }
         let now = Stamp { boottime: Nanoseconds(SECOND), utc: Utc(1_800_000_000 * SECOND) };
@@ -32,10 +35,10 @@ impl Court {
     }
 
     fn look(&mut self) -> Arc<Verdict> {
-        self.hear(&Heard::default())
+        self.hear(&ReceivedEvents::default())
     }
 
-    fn hear(&mut self, heard: &Heard) -> Arc<Verdict> {
+    fn hear(&mut self, heard: &ReceivedEvents) -> Arc<Verdict> {
         self.judge.judge(self.now, &self.signs, heard)
     }
 
@@ -49,12 +52,12 @@ impl Court {
         self.look()
     }
 
-    fn set(&mut self, sign: Sign, value: i64) {
+    fn set(&mut self, sign: HealthInput, value: i64) {
         self.signs.set(sign, Some(value));
     }
 
     fn xid(&mut self, code: u32) -> Arc<Verdict> {
-        let mut heard = Heard::default();
+        let mut heard = ReceivedEvents::default();
         heard.xids.insert(code, (1, None));
         self.hear(&heard)
     }
@@ -62,19 +65,19 @@ impl Court {
     /// Makes the rule's condition true, as little as it takes.
     fn raise(&mut self, rule: &Rule) -> Arc<Verdict> {
         match rule.when {
-            When::Is(presence) => self.signs.presence = presence,
-            When::Positive(sign) => self.set(sign, 1),
-            When::Below(less, more) => {
+            Condition::Is(presence) => self.signs.presence = presence,
+            Condition::Positive(sign) => self.set(sign, 1),
+            Condition::Below(less, more) => {
                 self.set(less, 17);
                 self.set(more, 18);
             }
-            When::Grows(sign, by, _) => self.set(sign, by),
-            When::Xid(which) => {
+            Condition::Grows(sign, by, _) => self.set(sign, by),
+            Condition::Xid(which) => {
                 let code = (1..=174).find(|code| which(&xid::described(*code)));
                 return self.xid(code.unwrap());
             }
-            When::Noticed(notice) => {
-                let mut heard = Heard::default();
+            Condition::Noticed(notice) => {
+                let mut heard = ReceivedEvents::default();
                 heard.notices.insert(notice, 1);
                 return self.hear(&heard);
             }
@@ -85,13 +88,13 @@ impl Court {
     /// Makes it false again.
     fn ease(&mut self, rule: &Rule) {
         match rule.when {
-            When::Is(_) => self.signs.presence = Presence::Answers,
-            When::Positive(sign) => self.set(sign, 0),
-            When::Below(less, more) => {
+            Condition::Is(_) => self.signs.presence = Reachability::Reachable,
+            Condition::Positive(sign) => self.set(sign, 0),
+            Condition::Below(less, more) => {
                 self.set(less, 18);
                 self.set(more, 18);
             }
-            When::Grows(..) | When::Xid(_) | When::Noticed(_) => {}
+            Condition::Grows(..) | Condition::Xid(_) | Condition::Noticed(_) => {}
         }
     }
 }
@@ -128,12 +131,12 @@ fn every_rule_ends_by_what_it_says_and_no_sooner() {
         court.pass(rule.after.0 / SECOND);
         court.ease(rule);
         match rule.clears {
-            Clears::AtOnce => assert!(!has(&court.look(), rule), "{}", rule.name),
-            Clears::Quiet(long) => {
+            ClearedBy::AtOnce => assert!(!has(&court.look(), rule), "{}", rule.name),
+            ClearedBy::Quiet(long) => {
                 assert!(has(&court.pass(long.0 / SECOND - 2), rule), "{}: too early", rule.name);
                 assert!(!has(&court.pass(3), rule), "{}: too late", rule.name);
             }
-            Clears::Reset => {
+            ClearedBy::Reset => {
                 assert!(has(&court.pass(100_000), rule), "{}: it latches", rule.name);
                 court.signs.life += 1;
                 assert!(!has(&court.look(), rule), "{}: a reset clears it", rule.name);
@@ -147,7 +150,7 @@ fn every_rule_ends_by_what_it_says_and_no_sooner() {
 fn a_condition_that_outlives_the_reset_is_told_again() {
     let mut court = Court::new();
     court.xid(48);
-    court.set(Sign::RowRemapPending, 1);
+    court.set(HealthInput::RowRemapPending, 1);
     assert_eq!(court.look().state, HealthState::Failed);
     court.signs.life += 1;
     let verdict = court.look();
@@ -157,33 +160,34 @@ fn a_condition_that_outlives_the_reset_is_told_again() {
 #[test]
 fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
     let mut court = Court::new();
-    court.set(Sign::RowRemapFailed, 1);
+    court.set(HealthInput::RowRemapFailed, 1);
     court.look();
-    court.signs = Signs::new(Presence::Answers, 0);
+    court.signs = HealthInputs::new(Reachability::Reachable, 0);
     assert_eq!(court.pass(1_000).remedy, Remedy::Replace);
     let mut blind = Judge::default();
-    let verdict = blind.judge(court.now, &Signs::new(Presence::Answers, 0), &Heard::default());
+    let verdict =
+        blind.judge(court.now, &HealthInputs::new(Reachability::Reachable, 0), &ReceivedEvents::default());
     assert_eq!(verdict.state, HealthState::Ok);
 }
 
 #[test]
 fn the_driver_is_content_only_where_it_says_so() {
-    let mut signs = Signs::new(Presence::Answers, 0);
+    let mut signs = HealthInputs::new(Reachability::Reachable, 0);
     assert_eq!(signs.driver_is_content(), None);
-    for sign in [Sign::RecoveryReset, Sign::RecoveryReboot, Sign::RecoveryDrain] {
+    for sign in [HealthInput::RecoveryReset, HealthInput::RecoveryReboot, HealthInput::RecoveryDrain] {
         signs.set(sign, Some(0));
     }
     assert_eq!(signs.driver_is_content(), None);
-    signs.set(Sign::RecoveryDrainAndReset, Some(0));
+    signs.set(HealthInput::RecoveryDrainAndReset, Some(0));
     assert_eq!(signs.driver_is_content(), Some(true));
-    signs.set(Sign::RecoveryReset, Some(1));
+    signs.set(HealthInput::RecoveryReset, Some(1));
     assert_eq!(signs.driver_is_content(), Some(false));
 }
 
 #[test]
 fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
     let mut court = Court::new();
-    court.signs.presence = Presence::Silent;
+    court.signs.presence = Reachability::Unresponsive;
     assert_eq!(court.look().state, HealthState::Unknown);
     assert_eq!(court.xid(119).state, HealthState::Failed);
 }
@@ -191,14 +195,14 @@ fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
 #[test]
 fn a_counter_that_went_back_is_no_growth() {
     let mut court = Court::new();
-    court.set(Sign::PcieReplays, 10);
+    court.set(HealthInput::PcieReplays, 10);
     court.look();
-    court.set(Sign::PcieReplays, 0);
+    court.set(HealthInput::PcieReplays, 0);
     court.look();
     // Fifteen in a quarter of an hour is growth, fourteen is none.
-    court.set(Sign::PcieReplays, 14);
+    court.set(HealthInput::PcieReplays, 14);
     assert_eq!(court.look().state, HealthState::Ok);
-    court.set(Sign::PcieReplays, 15);
+    court.set(HealthInput::PcieReplays, 15);
     assert_eq!(court.look().state, HealthState::Degraded);
 }
 
@@ -206,7 +210,7 @@ fn a_counter_that_went_back_is_no_growth() {
 fn a_slow_trickle_of_replays_is_no_growth() {
     let mut court = Court::new();
     for count in 1..100 {
-        court.set(Sign::PcieReplays, count);
+        court.set(HealthInput::PcieReplays, count);
         assert_eq!(court.pass(120).state, HealthState::Ok, "{count}");
     }
 }
@@ -215,18 +219,18 @@ fn a_slow_trickle_of_replays_is_no_growth() {
 fn a_flicker_of_a_throttle_is_no_verdict_and_does_not_end_one() {
     let mut court = Court::new();
     for _ in 0..20 {
-        court.set(Sign::HwThermal, 1);
+        court.set(HealthInput::HwThermal, 1);
         assert_eq!(court.pass(30).state, HealthState::Ok);
-        court.set(Sign::HwThermal, 0);
+        court.set(HealthInput::HwThermal, 0);
         court.pass(30);
     }
-    court.set(Sign::HwThermal, 1);
+    court.set(HealthInput::HwThermal, 1);
     court.look();
     assert_eq!(court.pass(60).state, HealthState::Degraded);
     for _ in 0..20 {
-        court.set(Sign::HwThermal, 0);
+        court.set(HealthInput::HwThermal, 0);
         court.pass(100);
-        court.set(Sign::HwThermal, 1);
+        court.set(HealthInput::HwThermal, 1);
         assert_eq!(court.pass(10).state, HealthState::Degraded);
     }
 }
@@ -235,7 +239,7 @@ fn a_flicker_of_a_throttle_is_no_verdict_and_does_not_end_one() {
 fn the_evidence_counts_codes_and_names_the_instance() {
     let mut court = Court::new();
     court.xid(48);
-    let mut heard = Heard::default();
+    let mut heard = ReceivedEvents::default();
     heard.xids.insert(48, (2, Some(3)));
     heard.xids.insert(95, (1, None));
     let verdict = court.hear(&heard);
@@ -252,8 +256,9 @@ fn every_fault_that_is_no_information_has_exactly_one_rule() {
     for code in 1..=200 {
         let (class, _) = xid::meaning(code);
         let silent = class == Class::Information;
-        let rules =
-            RULES.iter().filter(|rule| matches!(rule.when, When::Xid(which) if which(&xid::described(code))));
+        let rules = RULES
+            .iter()
+            .filter(|rule| matches!(rule.when, Condition::Xid(which) if which(&xid::described(code))));
         assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
     }
 }
@@ -304,14 +309,14 @@ proptest! {
 
     #[test]
     fn whatever_the_signs_say_the_verdict_is_that_of_its_worst_reason(
-        looks in prop::collection::vec((0..gpumeter::health::SIGNS.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
+        looks in prop::collection::vec((0..gpumeter::health::INPUT_SOURCES.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
     ) {
-        let (mut judge, mut signs, mut now) = (Judge::default(), Signs::new(Presence::Answers, 0), Stamp::default());
+        let (mut judge, mut signs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());
         for (sign, value, xid, count, life) in looks {
-            signs.set(gpumeter::health::SIGNS[sign].sign, value);
+            signs.set(gpumeter::health::INPUT_SOURCES[sign].sign, value);
             signs.life = signs.life.wrapping_add(life);
             now.boottime.0 += 7 * SECOND;
-            let mut heard = Heard::default();
+            let mut heard = ReceivedEvents::default();
             heard.xids.insert(xid, (count, None));
             let verdict = judge.judge(now, &signs, &heard);
             let worst = verdict.reasons.iter().map(|reason| (reason.state, reason.remedy)).max();

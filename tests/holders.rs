@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumeter::holders::{Directory, Identities, JobRecord, RecordedGpu, Workloads, identify};
-use gpumeter::host::{Gone, Host, Users};
+use gpumeter::holders::{Identities, JobRecord, ProcessDirectory, RecordedGpu, ResolvedWorkloads, identify};
+use gpumeter::host::{Host, ProcessError, UserDatabase};
 use gpumeter::model::{Fact, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
 use gpumeter::tenants::tenant;
 
@@ -21,7 +21,8 @@ fn tree(name: &str) -> Host {
 fn assert_holders(name: &str, expected: &[(u32, &str)]) {
     let host = tree(name);
     for (pid, id) in expected {
-        let holder = identify(&host, &host.process(*pid).unwrap(), &Workloads::default()).unwrap().holder;
+        let holder =
+            identify(&host, &host.process(*pid).unwrap(), &ResolvedWorkloads::default()).unwrap().holder;
         assert_eq!(holder.id.as_str(), *id, "{name}/{pid}");
     }
 }
@@ -116,7 +117,7 @@ fn containers_and_machines_are_named_by_their_paths_and_pods_and_jobs_are_never_
         ],
     );
     let host = tree("nested");
-    let holder = identify(&host, &host.process(400).unwrap(), &Workloads::default()).unwrap().holder;
+    let holder = identify(&host, &host.process(400).unwrap(), &ResolvedWorkloads::default()).unwrap().holder;
     assert_eq!((holder.id.kind(), &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
 }
 
@@ -180,7 +181,8 @@ fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
 #[test]
 fn a_unit_knows_the_user_it_runs_as() {
     let host = tree("v2");
-    let facts = identify(&host, &host.process(2001).unwrap(), &Workloads::default()).unwrap().holder.facts;
+    let facts =
+        identify(&host, &host.process(2001).unwrap(), &ResolvedWorkloads::default()).unwrap().holder.facts;
     assert_eq!(facts.iter().collect::<Vec<_>>(), [(Fact::Unit, "trainer.service"), (Fact::User, "alice")]);
     assert_eq!(facts.uid, Some(1000));
 }
@@ -206,7 +208,8 @@ fn nobody_takes_the_name_of_a_remainder() {
     for (pid, id, payer) in
         [(507, "unit:_system__.service", "_system__.service"), (508, "user:__system__", "user:__system__")]
     {
-        let holder = identify(&host, &host.process(pid).unwrap(), &Workloads::default()).unwrap().holder;
+        let holder =
+            identify(&host, &host.process(pid).unwrap(), &ResolvedWorkloads::default()).unwrap().holder;
         assert_eq!((holder.id.as_str(), &*tenant(&holder)), (id, payer));
         assert_ne!(holder.id.kind(), HolderKind::Remainder);
         assert!(!holder.id.is_remainder());
@@ -216,7 +219,7 @@ fn nobody_takes_the_name_of_a_remainder() {
 /// A tree in which processes come and go, and the directory that follows them.
 struct Node {
     root: tempfile::TempDir,
-    directory: Directory,
+    directory: ProcessDirectory,
 }
 
 impl Node {
@@ -224,7 +227,7 @@ impl Node {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
         fs::write(root.path().join("etc/passwd"), "alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n").unwrap();
-        let directory = Directory::new(Host::at(root.path()), agent, 0);
+        let directory = ProcessDirectory::new(Host::at(root.path()), agent, 0);
         Self { root, directory }
     }
 
@@ -236,7 +239,7 @@ impl Node {
         for number in 0..512 {
             fs::write(infos.join(number.to_string()), format!("NSpid:\t{}\n", std::process::id())).unwrap();
         }
-        node.directory = Directory::new(Host::at(node.root.path()), None, descriptors);
+        node.directory = ProcessDirectory::new(Host::at(node.root.path()), None, descriptors);
         node
     }
 
@@ -259,10 +262,10 @@ impl Node {
     }
 
     fn refresh(&mut self, seen: &[u32], second: u64) -> Round {
-        self.refresh_with(&Workloads::default(), seen, second)
+        self.refresh_with(&ResolvedWorkloads::default(), seen, second)
     }
 
-    fn refresh_with(&mut self, workloads: &Workloads, seen: &[u32], second: u64) -> Round {
+    fn refresh_with(&mut self, workloads: &ResolvedWorkloads, seen: &[u32], second: u64) -> Round {
         let pids: BTreeSet<u32> = seen.iter().copied().collect();
         let at = Nanoseconds::from_seconds(second);
         let identities = self.directory.refresh(&pids, workloads, Stamp { boottime: at, utc: Utc(0) });
@@ -432,9 +435,9 @@ fn a_pid_that_was_never_there_is_nobody_until_it_is() {
 #[test]
 fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
     let mut node = Node::new(None);
-    let host = Host::with_users(node.root.path(), Users::of_service());
+    let host = Host::with_users(node.root.path(), UserDatabase::of_service());
     let users = Arc::clone(host.users());
-    node.directory = Directory::new(host, None, 0);
+    node.directory = ProcessDirectory::new(host, None, 0);
     node.start(7, 100, 1000, "/");
     node.start(8, 100, 2000, "/");
     node.start(9, 100, 3000, "/system.slice/docker.service/x");
@@ -443,7 +446,7 @@ fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
         [7, 8, 9].map(|pid| whose(&identities, pid)),
         [None, None, Some("__unattributed__/container")]
     );
-    assert!(matches!(node.directory.unknown()[&7], Gone::Unnamed { pid: 7, .. }));
+    assert!(matches!(node.directory.unknown()[&7], ProcessError::Unnamed { pid: 7, .. }));
     let asked: BTreeSet<u32> = std::iter::from_fn(|| users.next(Duration::ZERO)).collect();
     assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
     // The lookup of the first one hangs.
@@ -457,10 +460,10 @@ fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
 #[test]
 fn where_the_name_service_fails_the_ledgers_name_serves_and_never_a_number() {
     let mut node = Node::new(None);
-    let host = Host::with_users(node.root.path(), Users::of_service());
+    let host = Host::with_users(node.root.path(), UserDatabase::of_service());
     let users = Arc::clone(host.users());
     users.remember([(1000, "alice".into())]);
-    node.directory = Directory::new(host, None, 0);
+    node.directory = ProcessDirectory::new(host, None, 0);
     node.start(7, 100, 1000, "/");
     node.start(8, 100, 2000, "/");
     node.start(9, 100, 2000, "/system.slice/a.service");
@@ -520,7 +523,8 @@ fn a_process_whose_workload_a_resolver_may_still_name_stays_unnamed_for_a_while(
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/kubepods.slice");
     node.start(8, 100, 1000, "/system.slice/slurmstepd.scope");
-    let awaits = |awaited: Vec<UnattributedReason>| Workloads { awaited, ..Workloads::default() };
+    let awaits =
+        |awaited: Vec<UnattributedReason>| ResolvedWorkloads { awaited, ..ResolvedWorkloads::default() };
     let pods = awaits(vec![UnattributedReason::Pod]);
     let round = node.refresh_with(&pods, &[7, 8], 10);
     assert_eq!((whose(&round, 7), whose(&round, 8)), (None, Some("__unattributed__/job")));

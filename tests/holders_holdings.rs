@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::holders::{
-    Allocation, Device, GpuSelector, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu, Standing,
-    holdings,
+    AllocatedDevice, Allocation, GpuSelector, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu,
+    StandingGrant, holdings,
 };
 use gpumeter::model::{
     Fact, Facts, Fraction, Holder, HolderId, Holding, HoldingSource, MigSlot, UnattributedReason,
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const QUARTER: Fraction = Fraction { numerator: 1, denominator: 4 };
 
-fn granting(standing: &[Standing], presence: bool) -> Granting<'_> {
+fn granting(standing: &[StandingGrant], presence: bool) -> Granting<'_> {
     Granting { allocations: &[], standing, presence }
 }
 
@@ -22,8 +22,8 @@ fn gpu() -> SessionGpu {
     SessionGpu { index: Some(3), uuid: "GPU-1d1c".into() }
 }
 
-fn standing(gpu: GpuSelector, fraction: Fraction, selector: Selector) -> Standing {
-    Standing { id: "grant".into(), gpus: vec![gpu], fraction, selector }
+fn standing(gpu: GpuSelector, fraction: Fraction, selector: Selector) -> StandingGrant {
+    StandingGrant { id: "grant".into(), gpus: vec![gpu], fraction, selector }
 }
 
 fn user(name: &str) -> Selector {
@@ -219,7 +219,7 @@ fn any_holder() -> impl Strategy<Value = Holder> {
     })
 }
 
-fn any_standing() -> impl Strategy<Value = Standing> {
+fn any_standing() -> impl Strategy<Value = StandingGrant> {
     let name = prop::sample::select(vec!["a", "b", "c"]);
     (name, any::<bool>(), 1..5_u32, 2..5_u32).prop_map(|(name, is_user, denominator, index)| {
         let gpu = if index == 4 { GpuSelector::All } else { GpuSelector::Index(index) };
@@ -290,7 +290,7 @@ fn a_containers_gpu_covers_the_init_containers_and_sidecars_of_its_pod_alone() {
 #[test]
 fn a_grant_on_several_gpus_is_a_share_of_each_and_counts_once_on_one_that_it_names_twice() {
     let gpus = vec![GpuSelector::Index(1), GpuSelector::Index(3), GpuSelector::Uuid("GPU-1d1c".into())];
-    let granted = [Standing { gpus, ..standing(GpuSelector::All, QUARTER, user("alice")) }];
+    let granted = [StandingGrant { gpus, ..standing(GpuSelector::All, QUARTER, user("alice")) }];
     let (held, _) = holdings(&gpu(), granting(&granted, false), []);
     assert_eq!(shares(&held), [("user:alice", "1/4".into(), 0)]);
     let other = SessionGpu { index: Some(2), uuid: "GPU-2e2d".into() };
@@ -370,7 +370,7 @@ fn a_mig_instance_is_held_by_its_id_or_its_place_on_its_gpu() {
         ("GPU-1d1c", InstancePlace::Slices { start: 4, size: Some(2) }, false),
         ("GPU-1d1c", InstancePlace::Slices { start: 0, size: None }, false),
     ] {
-        let device = Device::Instance { gpu: parent.into(), place };
+        let device = AllocatedDevice::Instance { gpu: parent.into(), place };
         let allocations = [Allocation { device, ..whole("k8s:uid/one", &[]) }];
         let granting = Granting { allocations: &allocations, standing: &[], presence: false };
         let (held, _) = holdings(GrantedSlot::Instance { gpu: &gpu, id: "2", slot: &slot }, granting, []);

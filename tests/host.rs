@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use gpumeter::host::{Gone, Host, Process, Unresolved, own};
+use gpumeter::host::{Host, ProcessError, ProcessInfo, UserNameError, agent_usage};
 use proptest::prelude::*;
 
 fn tree(name: &str) -> Host {
@@ -13,7 +13,7 @@ fn tree(name: &str) -> Host {
 
 #[test]
 fn a_process_is_told_by_one_root() {
-    let expected = Process {
+    let expected = ProcessInfo {
         pid: 2002,
         start_time: 50_002,
         name: "python3".into(),
@@ -40,9 +40,9 @@ fn a_set_uid_program_runs_for_who_started_it() {
 fn a_pid_without_a_process_has_ended() {
     for pid in [0, 1, u32::MAX] {
         let gone = tree("v2").process(pid).unwrap_err();
-        assert!(matches!(gone, Gone::Ended { pid: of } if of == pid), "{gone}");
+        assert!(matches!(gone, ProcessError::Ended { pid: of } if of == pid), "{gone}");
     }
-    assert!(matches!(Host::at("/nonexistent").process(1), Err(Gone::Ended { .. })));
+    assert!(matches!(Host::at("/nonexistent").process(1), Err(ProcessError::Ended { .. })));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_hostile_name_is_only_a_name() {
 fn a_file_that_is_cut_is_an_error_that_names_it() {
     for (pid, file) in [(503, "stat"), (504, "status"), (509, "stat"), (510, "stat")] {
         let gone = tree("hostile").process(pid).unwrap_err();
-        assert!(matches!(gone, Gone::Malformed { .. }), "{gone:?}");
+        assert!(matches!(gone, ProcessError::Malformed { .. }), "{gone:?}");
         assert!(gone.to_string().starts_with(&format!("/proc/{pid}/{file} ")), "{gone}");
     }
 }
@@ -68,9 +68,12 @@ fn a_file_that_is_cut_is_an_error_that_names_it() {
 fn a_directory_without_its_files_is_of_no_process() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("proc/7")).unwrap();
-    assert!(matches!(Host::at(root.path()).process(7), Err(Gone::Ended { pid: 7 })));
+    assert!(matches!(Host::at(root.path()).process(7), Err(ProcessError::Ended { pid: 7 })));
     fs::create_dir_all(root.path().join("proc/7/stat")).unwrap();
-    assert!(matches!(Host::at(root.path()).process(7), Err(Gone::Unreadable { pid: 7, file: "stat", .. })));
+    assert!(matches!(
+        Host::at(root.path()).process(7),
+        Err(ProcessError::Unreadable { pid: 7, file: "stat", .. })
+    ));
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn users_have_the_first_name_of_their_number() {
     assert_eq!(host.users().name(77).unwrap(), None);
     assert_eq!(
         tree("none").users().name(0),
-        Err(Unresolved::Failed { uid: 0 }),
+        Err(UserNameError::Failed { uid: 0 }),
         "nobody says that there is none"
     );
 }
@@ -131,12 +134,12 @@ fn on_the_real_system_a_child_that_ended_is_gone() {
     assert_eq!(host.process(child.id()).unwrap().pid, child.id());
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(matches!(host.process(child.id()), Err(Gone::Ended { .. })));
+    assert!(matches!(host.process(child.id()), Err(ProcessError::Ended { .. })));
 }
 
 #[test]
 fn the_agent_knows_what_it_costs() {
-    let usage = own::Usage::open().unwrap();
+    let usage = agent_usage::AgentUsageReader::open().unwrap();
     let before = usage.read().unwrap();
     assert!(before.resident.0 > 100_000 && before.open_files >= 3, "{before:?}");
     let _open: Vec<_> = (0..8).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();

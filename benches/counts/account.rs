@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use gpumeter::attribution::settle;
-use gpumeter::holders::{Identified, Identities};
+use gpumeter::holders::{IdentifiedProcess, Identities};
 use gpumeter::ledger::{Batch, Closed, Ledger, Open, Opening, Sight};
 use gpumeter::meter::{Inputs, Meter, News};
 use gpumeter::model::{
@@ -28,7 +28,7 @@ fn identities() -> Arc<Identities> {
     let identified = pids.map(|pid| {
         let unit = format!("job-{}.service", pid % UNITS);
         let holder = Arc::new(Holder::unit(&unit, Some("alice"), Some(1_000)));
-        (pid, Identified { holder, name: "python3".into(), start_time: 1 })
+        (pid, IdentifiedProcess { holder, name: "python3".into(), start_time: 1 })
     });
     Arc::new(identified.collect())
 }

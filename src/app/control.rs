@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
-use crate::host::own;
+use crate::host::agent_usage;
 use crate::ledger::{Listed, Reader};
 use crate::meter::News;
-use crate::model::{Nanoseconds, Whereabouts};
+use crate::model::{Attachment, Nanoseconds};
 
 /// A question.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct InventoryLine {
     pub model: String,
     /// PCI address, "" if not known.
     pub bus: String,
-    /// Where it is ([`Whereabouts::name`]).
+    /// Where it is ([`Attachment::name`]).
     pub state: String,
     /// Since when, RFC 3339.
     pub since: String,
@@ -317,19 +317,20 @@ impl Desk {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.contains("libnvidia-ml") || Some(path) == self.library.as_deref()
         };
-        let open = own::open_files()?.into_iter().filter(|path| is_device(path));
-        let mapped = own::mapped_files()?.into_iter().filter(|path| is_device(path) || is_library(path));
+        let open = agent_usage::open_files()?.into_iter().filter(|path| is_device(path));
+        let mapped =
+            agent_usage::mapped_files()?.into_iter().filter(|path| is_device(path) || is_library(path));
         Ok(open.chain(mapped).collect())
     }
 
     fn forget(&self, uuid: &str) -> Result<(), String> {
         let known = inventory(self.ledger()?).map_err(|error| error.to_string())?;
         let line = known.iter().find(|line| line.uuid == uuid);
-        match line.map(|line| Whereabouts::parse(&line.state)) {
+        match line.map(|line| Attachment::parse(&line.state)) {
             None => Err(format!(
                 "{uuid}: not in the inventory; `gpumeter inventory` lists the GPUs that this node had"
             )),
-            Some(Some(Whereabouts::Present)) => {
+            Some(Some(Attachment::Present)) => {
                 Err(format!("{uuid}: the driver lists it; only an absent GPU can be forgotten"))
             }
             Some(_) => {

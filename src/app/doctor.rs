@@ -24,7 +24,7 @@ use super::{Thread, demo, node_lock};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::holders::{Allocation, SessionGpu};
-use crate::host::{Host, Users};
+use crate::host::{Host, UserDatabase};
 use crate::model::Nanoseconds;
 use examination::{News, Progress, Step};
 use families::Wanted;
@@ -97,7 +97,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     if config.nvml.library.is_none() {
         diagnosis.findings.extend(demo::running().map(demo_finding));
     }
-    let users = Users::of_host(Path::new("/"));
+    let users = UserDatabase::of_host(Path::new("/"));
     diagnosis.grants = grants::examine(config, gpus.as_deref(), &users);
     diagnosis.findings.extend(gpus.as_ref().and_then(|gpus| place::grants(config, gpus)));
     diagnosis.findings.push(place::processes(&host, &pids));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Shared;
 use crate::clock::Stop;
 use crate::config::{Config, Grantee, UserChoice};
-use crate::host::{Unresolved, Users};
+use crate::host::{UserDatabase, UserNameError};
 
 /// What is known of the users and groups of grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,12 +24,17 @@ pub(super) struct Resolved {
 
 /// What is known of the users and groups of all grants, for the users who are on a GPU too. Waits for lookups for at most
 /// three seconds.
-pub(super) fn resolve(config: &Config, users: &Users, present: &BTreeSet<u32>, stop: &Stop) -> Resolved {
+pub(super) fn resolve(
+    config: &Config,
+    users: &UserDatabase,
+    present: &BTreeSet<u32>,
+    stop: &Stop,
+) -> Resolved {
     const STEPS: u32 = 60;
     const STEP: Duration = Duration::from_millis(50);
     users.set_groups(groups(config));
     for _ in 0..STEPS {
-        let is_pending = |uid| matches!(users.name(uid), Err(Unresolved::Pending { .. }));
+        let is_pending = |uid| matches!(users.name(uid), Err(UserNameError::Pending { .. }));
         // All are asked for at once.
         let asked = uids(config).chain(present.iter().copied());
         if asked.filter(|uid| is_pending(*uid)).count() == 0 || stop.wait(STEP) {
@@ -72,7 +77,7 @@ pub(super) fn groups(config: &Config) -> Vec<Arc<str>> {
 }
 
 /// A sentence for each user and group of a grant that does not resolve on this machine. It may wait for a network.
-pub fn unresolved_grants(config: &Config, users: &Users) -> Vec<String> {
+pub fn unresolved_grants(config: &Config, users: &UserDatabase) -> Vec<String> {
     let grantees = config.attribution.standing.iter().map(|standing| &standing.holder);
     grantees
         .flat_map(|grantee| match grantee {
@@ -87,7 +92,7 @@ pub fn unresolved_grants(config: &Config, users: &Users) -> Vec<String> {
         .collect()
 }
 
-fn unresolved_user(user: &UserChoice, users: &Users) -> Option<String> {
+fn unresolved_user(user: &UserChoice, users: &UserDatabase) -> Option<String> {
     match user {
         UserChoice::Name(name) => sentence("user", name, users.has_user(name)),
         UserChoice::Uid(uid) => {
@@ -117,7 +122,7 @@ fn uids(config: &Config) -> impl Iterator<Item = u32> {
     })
 }
 
-fn known(config: &Config, users: &Users) -> Resolved {
+fn known(config: &Config, users: &UserDatabase) -> Resolved {
     let name = |uid| Some((uid, users.name(uid).ok()?.unwrap_or_else(|| u32::to_string(&uid).into())));
     let members = |group: &Arc<str>| (group.to_string(), Arc::new(users.members(group)));
     Resolved {
@@ -136,12 +141,12 @@ mod tests {
                           1/8}, {gpu: all, unit: a.service, fraction: 1/8}, {gpu: all, group: lab, fraction: 1/8}, {gpu: \
                           all, group: labb, fraction: 1/8}, {gpu: all, id: t, user: [alice, zoe], fraction: 1/8}]}";
 
-    fn users(text: &str) -> (tempfile::TempDir, Users) {
+    fn users(text: &str) -> (tempfile::TempDir, UserDatabase) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("passwd");
         std::fs::write(&path, text).unwrap();
         std::fs::write(directory.path().join("group"), "lab:x:1200:bob,gone\n").unwrap();
-        (directory, Users::of_file(&path))
+        (directory, UserDatabase::of_file(&path))
     }
 
     #[test]
@@ -151,7 +156,7 @@ mod tests {
         let told = unresolved_grants(&config, &users);
         let whose: Vec<_> = told.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
         assert_eq!(whose, ["user bobb", "user 4711", "group labb", "user zoe"], "{told:?}");
-        assert_eq!(unresolved_grants(&config, &Users::of_file("/nonexistent".as_ref())).len(), 8);
+        assert_eq!(unresolved_grants(&config, &UserDatabase::of_file("/nonexistent".as_ref())).len(), 8);
     }
 
     #[test]
@@ -168,7 +173,7 @@ mod tests {
     #[test]
     fn a_name_that_is_being_looked_up_is_not_waited_for_once_the_agent_stops() {
         let config = Config::parse(GRANTS, "test").unwrap();
-        let (users, stop) = (Users::of_service(), Stop::default());
+        let (users, stop) = (UserDatabase::of_service(), Stop::default());
         stop.call();
         assert_eq!(resolve(&config, &users, &BTreeSet::new(), &stop).names, BTreeMap::new());
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
-use crate::holders::{Directory, Identities};
-use crate::host::{Host, Pci, own};
+use crate::holders::{Identities, ProcessDirectory};
+use crate::host::{Host, Pci, agent_usage};
 use crate::model::{Nanoseconds, UnattributedReason};
 
 /// What lanes saw, and who that is as far as it is known.
@@ -109,7 +109,8 @@ fn held_within(files: u64) -> usize {
 pub(super) fn start(host: Host, agent: Option<u32>, shared: &Arc<Shared>) -> Result<(), StartError> {
     let shared = Arc::clone(shared);
     Thread::start("host", move || {
-        let mut directory = Directory::new(host, agent, held_within(own::most_files().unwrap_or(u64::MAX)));
+        let mut directory =
+            ProcessDirectory::new(host, agent, held_within(agent_usage::most_files().unwrap_or(u64::MAX)));
         let mut bus = Nanoseconds(0);
         while !shared.stop.is_called() {
             let now = system_now().boottime;

@@ -11,7 +11,7 @@ use super::{StartError, Thread};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::export::{self, PageFormat};
-use crate::host::own;
+use crate::host::agent_usage;
 use crate::model::Utc;
 use crate::{push, serve};
 
@@ -76,7 +76,7 @@ pub(super) fn start(
         no_account: Arc::clone(&shared.no_account),
         bills,
         access: Arc::clone(&shared.access),
-        limits: serve::Limits::within(own::most_files().unwrap_or(u64::MAX)),
+        limits: serve::Limits::within(agent_usage::most_files().unwrap_or(u64::MAX)),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));

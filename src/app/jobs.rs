@@ -17,7 +17,7 @@ use std::{fs, io};
 
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
-use crate::config::Slurm;
+use crate::config::SlurmConfig;
 use crate::holders::{JobHoldings, JobObservation, JobRecord, Jobs, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
@@ -92,7 +92,7 @@ pub(super) struct HostJobs {
 
 impl HostJobs {
     /// None where both directories are turned off.
-    pub(super) fn new(host: Host, configured: &Slurm) -> Option<Self> {
+    pub(super) fn new(host: Host, configured: &SlurmConfig) -> Option<Self> {
         let path = |directory: &Option<PathBuf>| directory.as_ref().map(|path| host.path(path));
         let (records, mappings) = (path(&configured.records), path(&configured.job_mapping_dir));
         (records.is_some() || mappings.is_some()).then(|| Self {

@@ -40,9 +40,11 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Page, Stop, system_now};
-use crate::config::{Config, Source};
-use crate::holders::Workloads;
-use crate::host::{DriverDevices, Host, Users, clock_is_synchronised as host_clock_is_synchronised, own};
+use crate::config::{Config, ConfigFile};
+use crate::holders::ResolvedWorkloads;
+use crate::host::{
+    DriverDevices, Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised,
+};
 use crate::ledger::Timeline;
 use crate::meter::{Meter, News};
 use crate::model::Nanoseconds;
@@ -74,7 +76,7 @@ pub struct Launch {
     /// The validated configuration.
     pub config: Config,
     /// The file that it came from, to be read again when it changes.
-    pub source: Option<Source>,
+    pub source: Option<ConfigFile>,
     /// The clock: the system's, or a demo's page.
     pub clock: Clock,
     /// Where Linux is rooted: `/`, or a demo's tree.
@@ -192,7 +194,7 @@ struct Shared {
     heard: heard::Heard,
     identities: host::Published,
     /// What the resolvers know.
-    workloads: Mutex<Arc<Workloads>>,
+    workloads: Mutex<Arc<ResolvedWorkloads>>,
     pods: pods::PodStatus,
     jobs: jobs::JobStatus,
     containers: containers::ContainerStatus,
@@ -220,12 +222,12 @@ struct Shared {
 
 impl Shared {
     /// What the resolvers know of workloads, as last published.
-    fn workloads(&self) -> Arc<Workloads> {
+    fn workloads(&self) -> Arc<ResolvedWorkloads> {
         Arc::clone(&self.workloads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes what the resolvers know of workloads.
-    fn update_workloads(&self, change: impl FnOnce(&mut Workloads)) {
+    fn update_workloads(&self, change: impl FnOnce(&mut ResolvedWorkloads)) {
         let mut workloads = self.workloads.lock().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut workloads));
     }
@@ -310,7 +312,7 @@ struct Threads {
 /// Runs the agent until it is told to stop.
 pub fn run(launch: Launch) -> Result<(), StartError> {
     // The limit as it is serves, too: fewer processes are held then.
-    if let Err(error) = own::raise_most_files() {
+    if let Err(error) = agent_usage::raise_most_files() {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
     start_log::agent(&launch);
@@ -318,7 +320,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     let listeners = listen(&launch, &access.current())?;
     let (news, inbox) = mpsc::channel();
     let (reloads, rings) = reload::Reloads::new();
-    let host = Host::with_users(&launch.root, Users::of_host(&launch.root));
+    let host = Host::with_users(&launch.root, UserDatabase::of_host(&launch.root));
     let shared = Arc::new(Shared {
         node: NodeName::of(&launch.config, &host),
         clock: launch.clock.clone(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{Shared, StartError, Thread};
 use crate::clock::system_now;
-use crate::config::Kubernetes;
+use crate::config::KubernetesConfig;
 use crate::holders::{PodHoldings, PodMetadata, PodObservation, Pods, Resources};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
@@ -102,8 +102,8 @@ pub(super) fn start(shared: &Arc<Shared>, recovered: Option<&Recovered>) -> Resu
 }
 
 /// Which resources are GPUs, as the configuration says.
-pub(super) fn resources(kubernetes: &Kubernetes) -> Resources {
-    let Kubernetes { resources, replicas, .. } = kubernetes;
+pub(super) fn resources(kubernetes: &KubernetesConfig) -> Resources {
+    let KubernetesConfig { resources, replicas, .. } = kubernetes;
     Resources { names: resources.clone(), replicas: (*replicas > 0).then_some(*replicas) }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn ask(
 }
 
 /// Who may describe the pods of a host. In a pod, the environment says where the kubelet and the API server are.
-pub(super) fn sources(kubernetes: &Kubernetes, host: &Host) -> std::io::Result<PodSources> {
+pub(super) fn sources(kubernetes: &KubernetesConfig, host: &Host) -> std::io::Result<PodSources> {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let port = |text: String| text.parse().ok();
     let kubelet_port = u16::try_from(kubernetes.kubelet_port).unwrap_or(0);

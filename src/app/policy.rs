@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::grants::Resolved;
 use super::lanes::Cadence;
-use crate::config::{Book as ConfigBook, Config, GpuChoice, Grantee, Standing as ConfigStanding, UserChoice};
+use crate::config::{Config, GpuChoice, GrantConfig, Grantee, PriceBookConfig, UserChoice};
 use crate::export::PageCache;
-use crate::holders::{GpuSelector, Selector, Standing};
+use crate::holders::{GpuSelector, Selector, StandingGrant};
 use crate::ledger::{Book, Price, Timeline};
 use crate::meter::Policy;
 use crate::model::snapshot::PriceEntry;
@@ -143,14 +143,14 @@ fn policy(config: &Config) -> Policy {
 }
 
 /// The standing holdings.
-pub(super) fn grants(config: &Config) -> Vec<Standing> {
+pub(super) fn grants(config: &Config) -> Vec<StandingGrant> {
     (1..).zip(&config.attribution.standing).map(|(place, entry)| standing(place, entry)).collect()
 }
 
 /// A grant without a name is called by its place in the list.
-fn standing(place: usize, standing: &ConfigStanding) -> Standing {
+fn standing(place: usize, standing: &GrantConfig) -> StandingGrant {
     let id = standing.id.clone().unwrap_or_else(|| place.to_string());
-    Standing {
+    StandingGrant {
         gpus: standing.gpus.iter().map(gpu).collect(),
         fraction: standing.fraction,
         selector: selector(&standing.holder, &id),
@@ -189,11 +189,11 @@ fn gpu(choice: &GpuChoice) -> GpuSelector {
 /// The operator's prices as the ledger keeps them.
 fn book(config: &Config) -> Option<Book> {
     match config.prices.as_ref()? {
-        ConfigBook::Example => Some(Book {
+        PriceBookConfig::Example => Some(Book {
             currency: "USD".into(),
             prices: vec![Price { from: Utc(0), nano_per_gpu_hour: EXAMPLE, class: "example".into() }],
         }),
-        ConfigBook::Own { currency, rates } => Some(Book {
+        PriceBookConfig::Own { currency, rates } => Some(Book {
             currency: currency.clone(),
             prices: rates
                 .iter()

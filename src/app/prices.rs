@@ -3,12 +3,12 @@
 //! In: the configuration and the time. Out: a sentence. Each rate applies until the next one, and to every model,
 //! so the only time without a price is that before the first rate.
 
-use crate::config::{Book, Config};
+use crate::config::{Config, PriceBookConfig};
 use crate::model::Utc;
 
 /// A warning where prices are configured and none is in force yet.
 pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
-    let Some(Book::Own { rates, .. }) = &config.prices else { return None };
+    let Some(PriceBookConfig::Own { rates, .. }) = &config.prices else { return None };
     let first = rates.first()?.from.filter(|from| *from > now)?;
     Some(format!(
         "prices.rates: no price is in force before {}, when the first rate begins; GPU time until then costs nothing \
@@ -21,8 +21,8 @@ pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
 pub(super) fn in_words(config: &Config, now: Utc) -> String {
     match &config.prices {
         None => "none are configured: bills have hours and energy only".into(),
-        Some(Book::Example) => "the example price, not yours (prices.book: example)".into(),
-        Some(Book::Own { currency, rates }) => {
+        Some(PriceBookConfig::Example) => "the example price, not yours (prices.book: example)".into(),
+        Some(PriceBookConfig::Own { currency, rates }) => {
             let in_force = rates.iter().rev().find(|rate| rate.from.is_none_or(|from| from <= now));
             in_force.map_or_else(String::new, |rate| {
                 let since = rate.from.map(|from| format!(", since {}", in_utc(from))).unwrap_or_default();

@@ -12,7 +12,7 @@ use super::{NodeName, Shared, StartError, Thread, io, ledger};
 use crate::catalogue::{AgentFamily, Level};
 use crate::clock::system_now;
 use crate::export::{OtlpEncoder, PublishedSnapshot};
-use crate::host::own;
+use crate::host::agent_usage;
 use crate::ledger::Queue;
 use crate::meter::{Inputs, Meter, News, Services};
 use crate::model::Nanoseconds;
@@ -27,7 +27,7 @@ pub(super) struct Outlets {
     io: io::Shared,
     watchdog: Watchdog,
     /// Where it is read what the agent costs; absent while that cannot be opened.
-    usage: Option<own::Usage>,
+    usage: Option<agent_usage::AgentUsageReader>,
 }
 
 /// The push: every so many pulses.
@@ -100,7 +100,7 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         meter.obey(Arc::clone(&in_force.policy));
         news.extend(inbox.try_iter());
         // Where descriptors are short it is tried again.
-        outlets.usage = outlets.usage.take().or_else(|| own::Usage::open().ok());
+        outlets.usage = outlets.usage.take().or_else(|| agent_usage::AgentUsageReader::open().ok());
         let inputs = inputs(std::mem::take(&mut news), &outlets, shared);
         let now = shared.clock.now();
         let pulse = meter.tick(now, inputs);
@@ -264,13 +264,13 @@ fn services(outlets: &Outlets, shared: &Shared) -> Services {
             services.add(family, vec![("destination", Arc::clone(&push.to.name))], whole(count));
         }
     }
-    if let Some(Ok(own)) = outlets.usage.as_ref().map(own::Usage::read) {
+    if let Some(Ok(own)) = outlets.usage.as_ref().map(agent_usage::AgentUsageReader::read) {
         services.add(AgentFamily::ProcessCpu, Vec::new(), whole(own.cpu.0));
         services.add(AgentFamily::ProcessResidentMemory, Vec::new(), whole(own.resident.0));
         services.add(AgentFamily::ProcessVirtualMemory, Vec::new(), whole(own.addressed.0));
         services.add(AgentFamily::ProcessOpenFds, Vec::new(), whole(own.open_files));
     }
-    if let Some(most) = own::most_files() {
+    if let Some(most) = agent_usage::most_files() {
         services.add(AgentFamily::ProcessMaxFds, Vec::new(), whole(most));
     }
     services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(outlets.io.started.0));

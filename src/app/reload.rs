@@ -13,7 +13,7 @@ use sd_notify::NotifyState;
 use super::systemd::{tell, tell_of_reload};
 use super::web::WebSource;
 use super::{Shared, StartError, Thread, grants};
-use crate::config::{KeyChange, Reread, Source};
+use crate::config::{ConfigFile, KeyChange, ReloadedConfig};
 
 /// How often the file is looked at; one that changes is read once two looks in a row find it the same.
 const LOOK: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ impl Bell {
 /// What is read anew.
 pub(super) struct Sources {
     /// The configuration file, if there is one.
-    pub(super) config: Option<Source>,
+    pub(super) config: Option<ConfigFile>,
     /// Certificates, users and what else protects the pages.
     pub(super) web: WebSource,
 }
@@ -75,7 +75,8 @@ fn watch(mut sources: Sources, Rings(rings): &Rings, shared: &Shared) {
         // Several signals ask for one reload.
         rings.try_iter().for_each(drop);
         // Both look, since each remembers its last look.
-        let changed = sources.config.as_mut().is_some_and(Source::has_changed) | sources.web.has_changed();
+        let changed =
+            sources.config.as_mut().is_some_and(ConfigFile::has_changed) | sources.web.has_changed();
         if !(asked || changed) || shared.stop.is_called() {
             continue;
         }
@@ -114,7 +115,7 @@ fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
 }
 
 /// The configuration file with what protects the pages: both are put in force, or none.
-fn reload_config(source: &mut Source, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
+fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
     let running = shared.in_force();
     let file = source.path().display().to_string();
     let reread = source.read_again(&running.config).map_err(|problems| problems.to_string());
@@ -126,7 +127,7 @@ fn reload_config(source: &mut Source, web: &mut WebSource, shared: &Shared) -> R
     }
     let outcome = reread.and_then(|reread| web.read(&reread.config).map(|security| (reread, security)));
     match outcome {
-        Ok((Reread { config, changes, waiting }, security)) => {
+        Ok((ReloadedConfig { config, changes, waiting }, security)) => {
             log_changes(&changes);
             shared.access.replace(security);
             let now = shared.clock.now().boottime;

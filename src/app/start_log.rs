@@ -1,13 +1,13 @@
 //! What the log says at the start: version, configuration, grants, prices, and the ledger with its last commit.
 
 use super::Launch;
-use crate::config::{Book, Source};
+use crate::config::{ConfigFile, PriceBookConfig};
 use crate::ledger::{Ledger, Recovered};
 
 /// Says what starts, and by which configuration.
 pub(super) fn agent(launch: &Launch) {
     let Launch { config, source, .. } = launch;
-    let file = source.as_ref().map(Source::path).map_or_else(
+    let file = source.as_ref().map(ConfigFile::path).map_or_else(
         || "none".to_owned(),
         |path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
     );
@@ -19,8 +19,8 @@ pub(super) fn agent(launch: &Launch) {
         "gpumeter starts"
     );
     let (rates, currency) = match &config.prices {
-        Some(Book::Own { currency, rates }) => (rates.len(), &**currency),
-        Some(Book::Example) => (1, "example prices"),
+        Some(PriceBookConfig::Own { currency, rates }) => (rates.len(), &**currency),
+        Some(PriceBookConfig::Example) => (1, "example prices"),
         None => (0, "none: hours and joules, no money"),
     };
     tracing::info!(

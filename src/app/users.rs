@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::grants::{follow, unresolved_grants};
 use super::{Shared, StartError, Thread};
-use crate::host::Users;
+use crate::host::UserDatabase;
 
 /// Starts the thread where names come from the name service.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<(), StartError> {
@@ -57,7 +57,7 @@ fn look_up_next(shared: &Shared, groups_failed: &mut bool) {
 }
 
 /// Looks up to which groups of grants a user belongs; a failed lookup keeps what was known. Whether it failed.
-fn look_up_groups(uid: u32, users: &Users, failed_before: bool) -> bool {
+fn look_up_groups(uid: u32, users: &UserDatabase, failed_before: bool) -> bool {
     match users.look_up_groups(uid) {
         Ok(groups) => {
             users.store_groups(uid, groups);
@@ -86,7 +86,7 @@ mod tests {
     fn the_first_user_who_is_looked_up_has_groups_with_the_name() {
         let text = "attribution: {standing: [{gpu: all, group: root, fraction: 1}]}";
         let config = Config::parse(text, "test").unwrap();
-        let (users, stop) = (Users::of_service(), Stop::default());
+        let (users, stop) = (UserDatabase::of_service(), Stop::default());
         stop.call();
         grants::resolve(&config, &users, &BTreeSet::from([0]), &stop);
         assert_eq!(users.next(Duration::ZERO), Some(0));

@@ -1,91 +1,102 @@
 //! How busy a GPU is: the driver's utilization, GPM, and the integrals that the agent keeps of them.
 
-use super::{CallValue, Counter, Family, IdentityValue, Integral, Kind, Level, Point, Rows, Source};
+use super::aliases::{dcgm, otel};
+use super::source::point;
+use super::{CallValue, Counter, Family, IdentityValue, Integral, Level, Point, Rows, Source};
 use crate::model::Unit;
-use crate::model::frame::Tier;
-
-const GPU: &[&str] = &["gpu", "uuid"];
 
 /// Percent to billionths.
 const PERCENT: i64 = 10_000_000;
 
 pub(super) const ROWS: &[Family] = &[
-    Family {
-        name: "gpu_utilization_ratio",
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help: "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on boards with GPM, of the medium interval that last ended; the governor never makes that interval longer.",
-        labels: GPU,
-        level: Level::Lean,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[Point { labels: &[], sources: &[percent(CallValue::UtilizationGpu)] }]),
-    },
-    Family {
-        name: "gpu_memory_activity_ratio",
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help: "Share of the driver's last sample window in which device memory was read or written; where GPM or the driver's ring of samples reports activity, of the medium interval that last ended; the governor never makes that interval longer.",
-        labels: GPU,
-        level: Level::Standard,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[Point { labels: &[], sources: &[percent(CallValue::UtilizationMemory)] }]),
-    },
+    Family::gauge(
+        "gpu_utilization_ratio",
+        Unit::Ratio,
+        "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on \
+         boards with GPM, of the medium interval that last ended; the governor never makes that \
+         interval longer.",
+        Rows::Device(&[point(&[], &[percent(CallValue::UtilizationGpu)])]),
+    )
+    .level(Level::Lean)
+    .read_for_account()
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_GPU_UTIL").times(100),
+        otel("hw.gpu.utilization", &[("hw.gpu.task", "general")]),
+    ]),
+    Family::gauge(
+        "gpu_memory_activity_ratio",
+        Unit::Ratio,
+        "Share of the driver's last sample window in which device memory was read or written; \
+         where GPM or the driver's ring of samples reports activity, of the medium interval that \
+         last ended; the governor never makes that interval longer.",
+        Rows::Device(&[point(&[], &[percent(CallValue::UtilizationMemory)])]),
+    )
+    .level(Level::Standard)
+    .aliases(&[dcgm("DCGM_FI_DEV_MEM_COPY_UTIL").times(100)]),
     integral(
         "gpu_memory_activity_seconds_total",
         Level::Full,
-        "Time in which device memory was read or written, estimated from the driver's sample windows (each counts for at most one medium interval) and integrated since the agent's start.",
+        "Time in which device memory was read or written, estimated from the driver's sample \
+         windows (each counts for at most one medium interval) and integrated since the agent's \
+         start.",
         &[Integral::of(&[], "gpu_memory_activity_ratio")],
     ),
-    Family {
-        name: "gpu_engine_utilization_ratio",
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help: "Share of the driver's last sample window in which the engine worked.",
-        labels: ENGINE,
-        level: Level::Standard,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[
+    Family::gauge(
+        "gpu_engine_utilization_ratio",
+        Unit::Ratio,
+        "Share of the driver's last sample window in which the engine worked.",
+        Rows::Device(&[
             point(&[("engine", "encoder")], &[percent(CallValue::UtilizationEncoder)]),
             point(&[("engine", "decoder")], &[percent(CallValue::UtilizationDecoder)]),
             point(&[("engine", "jpeg")], &[percent(CallValue::UtilizationJpeg)]),
             point(&[("engine", "ofa")], &[percent(CallValue::UtilizationOfa)]),
         ]),
-    },
-    Family {
-        name: "gpu_engine_busy_seconds_total",
-        kind: Kind::Counter,
-        unit: Unit::Seconds,
-        help: "Time in which the engine worked, estimated from the driver's sample windows and integrated since the agent's start.",
-        labels: ENGINE,
-        level: Level::Full,
-        tier: Tier::Fast,
-        rows: Rows::Integral(&[
+    )
+    .labels(ENGINE)
+    .level(Level::Standard)
+    .read_for_account()
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_ENC_UTIL").when(&[("engine", "encoder")]).times(100),
+        dcgm("DCGM_FI_DEV_DEC_UTIL").when(&[("engine", "decoder")]).times(100),
+        otel("hw.gpu.utilization", &[("hw.gpu.task", "encoder")]).when(&[("engine", "encoder")]),
+        otel("hw.gpu.utilization", &[("hw.gpu.task", "decoder")]).when(&[("engine", "decoder")]),
+    ]),
+    Family::counter(
+        "gpu_engine_busy_seconds_total",
+        Unit::Seconds,
+        "Time in which the engine worked, estimated from the driver's sample windows and \
+         integrated since the agent's start.",
+        Rows::Integral(&[
             Integral::of(&[("engine", "encoder")], "gpu_engine_utilization_ratio"),
             Integral::of(&[("engine", "decoder")], "gpu_engine_utilization_ratio"),
             Integral::of(&[("engine", "jpeg")], "gpu_engine_utilization_ratio"),
             Integral::of(&[("engine", "ofa")], "gpu_engine_utilization_ratio"),
         ]),
-    },
-    Family {
-        name: "gpu_busy_seconds_total",
-        kind: Kind::Counter,
-        unit: Unit::Seconds,
-        help: "Time the GPU was busy, as bills count it: the busiest engine of each tick, integrated since the agent's start.",
-        labels: GPU,
-        level: Level::Lean,
-        tier: Tier::Fast,
-        rows: Rows::Identity(IdentityValue::Busy),
-    },
+    )
+    .labels(ENGINE),
+    Family::counter(
+        "gpu_busy_seconds_total",
+        Unit::Seconds,
+        "Time the GPU was busy, as bills count it: the busiest engine of each tick, integrated \
+         since the agent's start.",
+        Rows::Identity(IdentityValue::Busy),
+    )
+    .level(Level::Lean)
+    .source_told_from(Level::Standard)
+    .unsupported("no meter of this board tells when it works"),
     gpm_ratio(
         "gpu_gr_engine_active_ratio",
         Level::Standard,
         "Share of time in which the graphics or compute engine was active (GPM).",
         GR,
-    ),
+    )
+    .read_for_account()
+    .aliases(&[dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE")]),
     integral(
         "gpu_gr_engine_active_seconds_total",
         Level::Standard,
-        "Time in which the graphics or compute engine was active (GPM), integrated since the agent's start.",
+        "Time in which the graphics or compute engine was active (GPM), integrated since the \
+         agent's start.",
         &[Integral::of(&[], "gpu_gr_engine_active_ratio")],
     ),
     gpm_ratio(
@@ -93,23 +104,29 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Share of time and multiprocessors in which at least one warp was assigned (GPM).",
         SM,
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_SM_ACTIVE")]),
     integral(
         "gpu_sm_active_seconds_total",
         Level::Standard,
-        "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
+        "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated \
+         since the agent's start.",
         &[Integral::counted(&[], "gpu_sm_active_ratio", Counter::SmActive)],
     ),
     gpm_ratio(
         "gpu_sm_occupancy_ratio",
         Level::Full,
-        "Warps resident on multiprocessors, averaged over time, as a share of the most that fit (GPM).",
+        "Warps resident on multiprocessors, averaged over time, as a share of the most that fit \
+         (GPM).",
         OCCUPANCY,
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_SM_OCCUPANCY")]),
     integral(
         "gpu_sm_occupancy_seconds_total",
         Level::Full,
-        "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted sum, not a duration; a second at half occupancy counts half a second, and its rate is the mean occupancy.",
+        "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted \
+         sum, not a duration; a second at half occupancy counts half a second, and its rate is \
+         the mean occupancy.",
         &[Integral::of(&[], "gpu_sm_occupancy_ratio")],
     ),
     gpm_ratio(
@@ -117,7 +134,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Share of time in which any tensor pipe was active (GPM).",
         TENSOR,
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")]),
     integral(
         "gpu_tensor_active_seconds_total",
         Level::Standard,
@@ -129,22 +147,21 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Share of the device memory bandwidth that was used (GPM).",
         DRAM,
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_DRAM_ACTIVE")]),
     integral(
         "gpu_dram_active_seconds_total",
         Level::Standard,
-        "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
+        "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated \
+         since the agent's start.",
         &[Integral::of(&[], "gpu_dram_active_ratio")],
     ),
-    Family {
-        name: "gpu_pipe_active_ratio",
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help: "Share of time in which the pipe was active (GPM); tensor pipes by instruction: dfma and dmma double precision, hmma half, imma integer.",
-        labels: PIPE,
-        level: Level::Full,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[
+    Family::gauge(
+        "gpu_pipe_active_ratio",
+        Unit::Ratio,
+        "Share of time in which the pipe was active (GPM); tensor pipes by instruction: dfma and \
+         dmma double precision, hmma half, imma integer.",
+        Rows::Device(&[
             point(&[("pipe", "integer")], &[gpm(4)]),
             point(&[("pipe", "fp16")], &[gpm(13)]),
             point(&[("pipe", "fp32")], &[gpm(12)]),
@@ -154,16 +171,22 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("pipe", "tensor_hmma")], &[gpm(7)]),
             point(&[("pipe", "tensor_imma")], &[gpm(9)]),
         ]),
-    },
-    Family {
-        name: "gpu_pipe_active_seconds_total",
-        kind: Kind::Counter,
-        unit: Unit::Seconds,
-        help: "Time in which the pipe was active (GPM), integrated since the agent's start.",
-        labels: PIPE,
-        level: Level::Full,
-        tier: Tier::Fast,
-        rows: Rows::Integral(&[
+    )
+    .labels(PIPE)
+    .aliases(&[
+        dcgm("DCGM_FI_PROF_PIPE_FP64_ACTIVE").when(&[("pipe", "fp64")]),
+        dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE").when(&[("pipe", "fp32")]),
+        dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE").when(&[("pipe", "fp16")]),
+        dcgm("DCGM_FI_PROF_PIPE_INT_ACTIVE").when(&[("pipe", "integer")]),
+        dcgm("DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE").when(&[("pipe", "tensor_imma")]),
+        dcgm("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE").when(&[("pipe", "tensor_hmma")]),
+        dcgm("DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE").when(&[("pipe", "tensor_dfma")]),
+    ]),
+    Family::counter(
+        "gpu_pipe_active_seconds_total",
+        Unit::Seconds,
+        "Time in which the pipe was active (GPM), integrated since the agent's start.",
+        Rows::Integral(&[
             Integral::counted(&[("pipe", "integer")], "gpu_pipe_active_ratio", Counter::Integer),
             Integral::counted(&[("pipe", "fp16")], "gpu_pipe_active_ratio", Counter::Fp16),
             Integral::counted(&[("pipe", "fp32")], "gpu_pipe_active_ratio", Counter::Fp32),
@@ -173,7 +196,8 @@ pub(super) const ROWS: &[Family] = &[
             Integral::counted(&[("pipe", "tensor_hmma")], "gpu_pipe_active_ratio", Counter::TensorHmma),
             Integral::counted(&[("pipe", "tensor_imma")], "gpu_pipe_active_ratio", Counter::TensorImma),
         ]),
-    },
+    )
+    .labels(PIPE),
 ];
 
 const ENGINE: &[&str] = &["gpu", "uuid", "engine"];
@@ -187,27 +211,14 @@ const fn percent(value: CallValue) -> Source {
     Source::Call { value, times: PERCENT }
 }
 
-const fn point(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
-    Point { labels, sources }
-}
-
-const GR: &[Point] = &[Point { labels: &[], sources: &[gpm(1)] }];
-const SM: &[Point] = &[Point { labels: &[], sources: &[gpm(2)] }];
-const OCCUPANCY: &[Point] = &[Point { labels: &[], sources: &[gpm(3)] }];
-const TENSOR: &[Point] = &[Point { labels: &[], sources: &[gpm(5)] }];
-const DRAM: &[Point] = &[Point { labels: &[], sources: &[gpm(10)] }];
+const GR: &[Point] = &[point(&[], &[gpm(1)])];
+const SM: &[Point] = &[point(&[], &[gpm(2)])];
+const OCCUPANCY: &[Point] = &[point(&[], &[gpm(3)])];
+const TENSOR: &[Point] = &[point(&[], &[gpm(5)])];
+const DRAM: &[Point] = &[point(&[], &[gpm(10)])];
 
 const fn gpm_ratio(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family {
-        name,
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help,
-        labels: GPU,
-        level,
-        tier: Tier::Fast,
-        rows: Rows::Device(points),
-    }
+    Family::gauge(name, Unit::Ratio, help, Rows::Device(points)).level(level)
 }
 
 const fn integral(
@@ -216,14 +227,5 @@ const fn integral(
     help: &'static str,
     integrals: &'static [Integral],
 ) -> Family {
-    Family {
-        name,
-        kind: Kind::Counter,
-        unit: Unit::Seconds,
-        help,
-        labels: GPU,
-        level,
-        tier: Tier::Fast,
-        rows: Rows::Integral(integrals),
-    }
+    Family::counter(name, Unit::Seconds, help, Rows::Integral(integrals)).level(level)
 }

@@ -2,7 +2,6 @@
 
 use super::{Family, Kind, Level, Rows};
 use crate::model::Unit;
-use crate::model::frame::Tier;
 
 /// Declares each row together with the variant of [`AgentFamily`] that stands for it, in the order of the page.
 macro_rules! agent_families {
@@ -50,7 +49,8 @@ agent_families! {
         "gpumeter_config_reload_success",
         Kind::Gauge,
         Unit::None,
-        "1 when the agent runs with its configuration file as last read, 0 when that file has a mistake and the previous configuration stays in force.",
+        "1 when the agent runs with its configuration file as last read, 0 when that file has a \
+         mistake and the previous configuration stays in force.",
         &[],
     ),
     LastSampleTimestamp = agent(
@@ -64,52 +64,74 @@ agent_families! {
         "gpumeter_sampling_interval_seconds",
         Kind::Gauge,
         Unit::Seconds,
-        "Interval at which the tier is read: as configured, or longer where reading would take too much of the driver's time.",
+        "Interval at which the tier is read: as configured, or longer where reading would take \
+         too much of the driver's time.",
         &["tier"],
     ),
     CollectorSuccess = agent(
         "gpumeter_collector_success",
         Kind::Gauge,
         Unit::None,
-        "1 when the collector works, else 0: the driver can be used, the GPU is being read, or the kernel log can be read.",
+        "1 when the collector works, else 0: the driver can be used, the GPU is being read, or \
+         the kernel log can be read.",
         &["collector"],
     ),
-    CollectorDuration = Family {
-        level: Level::Standard,
-        ..agent(
+    CollectorDuration = agent(
             "gpumeter_collector_duration_seconds",
             Kind::Gauge,
             Unit::Seconds,
-            "How long the last reading of the GPU took, from the first driver call to the return of the last.",
+            "How long the last reading of the GPU took, from the first driver call to the return of \
+         the last.",
             &["collector"],
-        )
-    },
+        ).level(Level::Standard),
     CollectorErrors = agent(
         "gpumeter_collector_errors_total",
         Kind::Counter,
         Unit::None,
-        "Readings that the collector failed to deliver or lost, by reason: a GPU's reading in one tick (late: it came too late to be exported), kernel log records that were overwritten (overrun), kinds of events that the driver refused to register (too_many_kinds), XIDs from a PCI address at which no GPU was known for ten minutes (unknown_gpu).",
+        "Readings that the collector failed to deliver or lost, by reason: a GPU's reading in \
+         one tick (late: it came too late to be exported), kernel log records that were \
+         overwritten (overrun), kinds of events that the driver refused to register \
+         (too_many_kinds), XIDs from a PCI address at which no GPU was known for ten minutes \
+         (unknown_gpu).",
         &["collector", "reason"],
-    ),
+    ).values(&[("reason", &[
+            "not_supported",
+            "no_symbol",
+            "no_permission",
+            "lost",
+            "driver_gone",
+            "failed",
+            "rejected",
+            "not_yet",
+            "late",
+            "panic",
+            "read_by_another_lane",
+            "overrun",
+            "too_many_kinds",
+            "unknown_gpu",
+        ])]),
     AccountUnsettledWindows = agent(
         "gpumeter_account_unsettled_windows_total",
         Kind::Counter,
         Unit::None,
-        "Windows booked as unmeasured because their spans did not fit together; anything but 0 is a defect of the agent.",
+        "Windows booked as unmeasured because their spans did not fit together; anything but 0 \
+         is a defect of the agent.",
         &[],
     ),
     MigLayoutChanges = agent(
         "gpumeter_mig_layout_changes_total",
         Kind::Counter,
         Unit::None,
-        "How often the GPU was found divided into other MIG instances than before, or MIG mode switched, since the agent's start. The time between two layouts is __unavailable__.",
+        "How often the GPU was found divided into other MIG instances than before, or MIG mode \
+         switched, since the agent's start. The time between two layouts is __unavailable__.",
         &["gpu", "uuid"],
     ),
     DriverCallDuration = agent(
         "gpumeter_driver_call_duration_seconds",
         Kind::Histogram,
         Unit::Seconds,
-        "Time inside the driver per call; _count is the number of calls, _sum the total time inside the driver.",
+        "Time inside the driver per call; _count is the number of calls, _sum the total time \
+         inside the driver.",
         &[],
     ),
     DriverCallInFlight = agent(
@@ -119,28 +141,32 @@ agent_families! {
         "How long a late driver call has been running; exported only while a call is late.",
         &["gpu", "uuid", "call"],
     ),
-    SourceInfo = Family {
-        level: Level::Standard,
-        ..agent(
+    SourceInfo = agent(
             "gpumeter_source_info",
             Kind::Gauge,
             Unit::None,
-            "Always 1; the source of a metric whose exactness depends on it: gpm_counter misses nothing (bytes are exact; it counts cycles, so time across missed ticks is exact only if the clock did not change), gpm is exact over each tick, samples is exact over each tick in whole percents, utilization is one sample per tick; field and call are as the metric's help says. Below level full only for busy time, power, bytes over PCIe, and multiprocessor and tensor core time of MIG instances.",
+            "Always 1; the source of a metric whose exactness depends on it: gpm_counter misses \
+         nothing (bytes are exact; it counts cycles, so time across missed ticks is exact only if \
+         the clock did not change), gpm is exact over each tick, samples is exact over each tick \
+         in whole percents, utilization is one sample per tick; field and call are as the \
+         metric's help says. Below level full only for busy time, power, bytes over PCIe, and \
+         multiprocessor and tensor core time of MIG instances.",
             &["gpu", "uuid", "metric", "source"],
-        )
-    },
+        ).level(Level::Standard).values(&[("source", &["gpm", "samples", "utilization", "none", "field", "call", "gpm_counter"])]),
     SamplesRejected = agent(
         "gpumeter_samples_rejected_total",
         Kind::Counter,
         Unit::None,
-        "Driver answers dropped as implausible: out of range, a counter that decreased or jumped, or a GPU that reports use while no process is on it.",
+        "Driver answers dropped as implausible: out of range, a counter that decreased or \
+         jumped, or a GPU that reports use while no process is on it.",
         &["reason"],
-    ),
+    ).values(&[("reason", &["out_of_range", "counter_back", "sample", "count", "ghost_busy"])]),
     SeriesDropped = agent(
         "gpumeter_series_dropped_total",
         Kind::Counter,
         Unit::None,
-        "Series left out because of limits.series, counted once per tick and series; while this grows, /metrics is incomplete.",
+        "Series left out because of limits.series, counted once per tick and series; while this \
+         grows, /metrics is incomplete.",
         &["family"],
     ),
     ResolverSuccess = agent(
@@ -198,7 +224,8 @@ agent_families! {
         "gpumeter_clock_step_seconds",
         Kind::Gauge,
         Unit::Seconds,
-        "How far clock steps have moved the wall clock ahead of the time that bills use, which ignores steps; negative means behind.",
+        "How far clock steps have moved the wall clock ahead of the time that bills use, which \
+         ignores steps; negative means behind.",
         &[],
     ),
     ClockAnchored = agent(
@@ -228,7 +255,8 @@ agent_families! {
         "gpumeter_ledger_imbalance_seconds",
         Kind::Gauge,
         Unit::Seconds,
-        "Accounted GPU time minus the sum of its parts in the ledger, exact to the nanosecond; anything but 0 is a defect of the agent.",
+        "Accounted GPU time minus the sum of its parts in the ledger, exact to the nanosecond; \
+         anything but 0 is a defect of the agent.",
         &[],
     ),
     LedgerBytes = agent("gpumeter_ledger_bytes", Kind::Gauge, Unit::Bytes, "Size of the ledger on disk.", &[]),
@@ -243,28 +271,32 @@ agent_families! {
         "gpumeter_ledger_errors_total",
         Kind::Counter,
         Unit::None,
-        "Ledger commits that failed. After a disk error the data is kept and retried; when data itself is refused, the part of the GPU that caused it is dropped and named in the log.",
+        "Ledger commits that failed. After a disk error the data is kept and retried; when data \
+         itself is refused, the part of the GPU that caused it is dropped and named in the log.",
         &[],
     ),
     LedgerUnobserved = agent(
         "gpumeter_ledger_unobserved_seconds_total",
         Kind::Counter,
         Unit::Seconds,
-        "GPU time booked as __unobserved__ because its window never reached the ledger; anything but 0 is a defect of the agent.",
+        "GPU time booked as __unobserved__ because its window never reached the ledger; anything \
+         but 0 is a defect of the agent.",
         &[],
     ),
     LedgerQueueWindows = agent(
         "gpumeter_ledger_queue_windows",
         Kind::Gauge,
         Unit::None,
-        "Settled windows not yet written to the ledger; more than a few per GPU means that the disk is slow or stuck.",
+        "Settled windows not yet written to the ledger; more than a few per GPU means that the \
+         disk is slow or stuck.",
         &[],
     ),
     LedgerCoarseWindows = agent(
         "gpumeter_ledger_coarse_windows_total",
         Kind::Counter,
         Unit::None,
-        "Windows merged with a neighbour across a minute boundary because the disk was stuck; the minutes they cover are proportional shares of the merged window.",
+        "Windows merged with a neighbour across a minute boundary because the disk was stuck; \
+         the minutes they cover are proportional shares of the merged window.",
         &[],
     ),
     HttpRequests = agent(
@@ -294,7 +326,8 @@ agent_families! {
         "process_max_fds",
         Kind::Gauge,
         Unit::None,
-        "The most file descriptors that the agent may have open; absent where there is no limit.",
+        "The most file descriptors that the agent may have open; absent where there is no \
+         limit.",
         &[],
     ),
     ProcessStartTime = agent(
@@ -325,5 +358,5 @@ const fn agent(
     help: &'static str,
     labels: &'static [&'static str],
 ) -> Family {
-    Family { name, kind, unit, help, labels, level: Level::Lean, tier: Tier::Fast, rows: Rows::Agent }
+    Family::new(kind, name, unit, help, Rows::Agent).labels(labels).level(Level::Lean)
 }

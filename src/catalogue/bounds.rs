@@ -4,8 +4,7 @@
 //! driver answers, which is mostly all ones. What lies within is not told from the truth. How fast a counter may
 //! grow is another matter, of whoever reads it twice.
 
-use super::points::same;
-use super::{Family, InstanceValue, Kind, MOST_LINKS, Rows};
+use super::{Family, InstanceValue, Kind, Rows};
 use crate::model::Unit;
 
 /// The least and the most that a reading can be, in integers of its family's unit.
@@ -46,31 +45,6 @@ impl Bound {
         }
     }
 }
-
-/// The most of each gauge that has no unit, which would bound it.
-const PLAIN: &[(&str, i64)] = &[
-    // NVML numbers the states 0 to 15, and 32 for not knowing.
-    ("gpu_performance_state", 15),
-    ("gpu_throttle_active", 1),
-    // Generation 7 is the last that is specified, 32 lanes the widest link.
-    ("gpu_pcie_link_generation", 10),
-    ("gpu_pcie_link_generation_max", 10),
-    ("gpu_pcie_link_width", 32),
-    ("gpu_pcie_link_width_max", 32),
-    ("gpu_nvlink_links_up", MOST_LINKS as i64),
-    ("gpu_nvlink_links_expected", MOST_LINKS as i64),
-    ("gpu_nvlink_link_up", 1),
-    ("gpu_ecc_sram_threshold_exceeded", 1),
-    // An H100 has 2,560 banks with 8 spare rows each; a board that retires pages has 64 at most.
-    ("gpu_remapped_rows", MILLION),
-    ("gpu_row_remap_banks", MILLION),
-    ("gpu_retired_pages", MILLION),
-    ("gpu_row_remap_pending", 1),
-    ("gpu_row_remap_failure", 1),
-    ("gpu_retired_pages_pending", 1),
-];
-
-const MILLION: i64 = 1_000_000;
 
 impl Family {
     /// What a reading of it can be; none for what is not read from a GPU. A flow that is told by its rate is within
@@ -114,31 +88,11 @@ const fn gauge(family: &Family) -> Option<Bound> {
         Unit::Watts => Bound::up_to(20_000_000),
         // GDDR7 is told with 14 GHz, which is the most so far.
         Unit::Hertz => Bound::up_to(100_000_000_000),
-        _ => return plain(family.name),
+        _ => match family.most {
+            Some(most) => Bound::up_to(most),
+            None => return None,
+        },
     })
-}
-
-const fn plain(name: &str) -> Option<Bound> {
-    let mut row = 0;
-    while row < PLAIN.len() {
-        if same(PLAIN[row].0, name) {
-            return Some(Bound::up_to(PLAIN[row].1));
-        }
-        row += 1;
-    }
-    None
-}
-
-/// Whether every row of the bounds without a unit is used; at compile time.
-pub(super) const fn are_needed() -> bool {
-    let mut row = 0;
-    while row < PLAIN.len() {
-        if !matches!(super::points::find(PLAIN[row].0).unit, Unit::None) {
-            return false;
-        }
-        row += 1;
-    }
-    true
 }
 
 #[cfg(test)]
@@ -159,7 +113,7 @@ mod tests {
             let Some(bound) = family.bound() else { continue };
             for garbage in [u32::MAX.into(), i64::MAX, i64::from(i32::MIN), 1 << 62] {
                 let value =
-                    garbage * if family.unit == Unit::Hertz && garbage < 1 << 40 { MILLION } else { 1 };
+                    garbage * if family.unit == Unit::Hertz && garbage < 1 << 40 { 1_000_000 } else { 1 };
                 // 4 GiB are a size like any other: what answers in words of 32 bits is asked for that at the door.
                 let is_size = family.unit == Unit::Bytes && garbage == i64::from(u32::MAX);
                 assert!(is_size || bound.hold(value).is_none(), "{}: {value}", family.name);

@@ -1,6 +1,8 @@
 //! Clocks, and what holds them down.
 
-use super::{CallValue, Family, Kind, Level, Point, Rows, Source};
+use super::aliases::dcgm;
+use super::source::{call, field, point};
+use super::{CallValue, Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -24,7 +26,11 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("clock", "graphics")], &[now(GRAPHICS)]),
             point(&[("clock", "video")], &[now(VIDEO)]),
         ],
-    ),
+    )
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_SM_CLOCK").when(&[("clock", "sm")]).over(1_000_000),
+        dcgm("DCGM_FI_DEV_MEM_CLOCK").when(&[("clock", "memory")]).over(1_000_000),
+    ]),
     clocks(
         "gpu_clock_max_hertz",
         Level::Full,
@@ -37,25 +43,26 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("clock", "video")], &[most(VIDEO)]),
         ],
     ),
-    Family {
-        name: "gpu_performance_state",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "Performance state: 0 is the fastest, 15 the slowest; boards with HBM stay at 0 even when idle.",
-        labels: &["gpu", "uuid"],
-        level: Level::Standard,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[point(&[], &[Source::Call { value: CallValue::PerformanceState, times: 1 }])]),
-    },
-    Family {
-        name: "gpu_throttle_active",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "1 while this reason holds the clocks down, else 0; an idle GPU and clock settings do not count as throttling. hw_other_slowdown is a slowdown by the hardware that is neither thermal nor a power brake: too much power drawn at once, on some boards a change of clocks.",
-        labels: &["gpu", "uuid", "reason"],
-        level: Level::Lean,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[
+    Family::gauge(
+        "gpu_performance_state",
+        Unit::None,
+        "Performance state: 0 is the fastest, 15 the slowest; boards with HBM stay at 0 even \
+         when idle.",
+        Rows::Device(&[point(&[], &[call(CallValue::PerformanceState)])]),
+    )
+    .level(Level::Standard)
+    .tier(Tier::Medium)
+    // NVML numbers the states 0 to 15, and 32 for not knowing.
+    .most(15)
+    .aliases(&[dcgm("DCGM_FI_DEV_PSTATE")]),
+    Family::gauge(
+        "gpu_throttle_active",
+        Unit::None,
+        "1 while this reason holds the clocks down, else 0; an idle GPU and clock settings do \
+         not count as throttling. hw_other_slowdown is a slowdown by the hardware that is neither \
+         thermal nor a power brake: too much power drawn at once, on some boards a change of \
+         clocks.",
+        Rows::Device(&[
             point(&[("reason", "sw_power_cap")], &[reason(0x4)]),
             point(&[("reason", "hw_other_slowdown")], &[Source::Reason { bit: 0x8, unless: 0x40 | 0x80 }]),
             point(&[("reason", "sync_boost")], &[reason(0x10)]),
@@ -63,23 +70,25 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("reason", "hw_thermal_slowdown")], &[reason(0x40)]),
             point(&[("reason", "hw_power_brake")], &[reason(0x80)]),
         ]),
-    },
-    Family {
-        name: "gpu_throttle_seconds_total",
-        kind: Kind::Counter,
-        unit: Unit::Seconds,
-        help: "Time in which this reason held the clocks down, since the driver was loaded, by the driver's own counters; drivers before 575 count the hardware's thermal slowdown with the software's.",
-        labels: &["gpu", "uuid", "reason"],
-        level: Level::Standard,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[
-            point(&[("reason", "sw_power_cap")], &[nanoseconds(74)]),
-            point(&[("reason", "sync_boost")], &[nanoseconds(76)]),
-            point(&[("reason", "board_limit")], &[nanoseconds(77)]),
-            point(&[("reason", "reliability")], &[nanoseconds(79)]),
+    )
+    .labels(&["gpu", "uuid", "reason"])
+    .level(Level::Lean)
+    .tier(Tier::Medium)
+    .most(1),
+    Family::counter(
+        "gpu_throttle_seconds_total",
+        Unit::Seconds,
+        "Time in which this reason held the clocks down, since the driver was loaded, by the \
+         driver's own counters; drivers before 575 count the hardware's thermal slowdown with the \
+         software's.",
+        Rows::Device(&[
+            point(&[("reason", "sw_power_cap")], &[field(74)]),
+            point(&[("reason", "sync_boost")], &[field(76)]),
+            point(&[("reason", "board_limit")], &[field(77)]),
+            point(&[("reason", "reliability")], &[field(79)]),
             point(
                 &[("reason", "sw_thermal_slowdown")],
-                &[Source::Renumbered { before: 251, since: 269, times: 1 }, nanoseconds(75)],
+                &[Source::Renumbered { before: 251, since: 269, times: 1 }, field(75)],
             ),
             point(
                 &[("reason", "hw_thermal_slowdown")],
@@ -90,15 +99,36 @@ pub(super) const ROWS: &[Family] = &[
                 &[Source::Renumbered { before: 253, since: 271, times: 1 }],
             ),
         ]),
-    },
+    )
+    .labels(&["gpu", "uuid", "reason"])
+    .level(Level::Standard)
+    .tier(Tier::Medium)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_POWER_VIOLATION")
+            .when(&[("reason", "sw_power_cap")])
+            .times(1_000_000_000)
+            .counter(),
+        dcgm("DCGM_FI_DEV_THERMAL_VIOLATION")
+            .when(&[("reason", "sw_thermal_slowdown")])
+            .times(1_000_000_000)
+            .counter(),
+        dcgm("DCGM_FI_DEV_SYNC_BOOST_VIOLATION")
+            .when(&[("reason", "sync_boost")])
+            .times(1_000_000_000)
+            .counter(),
+        dcgm("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION")
+            .when(&[("reason", "board_limit")])
+            .times(1_000_000_000)
+            .counter(),
+        dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION")
+            .when(&[("reason", "reliability")])
+            .times(1_000_000_000)
+            .counter(),
+    ]),
 ];
 
 const fn reason(bit: u64) -> Source {
     Source::Reason { bit, unless: 0 }
-}
-
-const fn nanoseconds(id: u32) -> Source {
-    Source::Field { id, scope: 0, times: 1 }
 }
 
 const fn now(clock: u32) -> Source {
@@ -109,10 +139,6 @@ const fn most(clock: u32) -> Source {
     Source::Call { value: CallValue::ClockMax(clock), times: MEGAHERTZ }
 }
 
-const fn point(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
-    Point { labels, sources }
-}
-
 const fn clocks(
     name: &'static str,
     level: Level,
@@ -120,14 +146,8 @@ const fn clocks(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    Family {
-        name,
-        kind: Kind::Gauge,
-        unit: Unit::Hertz,
-        help,
-        labels: &["gpu", "uuid", "clock"],
-        level,
-        tier,
-        rows: Rows::Device(points),
-    }
+    Family::gauge(name, Unit::Hertz, help, Rows::Device(points))
+        .labels(&["gpu", "uuid", "clock"])
+        .level(level)
+        .tier(tier)
 }

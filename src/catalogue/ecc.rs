@@ -1,6 +1,9 @@
 //! Errors that the board's ECC saw; absent where ECC is off, since then nobody counts.
 
-use super::{CallValue, Family, Kind, Level, Point, Rows, Source};
+use super::aliases::{HW_GPU, dcgm, otel};
+use super::family::AMPERE;
+use super::source::{call, point};
+use super::{CallValue, Family, Level, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -15,15 +18,11 @@ const DRAM: u32 = 2;
 const SRAM: u32 = 7;
 
 pub(super) const ROWS: &[Family] = &[
-    Family {
-        name: "gpu_ecc_errors_total",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        help: "Memory errors that ECC corrected or could not correct, since the driver was loaded.",
-        labels: LABELS,
-        level: Level::Lean,
-        tier: Tier::Slow,
-        rows: Rows::Device(&[
+    Family::counter(
+        "gpu_ecc_errors_total",
+        Unit::None,
+        "Memory errors that ECC corrected or could not correct, since the driver was loaded.",
+        Rows::Device(&[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, SINCE_LOAD, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
@@ -38,16 +37,21 @@ pub(super) const ROWS: &[Family] = &[
                 &[call(CallValue::SramUncorrected), counter(UNCORRECTED, SINCE_LOAD, SRAM)],
             ),
         ]),
-    },
-    Family {
-        name: "gpu_ecc_lifetime_errors_total",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        help: "Memory errors that ECC corrected or could not correct, over the board's life.",
-        labels: LABELS,
-        level: Level::Full,
-        tier: Tier::Slow,
-        rows: Rows::Device(&[
+    )
+    .labels(LABELS)
+    .level(Level::Lean)
+    .tier(Tier::Slow)
+    .unsupported(NO_ECC)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL").when(&[("type", "corrected")]).counter(),
+        dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL").when(&[("type", "uncorrected")]).counter(),
+        otel("hw.errors", &[HW_GPU, ("error.type", "=type")]).counter(),
+    ]),
+    Family::counter(
+        "gpu_ecc_lifetime_errors_total",
+        Unit::None,
+        "Memory errors that ECC corrected or could not correct, over the board's life.",
+        Rows::Device(&[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, LIFETIME, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
@@ -59,27 +63,31 @@ pub(super) const ROWS: &[Family] = &[
                 &[call(CallValue::SramUncorrectedLifetime), counter(UNCORRECTED, LIFETIME, SRAM)],
             ),
         ]),
-    },
-    Family {
-        name: "gpu_ecc_sram_threshold_exceeded",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "1 when the board has had more uncorrected SRAM errors over its life than its vendor allows, else 0.",
-        labels: &["gpu", "uuid"],
-        level: Level::Lean,
-        tier: Tier::Slow,
-        rows: Rows::Device(&[point(&[], &[call(CallValue::SramThresholdExceeded)])]),
-    },
+    )
+    .labels(LABELS)
+    .tier(Tier::Slow)
+    .unsupported(NO_ECC)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL").when(&[("type", "corrected")]).counter(),
+        dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL").when(&[("type", "uncorrected")]).counter(),
+    ]),
+    Family::gauge(
+        "gpu_ecc_sram_threshold_exceeded",
+        Unit::None,
+        "1 when the board has had more uncorrected SRAM errors over its life than its vendor \
+         allows, else 0.",
+        Rows::Device(&[point(&[], &[call(CallValue::SramThresholdExceeded)])]),
+    )
+    .level(Level::Lean)
+    .tier(Tier::Slow)
+    .most(1)
+    .since(AMPERE)
+    .unsupported("boards before Ampere have no such threshold, and without ECC there is none"),
 ];
 
 const fn counter(kind: u32, counter: u32, location: u32) -> Source {
     call(CallValue::EccCounter { kind, counter, location })
 }
 
-const fn call(value: CallValue) -> Source {
-    Source::Call { value, times: 1 }
-}
-
-const fn point(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
-    Point { labels, sources }
-}
+pub(super) const NO_ECC: &str = "this board has no ECC, or it is off: nvidia-smi -e 1 and a reset switch it on where \
+         there is one";

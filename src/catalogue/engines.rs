@@ -5,9 +5,11 @@
 //! switches the cycles and requests (170 to 173), whose ratio is here, and those of the engines 1 to 7 (175 to 209),
 //! which only instances of a divided GPU have. Ids above 332 are of later headers.
 
-use super::{Family, Integral, Kind, Level, Point, Rows, Source};
+use super::aliases::dcgm;
+use super::power::NO_GRACE;
+use super::source::point;
+use super::{Family, Integral, Kind, Point, Rows, Source};
 use crate::model::Unit;
-use crate::model::frame::Tier;
 
 /// Percent to billionths.
 const PERCENT: i64 = 10_000_000;
@@ -63,10 +65,10 @@ static SOURCES: [[Source; 1]; COUNT] = {
 };
 
 static POINTS: [Point; COUNT] = {
-    let mut points = [const { Point { labels: &[], sources: &[] } }; COUNT];
+    let mut points = [const { point(&[], &[]) }; COUNT];
     let mut place = 0;
     while place < COUNT {
-        points[place] = Point { labels: &LABELS[place], sources: &SOURCES[place] };
+        points[place] = point(&LABELS[place], &SOURCES[place]);
         place += 1;
     }
     points
@@ -86,9 +88,30 @@ pub(super) const ROWS: &[Family] = &[
     ratio(
         "gpu_video_engine_active_ratio",
         &["gpu", "uuid", "engine", "number"],
-        "Share of time in which this video engine worked (GPM); gpu_engine_utilization_ratio is the driver's mean over all engines of a kind.",
+        "Share of time in which this video engine worked (GPM); gpu_engine_utilization_ratio is \
+         the driver's mean over all engines of a kind.",
         &POINTS,
-    ),
+    )
+    .aliases(&[
+        dcgm("DCGM_FI_PROF_NVDEC0_ACTIVE").when(&[("engine", "decoder"), ("number", "0")]),
+        dcgm("DCGM_FI_PROF_NVDEC1_ACTIVE").when(&[("engine", "decoder"), ("number", "1")]),
+        dcgm("DCGM_FI_PROF_NVDEC2_ACTIVE").when(&[("engine", "decoder"), ("number", "2")]),
+        dcgm("DCGM_FI_PROF_NVDEC3_ACTIVE").when(&[("engine", "decoder"), ("number", "3")]),
+        dcgm("DCGM_FI_PROF_NVDEC4_ACTIVE").when(&[("engine", "decoder"), ("number", "4")]),
+        dcgm("DCGM_FI_PROF_NVDEC5_ACTIVE").when(&[("engine", "decoder"), ("number", "5")]),
+        dcgm("DCGM_FI_PROF_NVDEC6_ACTIVE").when(&[("engine", "decoder"), ("number", "6")]),
+        dcgm("DCGM_FI_PROF_NVDEC7_ACTIVE").when(&[("engine", "decoder"), ("number", "7")]),
+        dcgm("DCGM_FI_PROF_NVJPG0_ACTIVE").when(&[("engine", "jpeg"), ("number", "0")]),
+        dcgm("DCGM_FI_PROF_NVJPG1_ACTIVE").when(&[("engine", "jpeg"), ("number", "1")]),
+        dcgm("DCGM_FI_PROF_NVJPG2_ACTIVE").when(&[("engine", "jpeg"), ("number", "2")]),
+        dcgm("DCGM_FI_PROF_NVJPG3_ACTIVE").when(&[("engine", "jpeg"), ("number", "3")]),
+        dcgm("DCGM_FI_PROF_NVJPG4_ACTIVE").when(&[("engine", "jpeg"), ("number", "4")]),
+        dcgm("DCGM_FI_PROF_NVJPG5_ACTIVE").when(&[("engine", "jpeg"), ("number", "5")]),
+        dcgm("DCGM_FI_PROF_NVJPG6_ACTIVE").when(&[("engine", "jpeg"), ("number", "6")]),
+        dcgm("DCGM_FI_PROF_NVJPG7_ACTIVE").when(&[("engine", "jpeg"), ("number", "7")]),
+        dcgm("DCGM_FI_PROF_NVOFA0_ACTIVE").when(&[("engine", "ofa"), ("number", "0")]),
+        dcgm("DCGM_FI_PROF_NVOFA1_ACTIVE").when(&[("engine", "ofa"), ("number", "1")]),
+    ]),
     seconds(
         "gpu_video_engine_active_seconds_total",
         &["gpu", "uuid", "engine", "number"],
@@ -98,25 +121,33 @@ pub(super) const ROWS: &[Family] = &[
     ratio(
         "gpu_context_switch_active_ratio",
         &["gpu", "uuid"],
-        "Share of time that the graphics and compute engine spent on switching between contexts (GPM): what time-slicing costs.",
-        &[Point { labels: &[], sources: &[percent(174)] }],
+        "Share of time that the graphics and compute engine spent on switching between contexts \
+         (GPM): what time-slicing costs.",
+        &[point(&[], &[percent(174)])],
     ),
     seconds(
         "gpu_context_switch_active_seconds_total",
         &["gpu", "uuid"],
-        "Time that the graphics and compute engine spent on switching between contexts (GPM), integrated since the agent's start.",
+        "Time that the graphics and compute engine spent on switching between contexts (GPM), \
+         integrated since the agent's start.",
         &[Integral::of(&[], "gpu_context_switch_active_ratio")],
     ),
     ratio(
         "gpu_cache_hit_ratio",
         &["gpu", "uuid", "memory"],
-        "Share of the GPU's requests to that memory that a cache answered (GPM, boards with a Grace CPU).",
+        "Share of the GPU's requests to that memory that a cache answered (GPM, boards with a \
+         Grace CPU).",
         &[
-            Point { labels: &[("memory", "host")], sources: &[percent(160)] },
-            Point { labels: &[("memory", "peer")], sources: &[percent(162)] },
-            Point { labels: &[("memory", "device")], sources: &[percent(164)] },
+            point(&[("memory", "host")], &[percent(160)]),
+            point(&[("memory", "peer")], &[percent(162)]),
+            point(&[("memory", "device")], &[percent(164)]),
         ],
-    ),
+    )
+    .unsupported(NO_GRACE)
+    .aliases(&[
+        dcgm("DCGM_FI_PROF_HOSTMEM_CACHE_HIT").when(&[("memory", "host")]).times(100),
+        dcgm("DCGM_FI_PROF_PEERMEM_CACHE_HIT").when(&[("memory", "peer")]).times(100),
+    ]),
 ];
 
 const fn percent(id: u32) -> Source {
@@ -130,7 +161,7 @@ const fn ratio(
     points: &'static [Point],
 ) -> Family {
     let (kind, unit, rows) = (Kind::Gauge, Unit::Ratio, Rows::Device(points));
-    Family { name, kind, unit, help, labels, level: Level::Full, tier: Tier::Fast, rows }
+    Family::new(kind, name, unit, help, rows).labels(labels)
 }
 
 const fn seconds(
@@ -140,5 +171,5 @@ const fn seconds(
     integrals: &'static [Integral],
 ) -> Family {
     let (kind, unit, rows) = (Kind::Counter, Unit::Seconds, Rows::Integral(integrals));
-    Family { name, kind, unit, help, labels, level: Level::Full, tier: Tier::Fast, rows }
+    Family::new(kind, name, unit, help, rows).labels(labels)
 }

@@ -1,8 +1,8 @@
 //! What a row of the catalogue is: a family of series, when it is read and shown, and what kind of values it has.
 
-use super::Counter;
 use super::source::{Point, Source};
 use super::values::{AccountPoint, HoldingValue, IdentityValue, InstancePoint, ProcessPoint, XidValue};
+use super::{Alias, Counter};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -25,6 +25,115 @@ pub struct Family {
     pub tier: Tier,
     /// Where its values come from.
     pub rows: Rows,
+    /// The most that a reading can be, for a gauge that has no unit; the others are bound by their unit.
+    pub most: Option<i64>,
+    /// Whether it is read at every level, because the account goes by it.
+    pub is_read_for_account: bool,
+    /// The CUDA compute capability of the first boards that have it; none where every board may.
+    since: Option<(u32, u32)>,
+    /// Why a board that answers "not supported" does not have it, and where to look instead.
+    pub unsupported: Option<&'static str>,
+    /// From which level on `gpumeter_source_info` says by what it is read; none where it never does.
+    pub source_level: Option<Level>,
+    /// Closed sets of label values that hold in this family only.
+    pub values: &'static [LabelValues],
+    /// What others call it.
+    pub aliases: &'static [Alias],
+}
+
+/// A label and all values that it can have in one family.
+pub type LabelValues = (&'static str, &'static [&'static str]);
+
+/// What a row says of itself beyond name, unit, help and rows. Unless it says so, it is labelled by its GPU alone,
+/// exported at level full and read in every tick.
+impl Family {
+    pub(super) const fn gauge(name: &'static str, unit: Unit, help: &'static str, rows: Rows) -> Self {
+        Self::new(Kind::Gauge, name, unit, help, rows)
+    }
+
+    pub(super) const fn counter(name: &'static str, unit: Unit, help: &'static str, rows: Rows) -> Self {
+        Self::new(Kind::Counter, name, unit, help, rows)
+    }
+
+    pub(super) const fn new(
+        kind: Kind,
+        name: &'static str,
+        unit: Unit,
+        help: &'static str,
+        rows: Rows,
+    ) -> Self {
+        let source_level = match rows {
+            Rows::Integral(_) | Rows::Flow(_) | Rows::InstanceIntegral(_) => Some(Level::Full),
+            _ => None,
+        };
+        Self {
+            name,
+            kind,
+            unit,
+            help,
+            labels: &["gpu", "uuid"],
+            level: Level::Full,
+            tier: Tier::Fast,
+            rows,
+            most: None,
+            is_read_for_account: false,
+            since: None,
+            unsupported: None,
+            source_level,
+            values: &[],
+            aliases: &[],
+        }
+    }
+
+    pub(super) const fn labels(mut self, labels: &'static [&'static str]) -> Self {
+        self.labels = labels;
+        self
+    }
+
+    pub(super) const fn level(mut self, level: Level) -> Self {
+        self.level = level;
+        self
+    }
+
+    pub(super) const fn tier(mut self, tier: Tier) -> Self {
+        self.tier = tier;
+        self
+    }
+
+    pub(super) const fn most(mut self, most: i64) -> Self {
+        self.most = Some(most);
+        self
+    }
+
+    pub(super) const fn read_for_account(mut self) -> Self {
+        self.is_read_for_account = true;
+        self
+    }
+
+    pub(super) const fn since(mut self, capability: (u32, u32)) -> Self {
+        self.since = Some(capability);
+        self
+    }
+
+    pub(super) const fn unsupported(mut self, reason: &'static str) -> Self {
+        self.unsupported = Some(reason);
+        self
+    }
+
+    pub(super) const fn source_told_from(mut self, level: Level) -> Self {
+        self.source_level = Some(level);
+        self
+    }
+
+    pub(super) const fn values(mut self, values: &'static [LabelValues]) -> Self {
+        self.values = values;
+        self
+    }
+
+    pub(super) const fn aliases(mut self, aliases: &'static [Alias]) -> Self {
+        self.aliases = aliases;
+        self
+    }
 }
 
 /// The type of a metric.
@@ -52,7 +161,7 @@ impl Kind {
 impl Family {
     /// Whether a plan reads it when that level is exported: what the account goes by is read at every level.
     pub fn is_read_at(&self, level: Level) -> bool {
-        self.level <= level || ACCOUNT_READS.contains(&self.name)
+        self.level <= level || self.is_read_for_account
     }
 
     /// Whether it is a counter that the driver keeps. What the agent counts itself, from a rate or from a count
@@ -90,31 +199,14 @@ impl Family {
         if self.needs_gpm() {
             return Some(HOPPER);
         }
-        let known = FIRST.iter().find(|(families, _)| families.contains(&self.name));
-        known.map(|(_, capability)| *capability)
+        self.since
     }
 }
 
-/// The boards with GPM and with a fabric of NVLinks.
-const HOPPER: (u32, u32) = (9, 0);
-
-/// Families that came with a generation of boards, and its compute capability.
-const FIRST: [(&[&str], (u32, u32)); 3] = [
-    (&["gpu_fabric_info", "gpu_fabric_state"], HOPPER),
-    // Ada: boards before know the temperatures of their limits.
-    (&["gpu_temperature_margin_celsius"], (8, 9)),
-    // Ampere.
-    (&["gpu_ecc_sram_threshold_exceeded"], (8, 0)),
-];
-
-/// What the account goes by, whatever is exported.
-pub(super) const ACCOUNT_READS: &[&str] = &[
-    "gpu_utilization_ratio",
-    "gpu_engine_utilization_ratio",
-    "gpu_gr_engine_active_ratio",
-    "gpu_energy_joules_total",
-    "gpu_power_watts",
-];
+/// CUDA compute capabilities of generations of boards. Hopper's are the first with GPM and with a fabric of NVLinks.
+pub(super) const HOPPER: (u32, u32) = (9, 0);
+pub(super) const ADA: (u32, u32) = (8, 9);
+pub(super) const AMPERE: (u32, u32) = (8, 0);
 
 /// How much is exported; each level includes the ones before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,16 +1,17 @@
 //! What is judged of a GPU.
 
-use super::{Family, IdentityValue, Kind, Level, Rows};
+use super::aliases::{HW_GPU, otel};
+use super::{Family, IdentityValue, Level, Rows};
 use crate::model::Unit;
-use crate::model::frame::Tier;
 
-pub(super) const ROWS: &[Family] = &[Family {
-    name: "gpu_health",
-    kind: Kind::Gauge,
-    unit: Unit::None,
-    help: "Always 1; the GPU's state: ok, degraded, unknown or failed. /api/v1/health says why and what to do.",
-    labels: &["gpu", "uuid", "state"],
-    level: Level::Lean,
-    tier: Tier::Fast,
-    rows: Rows::Identity(IdentityValue::Health),
-}];
+pub(super) const ROWS: &[Family] = &[Family::gauge(
+    "gpu_health",
+    Unit::None,
+    "Always 1; the GPU's state: ok, degraded, unknown or failed. /api/v1/health says why and \
+         what to do.",
+    Rows::Identity(IdentityValue::Health),
+)
+.labels(&["gpu", "uuid", "state"])
+.level(Level::Lean)
+.values(&[("state", &["ok", "degraded", "unknown", "failed"])])
+.aliases(&[otel("hw.status", &[HW_GPU, ("hw.state", "=state")]).up_down()])];

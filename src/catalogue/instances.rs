@@ -3,6 +3,7 @@
 //! The driver tells memory and activity per GPU instance, so its compute instances have no series of their own. What
 //! goes over PCIe and NVLink it tells of the whole GPU alone.
 
+use super::ecc::NO_ECC;
 use super::{Family, InstancePoint, InstanceValue, Kind, Level, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -38,31 +39,38 @@ pub(super) const ROWS: &[Family] = &[
     seconds(
         "gpu_mig_gr_engine_active_seconds_total",
         Level::Standard,
-        "Time in which the GPU instance's graphics or compute engine was active (GPM), integrated since the agent's start.",
+        "Time in which the GPU instance's graphics or compute engine was active (GPM), \
+         integrated since the agent's start.",
         &[of(InstanceValue::GrEngineActive)],
     ),
     ratio(
         "gpu_mig_sm_active_ratio",
         Level::Standard,
-        "Share of time and of the GPU instance's multiprocessors in which at least one warp was assigned (GPM).",
+        "Share of time and of the GPU instance's multiprocessors in which at least one warp was \
+         assigned (GPM).",
         &[of(InstanceValue::SmActive)],
     ),
     seconds(
         "gpu_mig_sm_active_seconds_total",
         Level::Standard,
-        "Time in which the GPU instance's multiprocessors had a warp assigned, averaged over them (GPM), integrated since the agent's start.",
+        "Time in which the GPU instance's multiprocessors had a warp assigned, averaged over \
+         them (GPM), integrated since the agent's start.",
         &[of(InstanceValue::SmActive)],
-    ),
+    )
+    .source_told_from(Level::Standard),
     ratio(
         "gpu_mig_sm_occupancy_ratio",
         Level::Full,
-        "Warps resident on the GPU instance's multiprocessors, averaged over time, as a share of the most that fit (GPM).",
+        "Warps resident on the GPU instance's multiprocessors, averaged over time, as a share of \
+         the most that fit (GPM).",
         &[of(InstanceValue::SmOccupancy)],
     ),
     seconds(
         "gpu_mig_sm_occupancy_seconds_total",
         Level::Full,
-        "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted sum, not a duration; a second at half occupancy counts half a second, and its rate is the mean occupancy.",
+        "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a \
+         weighted sum, not a duration; a second at half occupancy counts half a second, and its \
+         rate is the mean occupancy.",
         &[of(InstanceValue::SmOccupancy)],
     ),
     ratio(
@@ -74,9 +82,11 @@ pub(super) const ROWS: &[Family] = &[
     seconds(
         "gpu_mig_tensor_active_seconds_total",
         Level::Standard,
-        "Time in which any tensor pipe of the GPU instance was active (GPM), integrated since the agent's start.",
+        "Time in which any tensor pipe of the GPU instance was active (GPM), integrated since \
+         the agent's start.",
         &[of(InstanceValue::TensorActive)],
-    ),
+    )
+    .source_told_from(Level::Standard),
     ratio(
         "gpu_mig_dram_active_ratio",
         Level::Standard,
@@ -86,40 +96,41 @@ pub(super) const ROWS: &[Family] = &[
     seconds(
         "gpu_mig_dram_active_seconds_total",
         Level::Standard,
-        "Time in which the GPU instance's memory was busy, weighted by the bandwidth used (GPM), integrated since the agent's start.",
+        "Time in which the GPU instance's memory was busy, weighted by the bandwidth used (GPM), \
+         integrated since the agent's start.",
         &[of(InstanceValue::DramActive)],
     ),
-    Family {
-        labels: PIPE,
-        ..ratio(
-            "gpu_mig_pipe_active_ratio",
-            Level::Full,
-            "Share of time in which the pipe of the GPU instance was active (GPM); tensor pipes by instruction: dfma and dmma double precision, hmma half, imma integer.",
-            PIPES,
-        )
-    },
-    Family {
-        labels: PIPE,
-        ..seconds(
-            "gpu_mig_pipe_active_seconds_total",
-            Level::Full,
-            "Time in which the pipe of the GPU instance was active (GPM), integrated since the agent's start.",
-            PIPES,
-        )
-    },
-    Family {
-        name: "gpu_mig_ecc_errors_total",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        help: "Memory errors of the GPU instance since the driver was loaded; for an instance the driver reports only uncorrected errors in SRAM.",
-        labels: &["gpu", "uuid", "gpu_instance", "type", "location"],
-        level: Level::Standard,
-        tier: Tier::Slow,
-        rows: Rows::Instance(&[InstancePoint {
+    ratio(
+        "gpu_mig_pipe_active_ratio",
+        Level::Full,
+        "Share of time in which the pipe of the GPU instance was active (GPM); tensor pipes by \
+         instruction: dfma and dmma double precision, hmma half, imma integer.",
+        PIPES,
+    )
+    .labels(PIPE),
+    seconds(
+        "gpu_mig_pipe_active_seconds_total",
+        Level::Full,
+        "Time in which the pipe of the GPU instance was active (GPM), integrated since the \
+         agent's start.",
+        PIPES,
+    )
+    .labels(PIPE)
+    .source_told_from(Level::Standard),
+    Family::counter(
+        "gpu_mig_ecc_errors_total",
+        Unit::None,
+        "Memory errors of the GPU instance since the driver was loaded; for an instance the \
+         driver reports only uncorrected errors in SRAM.",
+        Rows::Instance(&[InstancePoint {
             labels: &[("type", "uncorrected"), ("location", "sram")],
             value: InstanceValue::SramUncorrected,
         }]),
-    },
+    )
+    .labels(&["gpu", "uuid", "gpu_instance", "type", "location"])
+    .level(Level::Standard)
+    .tier(Tier::Slow)
+    .unsupported(NO_ECC),
 ];
 
 const PIPES: &[InstancePoint] = &[
@@ -176,5 +187,5 @@ const fn instance(
     help: &'static str,
     rows: Rows,
 ) -> Family {
-    Family { name, kind, unit, help, labels: INSTANCE, level, tier, rows }
+    Family::new(kind, name, unit, help, rows).labels(INSTANCE).level(level).tier(tier)
 }

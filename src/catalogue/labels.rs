@@ -1,7 +1,7 @@
 //! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
 
 use super::{Family, Rows};
-use crate::model::{Fact, HolderKind};
+use crate::model::Fact;
 
 type Pair = (&'static str, &'static str);
 
@@ -146,77 +146,6 @@ const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'s
     Label { name, meaning, values }
 }
 
-/// The closed set of a label's values in one family, where the label asks the same of several families and each
-/// answers in its own words. Those of readings stand with the readings.
-pub(super) struct Set {
-    /// The label.
-    pub(super) label: &'static str,
-    /// The family's full name.
-    pub(super) family: &'static str,
-    /// All values that it can have there.
-    pub(super) values: &'static [&'static str],
-}
-
-/// What an XID can call for.
-const OF_XIDS: &[&str] = &[
-    "ignore",
-    "restart_app",
-    "reset_gpu",
-    "reboot_node",
-    "check_mechanicals",
-    "update_software",
-    "contact_support",
-];
-
-/// The sets of what the agent itself says.
-pub(super) const SETS: &[Set] = &[
-    Set {
-        label: "reason",
-        family: "gpu_unsupported",
-        values: &["not_supported", "no_symbol", "no_permission"],
-    },
-    Set { label: "reason", family: "gpu_absence_info", values: &["lost", "gone", "guest", "replaced"] },
-    Set {
-        label: "reason",
-        family: "gpu_unattributed_seconds_total",
-        values: &["container", "pod", "job", "vm", "unknown"],
-    },
-    Set {
-        label: "reason",
-        family: "gpumeter_collector_errors_total",
-        values: &[
-            "not_supported",
-            "no_symbol",
-            "no_permission",
-            "lost",
-            "driver_gone",
-            "failed",
-            "rejected",
-            "not_yet",
-            "late",
-            "panic",
-            "read_by_another_lane",
-            "overrun",
-            "too_many_kinds",
-            "unknown_gpu",
-        ],
-    },
-    Set {
-        label: "reason",
-        family: "gpumeter_samples_rejected_total",
-        values: &["out_of_range", "counter_back", "sample", "count", "ghost_busy"],
-    },
-    Set { label: "kind", family: "gpu_workload_info", values: HolderKind::NAMES },
-    Set { label: "action", family: "gpu_xid_action_errors_total", values: OF_XIDS },
-    Set { label: "action", family: "gpu_xid_info", values: OF_XIDS },
-    Set { label: "state", family: "gpu_health", values: &["ok", "degraded", "unknown", "failed"] },
-    Set {
-        label: "source",
-        family: "gpumeter_source_info",
-        values: &["gpm", "samples", "utilization", "none", "field", "call", "gpm_counter"],
-    },
-];
-
 /// All values that a label can have in a family, in order; empty where they are not a closed set.
 pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
     let own: &mut dyn Iterator<Item = &'static [Pair]> = match &family.rows {
@@ -235,10 +164,10 @@ pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
         }
     }
     if values.is_empty() {
-        let set = SETS.iter().find(|set| set.label == label && set.family == family.name);
+        let own = family.values.iter().find(|(name, _)| *name == label);
         let known =
             || LABELS.iter().find(|known| known.name == label).map_or(&[] as &[_], |known| known.values);
-        values.extend(set.map_or_else(known, |set| set.values));
+        values.extend(own.map_or_else(known, |(_, values)| *values));
     }
     values
 }
@@ -249,7 +178,7 @@ mod tests {
     use crate::catalogue::family;
     use crate::catalogue::xid::{self, Action};
     use crate::model::frame::{Rejection, Tier};
-    use crate::model::{Absence, ActivitySource, HealthState, UnattributedReason, Via, Whereabouts};
+    use crate::model::{Absence, ActivitySource, Attachment, HealthState, UnattributedReason, Via};
 
     fn is_of(name: &str, value: &str) -> bool {
         LABELS.iter().any(|label| label.name == name && label.values.contains(&value))
@@ -277,9 +206,9 @@ mod tests {
             values("gpu_unattributed_seconds_total", "reason"),
             UnattributedReason::ALL.map(UnattributedReason::name)
         );
-        let absent = Whereabouts::ALL
+        let absent = Attachment::ALL
             .iter()
-            .filter(|place| !matches!(place, Whereabouts::Present | Whereabouts::Forgotten));
+            .filter(|place| !matches!(place, Attachment::Present | Attachment::Forgotten));
         assert_eq!(
             values("gpu_absence_info", "reason"),
             absent.map(|place| place.name()).collect::<Vec<_>>()
@@ -325,13 +254,6 @@ mod tests {
         }
         assert_eq!(values("gpu_info", "mig"), ["true", "false"]);
         assert_eq!(values("gpu_xid_info", "xid"), Vec::<&str>::new());
-    }
-
-    #[test]
-    fn every_set_is_of_a_label_of_its_family() {
-        for set in SETS {
-            assert!(family(set.family).unwrap().labels.contains(&set.label), "{}", set.family);
-        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The laws that every row obeys, checked when the crate is compiled.
 
-mod aliases;
 mod labels;
 
 use super::points::{find, same};
@@ -10,7 +9,6 @@ use crate::model::Unit;
 const _: () = check();
 
 const fn check() {
-    assert!(super::bounds::are_needed(), "a gauge with a unit is bound by that");
     let mut subject = 0;
     while subject < SUBJECTS.len() {
         let mut row = 0;
@@ -37,6 +35,8 @@ const fn check_row(family: &Family) {
     let is_read =
         matches!(&family.rows, Rows::Device(_) | Rows::Flow(_) | Rows::State(_) | Rows::Instance(_));
     assert!(!is_read || family.bound().is_some(), "what is read from a GPU has a bound");
+    let is_bound_by_unit = !matches!(family.unit, Unit::None);
+    assert!(family.most.is_none() || !is_bound_by_unit, "a gauge with a unit is bound by that");
     match &family.rows {
         Rows::Device(points) | Rows::Flow(points) | Rows::State(points) => check_points(family, points),
         Rows::Integral(integrals) => check_integrals(family, integrals),
@@ -65,6 +65,7 @@ const fn check_row(family: &Family) {
         _ => {}
     }
     labels::check(family);
+    labels::check_sets(family);
 }
 
 const fn check_integrals(family: &Family, integrals: &[super::Integral]) {

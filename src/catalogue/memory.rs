@@ -1,6 +1,8 @@
 //! Device memory: total = used + free + reserved; and the window through which the host reaches it.
 
-use super::{CallValue, Family, Kind, Level, Point, Rows, Source};
+use super::aliases::{dcgm, otel};
+use super::source::{call, point};
+use super::{CallValue, Family, Level, Point, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -10,49 +12,44 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "Physical device memory; total = used + free + reserved.",
         TOTAL,
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[]).up_down()]),
     bytes(
         "gpu_memory_used_bytes",
         Level::Lean,
-        "Device memory allocated by clients, without what the driver reserves (drivers before 510 include the reserved memory here and do not report it).",
+        "Device memory allocated by clients, without what the driver reserves (drivers before \
+         510 include the reserved memory here and do not report it).",
         USED,
-    ),
-    bytes("gpu_memory_free_bytes", Level::Standard, "Device memory that can still be allocated.", FREE),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[]).up_down()]),
+    bytes("gpu_memory_free_bytes", Level::Standard, "Device memory that can still be allocated.", FREE)
+        .aliases(&[dcgm("DCGM_FI_DEV_FB_FREE").over(1 << 20)]),
     bytes(
         "gpu_memory_reserved_bytes",
         Level::Standard,
         "Device memory that driver and firmware reserve.",
         RESERVED,
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_RESERVED").over(1 << 20)]),
     bytes(
         "gpu_bar1_total_bytes",
         Level::Full,
-        "Size of the PCIe window (BAR1) through which the host and other devices reach the GPU's memory.",
+        "Size of the PCIe window (BAR1) through which the host and other devices reach the GPU's \
+         memory.",
         BAR1_TOTAL,
-    ),
-    bytes("gpu_bar1_used_bytes", Level::Full, "Part of the PCIe window (BAR1) that is mapped.", BAR1_USED),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_BAR1_TOTAL").over(1 << 20)]),
+    bytes("gpu_bar1_used_bytes", Level::Full, "Part of the PCIe window (BAR1) that is mapped.", BAR1_USED)
+        .aliases(&[dcgm("DCGM_FI_DEV_BAR1_USED").over(1 << 20)]),
 ];
 
-const TOTAL: &[Point] = &[value(&[Source::Call { value: CallValue::MemoryTotal, times: 1 }])];
-const USED: &[Point] = &[value(&[Source::Call { value: CallValue::MemoryUsed, times: 1 }])];
-const FREE: &[Point] = &[value(&[Source::Call { value: CallValue::MemoryFree, times: 1 }])];
-const RESERVED: &[Point] = &[value(&[Source::Call { value: CallValue::MemoryReserved, times: 1 }])];
-const BAR1_TOTAL: &[Point] = &[value(&[Source::Call { value: CallValue::Bar1Total, times: 1 }])];
-const BAR1_USED: &[Point] = &[value(&[Source::Call { value: CallValue::Bar1Used, times: 1 }])];
-
-const fn value(sources: &'static [Source]) -> Point {
-    Point { labels: &[], sources }
-}
+const TOTAL: &[Point] = &[point(&[], &[call(CallValue::MemoryTotal)])];
+const USED: &[Point] = &[point(&[], &[call(CallValue::MemoryUsed)])];
+const FREE: &[Point] = &[point(&[], &[call(CallValue::MemoryFree)])];
+const RESERVED: &[Point] = &[point(&[], &[call(CallValue::MemoryReserved)])];
+const BAR1_TOTAL: &[Point] = &[point(&[], &[call(CallValue::Bar1Total)])];
+const BAR1_USED: &[Point] = &[point(&[], &[call(CallValue::Bar1Used)])];
 
 const fn bytes(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family {
-        name,
-        kind: Kind::Gauge,
-        unit: Unit::Bytes,
-        help,
-        labels: &["gpu", "uuid"],
-        level,
-        tier: Tier::Medium,
-        rows: Rows::Device(points),
-    }
+    Family::gauge(name, Unit::Bytes, help, Rows::Device(points)).level(level).tier(Tier::Medium)
 }

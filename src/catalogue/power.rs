@@ -1,192 +1,199 @@
 //! Power, energy and heat.
 
-use super::{CallValue, Family, Kind, Level, Point, Rows, Source};
+use super::aliases::{HW_GPU, dcgm, otel};
+use super::family::ADA;
+use super::source::{call, field, point};
+use super::{CallValue, Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
-
-const GPU: &[&str] = &["gpu", "uuid"];
 
 /// The driver's millijoules to microjoules, and its degrees to thousandths.
 const THOUSAND: i64 = 1_000;
 
 pub(super) const ROWS: &[Family] = &[
-    Family {
-        name: "gpu_power_watts",
-        kind: Kind::Gauge,
-        unit: Unit::Watts,
-        help: "Power draw averaged by the driver over 1 s (on boards before Ampere and on GA100: at that moment).",
-        labels: GPU,
-        level: Level::Lean,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[
-                Source::Field { id: 185, scope: 0, times: 1 },
-                Source::Call { value: CallValue::PowerUsage, times: 1 },
-            ],
-        }]),
-    },
-    Family {
-        name: "gpu_power_instant_watts",
-        kind: Kind::Gauge,
-        unit: Unit::Watts,
-        help: "Power draw at that moment.",
-        labels: GPU,
-        level: Level::Standard,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[Source::Field { id: 186, scope: 0, times: 1 }],
-        }]),
-    },
+    Family::gauge(
+        "gpu_power_watts",
+        Unit::Watts,
+        "Power draw averaged by the driver over 1 s (on boards before Ampere and on GA100: at \
+         that moment).",
+        Rows::Device(&[point(&[], &[field(185), call(CallValue::PowerUsage)])]),
+    )
+    .level(Level::Lean)
+    .read_for_account()
+    .source_told_from(Level::Standard)
+    .aliases(&[dcgm("DCGM_FI_DEV_POWER_USAGE"), otel("hw.power", &[HW_GPU])]),
+    Family::gauge(
+        "gpu_power_instant_watts",
+        Unit::Watts,
+        "Power draw at that moment.",
+        Rows::Device(&[point(&[], &[field(186)])]),
+    )
+    .level(Level::Standard)
+    .unsupported("this board tells one power only: gpu_power_watts"),
     scoped(
         "gpu_memory_power_watts",
         (Level::Full, Tier::Medium),
-        "Power draw of the GPU's memory averaged by the driver over 1 s: a part of gpu_power_watts.",
-        &[alone(&[of(185, MEMORY)])],
+        "Power draw of the GPU's memory averaged by the driver over 1 s: a part of \
+         gpu_power_watts.",
+        &[point(&[], &[of(185, MEMORY)])],
     ),
     scoped(
         "gpu_memory_power_instant_watts",
         (Level::Full, Tier::Fast),
         "Power draw of the GPU's memory at that moment: a part of gpu_power_instant_watts.",
-        &[alone(&[of(186, MEMORY)])],
+        &[point(&[], &[of(186, MEMORY)])],
     ),
     scoped(
         "gpu_module_power_watts",
         (Level::Full, Tier::Medium),
-        "Power draw of the module that the GPU shares with its Grace CPU, averaged by the driver over 1 s; each GPU reports the whole module's value; do not sum.",
-        &[alone(&[of(185, MODULE)])],
-    ),
+        "Power draw of the module that the GPU shares with its Grace CPU, averaged by the driver \
+         over 1 s; each GPU reports the whole module's value; do not sum.",
+        &[point(&[], &[of(185, MODULE)])],
+    )
+    .unsupported(NO_GRACE),
     scoped(
         "gpu_module_power_instant_watts",
         (Level::Full, Tier::Fast),
-        "Power draw of the module that the GPU shares with its Grace CPU at that moment; each GPU reports the whole module's value; do not sum.",
-        &[alone(&[of(186, MODULE)])],
-    ),
-    Family {
-        labels: LIMIT,
-        ..scoped(
-            "gpu_module_power_limit_watts",
-            (Level::Full, Tier::Slow),
-            "Power limits of the module that the GPU shares with its Grace CPU: enforced is the lowest limit that applies, requested is what was set, default, min and max are the module's.",
-            &[
-                Point { labels: &[("limit", "enforced")], sources: &[of(190, MODULE)] },
-                Point { labels: &[("limit", "requested")], sources: &[of(192, MODULE)] },
-                Point { labels: &[("limit", "default")], sources: &[of(189, MODULE)] },
-                Point { labels: &[("limit", "min")], sources: &[of(187, MODULE)] },
-                Point { labels: &[("limit", "max")], sources: &[of(188, MODULE)] },
-            ],
-        )
-    },
-    Family {
-        name: "gpu_power_limit_watts",
-        kind: Kind::Gauge,
-        unit: Unit::Watts,
-        help: "Power limits: enforced is the lowest limit that applies, requested is what was set, default, min and max are the board's.",
-        labels: LIMIT,
-        level: Level::Standard,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[
-            Point {
-                labels: &[("limit", "enforced")],
-                sources: &[watts(190), call(CallValue::PowerLimitEnforced)],
-            },
-            Point {
-                labels: &[("limit", "requested")],
-                sources: &[watts(192), call(CallValue::PowerLimitRequested)],
-            },
-            Point {
-                labels: &[("limit", "default")],
-                sources: &[watts(189), call(CallValue::PowerLimitDefault)],
-            },
-            Point { labels: &[("limit", "min")], sources: &[watts(187), call(CallValue::PowerLimitMin)] },
-            Point { labels: &[("limit", "max")], sources: &[watts(188), call(CallValue::PowerLimitMax)] },
+        "Power draw of the module that the GPU shares with its Grace CPU at that moment; each \
+         GPU reports the whole module's value; do not sum.",
+        &[point(&[], &[of(186, MODULE)])],
+    )
+    .unsupported(NO_GRACE),
+    scoped(
+        "gpu_module_power_limit_watts",
+        (Level::Full, Tier::Slow),
+        "Power limits of the module that the GPU shares with its Grace CPU: enforced is the \
+         lowest limit that applies, requested is what was set, default, min and max are the \
+         module's.",
+        &[
+            point(&[("limit", "enforced")], &[of(190, MODULE)]),
+            point(&[("limit", "requested")], &[of(192, MODULE)]),
+            point(&[("limit", "default")], &[of(189, MODULE)]),
+            point(&[("limit", "min")], &[of(187, MODULE)]),
+            point(&[("limit", "max")], &[of(188, MODULE)]),
+        ],
+    )
+    .labels(LIMIT)
+    .unsupported(NO_GRACE),
+    Family::gauge(
+        "gpu_power_limit_watts",
+        Unit::Watts,
+        "Power limits: enforced is the lowest limit that applies, requested is what was set, \
+         default, min and max are the board's.",
+        Rows::Device(&[
+            point(&[("limit", "enforced")], &[field(190), call(CallValue::PowerLimitEnforced)]),
+            point(&[("limit", "requested")], &[field(192), call(CallValue::PowerLimitRequested)]),
+            point(&[("limit", "default")], &[field(189), call(CallValue::PowerLimitDefault)]),
+            point(&[("limit", "min")], &[field(187), call(CallValue::PowerLimitMin)]),
+            point(&[("limit", "max")], &[field(188), call(CallValue::PowerLimitMax)]),
         ]),
-    },
-    Family {
-        name: "gpu_energy_joules_total",
-        kind: Kind::Counter,
-        unit: Unit::Joules,
-        help: "Energy used since the driver was loaded, from the driver's own counter.",
-        labels: GPU,
-        level: Level::Lean,
-        tier: Tier::Fast,
-        rows: Rows::Device(&[Point {
-            labels: &[],
-            sources: &[
+    )
+    .labels(LIMIT)
+    .level(Level::Standard)
+    .tier(Tier::Medium)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_ENFORCED_POWER_LIMIT").when(&[("limit", "enforced")]),
+        dcgm("DCGM_FI_DEV_POWER_MGMT_LIMIT").when(&[("limit", "requested")]),
+    ]),
+    Family::counter(
+        "gpu_energy_joules_total",
+        Unit::Joules,
+        "Energy used since the driver was loaded, from the driver's own counter.",
+        Rows::Device(&[point(
+            &[],
+            &[
                 Source::Field { id: 83, scope: 0, times: THOUSAND },
                 Source::Call { value: CallValue::Energy, times: THOUSAND },
             ],
-        }]),
-    },
-    Family {
-        name: "gpu_temperature_celsius",
-        kind: Kind::Gauge,
-        unit: Unit::Celsius,
-        help: "Temperature of the GPU core and, on boards with a sensor there, of its memory.",
-        labels: &["gpu", "uuid", "sensor"],
-        level: Level::Lean,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[
-            Point {
-                labels: &[("sensor", "gpu")],
-                sources: &[degrees(CallValue::TemperatureVersioned), degrees(CallValue::Temperature)],
-            },
-            Point {
-                labels: &[("sensor", "memory")],
-                sources: &[Source::Field { id: 82, scope: 0, times: THOUSAND }],
-            },
+        )]),
+    )
+    .level(Level::Lean)
+    .read_for_account()
+    .unsupported("boards before Volta count no energy, and the account then has none")
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION").times(1_000).counter(),
+        otel("hw.energy", &[HW_GPU]).counter(),
+    ]),
+    Family::gauge(
+        "gpu_temperature_celsius",
+        Unit::Celsius,
+        "Temperature of the GPU core and, on boards with a sensor there, of its memory.",
+        Rows::Device(&[
+            point(
+                &[("sensor", "gpu")],
+                &[degrees(CallValue::TemperatureVersioned), degrees(CallValue::Temperature)],
+            ),
+            point(&[("sensor", "memory")], &[Source::Field { id: 82, scope: 0, times: THOUSAND }]),
         ]),
-    },
-    Family {
-        name: "gpu_temperature_limit_celsius",
-        kind: Kind::Gauge,
-        unit: Unit::Celsius,
-        help: "Temperatures at which a limit acts, on boards that report them; boards that report only the distance to a limit have gpu_temperature_margin_celsius.",
-        labels: LIMIT,
-        level: Level::Standard,
-        tier: Tier::Slow,
-        rows: Rows::Device(&[
-            Point { labels: &[("limit", "shutdown")], sources: &[degrees(CallValue::Threshold(0))] },
-            Point { labels: &[("limit", "slowdown")], sources: &[degrees(CallValue::Threshold(1))] },
-            Point {
-                labels: &[("limit", "memory_max_operating")],
-                sources: &[degrees(CallValue::Threshold(2))],
-            },
-            Point { labels: &[("limit", "gpu_max_operating")], sources: &[degrees(CallValue::Threshold(3))] },
+    )
+    .labels(&["gpu", "uuid", "sensor"])
+    .level(Level::Lean)
+    .tier(Tier::Medium)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_MEMORY_TEMP").when(&[("sensor", "memory")]),
+        dcgm("DCGM_FI_DEV_GPU_TEMP").when(&[("sensor", "gpu")]),
+        otel("hw.temperature", &[("hw.sensor_location", "=sensor")]),
+    ]),
+    Family::gauge(
+        "gpu_temperature_limit_celsius",
+        Unit::Celsius,
+        "Temperatures at which a limit acts, on boards that report them; boards that report only \
+         the distance to a limit have gpu_temperature_margin_celsius.",
+        Rows::Device(&[
+            point(&[("limit", "shutdown")], &[degrees(CallValue::Threshold(0))]),
+            point(&[("limit", "slowdown")], &[degrees(CallValue::Threshold(1))]),
+            point(&[("limit", "memory_max_operating")], &[degrees(CallValue::Threshold(2))]),
+            point(&[("limit", "gpu_max_operating")], &[degrees(CallValue::Threshold(3))]),
         ]),
-    },
+    )
+    .labels(LIMIT)
+    .level(Level::Standard)
+    .tier(Tier::Slow)
+    .unsupported("boards that know distances to their limits have gpu_temperature_margin_celsius instead")
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_SLOWDOWN_TEMP").when(&[("limit", "slowdown")]),
+        dcgm("DCGM_FI_DEV_SHUTDOWN_TEMP").when(&[("limit", "shutdown")]),
+        otel("hw.temperature.limit", &[("hw.limit_type", "=limit")]),
+    ]),
     // Not of the memory: the margin call speaks of the core, and no call or field tells how far the memory is from
     // its limit (195), which without that distance is a constant of the board.
-    Family {
-        name: "gpu_temperature_margin_celsius",
-        kind: Kind::Gauge,
-        unit: Unit::Celsius,
-        help: "Distance of the core temperature to a limit; 0 or less means that the limit acts.",
-        labels: LIMIT,
-        level: Level::Standard,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[
-            Point { labels: &[("limit", "shutdown")], sources: &[Source::Margin { limit: 193 }] },
-            Point { labels: &[("limit", "slowdown")], sources: &[Source::Margin { limit: 194 }] },
-            Point { labels: &[("limit", "gpu_max_operating")], sources: &[Source::Margin { limit: 196 }] },
+    Family::gauge(
+        "gpu_temperature_margin_celsius",
+        Unit::Celsius,
+        "Distance of the core temperature to a limit; 0 or less means that the limit acts.",
+        Rows::Device(&[
+            point(&[("limit", "shutdown")], &[Source::Margin { limit: 193 }]),
+            point(&[("limit", "slowdown")], &[Source::Margin { limit: 194 }]),
+            point(&[("limit", "gpu_max_operating")], &[Source::Margin { limit: 196 }]),
         ]),
-    },
-    Family {
-        name: "gpu_fan_speed_ratio",
-        kind: Kind::Gauge,
-        unit: Unit::Ratio,
-        help: "Requested fan speed, as a share of the highest; absent on boards without a fan.",
-        labels: &["gpu", "uuid", "fan"],
-        level: Level::Standard,
-        tier: Tier::Medium,
-        rows: Rows::Device(&[
-            Point { labels: &[("fan", "0")], sources: &[fan(0)] },
-            Point { labels: &[("fan", "1")], sources: &[fan(1)] },
-            Point { labels: &[("fan", "2")], sources: &[fan(2)] },
-            Point { labels: &[("fan", "3")], sources: &[fan(3)] },
+    )
+    .labels(LIMIT)
+    .level(Level::Standard)
+    .tier(Tier::Medium)
+    .since(ADA)
+    .unsupported(
+        "boards that know their limits as temperatures have gpu_temperature_limit_celsius \
+         instead",
+    ),
+    Family::gauge(
+        "gpu_fan_speed_ratio",
+        Unit::Ratio,
+        "Requested fan speed, as a share of the highest; absent on boards without a fan.",
+        Rows::Device(&[
+            point(&[("fan", "0")], &[fan(0)]),
+            point(&[("fan", "1")], &[fan(1)]),
+            point(&[("fan", "2")], &[fan(2)]),
+            point(&[("fan", "3")], &[fan(3)]),
         ]),
-    },
+    )
+    .labels(&["gpu", "uuid", "fan"])
+    .level(Level::Standard)
+    .tier(Tier::Medium)
+    .unsupported("this board has no fan of its own")
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_FAN_SPEED").when(&[("fan", "0")]).times(100),
+        otel("hw.fan.speed_ratio", &[("hw.name", "=fan")]),
+    ]),
 ];
 
 const LIMIT: &[&str] = &["gpu", "uuid", "limit"];
@@ -200,10 +207,6 @@ const fn of(id: u32, scope: u32) -> Source {
     Source::Field { id, scope, times: 1 }
 }
 
-const fn alone(sources: &'static [Source]) -> Point {
-    Point { labels: &[], sources }
-}
-
 const fn scoped(
     name: &'static str,
     (level, tier): (Level, Tier),
@@ -211,17 +214,7 @@ const fn scoped(
     points: &'static [Point],
 ) -> Family {
     let rows = Rows::Device(points);
-    Family { name, kind: Kind::Gauge, unit: Unit::Watts, help, labels: GPU, level, tier, rows }
-}
-
-/// Milliwatts of a batched field.
-const fn watts(id: u32) -> Source {
-    Source::Field { id, scope: 0, times: 1 }
-}
-
-/// Milliwatts of a call.
-const fn call(value: CallValue) -> Source {
-    Source::Call { value, times: 1 }
+    Family::gauge(name, Unit::Watts, help, rows).level(level).tier(tier)
 }
 
 const fn degrees(value: CallValue) -> Source {
@@ -232,3 +225,6 @@ const fn degrees(value: CallValue) -> Source {
 const fn fan(number: u32) -> Source {
     Source::Call { value: CallValue::Fan(number), times: 10_000_000 }
 }
+
+/// Of families that only modules with a CPU have.
+pub(super) const NO_GRACE: &str = "this board has no Grace CPU beside it, or its driver does not tell";

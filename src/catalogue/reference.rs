@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{ALIASES, Alias, Family, Kind, LABELS, Origin, Rows, families, values_of};
+use super::{Alias, Family, Kind, LABELS, Origin, Profile, Rows, families, values_of};
 use crate::model::Unit;
 
 /// For people: a line per family and its help.
@@ -26,12 +26,8 @@ pub fn text() -> String {
 /// What others call it, in a line of its own.
 fn also(family: &Family) -> String {
     let names: Vec<_> =
-        aliases(family).map(|alias| format!("{} ({})", alias.name, alias.profile.name())).collect();
+        family.aliases.iter().map(|alias| format!("{} ({})", alias.name, alias.profile.name())).collect();
     if names.is_empty() { String::new() } else { format!("    elsewhere: {}\n", names.join(", ")) }
-}
-
-fn aliases(family: &Family) -> impl Iterator<Item = &'static Alias> {
-    ALIASES.iter().filter(|alias| alias.of == family.name)
 }
 
 /// The reference page; `docs/metrics.md` is this text.
@@ -50,7 +46,8 @@ pub fn markdown() -> String {
     let aliases = "\n## The same under other names\n\nWhat dcgm-exporter and OpenTelemetry's hardware conventions \
                    call a quantity, and by what its value here is multiplied to get theirs.\n\n\
                    | profile | name there | labels there | here | factor |\n|---|---|---|---|---|\n";
-    ALIASES.iter().fold(page + aliases, |page, alias| page + &other_name(alias))
+    let of = |profile| families().flat_map(move |family| other_names(family, profile));
+    of(Profile::Dcgm).chain(of(Profile::Otel)).fold(page + aliases, |page, name| page + &name)
 }
 
 /// Values that a label has in one family only, or in several that share them.
@@ -71,7 +68,12 @@ fn quoted(values: &[&str]) -> String {
     values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ")
 }
 
-fn other_name(alias: &Alias) -> String {
+fn other_names(family: &Family, profile: Profile) -> impl Iterator<Item = String> {
+    let own = family.aliases.iter().filter(move |alias| alias.profile == profile);
+    own.map(|alias| other_name(family, alias))
+}
+
+fn other_name(family: &Family, alias: &Alias) -> String {
     let written = |labels: &[(&str, &str)]| {
         labels
             .iter()
@@ -83,8 +85,8 @@ fn other_name(alias: &Alias) -> String {
             .join(",")
     };
     let series = match written(alias.when) {
-        chosen if chosen.is_empty() => alias.of.to_owned(),
-        chosen => format!("{}{{{chosen}}}", alias.of),
+        chosen if chosen.is_empty() => family.name.to_owned(),
+        chosen => format!("{}{{{chosen}}}", family.name),
     };
     let series = if alias.rate { format!("rate({series})") } else { series };
     let factor = match alias.scale {
@@ -129,7 +131,7 @@ pub fn json() -> String {
                 "tier": family.tier.name(),
                 "help": family.help,
                 "range": range(family),
-                "aliases": aliases(family).map(|alias| json!({
+                "aliases": family.aliases.iter().map(|alias| json!({
                     "profile": alias.profile.name(),
                     "name": alias.name,
                     "when": pairs(alias.when),

@@ -1,6 +1,8 @@
 //! What the board did, or asks for, to repair itself: remapped rows, retired pages, the recovery action.
 
-use super::{CallValue, Family, Kind, Level, Point, Rows, Source};
+use super::aliases::dcgm;
+use super::source::{call, field, point};
+use super::{CallValue, Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -12,26 +14,41 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_remapped_rows",
         CAUSE,
         Level::Standard,
-        "Memory rows replaced by spare rows, by the kind of error that caused it; a state of the board, whose spare rows are limited, and therefore a gauge, although it never decreases.",
+        "Memory rows replaced by spare rows, by the kind of error that caused it; a state of the \
+         board, whose spare rows are limited, and therefore a gauge, although it never \
+         decreases.",
         &[
             point(&[("cause", "correctable")], &[field(142), call(CallValue::RemappedCorrectable)]),
             point(&[("cause", "uncorrectable")], &[field(143), call(CallValue::RemappedUncorrectable)]),
         ],
-    ),
+    )
+    // An H100 has 2,560 banks with 8 spare rows each; a board that retires pages has 64 at most.
+    .most(1_000_000)
+    .unsupported(ROWS_ARE_NOT_REMAPPED)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS").when(&[("cause", "uncorrectable")]).counter(),
+        dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS").when(&[("cause", "correctable")]).counter(),
+    ]),
     slow(
         "gpu_row_remap_pending",
         GPU,
         Level::Lean,
         "1 while a memory row waits for the next reset to be replaced, else 0.",
         &[point(&[], &[field(144), call(CallValue::RemapPending)])],
-    ),
+    )
+    .most(1)
+    .unsupported(ROWS_ARE_NOT_REMAPPED)
+    .aliases(&[dcgm("DCGM_FI_DEV_ROW_REMAP_PENDING")]),
     slow(
         "gpu_row_remap_failure",
         GPU,
         Level::Lean,
         "1 when a memory row could not be replaced, so that the board must be replaced, else 0.",
         &[point(&[], &[field(145), call(CallValue::RemapFailure)])],
-    ),
+    )
+    .most(1)
+    .unsupported(ROWS_ARE_NOT_REMAPPED)
+    .aliases(&[dcgm("DCGM_FI_DEV_ROW_REMAP_FAILURE")]),
     slow(
         "gpu_row_remap_banks",
         &["gpu", "uuid", "availability"],
@@ -44,57 +61,59 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("availability", "low")], &[call(CallValue::BanksLow)]),
             point(&[("availability", "none")], &[call(CallValue::BanksNone)]),
         ],
-    ),
+    )
+    .most(1_000_000)
+    .unsupported(ROWS_ARE_NOT_REMAPPED),
     slow(
         "gpu_retired_pages",
         CAUSE,
         Level::Standard,
-        "Retired memory pages, on boards before Ampere; a state of the board and therefore a gauge, although it never decreases; correctable: after several single-bit errors, uncorrectable: after a double-bit error.",
+        "Retired memory pages, on boards before Ampere; a state of the board and therefore a \
+         gauge, although it never decreases; correctable: after several single-bit errors, \
+         uncorrectable: after a double-bit error.",
         &[
             point(&[("cause", "correctable")], &[field(29)]),
             point(&[("cause", "uncorrectable")], &[field(30)]),
         ],
-    ),
+    )
+    .most(1_000_000)
+    .unsupported(PAGES_ARE_NOT_RETIRED)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_RETIRED_SBE").when(&[("cause", "correctable")]).counter(),
+        dcgm("DCGM_FI_DEV_RETIRED_DBE").when(&[("cause", "uncorrectable")]).counter(),
+    ]),
     slow(
         "gpu_retired_pages_pending",
         GPU,
         Level::Lean,
-        "1 while a memory page waits for the next restart to be retired, else 0; on boards before Ampere.",
+        "1 while a memory page waits for the next restart to be retired, else 0; on boards \
+         before Ampere.",
         &[point(&[], &[field(31), call(CallValue::RetiredPending)])],
-    ),
-    Family {
-        name: "gpu_recovery_action",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "Always 1; the action that the driver asks for before the GPU is used again.",
-        labels: &["gpu", "uuid", "action"],
-        level: Level::Lean,
-        tier: Tier::Slow,
-        rows: Rows::State(&[
+    )
+    .most(1)
+    .unsupported(PAGES_ARE_NOT_RETIRED)
+    .aliases(&[dcgm("DCGM_FI_DEV_RETIRED_PENDING").counter()]),
+    Family::gauge(
+        "gpu_recovery_action",
+        Unit::None,
+        "Always 1; the action that the driver asks for before the GPU is used again.",
+        Rows::State(&[
             point(&[("action", "none")], &[action(0)]),
             point(&[("action", "reset_gpu")], &[action(1)]),
             point(&[("action", "reboot_node")], &[action(2)]),
             point(&[("action", "drain_p2p")], &[action(3)]),
             point(&[("action", "drain_and_reset_gpu")], &[action(4)]),
         ]),
-    },
+    )
+    .labels(&["gpu", "uuid", "action"])
+    .level(Level::Lean)
+    .tier(Tier::Slow)
+    .unsupported("drivers from 565 on tell it, of most boards"),
 ];
 
 /// One of the driver's recovery actions, by its number.
 const fn action(value: i64) -> Source {
     Source::Is { id: 230, value }
-}
-
-const fn field(id: u32) -> Source {
-    Source::Field { id, scope: 0, times: 1 }
-}
-
-const fn call(value: CallValue) -> Source {
-    Source::Call { value, times: 1 }
-}
-
-const fn point(labels: &'static [(&'static str, &'static str)], sources: &'static [Source]) -> Point {
-    Point { labels, sources }
 }
 
 const fn slow(
@@ -104,14 +123,10 @@ const fn slow(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    Family {
-        name,
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help,
-        labels,
-        level,
-        tier: Tier::Slow,
-        rows: Rows::Device(points),
-    }
+    Family::gauge(name, Unit::None, help, Rows::Device(points)).labels(labels).level(level).tier(Tier::Slow)
 }
+
+const ROWS_ARE_NOT_REMAPPED: &str = "boards before Ampere retire pages instead: gpu_retired_pages; without ECC memory there \
+         is neither";
+const PAGES_ARE_NOT_RETIRED: &str = "boards since Ampere replace rows instead: gpu_remapped_rows; without ECC memory there \
+         is neither";

@@ -11,6 +11,23 @@ pub struct Point {
     pub sources: &'static [Source],
 }
 
+pub(super) const fn point(
+    labels: &'static [(&'static str, &'static str)],
+    sources: &'static [Source],
+) -> Point {
+    Point { labels, sources }
+}
+
+/// A field of the GPU in the family's unit.
+pub(super) const fn field(id: u32) -> Source {
+    Source::Field { id, scope: 0, times: 1 }
+}
+
+/// A value of a call in the family's unit.
+pub(super) const fn call(value: CallValue) -> Source {
+    Source::Call { value, times: 1 }
+}
+
 /// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
 /// the driver's unit to the family's integer unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

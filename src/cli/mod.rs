@@ -26,8 +26,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch, Lines, Log, demo};
 use crate::clock::system_now;
-use crate::config::{self, Config, ListenAddress, Problems, Source};
-use crate::host::Users;
+use crate::config::{self, Config, ConfigFile, ListenAddress, Problems};
+use crate::host::UserDatabase;
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -245,7 +245,7 @@ fn agent(run: Run) -> Result<(), Failure> {
     }
     let (source, mut config) = match &run.config {
         Some(path) => {
-            Source::open(path).map(|(source, config)| (Some(source), config)).map_err(misconfigured)?
+            ConfigFile::open(path).map(|(source, config)| (Some(source), config)).map_err(misconfigured)?
         }
         None => (None, Config::default()),
     };
@@ -295,7 +295,7 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
     // Certificates may lie on the node alone.
     let hints = app::check_web(&config, web_file, node).map_err(Failure::wrong)?;
     let file = file.display();
-    let users = Users::of_host(Path::new("/"));
+    let users = UserDatabase::of_host(Path::new("/"));
     let mut warnings = app::unresolved_grants(&config, &users);
     if node {
         warnings.extend(app::unmatched_grants(&config));

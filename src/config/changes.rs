@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::key::Absent;
 use super::settings::TABLE;
-use super::tree::{self, Node, Shape};
+use super::tree::{self, YamlNode, YamlValue};
 
 /// Longest value that is shown, in characters.
 const LONGEST: usize = 80;
@@ -34,20 +34,20 @@ impl KeyTexts {
         said
     }
 
-    fn collect(&mut self, path: &str, node: &Node) {
+    fn collect(&mut self, path: &str, node: &YamlNode) {
         match &node.shape {
-            Shape::Empty => {}
-            Shape::Scalar(text) => {
+            YamlValue::Empty => {}
+            YamlValue::Scalar(text) => {
                 self.0.insert(path.to_owned(), text.clone());
             }
-            Shape::List(entries) => {
+            YamlValue::List(entries) => {
                 for (place, entry) in entries.iter().enumerate() {
                     self.collect(&format!("{path}[{place}]"), entry);
                 }
             }
-            Shape::Map(pairs) => {
+            YamlValue::Map(pairs) => {
                 for (key, value) in pairs {
-                    let Shape::Scalar(name) = &key.shape else { continue };
+                    let YamlValue::Scalar(name) = &key.shape else { continue };
                     let dot = if path.is_empty() { "" } else { "." };
                     self.collect(&format!("{path}{dot}{name}"), value);
                 }

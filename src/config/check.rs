@@ -3,21 +3,21 @@
 //! In: every value in its place, and the places at which keys were given. Out: the configuration, and a
 //! complaint for every rule that two keys break together.
 
-use super::prices::Book;
-use super::problem::{Complaint, Report};
-use super::settings::{Config, Draft, Prices};
+use super::prices::PriceBookConfig;
+use super::problem::{Complaint, ProblemCollector};
+use super::settings::{Config, ConfigDraft, PricesConfig};
 use super::time::in_words;
 use super::walk::Places;
 
-impl Draft {
+impl ConfigDraft {
     /// Checks the rules between keys, and puts in place what several of them say together.
-    pub(crate) fn finish(&mut self, places: &Places, report: &mut Report) {
+    pub(crate) fn finish(&mut self, places: &Places, report: &mut ProblemCollector) {
         push_on_a_tick(&self.config, places, report);
         one_source_of_prices(places, report);
         web_security(&self.config, places, report);
-        let Prices { book: example, currency, rates } = std::mem::take(&mut self.prices);
-        let own = currency.map(|currency| Book::Own { currency, rates });
-        self.config.prices = if example { Some(Book::Example) } else { own };
+        let PricesConfig { book: example, currency, rates } = std::mem::take(&mut self.prices);
+        let own = currency.map(|currency| PriceBookConfig::Own { currency, rates });
+        self.config.prices = if example { Some(PriceBookConfig::Example) } else { own };
     }
 }
 
@@ -37,7 +37,7 @@ impl Config {
 }
 
 /// Every Nth tick is pushed, so N must be whole; without an endpoint nobody is hurt by defaults.
-fn push_on_a_tick(config: &Config, places: &Places, report: &mut Report) {
+fn push_on_a_tick(config: &Config, places: &Places, report: &mut ProblemCollector) {
     let (tick, push) = (config.sampling.interval, config.otlp.interval);
     let place = places.get("otlp.interval");
     let whole = push.0.checked_rem(tick.0).is_none_or(|rest| rest == 0) && push >= tick;
@@ -62,7 +62,7 @@ fn push_on_a_tick(config: &Config, places: &Places, report: &mut Report) {
 }
 
 /// Keys of `web.tls` that do not go together.
-fn web_security(config: &Config, places: &Places, report: &mut Report) {
+fn web_security(config: &Config, places: &Places, report: &mut ProblemCollector) {
     let tls = config.web.tls_settings();
     tls.check(|key| places.get(key), "web.tls", report);
     if let Err(complaint) = tls.check_http2(config.web.http2) {
@@ -71,7 +71,7 @@ fn web_security(config: &Config, places: &Places, report: &mut Report) {
 }
 
 /// The example or the operator's own, never both, and the own one whole.
-fn one_source_of_prices(places: &Places, report: &mut Report) {
+fn one_source_of_prices(places: &Places, report: &mut ProblemCollector) {
     let [book, currency, rates] =
         ["prices.book", "prices.currency", "prices.rates"].map(|key| places.get(key));
     let (place, path, text) = match (book, currency, rates) {

@@ -2,11 +2,11 @@
 
 /// Declares structs, and the table of all their keys, which fill a `T`:
 ///
-/// `"help" pub struct Name (place) { key: Type, kind(...), Absent("text"), Change, in "unit", "help"; }`
+/// `"help" pub struct Name (place) { key: Type, kind(...), Absent("text"), ChangeEffect, in "unit", "help"; }`
 ///
 /// The place of a struct is `(config a.b)`, a part of [`Config`](super::Config) with that path in the file,
 /// `(draft a)`, which is checked further, or `()`, `T` itself. The kinds are the arms of `field!`; `Absent` and
-/// `Change` are those of the module `key`. Mappings within a mapping are structs of their own, named behind `+`.
+/// `ChangeEffect` are those of the module `key`. Mappings within a mapping are structs of their own, named behind `+`.
 macro_rules! keys {
     ($T:ty; $(
         $section:literal $vis:vis struct $Name:ident $place:tt {
@@ -58,16 +58,16 @@ macro_rules! place {
 
 /// What a key accepts, and how that is stored.
 macro_rules! field {
-    ($at:tt $key:ident flag()) => { Field::Flag(|target| &mut place!(target $at $key)) };
+    ($at:tt $key:ident flag()) => { KeyType::Flag(|target| &mut place!(target $at $key)) };
     ($at:tt $key:ident count($least:expr, $most:expr)) => {
-        Field::Count { least: $least, most: $most, place: |target| &mut place!(target $at $key) }
+        KeyType::Count { least: $least, most: $most, place: |target| &mut place!(target $at $key) }
     };
     ($at:tt $key:ident duration($least:expr, $most:expr)) => {
-        Field::Duration { least: $least, most: $most, place: |target| &mut place!(target $at $key) }
+        KeyType::Duration { least: $least, most: $most, place: |target| &mut place!(target $at $key) }
     };
     // One of some words, which stand for these values.
     ($at:tt $key:ident word($words:expr, $values:expr)) => {
-        Field::Word {
+        KeyType::Word {
             words: &$words,
             set: |target, index| {
                 const { assert!($words.len() == $values.len()) };
@@ -77,26 +77,26 @@ macro_rules! field {
     };
     // Any other scalar, by its parser.
     ($at:tt $key:ident text($accepts:expr, $parse:expr)) => {
-        Field::Text { accepts: $accepts, set: |target, text| put(&mut place!(target $at $key), $parse(text)) }
+        KeyType::Text { accepts: $accepts, set: |target, text| put(&mut place!(target $at $key), $parse(text)) }
     };
     // A scalar or a list of scalars, no two alike, by the parser of one.
     ($at:tt $key:ident texts($accepts:expr, $parse:expr)) => {
-        Field::Texts {
+        KeyType::Texts {
             accepts: $accepts,
             set: |target, text| add(&mut place!(target $at $key), text, $parse(text)),
         }
     };
     // A scalar or a list of scalars, by what adds one.
     ($at:tt $key:ident list($accepts:expr, $add:expr)) => {
-        Field::Texts { accepts: $accepts, set: |target, text| $add(&mut place!(target $at $key), text) }
+        KeyType::Texts { accepts: $accepts, set: |target, text| $add(&mut place!(target $at $key), text) }
     };
     // A mapping of names to scalars or lists of scalars, by what adds one.
     ($at:tt $key:ident pairs($accepts:expr, $add:expr)) => {
-        Field::Pairs { accepts: $accepts, set: |target, name, text| $add(&mut place!(target $at $key), name, text) }
+        KeyType::Pairs { accepts: $accepts, set: |target, name, text| $add(&mut place!(target $at $key), name, text) }
     };
     // A list of mappings with keys of their own, by their reader and their table.
     ($at:tt $key:ident entries($read:expr, $table:expr)) => {
-        Field::Maps {
+        KeyType::Maps {
             set: |target, items, base, report| place!(target $at $key) = $read(items, base, report),
             rows: |prefix| $table.keys.iter().flat_map(|key| key.rows(prefix)).collect(),
         }
@@ -105,9 +105,9 @@ macro_rules! field {
 
 /// What a changed value means to an agent that runs.
 macro_rules! change {
-    ($at:tt $key:ident Reload) => { Change::Reload };
+    ($at:tt $key:ident Reload) => { ChangeEffect::Reload };
     ((config $($at:ident).+) $key:ident Restart) => {
-        Change::Restart(|new, old| {
+        ChangeEffect::Restart(|new, old| {
             let differs = new.$($at).+.$key != old.$($at).+.$key;
             new.$($at).+.$key.clone_from(&old.$($at).+.$key);
             differs

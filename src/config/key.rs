@@ -1,13 +1,13 @@
 //! What a row of a key table is.
 //!
 //! A [`Key`] says what a key is called, what it accepts, where its value goes, what holds without it, and one
-//! sentence of help; a [`Row`] is the same for people. Parsing, the printed default configuration and the
+//! sentence of help; a [`KeyDescription`] is the same for people. Parsing, the printed default configuration and the
 //! documentation all follow from it. It does not know YAML beyond handing on the entries of a list.
 
-use super::problem::{Complaint, Report};
+use super::problem::{Complaint, ProblemCollector};
 use super::settings::Config;
 use super::time::{duration, in_words};
-use super::tree::Node;
+use super::tree::YamlNode;
 use super::values::{count, flag, one_of, put, word};
 use crate::model::Nanoseconds;
 
@@ -22,11 +22,11 @@ pub(crate) struct Key<T> {
     /// Dotted path within the mapping.
     pub(crate) path: &'static str,
     /// What it accepts, and where that goes.
-    pub(crate) field: Field<T>,
+    pub(crate) field: KeyType<T>,
     /// What holds without it.
     pub(crate) absent: Absent,
     /// What a changed value means to an agent that runs.
-    pub(crate) change: Change,
+    pub(crate) change: ChangeEffect,
     /// The unit where the value does not carry it, else "".
     pub(crate) unit: &'static str,
     /// One sentence.
@@ -46,7 +46,7 @@ pub(crate) enum Absent {
 
 /// What a changed value means to an agent that runs.
 #[derive(Clone, Copy)]
-pub(crate) enum Change {
+pub(crate) enum ChangeEffect {
     /// A reload takes it.
     Reload,
     /// The next start takes it. Copies the value from the second configuration to the first, and says
@@ -55,7 +55,7 @@ pub(crate) enum Change {
 }
 
 /// What a key accepts, and where the value goes.
-pub(crate) enum Field<T> {
+pub(crate) enum KeyType<T> {
     /// True or false.
     Flag(fn(&mut T) -> &mut bool),
     /// A whole number within bounds.
@@ -71,10 +71,10 @@ pub(crate) enum Field<T> {
     /// A mapping of names to scalars or lists of scalars, handed on one by one.
     Pairs { accepts: &'static str, set: fn(&mut T, &str, &str) -> Result<(), Complaint> },
     /// A list of mappings with keys of their own.
-    Maps { set: fn(&mut T, &[Node], &str, &mut Report), rows: fn(&str) -> Vec<Row> },
+    Maps { set: fn(&mut T, &[YamlNode], &str, &mut ProblemCollector), rows: fn(&str) -> Vec<KeyDescription> },
 }
 
-impl<T> Field<T> {
+impl<T> KeyType<T> {
     /// Puts one scalar in its place.
     pub(crate) fn set(&self, target: &mut T, text: &str) -> Result<(), Complaint> {
         match self {
@@ -110,7 +110,7 @@ impl<T> Field<T> {
 
 impl<T> Key<T> {
     /// The row for people, its path below a prefix, followed by the rows of its entries if it is a list.
-    pub(crate) fn rows(&self, prefix: &str) -> Vec<Row> {
+    pub(crate) fn rows(&self, prefix: &str) -> Vec<KeyDescription> {
         let path = format!("{prefix}{}", self.path);
         let (default, example, required) = match self.absent {
             Absent::Default(text) => (Some(text), text, false),
@@ -118,13 +118,14 @@ impl<T> Key<T> {
             Absent::Required(text) => (None, text, true),
         };
         let nested = match self.field {
-            Field::Maps { rows, .. } => rows(&format!("{path}[].")),
+            KeyType::Maps { rows, .. } => rows(&format!("{path}[].")),
             _ => Vec::new(),
         };
         let is_list = !nested.is_empty();
-        let needs_restart = matches!(self.change, Change::Restart(_));
+        let needs_restart = matches!(self.change, ChangeEffect::Restart(_));
         let (accepts, unit, help) = (self.field.accepts(), self.unit, self.help);
-        let row = Row { path, accepts, default, example, required, needs_restart, is_list, unit, help };
+        let row =
+            KeyDescription { path, accepts, default, example, required, needs_restart, is_list, unit, help };
         let mut rows = vec![row];
         rows.extend(nested);
         rows
@@ -133,7 +134,7 @@ impl<T> Key<T> {
 
 /// A key as people read about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct KeyDescription {
     /// Dotted path; `[]` stands for each entry of a list.
     pub path: String,
     /// What may be written, in words.

@@ -10,6 +10,7 @@ mod declare;
 mod address;
 mod changes;
 mod check;
+mod config_file;
 mod fraction;
 mod key;
 mod nearest;
@@ -17,7 +18,6 @@ mod prices;
 mod print;
 mod problem;
 mod settings;
-mod source;
 mod standing;
 mod time;
 mod tree;
@@ -34,23 +34,24 @@ use std::string::FromUtf8Error;
 pub(crate) use address::listen;
 pub use address::{Endpoint, ListenAddress};
 pub use changes::KeyChange;
-pub use key::Row;
-pub use prices::{Book, PriceClass, Rate};
+pub use config_file::{ConfigFile, FileSet, ReloadedConfig};
+pub use key::KeyDescription;
+pub use prices::{PriceBookConfig, PriceClass, RateConfig};
 pub use print::default_yaml;
-pub use problem::{Place, Problem, Problems};
+pub use problem::{ConfigProblem, FilePosition, Problems};
 pub use settings::{
-    Attribution, Config, Containers, Kubernetes, Ledger, Limits, Node, Nvml, Otlp, Sampling, Slurm, Web,
-    WebRateLimit, WebTls, rows, sections,
+    AttributionConfig, Config, ContainersConfig, KubernetesConfig, LedgerConfig, LimitsConfig, NodeConfig,
+    NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, WebConfig, WebRateLimitConfig, WebTlsConfig,
+    key_descriptions, sections,
 };
-pub use source::{FileSet, Reread, Source};
-pub use standing::{GpuChoice, Grantee, Standing, UserChoice};
+pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};
 pub use time::span;
 pub use web::{ClientAuth, Credential, RateLimit, TlsSettings, TlsVersion, WebAccess};
 
 use crate::model::Nanoseconds;
-use problem::Report;
-use settings::Draft;
-use tree::Shape;
+use problem::ProblemCollector;
+use settings::ConfigDraft;
+use tree::YamlValue;
 
 /// No configuration is as long as this; a wrong file may be.
 const MOST_BYTES: u64 = 1 << 20;
@@ -72,10 +73,10 @@ impl Config {
     pub fn parse(text: &str, file: &str) -> Result<Self, Problems> {
         let tree = tree::read(text).map_err(|error| {
             let text = format!("not valid YAML: {}", error.reason);
-            let problem = Problem { place: error.place, path: String::new(), text };
+            let problem = ConfigProblem { place: error.place, path: String::new(), text };
             Problems { file: file.to_owned(), list: vec![problem] }
         })?;
-        let mut report = Report::default();
+        let mut report = ProblemCollector::default();
         let config = from_tree(&tree, &mut report);
         report.finish(file).map_or(Ok(config), Err)
     }
@@ -103,21 +104,21 @@ fn not_text(file: &str, error: &FromUtf8Error) -> Problems {
     let last = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
     let column = String::from_utf8_lossy(last).chars().count() + 1;
     let place = u64::try_from(line).ok().zip(u64::try_from(column).ok());
-    let place = place.map(|(line, column)| Place { line, column });
+    let place = place.map(|(line, column)| FilePosition { line, column });
     let text = "is not UTF-8 text; save the file as UTF-8".to_owned();
-    let problem = Problem { place, path: String::new(), text };
+    let problem = ConfigProblem { place, path: String::new(), text };
     Problems { file: file.to_owned(), list: vec![problem] }
 }
 
 /// What runs without a file.
 impl Default for Config {
     fn default() -> Self {
-        from_tree(&tree::Node { place: None, shape: Shape::Empty }, &mut Report::default())
+        from_tree(&tree::YamlNode { place: None, shape: YamlValue::Empty }, &mut ProblemCollector::default())
     }
 }
 
-fn from_tree(tree: &tree::Node, report: &mut Report) -> Config {
-    let mut draft = Draft::blank();
+fn from_tree(tree: &tree::YamlNode, report: &mut ProblemCollector) -> Config {
+    let mut draft = ConfigDraft::blank();
     if let Some(places) = walk::fill(tree, "", settings::TABLE.keys, &mut draft, report) {
         draft.finish(&places, report);
     }

@@ -1,19 +1,19 @@
 //! What a GPU-hour costs: the keys below `prices`.
 //!
-//! In: the list of rates as it stands in the file. Out: a [`Book`] whose rates follow one another in time. It
+//! In: the list of rates as it stands in the file. Out: a [`PriceBookConfig`] whose rates follow one another in time. It
 //! multiplies nothing: money is made at settlement.
 
-use super::key::{Absent, Change, Field, Key, Table};
-use super::problem::{Complaint, Place, Report};
+use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
+use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::time::moment;
-use super::tree::Node;
+use super::tree::YamlNode;
 use super::values::put;
 use super::walk;
 use crate::model::{Money, Utc};
 
 /// Where prices come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Book {
+pub enum PriceBookConfig {
     /// The built-in example: for demonstrations, and it says so everywhere.
     Example,
     /// The operator's own.
@@ -21,13 +21,13 @@ pub enum Book {
         /// ISO 4217 code, or what the operator calls his unit.
         currency: String,
         /// At least one; by time, at most one without a beginning, and that one is first.
-        rates: Vec<Rate>,
+        rates: Vec<RateConfig>,
     },
 }
 
 /// A price, in force until the next one's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
+pub struct RateConfig {
     /// Its beginning, on the 15-minute grid; without it, always before the others.
     pub from: Option<Utc>,
     /// Per GPU-hour, never negative.
@@ -62,9 +62,9 @@ impl PriceClass {
     }
 }
 
-keys! { Draft;
+keys! { RateDraft;
 "A rate while it is read."
-pub(crate) struct Draft () {
+pub(crate) struct RateDraft () {
     gpu_hour: Option<Money>, text("a decimal number", price), Required("2.49"), Reload, in "currency per GPU-hour",
         "Price of one GPU for one hour, exact to nine decimals.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
@@ -75,11 +75,11 @@ pub(crate) struct Draft () {
 }
 
 /// Reads the list; what can be used of it is returned, by time.
-pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate> {
-    let mut rates: Vec<(Rate, Option<Place>)> = Vec::new();
+pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<RateConfig> {
+    let mut rates: Vec<(RateConfig, Option<FilePosition>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
-        let mut draft = Draft::default();
+        let mut draft = RateDraft::default();
         let Some(places) = walk::fill(item, &path, TABLE.keys, &mut draft, report) else { continue };
         let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
         let place = places.get("from").or(item.place);
@@ -96,7 +96,7 @@ pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Rate>
             };
             report.add(place, format!("{path}.from"), Complaint(text));
         }
-        rates.push((Rate { from: draft.from, gpu_hour, class }, place));
+        rates.push((RateConfig { from: draft.from, gpu_hour, class }, place));
     }
     rates.sort_by_key(|(rate, _)| rate.from);
     rates.into_iter().map(|(rate, _)| rate).collect()
@@ -128,7 +128,7 @@ fn price(text: &str) -> Result<Money, Complaint> {
     if decimals.len() > 9 {
         return Err(Complaint::about(text, "has more than nine decimals", "round it to nine"));
     }
-    // Rate times time must fit i128 for any time at all: nine digits before the point are plenty.
+    // RateConfig times time must fit i128 for any time at all: nine digits before the point are plenty.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 9 {
         return Err(Complaint::about(text, "is a billion or more per GPU-hour", "give a lower price"));

@@ -4,8 +4,8 @@
 //! comment with an example, and each has its help. Prose begins with `##`, so that removing one `# ` from the
 //! rest gives YAML.
 
-use super::key::Row;
-use super::settings::{rows, sections};
+use super::key::KeyDescription;
+use super::settings::{key_descriptions, sections};
 
 const HEAD: &str = "\
 ## gpumeter: every key, what it means, and what holds without it.
@@ -16,7 +16,7 @@ const HEAD: &str = "\
 
 /// The commented default configuration, which parses to the defaults.
 pub fn default_yaml() -> String {
-    let rows = rows();
+    let rows = key_descriptions();
     let mut page = HEAD.to_owned();
     for (section, help) in sections() {
         page.push_str(&format!("\n## {help}\n{section}:\n"));
@@ -35,7 +35,7 @@ pub fn default_yaml() -> String {
 }
 
 /// The mapping within its section to which a key belongs, if it belongs to one.
-fn subsection_of(row: &Row) -> &str {
+fn subsection_of(row: &KeyDescription) -> &str {
     let path = row.path.split("[].").next().unwrap_or_default();
     match path.split('.').collect::<Vec<_>>()[..] {
         [_, subsection, _] => subsection,
@@ -43,7 +43,7 @@ fn subsection_of(row: &Row) -> &str {
     }
 }
 
-fn print_row(page: &mut String, row: &Row) {
+fn print_row(page: &mut String, row: &KeyDescription) {
     let plain = if subsection_of(row).is_empty() { "  " } else { "    " };
     // An entry of a list stands as a comment with its list.
     let (name, margin, marker) = match row.path.rsplit_once("[].") {
@@ -56,13 +56,16 @@ fn print_row(page: &mut String, row: &Row) {
     page.push_str(&format!("{marker}{hidden}{name}:{value}\n"));
 }
 
-fn is_first(list: &str, row: &Row) -> bool {
+fn is_first(list: &str, row: &KeyDescription) -> bool {
     let below = format!("{list}[].");
-    rows().iter().find(|other| other.path.starts_with(&below)).is_some_and(|first| first.path == row.path)
+    key_descriptions()
+        .iter()
+        .find(|other| other.path.starts_with(&below))
+        .is_some_and(|first| first.path == row.path)
 }
 
 /// What may be written and what holds otherwise: `Value: a duration from 100ms to 1m; default: 1s.`
-fn terms(row: &Row) -> String {
+fn terms(row: &KeyDescription) -> String {
     let unit = if row.unit.is_empty() { String::new() } else { format!(", in {}", row.unit) };
     let otherwise = match (row.default, row.required) {
         (Some(default), _) => format!("default: {default}"),

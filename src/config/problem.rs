@@ -21,7 +21,7 @@ impl Complaint {
 
 /// Where in a file something begins; both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct FilePosition {
     /// Line.
     pub line: u64,
     /// Column, in characters.
@@ -29,7 +29,7 @@ pub struct Place {
 }
 
 /// `3:5`, as editors take it.
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
@@ -37,9 +37,9 @@ impl fmt::Display for Place {
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Where; absent where the file as a whole is meant.
-    pub place: Option<Place>,
+    pub place: Option<FilePosition>,
     /// Key path such as `attribution.standing[1].gpu`, "" of syntax errors.
     pub path: String,
     /// What is wrong, and what to do.
@@ -52,13 +52,13 @@ pub struct Problems {
     /// The file as the operator named it.
     pub file: String,
     /// At least one.
-    pub list: Vec<Problem>,
+    pub list: Vec<ConfigProblem>,
 }
 
 impl Problems {
     /// The file as a whole cannot be used.
     pub(crate) fn of_file(file: &str, text: String) -> Self {
-        let problem = Problem { place: None, path: String::new(), text };
+        let problem = ConfigProblem { place: None, path: String::new(), text };
         Self { file: file.to_owned(), list: vec![problem] }
     }
 }
@@ -85,14 +85,14 @@ impl fmt::Display for Problems {
 
 /// Where problems gather while a file is read.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
-    list: Vec<Problem>,
+pub(crate) struct ProblemCollector {
+    list: Vec<ConfigProblem>,
 }
 
-impl Report {
+impl ProblemCollector {
     /// Notes a complaint about what stands there.
-    pub(crate) fn add(&mut self, place: Option<Place>, path: impl Into<String>, complaint: Complaint) {
-        self.list.push(Problem { place, path: path.into(), text: complaint.0 });
+    pub(crate) fn add(&mut self, place: Option<FilePosition>, path: impl Into<String>, complaint: Complaint) {
+        self.list.push(ConfigProblem { place, path: path.into(), text: complaint.0 });
     }
 
     /// What was noted, in the order of the file; `None` if nothing is wrong.

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::address::{Endpoint, ListenAddress, endpoint, external_url, listen};
-use super::key::{Absent, Change, Field, Key, Row, Table};
-use super::prices::{self, Book, Rate};
-use super::standing::{self, Standing};
+use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
+use super::prices::{self, PriceBookConfig, RateConfig};
+use super::standing::{self, GrantConfig};
 use super::values::{add, add_label, name, path, path_or_off, put, resource};
 use super::web::{
     ClientAuth, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth, tls_version, user,
@@ -20,41 +20,41 @@ use crate::model::Nanoseconds;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a section of the file, whose struct says what it is")]
 pub struct Config {
-    pub node: Node,
-    pub sampling: Sampling,
-    pub nvml: Nvml,
-    pub attribution: Attribution,
+    pub node: NodeConfig,
+    pub sampling: SamplingConfig,
+    pub nvml: NvmlConfig,
+    pub attribution: AttributionConfig,
     /// What a GPU-hour costs; without it there is no money anywhere.
-    pub prices: Option<Book>,
-    pub ledger: Ledger,
-    pub otlp: Otlp,
-    pub limits: Limits,
-    pub web: Web,
+    pub prices: Option<PriceBookConfig>,
+    pub ledger: LedgerConfig,
+    pub otlp: OtlpConfig,
+    pub limits: LimitsConfig,
+    pub web: WebConfig,
 }
 
 /// A configuration while it is read.
-pub(crate) struct Draft {
+pub(crate) struct ConfigDraft {
     /// What is already in its place.
     pub(crate) config: Config,
     /// What becomes [`Config::prices`] once it is whole.
-    pub(crate) prices: Prices,
+    pub(crate) prices: PricesConfig,
 }
 
-impl Draft {
+impl ConfigDraft {
     /// Nothing yet; the defaults of the keys make it [`Config::default`].
     pub(super) fn blank() -> Self {
         let config = Config {
-            node: Node::default(),
-            sampling: Sampling::default(),
-            nvml: Nvml::default(),
-            attribution: Attribution::default(),
+            node: NodeConfig::default(),
+            sampling: SamplingConfig::default(),
+            nvml: NvmlConfig::default(),
+            attribution: AttributionConfig::default(),
             prices: None,
-            ledger: Ledger::default(),
-            otlp: Otlp::default(),
-            limits: Limits::default(),
-            web: Web::default(),
+            ledger: LedgerConfig::default(),
+            otlp: OtlpConfig::default(),
+            limits: LimitsConfig::default(),
+            web: WebConfig::default(),
         };
-        Self { config, prices: Prices::default() }
+        Self { config, prices: PricesConfig::default() }
     }
 }
 
@@ -65,9 +65,9 @@ const fn seconds(number: u64) -> Nanoseconds {
     Nanoseconds::from_seconds(number)
 }
 
-keys! { Draft;
+keys! { ConfigDraft;
 "What this node is called: in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
-pub struct Node (config node) {
+pub struct NodeConfig (config node) {
     name: Option<String>, text("a name", name), Optional("gpu-node-7"), Restart,
         "Name of the node on pages, bills and in OTLP; by default $NODE_NAME, else the host name.";
     cluster: Option<String>, text("a name", name), Optional("zurich-1"), Restart,
@@ -75,7 +75,7 @@ pub struct Node (config node) {
 }
 
 "How often and how much is read."
-pub struct Sampling (config sampling) {
+pub struct SamplingConfig (config sampling) {
     interval: Nanoseconds, duration(TENTH, seconds(60)), Default("1s"), Reload,
         "The tick: how often the readings are taken from which usage and bills are computed.";
     medium: Nanoseconds, duration(TENTH, seconds(600)), Default("5s"), Reload,
@@ -89,22 +89,22 @@ pub struct Sampling (config sampling) {
 }
 
 "The driver library."
-pub struct Nvml (config nvml) {
+pub struct NvmlConfig (config nvml) {
     library: Option<PathBuf>, text("an absolute path", path),
         Optional("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), Restart,
         "Path of libnvidia-ml.so.1; by default found by the loader or in the usual directories.";
 }
 
 "Who holds GPUs, and so who pays for them while they are idle."
-pub struct Attribution (config attribution) {
+pub struct AttributionConfig (config attribution) {
     presence: bool, flag(), Default("false"), Reload,
         "Whether a tenant with a process on a GPU holds it; for nodes without a scheduler.";
-    standing: Vec<Standing>, entries(standing::read, standing::TABLE), Optional(""), Reload,
+    standing: Vec<GrantConfig>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
-} + { kubernetes: Kubernetes, slurm: Slurm, containers: Containers }
+} + { kubernetes: KubernetesConfig, slurm: SlurmConfig, containers: ContainersConfig }
 
 "Pods of Kubernetes."
-pub struct Kubernetes (config attribution.kubernetes) {
+pub struct KubernetesConfig (config attribution.kubernetes) {
     socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/var/lib/kubelet/pod-resources/kubelet.sock"), Restart,
         "Socket of the kubelet that tells which containers hold GPUs, or off.";
@@ -122,7 +122,7 @@ pub struct Kubernetes (config attribution.kubernetes) {
 }
 
 "Jobs of Slurm."
-pub struct Slurm (config attribution.slurm) {
+pub struct SlurmConfig (config attribution.slurm) {
     records: Option<PathBuf>, text("an absolute path, or off", path_or_off), Default("/run/gpumeter-slurm"), Restart,
         "Directory in which the prolog of Slurm records jobs, or off.";
     job_mapping_dir: Option<PathBuf>, text("an absolute path", path), Optional("/run/gpustat"), Restart,
@@ -130,23 +130,23 @@ pub struct Slurm (config attribution.slurm) {
 }
 
 "Containers of Docker or Podman."
-pub struct Containers (config attribution.containers) {
+pub struct ContainersConfig (config attribution.containers) {
     socket: Option<PathBuf>, text("an absolute path", path), Optional("/run/docker.sock"), Restart,
         "Socket of Docker or Podman that names containers; access to it is as good as root.";
 }
 
 "What a GPU-hour costs; without prices there are hours and joules, and no money anywhere."
-pub(crate) struct Prices (draft prices) {
+pub(crate) struct PricesConfig (draft prices) {
     book: bool, word(["example"], [true]), Optional("example"), Reload,
         "Use the built-in example prices, for demonstrations only, instead of your own.";
     currency: Option<String>, text("a currency code", prices::currency), Optional("USD"), Reload,
         "Currency of your rates.";
-    rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
+    rates: Vec<RateConfig>, entries(prices::read, prices::TABLE), Optional(""), Reload,
         "Your rates; each is in force until the next one begins.";
 }
 
 "Where accounts are kept, so that a restart loses nothing."
-pub struct Ledger (config ledger) {
+pub struct LedgerConfig (config ledger) {
     enabled: bool, flag(), Default("true"), Restart,
         "Whether usage is accounted for; without it there are no bills and no tenant metrics.";
     path: PathBuf, text("an absolute path", path), Default("/var/lib/gpumeter/ledger.db"), Restart,
@@ -154,7 +154,7 @@ pub struct Ledger (config ledger) {
 }
 
 "Push to an OpenTelemetry collector."
-pub struct Otlp (config otlp) {
+pub struct OtlpConfig (config otlp) {
     endpoint: Option<Endpoint>, text("http://host:port", endpoint), Optional("http://127.0.0.1:4318"), Restart,
         "OTLP/HTTP address of the Collector; without it nothing is pushed.";
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
@@ -162,7 +162,7 @@ pub struct Otlp (config otlp) {
 }
 
 "Bounds."
-pub struct Limits (config limits) {
+pub struct LimitsConfig (config limits) {
     birth_delay: Nanoseconds, duration(Nanoseconds(0), seconds(600)), Default("60s"), Reload,
         "How long a new counter is exported as 0 first, so that rate() sees its first increase.";
     processes: u32, count(0, 10_000), Default("200"), Reload, in "processes",
@@ -172,7 +172,7 @@ pub struct Limits (config limits) {
 }
 
 "The pages: /metrics and what else is served."
-pub struct Web (config web) {
+pub struct WebConfig (config web) {
     listen: Vec<ListenAddress>, texts("IP:port or unix:/path", listen), Default("[::]:9855"), Restart,
         "Addresses to serve on; a port alone, such as :9855, means all interfaces.";
     control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
@@ -193,10 +193,10 @@ pub struct Web (config web) {
         "Headers of every answer, of those that exporter-toolkit allows.";
     http2: bool, flag(), Default("true"), Reload,
         "Whether HTTP/2 is offered over TLS.";
-} + { tls: WebTls, rate_limit: WebRateLimit }
+} + { tls: WebTlsConfig, rate_limit: WebRateLimitConfig }
 
 "TLS of the pages; --web.config.file says the same in the form of Prometheus' exporters."
-pub struct WebTls (config web.tls) {
+pub struct WebTlsConfig (config web.tls) {
     cert_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.crt"), Reload,
         "Certificate of the server, with those between it and its CA, as PEM.";
     key_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.key"), Reload,
@@ -222,7 +222,7 @@ pub struct WebTls (config web.tls) {
 }
 
 "A limit on requests."
-pub struct WebRateLimit (config web.rate_limit) {
+pub struct WebRateLimitConfig (config web.rate_limit) {
     interval: Nanoseconds, duration(Nanoseconds(0), seconds(3600)), Default("0s"), Reload,
         "Time after which one request more is answered; 0s means no limit.";
     burst: u32, count(0, 1_000_000), Default("0"), Reload, in "requests",
@@ -241,7 +241,7 @@ fn add_user(
 }
 
 /// Every key as people read about it, in the order of the printed file.
-pub fn rows() -> Vec<Row> {
+pub fn key_descriptions() -> Vec<KeyDescription> {
     TABLE.keys.iter().flat_map(|key| key.rows("")).collect()
 }
 

@@ -1,19 +1,19 @@
 //! Holdings that the operator grants by hand: `attribution.standing`.
 //!
-//! In: the list as it stands in the file. Out: [`Standing`]s, or complaints: a missing holder, two of one
+//! In: the list as it stands in the file. Out: [`GrantConfig`]s, or complaints: a missing holder, two of one
 //! name, more of a GPU granted than there is. It does not know which GPUs this node has.
 
 use super::fraction::{Sum, fraction};
-use super::key::{Absent, Change, Field, Key, Table};
-use super::problem::{Complaint, Place, Report};
-use super::tree::Node;
+use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
+use super::problem::{Complaint, FilePosition, ProblemCollector};
+use super::tree::YamlNode;
 use super::values::{add, put, token};
 use super::walk;
 use crate::model::Fraction;
 
 /// A share of a GPU, or of each, that somebody holds until the configuration changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct GrantConfig {
     /// The operator's name for it; no two alike.
     pub id: Option<String>,
     /// Which GPUs; every GPU stands alone, and no two are alike.
@@ -67,9 +67,9 @@ pub enum UserChoice {
     Uid(u32),
 }
 
-keys! { Draft;
+keys! { GrantDraft;
 "A grant while it is read."
-pub(crate) struct Draft () {
+pub(crate) struct GrantDraft () {
     id: Option<String>, text("a name", token), Optional("condo-physics"), Reload,
         "Your name for this grant; no two alike.";
     gpu: Vec<GpuChoice>, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"), Reload,
@@ -87,8 +87,8 @@ pub(crate) struct Draft () {
 
 /// An entry that can be used, and where it stands.
 struct Placed {
-    standing: Standing,
-    place: Option<Place>,
+    standing: GrantConfig,
+    place: Option<FilePosition>,
     path: String,
 }
 
@@ -99,11 +99,11 @@ impl Placed {
 }
 
 /// Reads the list; what can be used of it is returned.
-pub(crate) fn read(items: &[Node], base: &str, report: &mut Report) -> Vec<Standing> {
+pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<GrantConfig> {
     let mut placed = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
-        let mut draft = Draft::default();
+        let mut draft = GrantDraft::default();
         let Some(places) = walk::fill(item, &path, TABLE.keys, &mut draft, report) else { continue };
         if let Err(complaint) = one_holder(&places) {
             report.add(item.place, &path, complaint);
@@ -132,14 +132,14 @@ fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
 }
 
 /// The entry, unless something that it needs is missing or malformed, which has been reported.
-fn finish(draft: Draft) -> Option<Standing> {
+fn finish(draft: GrantDraft) -> Option<GrantConfig> {
     let user = match draft.user.as_slice() {
         [] => None,
         [user] => Some(Grantee::User(user.clone())),
         _ => Some(Grantee::Team(draft.user)),
     };
     let holder = user.or(draft.group.map(Grantee::Group)).or(draft.unit.map(Grantee::Unit))?;
-    (!draft.gpu.is_empty()).then_some(Standing {
+    (!draft.gpu.is_empty()).then_some(GrantConfig {
         id: draft.id,
         gpus: draft.gpu,
         fraction: draft.fraction?,
@@ -147,7 +147,7 @@ fn finish(draft: Draft) -> Option<Standing> {
     })
 }
 
-fn no_two_of_one_name(placed: &[Placed], report: &mut Report) {
+fn no_two_of_one_name(placed: &[Placed], report: &mut ProblemCollector) {
     for (index, entry) in placed.iter().enumerate() {
         let Some(id) = &entry.standing.id else { continue };
         let first = placed[..index].iter().find(|other| other.standing.id.as_ref() == Some(id));
@@ -163,7 +163,7 @@ fn no_two_of_one_name(placed: &[Placed], report: &mut Report) {
 }
 
 /// An index and a UUID may mean the same GPU; that shows only where the GPUs are.
-fn no_gpu_twice_over(placed: &[Placed], report: &mut Report) {
+fn no_gpu_twice_over(placed: &[Placed], report: &mut ProblemCollector) {
     let mut choices = vec![&GpuChoice::All];
     for choice in placed.iter().flat_map(|entry| &entry.standing.gpus) {
         if !choices.contains(&choice) {

@@ -10,44 +10,44 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_yaml::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
 
-use super::problem::Place;
+use super::problem::FilePosition;
 
 /// A value with the place at which it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct YamlNode {
     /// None where the file is empty.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<FilePosition>,
     /// What stands there.
-    pub(crate) shape: Shape,
+    pub(crate) shape: YamlValue,
 }
 
 /// What a value is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum YamlValue {
     /// Nothing, `~` or `null`.
     Empty,
     /// A scalar as it was written, without its quotes.
     Scalar(String),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A mapping in the order of the file, duplicates included.
-    Map(Vec<(Node, Node)>),
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
 /// Where and why the text is not YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyntaxError {
     /// None where the file as a whole is meant.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<FilePosition>,
     /// The parser's reason, on one line.
     pub(crate) reason: String,
 }
 
 /// Reads the text as one YAML document.
-pub(crate) fn read(text: &str) -> Result<Node, SyntaxError> {
+pub(crate) fn read(text: &str) -> Result<YamlNode, SyntaxError> {
     match serde_yaml::from_str_with_options::<Option<Spanned<Raw>>>(text, options()) {
         Ok(Some(raw)) => Ok(node(raw, text)),
-        Ok(None) => Ok(Node { place: None, shape: Shape::Empty }),
+        Ok(None) => Ok(YamlNode { place: None, shape: YamlValue::Empty }),
         Err(error) => Err(syntax_error(&error)),
     }
 }
@@ -101,22 +101,22 @@ enum Raw {
     Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
 }
 
-fn place(at: serde_yaml::Location) -> Option<Place> {
-    (at.line() > 0).then(|| Place { line: at.line(), column: at.column() })
+fn place(at: serde_yaml::Location) -> Option<FilePosition> {
+    (at.line() > 0).then(|| FilePosition { line: at.line(), column: at.column() })
 }
 
-fn node(raw: Spanned<Raw>, text: &str) -> Node {
+fn node(raw: Spanned<Raw>, text: &str) -> YamlNode {
     let place = place(raw.referenced);
     let shape = match raw.value {
-        Raw::Empty => Shape::Empty,
-        Raw::Source => Shape::Scalar(source(raw.defined, text)),
-        Raw::Text(scalar) => Shape::Scalar(scalar),
-        Raw::List(items) => Shape::List(items.into_iter().map(|item| node(item, text)).collect()),
-        Raw::Map(entries) => {
-            Shape::Map(entries.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect())
-        }
+        Raw::Empty => YamlValue::Empty,
+        Raw::Source => YamlValue::Scalar(source(raw.defined, text)),
+        Raw::Text(scalar) => YamlValue::Scalar(scalar),
+        Raw::List(items) => YamlValue::List(items.into_iter().map(|item| node(item, text)).collect()),
+        Raw::Map(entries) => YamlValue::Map(
+            entries.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect(),
+        ),
     };
-    Node { place, shape }
+    YamlNode { place, shape }
 }
 
 /// The characters at a place of the text; the parser tells bytes whenever it was given a string.
@@ -188,13 +188,15 @@ impl<'de> Visitor<'de> for RawVisitor {
 mod tests {
     use super::*;
 
-    fn outline(node: &Node) -> String {
+    fn outline(node: &YamlNode) -> String {
         let line = node.place.map_or(0, |place| place.line);
         match &node.shape {
-            Shape::Empty => format!("{line}:~"),
-            Shape::Scalar(text) => format!("{line}:{text}"),
-            Shape::List(items) => format!("[{}]", items.iter().map(outline).collect::<Vec<_>>().join(" ")),
-            Shape::Map(entries) => {
+            YamlValue::Empty => format!("{line}:~"),
+            YamlValue::Scalar(text) => format!("{line}:{text}"),
+            YamlValue::List(items) => {
+                format!("[{}]", items.iter().map(outline).collect::<Vec<_>>().join(" "))
+            }
+            YamlValue::Map(entries) => {
                 let entries: Vec<_> = entries
                     .iter()
                     .map(|(key, value)| format!("{}={}", outline(key), outline(value)))
@@ -233,9 +235,9 @@ mod tests {
     #[test]
     fn keys_and_values_begin_at_their_first_character() {
         let tree = read("a: 1\nb:\n  - {cc: x}\n").unwrap();
-        let Shape::Map(entries) = tree.shape else { panic!("no mapping") };
+        let YamlValue::Map(entries) = tree.shape else { panic!("no mapping") };
         let [(a, one), (b, list)] = entries.as_slice() else { panic!("not two entries") };
-        let Shape::List(items) = &list.shape else { panic!("no list") };
+        let YamlValue::List(items) = &list.shape else { panic!("no list") };
         let places = [a, one, b, &items[0]].map(|node| node.place.unwrap().to_string());
         assert_eq!(places, ["1:1", "1:4", "2:1", "3:5"]);
     }

@@ -6,36 +6,36 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Absent, Field, Key};
+use super::key::{Absent, Key, KeyType};
 use super::nearest::nearest;
-use super::problem::{Complaint, Place, Report};
-use super::tree::{Node, Shape};
+use super::problem::{Complaint, FilePosition, ProblemCollector};
+use super::tree::{YamlNode, YamlValue};
 
 /// Where each key was given, well or ill.
-pub(crate) struct Places(BTreeMap<&'static str, Option<Place>>);
+pub(crate) struct Places(BTreeMap<&'static str, Option<FilePosition>>);
 
 impl Places {
     /// Where a key stands, if it was given.
-    pub(crate) fn get(&self, path: &str) -> Option<Place> {
+    pub(crate) fn get(&self, path: &str) -> Option<FilePosition> {
         self.0.get(path).copied().flatten()
     }
 }
 
 /// Fills the target from the mapping; `base` is the mapping's own path, "" at the top. `None` if it is none.
 pub(crate) fn fill<T>(
-    node: &Node,
+    node: &YamlNode,
     base: &str,
     keys: &'static [Key<T>],
     target: &mut T,
-    report: &mut Report,
+    report: &mut ProblemCollector,
 ) -> Option<Places> {
-    let mut walk = Walk { base, keys, report, found: BTreeMap::new() };
-    if matches!(node.shape, Shape::Scalar(_) | Shape::List(_)) {
+    let mut walk = MappingReader { base, keys, report, found: BTreeMap::new() };
+    if matches!(node.shape, YamlValue::Scalar(_) | YamlValue::List(_)) {
         walk.not_a_mapping(node, "");
         return None;
     }
     walk.section(node, "");
-    let Walk { found, .. } = walk;
+    let MappingReader { found, .. } = walk;
     for key in keys {
         let shown = join(base, key.path);
         match (found.get(key.path), key.absent) {
@@ -55,25 +55,25 @@ pub(crate) fn fill<T>(
     Some(Places(found.into_iter().map(|(path, (place, _))| (path, place)).collect()))
 }
 
-struct Walk<'tree, 'report, T: 'static> {
+struct MappingReader<'tree, 'report, T: 'static> {
     base: &'report str,
     keys: &'static [Key<T>],
-    report: &'report mut Report,
-    found: BTreeMap<&'static str, (Option<Place>, &'tree Node)>,
+    report: &'report mut ProblemCollector,
+    found: BTreeMap<&'static str, (Option<FilePosition>, &'tree YamlNode)>,
 }
 
-impl<'tree, T> Walk<'tree, '_, T> {
+impl<'tree, T> MappingReader<'tree, '_, T> {
     /// Goes through the entries of one mapping, `prefix` being its path within the table.
-    fn section(&mut self, node: &'tree Node, prefix: &str) {
+    fn section(&mut self, node: &'tree YamlNode, prefix: &str) {
         let entries = match &node.shape {
-            Shape::Map(entries) => entries,
+            YamlValue::Map(entries) => entries,
             // A section whose keys are all commented out.
-            Shape::Empty => return,
-            Shape::Scalar(_) | Shape::List(_) => return self.not_a_mapping(node, prefix),
+            YamlValue::Empty => return,
+            YamlValue::Scalar(_) | YamlValue::List(_) => return self.not_a_mapping(node, prefix),
         };
-        let mut seen: BTreeMap<&str, Option<Place>> = BTreeMap::new();
+        let mut seen: BTreeMap<&str, Option<FilePosition>> = BTreeMap::new();
         for (key, value) in entries {
-            let Shape::Scalar(name) = &key.shape else {
+            let YamlValue::Scalar(name) = &key.shape else {
                 let complaint = Complaint("has a key that is not a word; give names only".to_owned());
                 self.report.add(key.place, join(self.base, prefix), complaint);
                 continue;
@@ -89,14 +89,14 @@ impl<'tree, T> Walk<'tree, '_, T> {
         }
     }
 
-    fn entry(&mut self, key: &Node, name: &str, value: &'tree Node, prefix: &str) {
+    fn entry(&mut self, key: &YamlNode, name: &str, value: &'tree YamlNode, prefix: &str) {
         let path = join(prefix, name);
         let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if let Some(known) = self.keys.iter().find(|key| key.path == path) {
             // An empty list or mapping of entries is as good as none.
-            let maps = matches!(known.field, Field::Maps { .. } | Field::Pairs { .. });
-            let nothing = value.shape == Shape::Empty
-                || matches!((&known.field, &value.shape), (Field::Maps { .. }, Shape::List(items)) if items.is_empty());
+            let maps = matches!(known.field, KeyType::Maps { .. } | KeyType::Pairs { .. });
+            let nothing = value.shape == YamlValue::Empty
+                || matches!((&known.field, &value.shape), (KeyType::Maps { .. }, YamlValue::List(items)) if items.is_empty());
             if !(maps && nothing) {
                 self.found.insert(known.path, (key.place, value));
             }
@@ -109,7 +109,7 @@ impl<'tree, T> Walk<'tree, '_, T> {
         }
     }
 
-    fn not_a_mapping(&mut self, node: &Node, prefix: &str) {
+    fn not_a_mapping(&mut self, node: &YamlNode, prefix: &str) {
         let names = self.names(prefix).join(", ");
         let place = if prefix.is_empty() && self.base.is_empty() { "the file is" } else { "is" };
         let text = format!("{place} not a mapping; give keys with values: {names}");
@@ -145,24 +145,24 @@ impl<'tree, T> Walk<'tree, '_, T> {
 }
 
 /// Puts what was found in its place, if it has the right shape.
-fn set<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut Report) {
+fn set<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
     match (&key.field, &value.shape) {
-        (Field::Maps { set, .. }, Shape::List(items)) => set(target, items, shown, report),
-        (Field::Texts { .. }, Shape::List(items)) if !items.is_empty() => {
+        (KeyType::Maps { set, .. }, YamlValue::List(items)) => set(target, items, shown, report),
+        (KeyType::Texts { .. }, YamlValue::List(items)) if !items.is_empty() => {
             for (index, item) in items.iter().enumerate() {
                 scalar(key, &format!("{shown}[{index}]"), item, target, report);
             }
         }
-        (Field::Pairs { set, .. }, Shape::Map(entries)) => {
+        (KeyType::Pairs { set, .. }, YamlValue::Map(entries)) => {
             for (name, value) in entries {
-                pair(*set, &Pair { shown, name, value, entries }, target, report);
+                pair(*set, &MappingEntry { shown, name, value, entries }, target, report);
             }
         }
-        (Field::Pairs { .. }, _) => {
+        (KeyType::Pairs { .. }, _) => {
             let text = format!("is not a mapping; give {}, or remove the key", key.field.accepts());
             report.add(value.place, shown, Complaint(text));
         }
-        (Field::Maps { .. }, _) => {
+        (KeyType::Maps { .. }, _) => {
             let text = "is not a list; begin each entry with `- `".to_owned();
             report.add(value.place, shown, Complaint(text));
         }
@@ -171,22 +171,22 @@ fn set<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut 
 }
 
 /// An entry of a mapping whose names are free.
-struct Pair<'a> {
+struct MappingEntry<'a> {
     /// The path of the mapping.
     shown: &'a str,
-    name: &'a Node,
-    value: &'a Node,
-    entries: &'a [(Node, Node)],
+    name: &'a YamlNode,
+    value: &'a YamlNode,
+    entries: &'a [(YamlNode, YamlNode)],
 }
 
 /// Hands on a name with its value, or with each of its values.
 fn pair<T>(
     set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
-    Pair { shown, name, value, entries }: &Pair<'_>,
+    MappingEntry { shown, name, value, entries }: &MappingEntry<'_>,
     target: &mut T,
-    report: &mut Report,
+    report: &mut ProblemCollector,
 ) {
-    let Shape::Scalar(word) = &name.shape else {
+    let YamlValue::Scalar(word) = &name.shape else {
         let complaint = Complaint("has a key that is not a word; give names only".to_owned());
         return report.add(name.place, *shown, complaint);
     };
@@ -195,12 +195,12 @@ fn pair<T>(
         return report.add(name.place, path, Complaint("is given twice; keep one".to_owned()));
     }
     let values = match &value.shape {
-        Shape::List(items) if !items.is_empty() => &**items,
+        YamlValue::List(items) if !items.is_empty() => &**items,
         _ => std::slice::from_ref(*value),
     };
     for value in values {
         let outcome = match &value.shape {
-            Shape::Scalar(text) => set(target, word, text),
+            YamlValue::Scalar(text) => set(target, word, text),
             _ => Err(Complaint("has no plain value; give one, or remove the entry".to_owned())),
         };
         if let Err(complaint) = outcome {
@@ -209,18 +209,18 @@ fn pair<T>(
     }
 }
 
-fn scalar<T>(key: &Key<T>, shown: &str, value: &Node, target: &mut T, report: &mut Report) {
+fn scalar<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
     let wrong = match &value.shape {
-        Shape::Scalar(text) => {
+        YamlValue::Scalar(text) => {
             if let Err(complaint) = key.field.set(target, text) {
                 report.add(value.place, shown, complaint);
             }
             return;
         }
-        Shape::Empty => "has no value",
-        Shape::List(items) if items.is_empty() => "is an empty list",
-        Shape::List(_) => "is a list",
-        Shape::Map(_) => "is a mapping",
+        YamlValue::Empty => "has no value",
+        YamlValue::List(items) if items.is_empty() => "is an empty list",
+        YamlValue::List(_) => "is a list",
+        YamlValue::Map(_) => "is a mapping",
     };
     let text = format!("{wrong}; give {}, or remove the key", key.field.accepts());
     report.add(value.place, shown, Complaint(text));

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::problem::{Complaint, Place, Problems, Report};
-use super::settings::{Config, Web};
+use super::problem::{Complaint, FilePosition, ProblemCollector, Problems};
+use super::settings::{Config, WebConfig};
 use super::time::{duration, in_words};
 use super::values::one_of;
 use super::web_file;
@@ -187,7 +187,7 @@ impl Config {
     }
 }
 
-impl Web {
+impl WebConfig {
     /// What the keys of `web` say, beside what is in `base`.
     fn access(&self, base: WebAccess) -> WebAccess {
         let tls = self.tls_settings();
@@ -242,7 +242,12 @@ impl TlsSettings {
     }
 
     /// Complains about keys that do not go together.
-    pub(super) fn check(&self, place: impl Fn(&str) -> Option<Place>, prefix: &str, report: &mut Report) {
+    pub(super) fn check(
+        &self,
+        place: impl Fn(&str) -> Option<FilePosition>,
+        prefix: &str,
+        report: &mut ProblemCollector,
+    ) {
         let mut complain = |key: &str, text: &str| {
             let path = if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
             let place = place(&path).or_else(|| place(&format!("{prefix}.cert_file")));

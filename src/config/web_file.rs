@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::key::{Absent, Change, Field, Key, Table};
-use super::problem::{Complaint, Problem, Problems, Report};
+use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
+use super::problem::{Complaint, ConfigProblem, ProblemCollector, Problems};
 use super::tree;
 use super::values::put;
 use super::walk;
@@ -93,9 +93,12 @@ pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> 
     let text = super::text(file)?;
     let tree = tree::read(&text).map_err(|error| {
         let text = format!("not valid YAML: {}", error.reason);
-        Problems { file: name.clone(), list: vec![Problem { place: error.place, path: String::new(), text }] }
+        Problems {
+            file: name.clone(),
+            list: vec![ConfigProblem { place: error.place, path: String::new(), text }],
+        }
     })?;
-    let (mut report, mut draft) = (Report::default(), WebFile::default());
+    let (mut report, mut draft) = (ProblemCollector::default(), WebFile::default());
     let Some(places) = walk::fill(&tree, "", TABLE.keys, &mut draft, &mut report) else {
         return Err(report
             .finish(&name)

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::rules::{Clears, RULES, Rule, When};
-use super::signs::{Sign, Signs};
+use super::inputs::{HealthInput, HealthInputs};
+use super::rules::{ClearedBy, Condition, RULES, Rule};
 use crate::catalogue::xid;
-use crate::model::{HealthState, Latch, Nanoseconds, Notice, Reason, Remedy, Stamp, Utc, Verdict};
+use crate::model::{HealthState, Nanoseconds, Notice, Reason, Remedy, Stamp, StickyFault, Utc, Verdict};
 
 /// What was heard of a GPU since it was last judged.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
+pub struct ReceivedEvents {
     /// XIDs by code: how many, and the GPU instance of the last one that named one.
     pub xids: BTreeMap<u32, (u64, Option<u32>)>,
     /// Notices of the driver, and how many.
@@ -24,19 +24,19 @@ const MOST_CODES: usize = 16;
 /// Judges one GPU.
 #[derive(Debug)]
 pub struct Judge {
-    memory: Vec<Memory>,
+    states: Vec<RuleState>,
     life: u64,
     verdict: Arc<Verdict>,
 }
 
 /// What is remembered for one rule.
 #[derive(Clone, Debug, Default)]
-struct Memory {
+struct RuleState {
     /// Since when it counts, if it does.
     open: Option<Utc>,
     /// Since when it is so, on both clocks.
     begun: Option<Stamp>,
-    /// When it was last so.
+    /// Condition it was last so.
     last: Nanoseconds,
     /// Where a growing counter stood, and when.
     anchor: Option<(Nanoseconds, i64)>,
@@ -49,22 +49,22 @@ struct Memory {
 
 impl Default for Judge {
     fn default() -> Self {
-        Self { memory: vec![Memory::default(); RULES.len()], life: 0, verdict: Arc::default() }
+        Self { states: vec![RuleState::default(); RULES.len()], life: 0, verdict: Arc::default() }
     }
 }
 
 impl Judge {
     /// Judges by what is known now. A sign that is not known changes nothing.
-    pub fn judge(&mut self, now: Stamp, signs: &Signs, heard: &Heard) -> Arc<Verdict> {
+    pub fn judge(&mut self, now: Stamp, signs: &HealthInputs, heard: &ReceivedEvents) -> Arc<Verdict> {
         let reborn = signs.life != self.life;
         self.life = signs.life;
         let mut changed = self.verdict.reasons.is_empty();
-        for (rule, memory) in RULES.iter().zip(&mut self.memory) {
-            if reborn && rule.clears == Clears::Reset {
-                changed |= memory.open.is_some();
-                *memory = Memory::default();
+        for (rule, state) in RULES.iter().zip(&mut self.states) {
+            if reborn && rule.clears == ClearedBy::Reset {
+                changed |= state.open.is_some();
+                *state = RuleState::default();
             }
-            changed |= memory.apply(rule, now, signs, heard);
+            changed |= state.apply(rule, now, signs, heard);
         }
         if changed {
             let verdict = self.sum_up();
@@ -76,18 +76,18 @@ impl Judge {
     }
 
     /// What of it only a reset ends.
-    pub fn latches(&self) -> Vec<Latch> {
-        let rules = RULES.iter().zip(&self.memory).filter(|(rule, _)| rule.clears == Clears::Reset);
-        rules.filter_map(|(rule, memory)| memory.latch(rule)).collect()
+    pub fn latches(&self) -> Vec<StickyFault> {
+        let rules = RULES.iter().zip(&self.states).filter(|(rule, _)| rule.clears == ClearedBy::Reset);
+        rules.filter_map(|(rule, state)| state.latch(rule)).collect()
     }
 
     /// Goes on from what was latched in the agent's last life. A rule that is not known any more, or that
     /// something else ends now, is passed over.
-    pub fn recover(&mut self, latches: &[Latch]) {
-        for (rule, memory) in RULES.iter().zip(&mut self.memory) {
+    pub fn recover(&mut self, latches: &[StickyFault]) {
+        for (rule, state) in RULES.iter().zip(&mut self.states) {
             let known = latches.iter().find(|latch| *latch.rule == *rule.name);
-            if let Some(latch) = known.filter(|_| rule.clears == Clears::Reset) {
-                memory.recover(rule, latch);
+            if let Some(latch) = known.filter(|_| rule.clears == ClearedBy::Reset) {
+                state.recover(rule, latch);
             }
         }
     }
@@ -95,15 +95,15 @@ impl Judge {
     fn sum_up(&self) -> Verdict {
         let mut reasons: Vec<Reason> = RULES
             .iter()
-            .zip(&self.memory)
-            .filter_map(|(rule, memory)| {
+            .zip(&self.states)
+            .filter_map(|(rule, state)| {
                 Some(Reason {
                     rule: rule.name,
                     state: rule.state,
                     remedy: rule.remedy,
                     what: rule.what,
-                    evidence: Arc::clone(&memory.evidence),
-                    since: memory.open?,
+                    evidence: Arc::clone(&state.evidence),
+                    since: state.open?,
                     clears: rule.clears.words(),
                 })
             })
@@ -118,10 +118,10 @@ impl Judge {
     }
 }
 
-impl Memory {
-    fn latch(&self, rule: &Rule) -> Option<Latch> {
+impl RuleState {
+    fn latch(&self, rule: &Rule) -> Option<StickyFault> {
         let (count, _) = self.seen;
-        Some(Latch {
+        Some(StickyFault {
             rule: rule.name.into(),
             since: self.open?,
             count: u64::try_from(count).unwrap_or(0),
@@ -129,7 +129,7 @@ impl Memory {
         })
     }
 
-    fn recover(&mut self, rule: &Rule, latch: &Latch) {
+    fn recover(&mut self, rule: &Rule, latch: &StickyFault) {
         self.open = Some(latch.since);
         self.seen = (i64::try_from(latch.count).unwrap_or(i64::MAX), 0);
         self.codes = latch.xids.iter().take(MOST_CODES).map(|(code, seen)| (*code, *seen)).collect();
@@ -137,7 +137,7 @@ impl Memory {
     }
 
     /// Applies a rule; whether what is told of it has changed.
-    fn apply(&mut self, rule: &Rule, now: Stamp, signs: &Signs, heard: &Heard) -> bool {
+    fn apply(&mut self, rule: &Rule, now: Stamp, signs: &HealthInputs, heard: &ReceivedEvents) -> bool {
         let Some(so) = self.is_so(&rule.when, now, signs, heard) else { return false };
         if so {
             let begun = *self.begun.get_or_insert(now);
@@ -151,9 +151,9 @@ impl Memory {
         }
         let quiet = Nanoseconds(now.boottime.0.saturating_sub(self.last.0));
         let over = match rule.clears {
-            Clears::AtOnce => true,
-            Clears::Quiet(long) => self.open.is_none() || quiet >= long,
-            Clears::Reset => self.open.is_none(),
+            ClearedBy::AtOnce => true,
+            ClearedBy::Quiet(long) => self.open.is_none() || quiet >= long,
+            ClearedBy::Reset => self.open.is_none(),
         };
         if !over {
             return false;
@@ -164,21 +164,27 @@ impl Memory {
     }
 
     /// Whether it is so now; absent when that is not known.
-    fn is_so(&mut self, when: &When, now: Stamp, signs: &Signs, heard: &Heard) -> Option<bool> {
+    fn is_so(
+        &mut self,
+        when: &Condition,
+        now: Stamp,
+        signs: &HealthInputs,
+        heard: &ReceivedEvents,
+    ) -> Option<bool> {
         match *when {
-            When::Is(presence) => Some(signs.presence == presence),
-            When::Positive(sign) => {
+            Condition::Is(presence) => Some(signs.presence == presence),
+            Condition::Positive(sign) => {
                 let value = signs.get(sign)?;
                 self.seen = (value, 0);
                 Some(value > 0)
             }
-            When::Below(less, more) => {
+            Condition::Below(less, more) => {
                 self.seen = (signs.get(less)?, signs.get(more)?);
                 Some(self.seen.0 < self.seen.1)
             }
-            When::Grows(sign, by, within) => self.grows(now.boottime, signs.get(sign)?, by, within),
-            When::Xid(which) => Some(self.hear(which, heard)),
-            When::Noticed(notice) => {
+            Condition::Grows(sign, by, within) => self.grows(now.boottime, signs.get(sign)?, by, within),
+            Condition::Xid(which) => Some(self.hear(which, heard)),
+            Condition::Noticed(notice) => {
                 let count = heard.notices.get(&notice).copied().unwrap_or(0);
                 let before = if self.open.is_some() { self.seen.0 } else { 0 };
                 self.seen = (before.saturating_add(i64::try_from(count).unwrap_or(i64::MAX)), 0);
@@ -204,7 +210,7 @@ impl Memory {
         Some(grown >= by)
     }
 
-    fn hear(&mut self, which: fn(&xid::Xid) -> bool, heard: &Heard) -> bool {
+    fn hear(&mut self, which: fn(&xid::Xid) -> bool, heard: &ReceivedEvents) -> bool {
         let mut any = false;
         for (code, (count, instance)) in &heard.xids {
             if *count == 0 || !which(&xid::described(*code)) {
@@ -221,15 +227,15 @@ impl Memory {
     }
 
     /// Puts into words what was seen; whether the words are new.
-    fn tell(&mut self, when: &When) -> bool {
+    fn tell(&mut self, when: &Condition) -> bool {
         let (first, second) = self.seen;
         let words = match *when {
-            When::Is(_) => String::new(),
-            When::Positive(sign) => positive(sign, first),
-            When::Below(..) => format!("{first} of {second}"),
-            When::Grows(..) => format!("{first} more, {second} in all"),
-            When::Xid(_) => self.xids(),
-            When::Noticed(_) => times(u64::try_from(first).unwrap_or(0)),
+            Condition::Is(_) => String::new(),
+            Condition::Positive(sign) => positive(sign, first),
+            Condition::Below(..) => format!("{first} of {second}"),
+            Condition::Grows(..) => format!("{first} more, {second} in all"),
+            Condition::Xid(_) => self.xids(),
+            Condition::Noticed(_) => times(u64::try_from(first).unwrap_or(0)),
         };
         let new = *words != *self.evidence;
         if new {
@@ -255,9 +261,9 @@ fn times(count: u64) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
-fn positive(sign: Sign, value: i64) -> String {
+fn positive(sign: HealthInput, value: i64) -> String {
     match sign {
-        Sign::EccUncorrectable => format!("{value} errors"),
+        HealthInput::EccUncorrectable => format!("{value} errors"),
         _ => String::new(),
     }
 }

@@ -3,7 +3,7 @@
 //! Each says where it comes from. A threshold on time keeps short events from being verdicts; a quiet time
 //! keeps a verdict from flickering; a fault of the hardware ends with a reset and with nothing else.
 
-use super::signs::{Presence, Sign};
+use super::inputs::{HealthInput, Reachability};
 use crate::catalogue::xid::{Action, Class, Xid};
 use crate::model::{HealthState, Nanoseconds, Notice, Remedy};
 
@@ -13,11 +13,11 @@ pub struct Rule {
     /// Its name, for programs.
     pub name: &'static str,
     /// What must be so.
-    pub when: When,
+    pub when: Condition,
     /// For how long without a break before it counts.
     pub after: Nanoseconds,
     /// What ends it.
-    pub clears: Clears,
+    pub clears: ClearedBy,
     /// What it makes of the GPU.
     pub state: HealthState,
     /// What it asks for.
@@ -30,15 +30,15 @@ pub struct Rule {
 
 /// What must be so.
 #[derive(Debug)]
-pub enum When {
+pub enum Condition {
     /// The GPU is there, or not.
-    Is(Presence),
+    Is(Reachability),
     /// The sign is above 0.
-    Positive(Sign),
+    Positive(HealthInput),
     /// The first sign is below the second.
-    Below(Sign, Sign),
+    Below(HealthInput, HealthInput),
     /// The counter grows by so much within that time.
-    Grows(Sign, i64, Nanoseconds),
+    Grows(HealthInput, i64, Nanoseconds),
     /// Such an XID is heard.
     Xid(fn(&Xid) -> bool),
     /// The driver gives that notice.
@@ -47,7 +47,7 @@ pub enum When {
 
 /// What ends a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clears {
+pub enum ClearedBy {
     /// That it is no longer so.
     AtOnce,
     /// That it was not so for that long.
@@ -56,7 +56,7 @@ pub enum Clears {
     Reset,
 }
 
-impl Clears {
+impl ClearedBy {
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
@@ -86,9 +86,9 @@ use HealthState::{Degraded, Failed, Ok, Unknown};
 pub const RULES: &[Rule] = &[
     Rule {
         name: "lost",
-        when: When::Is(Presence::Lost),
+        when: Condition::Is(Reachability::Lost),
         after: NOW,
-        clears: Clears::AtOnce,
+        clears: ClearedBy::AtOnce,
         state: Failed,
         remedy: Remedy::RebootNode,
         what: "the driver says that the GPU is gone",
@@ -96,9 +96,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "silent",
-        when: When::Is(Presence::Silent),
+        when: Condition::Is(Reachability::Unresponsive),
         after: NOW,
-        clears: Clears::AtOnce,
+        clears: ClearedBy::AtOnce,
         state: Unknown,
         remedy: Remedy::None,
         what: "the GPU does not answer in time; the log and gpumeter_driver_call_in_flight_seconds name the call",
@@ -106,9 +106,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "unread",
-        when: When::Is(Presence::Unread),
+        when: Condition::Is(Reachability::Unread),
         after: NOW,
-        clears: Clears::AtOnce,
+        clears: ClearedBy::AtOnce,
         state: Unknown,
         remedy: Remedy::None,
         what: "the GPU has not been read yet",
@@ -116,7 +116,7 @@ pub const RULES: &[Rule] = &[
     },
     reading(
         "recovery_reset",
-        Sign::RecoveryReset,
+        HealthInput::RecoveryReset,
         Failed,
         Remedy::ResetGpu,
         "the driver asks for a GPU reset",
@@ -124,7 +124,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "recovery_reboot",
-        Sign::RecoveryReboot,
+        HealthInput::RecoveryReboot,
         Failed,
         Remedy::RebootNode,
         "the driver asks for a reboot",
@@ -132,7 +132,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "recovery_drain",
-        Sign::RecoveryDrain,
+        HealthInput::RecoveryDrain,
         Degraded,
         Remedy::Drain,
         "the driver asks to drain peers first",
@@ -140,7 +140,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "recovery_drain_and_reset",
-        Sign::RecoveryDrainAndReset,
+        HealthInput::RecoveryDrainAndReset,
         Degraded,
         Remedy::ResetGpu,
         "the driver asks to drain the GPU and to reset it",
@@ -148,7 +148,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "row_remap_pending",
-        Sign::RowRemapPending,
+        HealthInput::RowRemapPending,
         Degraded,
         Remedy::ResetGpu,
         "a memory row waits for a reset to be replaced; work may go on until then",
@@ -156,7 +156,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "row_remap_failure",
-        Sign::RowRemapFailed,
+        HealthInput::RowRemapFailed,
         Failed,
         Remedy::Replace,
         "a memory row could not be replaced, which is a criterion for replacement",
@@ -164,7 +164,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "sram_threshold",
-        Sign::SramThreshold,
+        HealthInput::SramThreshold,
         Failed,
         Remedy::Replace,
         "on-chip memory had too many errors, which is a criterion for replacement",
@@ -172,7 +172,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "pages_pending",
-        Sign::PagesPending,
+        HealthInput::PagesPending,
         Degraded,
         Remedy::RebootNode,
         "a memory page waits for the driver to be loaded anew to be retired",
@@ -180,7 +180,7 @@ pub const RULES: &[Rule] = &[
     ),
     reading(
         "ecc_uncorrectable",
-        Sign::EccUncorrectable,
+        HealthInput::EccUncorrectable,
         Degraded,
         Remedy::ResetGpu,
         "memory had uncorrectable errors since the driver was loaded",
@@ -188,9 +188,9 @@ pub const RULES: &[Rule] = &[
     ),
     Rule {
         name: "nvlink_down",
-        when: When::Below(Sign::LinksUp, Sign::LinksExpected),
+        when: Condition::Below(HealthInput::LinksUp, HealthInput::LinksExpected),
         after: MINUTE,
-        clears: Clears::AtOnce,
+        clears: ClearedBy::AtOnce,
         state: Degraded,
         remedy: Remedy::ResetGpu,
         what: "NVLinks are down; reset both ends and look at the fabric manager",
@@ -198,9 +198,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvlink_errors",
-        when: When::Grows(Sign::LinkErrors, 1, QUARTER),
+        when: Condition::Grows(HealthInput::LinkErrors, 1, QUARTER),
         after: NOW,
-        clears: Clears::Quiet(QUARTER),
+        clears: ClearedBy::Quiet(QUARTER),
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "NVLink errors grow",
@@ -209,9 +209,9 @@ pub const RULES: &[Rule] = &[
     // The driver's word is the state itself: it says another one once the GPU is registered anew.
     Rule {
         name: "fabric_failed",
-        when: When::Positive(Sign::FabricFailed),
+        when: Condition::Positive(HealthInput::FabricFailed),
         after: MINUTE,
-        clears: Clears::AtOnce,
+        clears: ClearedBy::AtOnce,
         state: Degraded,
         remedy: Remedy::ResetGpu,
         what: "the GPU could not register with its NVLink fabric, and jobs cannot use it; see that the fabric manager \
@@ -220,9 +220,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "pcie_replays",
-        when: When::Grows(Sign::PcieReplays, 15, QUARTER),
+        when: Condition::Grows(HealthInput::PcieReplays, 15, QUARTER),
         after: NOW,
-        clears: Clears::Quiet(QUARTER),
+        clears: ClearedBy::Quiet(QUARTER),
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "PCIe transfers are repeated, more than one a minute; seating or riser",
@@ -230,9 +230,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "hw_thermal",
-        when: When::Positive(Sign::HwThermal),
+        when: Condition::Positive(HealthInput::HwThermal),
         after: MINUTE,
-        clears: Clears::Quiet(FIVE_MINUTES),
+        clears: ClearedBy::Quiet(FIVE_MINUTES),
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "the board slows itself down for heat; fans, airflow, inlet temperature",
@@ -240,9 +240,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "hw_power_brake",
-        when: When::Positive(Sign::PowerBrake),
+        when: Condition::Positive(HealthInput::PowerBrake),
         after: MINUTE,
-        clears: Clears::Quiet(FIVE_MINUTES),
+        clears: ClearedBy::Quiet(FIVE_MINUTES),
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "the node's power supply slows the board down; supplies, feeds, cables",
@@ -273,7 +273,7 @@ pub const RULES: &[Rule] = &[
         "an NVLink fault, here or at the other end",
     ),
     Rule {
-        clears: Clears::Quiet(HOUR),
+        clears: ClearedBy::Quiet(HOUR),
         ..xid(
             "xid_nvlink5",
             is_nvlink5,
@@ -295,7 +295,7 @@ pub const RULES: &[Rule] = &[
     ),
     // No verdict: nobody says what it would mean for the GPU.
     Rule {
-        clears: Clears::Quiet(HOUR),
+        clears: ClearedBy::Quiet(HOUR),
         ..xid(
             "xid_disused",
             |xid| is_the_vendors(xid) && xid.disused,
@@ -306,7 +306,7 @@ pub const RULES: &[Rule] = &[
     // No verdict: newer drivers bring new codes, of which most tell of an application or of nothing. Where one
     // means more, the driver's recovery action and its notices say so.
     Rule {
-        clears: Clears::Quiet(HOUR),
+        clears: ClearedBy::Quiet(HOUR),
         ..xid(
             "xid_unknown",
             |xid| xid.class == Class::Unknown,
@@ -315,7 +315,7 @@ pub const RULES: &[Rule] = &[
         )
     },
     Rule {
-        clears: Clears::Quiet(HOUR),
+        clears: ClearedBy::Quiet(HOUR),
         ..xid(
             "xid_software",
             |xid| xid.action == Action::UpdateSoftware,
@@ -324,7 +324,7 @@ pub const RULES: &[Rule] = &[
         )
     },
     Rule {
-        clears: Clears::Quiet(QUARTER),
+        clears: ClearedBy::Quiet(QUARTER),
         ..xid(
             "xid_application",
             |xid| xid.class == Class::Application && xid.action == Action::RestartApp,
@@ -333,7 +333,7 @@ pub const RULES: &[Rule] = &[
         )
     },
     Rule {
-        clears: Clears::Quiet(QUARTER),
+        clears: ClearedBy::Quiet(QUARTER),
         ..xid(
             "xid_application_support",
             |xid| xid.class == Class::Application && xid.action == Action::ContactSupport,
@@ -364,7 +364,7 @@ pub const RULES: &[Rule] = &[
         "an uncorrectable memory error",
     ),
     Rule {
-        clears: Clears::Quiet(HOUR),
+        clears: ClearedBy::Quiet(HOUR),
         ..notice(
             "ecc_storm",
             Notice::EccStorm,
@@ -388,13 +388,22 @@ fn is_nvlink5(xid: &Xid) -> bool {
 
 const fn reading(
     name: &'static str,
-    sign: Sign,
+    sign: HealthInput,
     state: HealthState,
     remedy: Remedy,
     what: &'static str,
     source: &'static str,
 ) -> Rule {
-    Rule { name, when: When::Positive(sign), after: NOW, clears: Clears::AtOnce, state, remedy, what, source }
+    Rule {
+        name,
+        when: Condition::Positive(sign),
+        after: NOW,
+        clears: ClearedBy::AtOnce,
+        state,
+        remedy,
+        what,
+        source,
+    }
 }
 
 const fn xid(
@@ -405,9 +414,9 @@ const fn xid(
 ) -> Rule {
     Rule {
         name,
-        when: When::Xid(which),
+        when: Condition::Xid(which),
         after: NOW,
-        clears: Clears::Reset,
+        clears: ClearedBy::Reset,
         state,
         remedy,
         what,
@@ -422,6 +431,6 @@ const fn notice(
     remedy: Remedy,
     what: &'static str,
 ) -> Rule {
-    let when = When::Noticed(notice);
-    Rule { name, when, after: NOW, clears: Clears::Reset, state, remedy, what, source: HEADER }
+    let when = Condition::Noticed(notice);
+    Rule { name, when, after: NOW, clears: ClearedBy::Reset, state, remedy, what, source: HEADER }
 }

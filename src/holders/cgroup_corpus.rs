@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use super::place::{Ground, Place};
-use super::workload::WorkloadPath;
+use super::process_location::{LocationKind, ProcessLocation};
+use super::workload_path::WorkloadPath;
 
 const ARROW: &str = " => ";
 
@@ -34,14 +34,15 @@ fn described(line: &str) -> String {
         return line.to_owned();
     }
     let paths = line.split(ARROW).next().unwrap_or_default();
-    let Place { ground, owner } = Place::of(&paths.split(" | ").map(str::to_owned).collect::<Vec<_>>());
-    let owner = owner.map_or_else(|| "the process's user".to_owned(), |uid| format!("user {uid}"));
-    let said = match ground {
-        Ground::Open => "the process's user".to_owned(),
-        Ground::Unit { name, .. } => format!("unit {name}"),
-        Ground::Session => owner,
-        Ground::Rootless => format!("{owner}, in a container of his own"),
-        Ground::Workload(workload) => said_of(&workload),
+    let ProcessLocation { kind, session_owner } =
+        ProcessLocation::from_cgroups(&paths.split(" | ").map(str::to_owned).collect::<Vec<_>>());
+    let owner = session_owner.map_or_else(|| "the process's user".to_owned(), |uid| format!("user {uid}"));
+    let said = match kind {
+        LocationKind::Unspecified => "the process's user".to_owned(),
+        LocationKind::Unit { name, .. } => format!("unit {name}"),
+        LocationKind::UserSession => owner,
+        LocationKind::RootlessContainer => format!("{owner}, in a container of his own"),
+        LocationKind::Workload(workload) => said_of(&workload),
     };
     format!("{paths}{ARROW}{said}")
 }

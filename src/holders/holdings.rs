@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::presence;
-use super::standing::{GrantedSlot, Grants, Standing, sum};
-use super::workloads::Allocation;
+use super::resolved_workloads::Allocation;
+use super::standing::{GpuGrants, GrantedSlot, StandingGrant, sum};
 use crate::model::{Holder, HolderId, Holding};
 
 /// What grants holdings.
@@ -17,7 +17,7 @@ pub struct Granting<'a> {
     /// What schedulers allocated on any GPU. All of it has one rank, before the standing holdings.
     pub allocations: &'a [Allocation],
     /// The configured standing holdings, in the order of their rank.
-    pub standing: &'a [Standing],
+    pub standing: &'a [StandingGrant],
     /// Whether presence holds on a GPU where nothing else does.
     pub presence: bool,
 }
@@ -29,7 +29,7 @@ pub fn holdings<'a, 's>(
     present: impl IntoIterator<Item = &'a Holder>,
 ) -> (Vec<Holding>, BTreeMap<HolderId, HolderId>) {
     let slot = slot.into();
-    let grants = Grants::on(slot.gpu(), granting.standing);
+    let grants = GpuGrants::on(slot.gpu(), granting.standing);
     let allocated = allocated(slot, granting.allocations);
     let present = present.into_iter();
     if grants.is_empty() && allocated.is_empty() {

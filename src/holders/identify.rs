@@ -4,11 +4,11 @@
 //! container, pod, job or virtual machine that no resolver names is unattributed with that reason, since its uid may be
 //! the image's and its unit the runtime's. It does not know which GPU the process is on.
 
-use super::place::{Ground, Place};
+use super::process_location::{LocationKind, ProcessLocation};
+use super::resolved_workloads::ResolvedWorkloads;
 use super::system::is_system;
-use super::user::user;
-use super::workloads::Workloads;
-use crate::host::{Host, Process, Unresolved};
+use super::user::find_user;
+use crate::host::{Host, ProcessInfo, UserNameError};
 use crate::model::{Holder, HolderId};
 
 /// Whose process it is.
@@ -30,12 +30,16 @@ impl From<Holder> for Identity {
 ///
 /// # Errors
 /// The name of its user is not known. A unit is named without its user where the lookup failed.
-pub fn identify(host: &Host, process: &Process, workloads: &Workloads) -> Result<Identity, Unresolved> {
-    let place = Place::of(&process.cgroups);
-    if is_system(process, &place) {
+pub fn identify(
+    host: &Host,
+    process: &ProcessInfo,
+    workloads: &ResolvedWorkloads,
+) -> Result<Identity, UserNameError> {
+    let location = ProcessLocation::from_cgroups(&process.cgroups);
+    if is_system(process, &location) {
         return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)).into());
     }
-    if let Ground::Workload(path) = &place.ground {
+    if let LocationKind::Workload(path) = &location.kind {
         return Ok(match workloads.holder(path) {
             Ok(holder) => Identity { holder, pending: workloads.may_describe(path) },
             Err(reason) => Identity {
@@ -44,15 +48,17 @@ pub fn identify(host: &Host, process: &Process, workloads: &Workloads) -> Result
             },
         });
     }
-    let uid = match (&place.ground, place.owner) {
+    let uid = match (&location.kind, location.session_owner) {
         // A uid inside a rootless container may be anybody's number outside.
-        (Ground::Rootless, Some(owner)) => owner,
+        (LocationKind::RootlessContainer, Some(owner)) => owner,
         _ => process.uid,
     };
-    let user = user(host, uid, place.owner);
-    let holder = match (&place.ground, user) {
-        (Ground::Unit { name, .. }, Ok(user)) => Holder::unit(name, Some(&user.name), Some(user.uid)),
-        (Ground::Unit { name, .. }, Err(Unresolved::Failed { .. })) => Holder::unit(name, None, Some(uid)),
+    let user = find_user(host, uid, location.session_owner);
+    let holder = match (&location.kind, user) {
+        (LocationKind::Unit { name, .. }, Ok(user)) => Holder::unit(name, Some(&user.name), Some(user.uid)),
+        (LocationKind::Unit { name, .. }, Err(UserNameError::Failed { .. })) => {
+            Holder::unit(name, None, Some(uid))
+        }
         (_, user) => user.map(|user| Holder::user(&user.name, Some(user.uid)))?,
     };
     Ok(holder.into())

@@ -10,7 +10,7 @@ use crate::model::{Holder, HolderId, Nanoseconds};
 
 /// A process that was identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identified {
+pub struct IdentifiedProcess {
     /// Whose it is.
     pub holder: Arc<Holder>,
     /// Its name, as the kernel tells it.
@@ -22,7 +22,7 @@ pub struct Identified {
 /// Pids and whose they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
-    named: Arc<Named>,
+    named: Arc<ProcessTable>,
     /// Parallel to the processes: the last boot time at which each is known to have had its pid. It moves in every
     /// round, and the processes hardly ever do.
     until: Vec<Nanoseconds>,
@@ -30,21 +30,21 @@ pub struct Identities {
 
 /// Processes by pid, then start, in parallel lists: what a search touches of thousands fits into the processor's caches.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Named {
+struct ProcessTable {
     pids: Vec<u32>,
     /// Boot times of their starts.
     from: Vec<Nanoseconds>,
     /// The places of their holders among the holders.
     places: Vec<usize>,
-    identified: Vec<Identified>,
+    identified: Vec<IdentifiedProcess>,
     /// Whose they are, by id: of the lowest pid where they differ.
     holders: Vec<Arc<Holder>>,
 }
 
 impl Identities {
     /// Processes by pid and start, each with the boot time of its start.
-    pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, Identified)>) -> Self {
-        let mut named = Named::default();
+    pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, IdentifiedProcess)>) -> Self {
+        let mut named = ProcessTable::default();
         // The processes of a holder share it, so that an id is compared once for each holder and not for each process.
         let mut numbers: BTreeMap<*const Holder, usize> = BTreeMap::new();
         let mut shared: Vec<Arc<Holder>> = Vec::new();
@@ -85,7 +85,7 @@ impl Identities {
     }
 
     /// Whose pid it was when it was read; nothing where that process is not known, or not known to have lived so long.
-    pub fn get(&self, pid: u32, read: Nanoseconds) -> Option<&Identified> {
+    pub fn get(&self, pid: u32, read: Nanoseconds) -> Option<&IdentifiedProcess> {
         self.process(self.find(pid, read)?)
     }
 
@@ -101,7 +101,7 @@ impl Identities {
 
     /// The number of the process that had the pid when it was read.
     pub fn find(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        let Named { pids, from, .. } = &*self.named;
+        let ProcessTable { pids, from, .. } = &*self.named;
         let mut number = pids.partition_point(|known| *known <= pid).checked_sub(1)?;
         // A pid that was used again is there more than once.
         while *pids.get(number)? == pid {
@@ -114,7 +114,7 @@ impl Identities {
     }
 
     /// The process of that number.
-    pub fn process(&self, number: usize) -> Option<&Identified> {
+    pub fn process(&self, number: usize) -> Option<&IdentifiedProcess> {
         self.named.identified.get(number)
     }
 
@@ -141,9 +141,9 @@ impl Identities {
 }
 
 /// Processes that have their pids for all time.
-impl FromIterator<(u32, Identified)> for Identities {
-    fn from_iter<I: IntoIterator<Item = (u32, Identified)>>(processes: I) -> Self {
-        let processes: BTreeMap<u32, Identified> = processes.into_iter().collect();
+impl FromIterator<(u32, IdentifiedProcess)> for Identities {
+    fn from_iter<I: IntoIterator<Item = (u32, IdentifiedProcess)>>(processes: I) -> Self {
+        let processes: BTreeMap<u32, IdentifiedProcess> = processes.into_iter().collect();
         Self::new(processes.into_iter().map(|(pid, identified)| (pid, Nanoseconds(0), identified)))
     }
 }

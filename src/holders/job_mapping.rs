@@ -122,10 +122,10 @@ mod tests {
     }
 
     /// A job, its owner and its GPUs.
-    type Named = (String, Option<u32>, Vec<String>);
+    type NamedJob = (String, Option<u32>, Vec<String>);
 
     /// The jobs that files name, and why some name nothing.
-    fn read(files: &[(&str, &str)]) -> (Vec<Named>, Vec<String>) {
+    fn read(files: &[(&str, &str)]) -> (Vec<NamedJob>, Vec<String>) {
         let file = |(name, text): &(&str, &str)| {
             let (name, bytes) = ((*name).to_owned(), Ok(text.as_bytes().to_vec()));
             RecordFile { name, version: (1, 0, 0), bytes }

@@ -13,7 +13,7 @@ use super::job_environment;
 use super::job_mapping::{self, MappedJob};
 use super::node_gpus::NodeGpus;
 use super::pod_devices::is_uuid;
-use super::workloads::{Allocation, Device};
+use super::resolved_workloads::{AllocatedDevice, Allocation};
 use crate::host::slurm::{FileVersion, JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds, Utc};
 
@@ -215,7 +215,7 @@ pub struct JobHoldings {
 impl JobHoldings {
     /// Adds a holding that is not known yet: a step is in several hierarchies of cgroups.
     fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
-        let (holder, device, source) = (holder.clone(), Device::from(uuid), HoldingSource::Slurm);
+        let (holder, device, source) = (holder.clone(), AllocatedDevice::from(uuid), HoldingSource::Slurm);
         let allocation = Allocation { holder, device, fraction, source, since: None };
         if !self.allocations.contains(&allocation) {
             self.allocations.push(allocation);
@@ -227,9 +227,9 @@ impl JobHoldings {
 #[derive(Debug, Default)]
 pub struct Jobs {
     /// By name of the record.
-    followed: BTreeMap<String, Followed>,
+    followed: BTreeMap<String, TrackedRecord>,
     /// By number of the job, those that mapping files alone name.
-    mapped: BTreeMap<String, Followed>,
+    mapped: BTreeMap<String, TrackedRecord>,
     /// Numbers of the jobs that have had a record and still have processes: one whose epilog has run is not held again by
     /// its environment.
     recorded: BTreeSet<String>,
@@ -237,7 +237,7 @@ pub struct Jobs {
 
 /// A record that is followed.
 #[derive(Debug)]
-struct Followed {
+struct TrackedRecord {
     /// Changes when the record is written anew, as for a job that was requeued.
     version: FileVersion,
     since: Nanoseconds,
@@ -247,7 +247,7 @@ struct Followed {
     missing: u8,
 }
 
-impl Followed {
+impl TrackedRecord {
     /// A record that was written when its file says: it may be older than the agent. By a clock that is behind it is new.
     fn begin(version: FileVersion, seen: &JobObservation<'_>) -> Self {
         let written = u64::try_from(version.0).unwrap_or(0).saturating_mul(1_000_000_000);
@@ -324,7 +324,7 @@ impl Jobs {
                     continue;
                 }
             };
-            let fresh = || Followed::begin(file.version, seen);
+            let fresh = || TrackedRecord::begin(file.version, seen);
             let followed = self.followed.entry(file.name.clone()).or_insert_with(fresh);
             if followed.has_ended(file.version, &record, seen) {
                 problems.insert(lost_epilog(&record, &format!("its record {:?}", file.name)));
@@ -353,7 +353,7 @@ impl Jobs {
                 ));
                 continue;
             };
-            let fresh = || Followed::begin(mapping.version, seen);
+            let fresh = || TrackedRecord::begin(mapping.version, seen);
             let followed = self.mapped.entry(job.clone()).or_insert_with(fresh);
             // A file with several jobs is written anew for each of them, which says nothing of this one.
             if followed.has_ended(followed.version, &record, seen) {
@@ -873,8 +873,8 @@ mod tests {
 
     fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
         let held = known.allocations.iter().map(|one| match &one.device {
-            Device::Uuid(uuid) => (one.holder.id.as_str(), &**uuid),
-            Device::Instance { .. } => panic!("jobs hold by UUID"),
+            AllocatedDevice::Uuid(uuid) => (one.holder.id.as_str(), &**uuid),
+            AllocatedDevice::Instance { .. } => panic!("jobs hold by UUID"),
         });
         let mut held: Vec<_> = held.collect();
         // The GPU of most tests first.

@@ -1,7 +1,7 @@
 //! Who uses a GPU, and who holds it.
 //!
 //! In: processes as the host shows them, standing holdings as configured, the holders present on a GPU.
-//! Out: pid to [`Holder`](crate::model::Holder) ([`Directory`], [`Identities`]), and a GPU's holdings with
+//! Out: pid to [`Holder`](crate::model::Holder) ([`ProcessDirectory`], [`Identities`]), and a GPU's holdings with
 //! whom each covers ([`holdings`]). Identity goes by kind: the GPU system's own processes, then the unit,
 //! then the user; what belongs to a Slurm job, pod, container or virtual machine comes before the unit and is
 //! unattributed where its resolver does not name it. It knows no tenant, no money, no clock, and starts no thread.
@@ -10,7 +10,6 @@
 mod cgroup_corpus;
 mod container;
 mod decode;
-mod directory;
 mod gres;
 mod holdings;
 mod identify;
@@ -19,29 +18,30 @@ mod job_environment;
 mod job_mapping;
 mod jobs;
 mod node_gpus;
-mod place;
 mod pod_devices;
 mod pod_metadata;
 mod pods;
 mod presence;
+mod process_directory;
+mod process_location;
+mod resolved_workloads;
 mod standing;
 mod system;
 mod unit;
 mod user;
 mod vm;
-mod workload;
-mod workloads;
+mod workload_path;
 
-pub use directory::Directory;
 pub use holdings::{Granting, holdings};
 pub use identify::{Identity, identify};
-pub use identities::{Identified, Identities};
+pub use identities::{IdentifiedProcess, Identities};
 pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, Jobs, RecordedGpu};
 pub use node_gpus::NodeGpus;
 pub use pod_devices::Resources;
 pub use pod_metadata::PodMetadata;
 pub use pods::{PodHoldings, PodMap, PodObservation, Pods};
+pub use process_directory::ProcessDirectory;
+pub use resolved_workloads::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
 pub use standing::{
-    GpuSelector, GrantedSlot, Selector, SessionGpu, Standing, are_configured_alike, in_words,
+    GpuSelector, GrantedSlot, Selector, SessionGpu, StandingGrant, are_configured_alike, in_words,
 };
-pub use workloads::{Allocation, Device, InstancePlace, Workloads};

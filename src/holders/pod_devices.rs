@@ -1,11 +1,11 @@
-//! Device ids of Kubernetes device plugins: which GPU they mean, and how much of it.
+//! AllocatedDevice ids of Kubernetes device plugins: which GPU they mean, and how much of it.
 //!
 //! In: an id as the kubelet lists it. Out: the GPU or MIG instance and whether the id is one of several replicas
 //! of it, or why it holds nothing. An id that no rule knows never means a whole GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::workloads::{Device, InstancePlace};
+use super::resolved_workloads::{AllocatedDevice, InstancePlace};
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::Fraction;
 
@@ -21,12 +21,12 @@ pub struct Resources {
 /// A device id of a known form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DeviceId<'a> {
-    gpu: Gpu<'a>,
+    gpu: GpuReference<'a>,
     replica: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Gpu<'a> {
+enum GpuReference<'a> {
     /// Of a GPU, or of a MIG instance.
     Uuid(&'a str),
     /// By number of the device file.
@@ -51,13 +51,13 @@ impl<'a> DeviceId<'a> {
         }
         let replica = replica.is_some();
         if is_uuid(base) {
-            return Ok(Self { gpu: Gpu::Uuid(base), replica });
+            return Ok(Self { gpu: GpuReference::Uuid(base), replica });
         }
         let (base, instance) = split(base, "/gi");
         let minor = base.strip_prefix("nvidia").and_then(number).ok_or_else(unknown)?;
         let gpu = match instance {
-            Some(instance) => Gpu::Instance(minor, number(instance).ok_or_else(unknown)?),
-            None => Gpu::Minor(minor),
+            Some(instance) => GpuReference::Instance(minor, number(instance).ok_or_else(unknown)?),
+            None => GpuReference::Minor(minor),
         };
         Ok(Self { gpu, replica })
     }
@@ -68,13 +68,13 @@ impl<'a> DeviceId<'a> {
     }
 
     /// The GPU or MIG instance, where its GPU is there.
-    pub(super) fn device(&self, minors: &BTreeMap<u32, String>) -> Result<Device, String> {
+    pub(super) fn device(&self, minors: &BTreeMap<u32, String>) -> Result<AllocatedDevice, String> {
         match self.gpu {
-            Gpu::Uuid(uuid) => Ok(uuid.into()),
-            Gpu::Minor(minor) => Ok(uuid_of(minor, minors)?.into()),
-            Gpu::Instance(minor, id) => {
+            GpuReference::Uuid(uuid) => Ok(uuid.into()),
+            GpuReference::Minor(minor) => Ok(uuid_of(minor, minors)?.into()),
+            GpuReference::Instance(minor, id) => {
                 let gpu = uuid_of(minor, minors)?.into();
-                Ok(Device::Instance { gpu, place: InstancePlace::Id(id) })
+                Ok(AllocatedDevice::Instance { gpu, place: InstancePlace::Id(id) })
             }
         }
     }
@@ -102,7 +102,7 @@ fn uuid_of(minor: u32, minors: &BTreeMap<u32, String>) -> Result<&str, String> {
 pub(super) fn claimed_device(
     claimed: &ClaimResource,
     minors: &BTreeMap<u32, String>,
-) -> Result<Device, String> {
+) -> Result<AllocatedDevice, String> {
     let unknown = || "it is not the name of a GPU in a form that is known here".to_owned();
     if claimed.share_id.is_some() {
         return Err("it is a share of a GPU, and nobody tells how large".to_owned());
@@ -113,7 +113,7 @@ pub(super) fn claimed_device(
     let place = instance.map(|instance| claimed_place(instance).ok_or_else(unknown)).transpose()?;
     let uuid = uuid_of(minor, minors)?;
     Ok(match place {
-        Some(place) => Device::Instance { gpu: uuid.into(), place },
+        Some(place) => AllocatedDevice::Instance { gpu: uuid.into(), place },
         None => uuid.into(),
     })
 }
@@ -192,14 +192,14 @@ mod tests {
     }
 
     /// The device that an id names, and whether it is a replica.
-    fn device_of(id: &str) -> Option<(Device, bool)> {
+    fn device_of(id: &str) -> Option<(AllocatedDevice, bool)> {
         let minors = BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())]);
         let id = parsed(id).ok()?;
         Some((id.device(&minors).ok()?, id.is_replica()))
     }
 
-    fn instance(gpu: &str, id: u32) -> Device {
-        Device::Instance { gpu: gpu.into(), place: InstancePlace::Id(id) }
+    fn instance(gpu: &str, id: u32) -> AllocatedDevice {
+        AllocatedDevice::Instance { gpu: gpu.into(), place: InstancePlace::Id(id) }
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
             let device = ClaimResource { device_name: name.into(), share_id, ..ClaimResource::default() };
             claimed_device(&device, &minors)
         };
-        let at = |gpu: &str, start, size| Device::Instance {
+        let at = |gpu: &str, start, size| AllocatedDevice::Instance {
             gpu: gpu.into(),
             place: InstancePlace::Slices { start, size },
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::pod_devices::{DeviceId, ReplicaCounts, Resources, claimed_device};
 use super::pod_metadata::PodMetadata;
-use super::workloads::{Allocation, Device};
+use super::resolved_workloads::{AllocatedDevice, Allocation};
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::messages::{
@@ -113,7 +113,7 @@ impl Grant {
 #[derive(Clone, Debug)]
 struct GrantedDevice {
     /// Its GPU or MIG instance.
-    device: Device,
+    device: AllocatedDevice,
     /// How much of it, as it was when granted.
     fraction: Fraction,
     /// When the first list had it, or its container started, whichever was earlier.
@@ -143,7 +143,7 @@ pub struct Pods {
     /// How many lists there were.
     lists: u64,
     /// What holders held of GPUs when the agent last ran, until the first list.
-    resumed: BTreeMap<(HolderId, Device), Fraction>,
+    resumed: BTreeMap<(HolderId, AllocatedDevice), Fraction>,
     /// The logs of the last round.
     logs: PodLogs,
 }
@@ -154,7 +154,7 @@ impl Pods {
     pub fn resuming(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
         let resumed = held.into_iter();
         let resumed =
-            resumed.map(|(holder, gpu, fraction)| ((holder, Device::Uuid(gpu)), fraction)).collect();
+            resumed.map(|(holder, gpu, fraction)| ((holder, AllocatedDevice::Uuid(gpu)), fraction)).collect();
         Self { resumed, ..Self::default() }
     }
 
@@ -251,7 +251,7 @@ impl Pods {
         for (name, grant) in self.granted.iter_mut().filter(|_| !resumed.is_empty()) {
             let uid = self.uids.get(&(name.namespace.clone(), name.pod.clone()));
             let holder = name.holder(uid.map(String::as_str), &PodMetadata::default()).id;
-            let mut counts: BTreeMap<Device, u32> = BTreeMap::new();
+            let mut counts: BTreeMap<AllocatedDevice, u32> = BTreeMap::new();
             for device in grant.devices.values() {
                 *counts.entry(device.device.clone()).or_default() += 1;
             }
@@ -482,7 +482,7 @@ fn claimed(
 }
 
 /// The GPU or MIG instance that a device id means, and how much of it.
-fn granted(id: &str, sources: &GrantSources<'_>) -> Result<(Device, Fraction), String> {
+fn granted(id: &str, sources: &GrantSources<'_>) -> Result<(AllocatedDevice, Fraction), String> {
     let GrantSources { seen, replicas, .. } = sources;
     let id = DeviceId::parse(id)?;
     let device = id.device(seen.minors)?;
@@ -542,14 +542,14 @@ mod tests {
     }
 
     /// A node, and what it was last told.
-    struct Node {
+    struct TestNode {
         pods: Pods,
         resources: Resources,
         metadata: PodMetadata,
         now: Utc,
     }
 
-    impl Node {
+    impl TestNode {
         fn new(replicas: Option<u32>) -> Self {
             let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
             Self { pods: Pods::default(), resources, metadata: PodMetadata::default(), now: Utc(10) }
@@ -585,7 +585,7 @@ mod tests {
 
     #[test]
     fn a_container_with_a_gpu_holds_it_and_its_processes_are_its() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let list = listed(vec![container("main", &[GPU]), container("sidecar", &[])]);
         let known = node.round(Some(&list), None, &logs(&[UID]));
         let id = format!("k8s:{UID}/main");
@@ -601,7 +601,7 @@ mod tests {
 
     #[test]
     fn a_holding_ends_with_the_second_list_that_has_it_not_and_a_failed_list_ends_nothing() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let (list, none) = (listed(vec![container("main", &[GPU])]), ListPodResourcesResponse::default());
         let id = format!("k8s:{UID}/main");
         node.round(Some(&list), None, &logs(&[UID]));
@@ -624,7 +624,7 @@ mod tests {
 
     #[test]
     fn a_replica_keeps_the_share_that_it_was_granted() {
-        let mut node = Node::new(Some(3));
+        let mut node = TestNode::new(Some(3));
         let replica = |at: u32| format!("{GPU}::{at}");
         let all: Vec<String> = (0..10).map(replica).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -637,9 +637,9 @@ mod tests {
         let known = node.round(Some(&both), Some(&all), &logs(&[UID]));
         let shares: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
         assert_eq!(shares, [one_of(4), one_of(10)]);
-        let mut old_kubelet = Node::new(Some(3));
+        let mut old_kubelet = TestNode::new(Some(3));
         assert_eq!(old_kubelet.round(Some(&first), None, &logs(&[UID])).allocations[0].fraction, one_of(3));
-        let mut unknown = Node::new(None);
+        let mut unknown = TestNode::new(None);
         let known = unknown.round(Some(&first), None, &logs(&[UID]));
         assert!(known.allocations.is_empty());
         let problem = known.problems.first().unwrap();
@@ -656,7 +656,7 @@ mod tests {
             (id, Arc::from(GPU), Fraction { numerator, denominator })
         };
         // It was granted when the GPU had four replicas; it has ten now.
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         node.pods = Pods::resuming([held_before("main", 1, 2), held_before("gone", 1, 4)]);
         assert_eq!(held(&node.round(None, None, &logs(&[UID]))), [], "the kubelet does not answer yet");
         for _ in 0..2 {
@@ -668,7 +668,7 @@ mod tests {
 
     #[test]
     fn a_pod_made_anew_under_the_same_name_is_another_holder() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let list = listed(vec![container("main", &[GPU])]);
         node.round(Some(&list), None, &logs(&[UID]));
         let known = node.round(Some(&list), None, &logs(&[UID, OTHER_UID]));
@@ -683,7 +683,7 @@ mod tests {
             let pods = gpus.iter().flat_map(|ids| listed(vec![container("main", ids)]).pod_resources);
             ListPodResourcesResponse { pod_resources: pods.collect() }
         };
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let mut held = |gpus: &[&[&str]]| {
             let known = node.round(Some(&list(gpus)), None, &logs(&[UID]));
             known.allocations.iter().map(|one| one.device.to_string()).collect::<Vec<_>>()
@@ -700,7 +700,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_has_ended_and_is_still_listed_yields_its_gpu_to_the_next() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let mut list = listed(vec![container("main", &[GPU])]);
         node.round(Some(&list), None, &logs(&[UID]));
         let mut next = list.pod_resources[0].clone();
@@ -746,7 +746,7 @@ mod tests {
 
     #[test]
     fn what_kubernetes_says_of_a_pod_joins_its_processes_and_is_known_of_its_containers() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         node.metadata = metadata(&[described(UID, "Running")]);
         let list = listed(vec![container("main", &[GPU])]);
         let unread = PodLogs { unread: Some("no logs".into()), ..PodLogs::default() };
@@ -762,7 +762,7 @@ mod tests {
 
     #[test]
     fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earlier() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let list = listed(vec![container("main", &[GPU])]);
         let mut began = |now: u64, started: Option<i64>, uids: &[&str]| {
             node.now = Utc(now * 1_000_000_000);
@@ -784,7 +784,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_has_ended_holds_nothing_however_long_it_is_listed() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let list = listed(vec![container("main", &[GPU])]);
         assert_eq!(held(&node.round(Some(&list), None, &logs(&[UID]))).len(), 1);
         for phase in ["Succeeded", "Failed"] {
@@ -799,7 +799,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_began_after_it_was_read_what_pods_there_are_is_known_by_its_logs() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         node.metadata = metadata(&[described(UID, "Running")]);
         let list = listed(vec![container("main", &[GPU])]);
         // The pods' logs began at 1, 2 and 3; what is described was read at 2.
@@ -812,7 +812,7 @@ mod tests {
 
     #[test]
     fn without_logs_a_container_holds_under_its_names_and_no_process_is_joined() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let list = listed(vec![container("main", &[GPU])]);
         let unread = PodLogs { unread: Some("no logs".into()), ..PodLogs::default() };
         let known = node.round(Some(&list), None, &unread);
@@ -824,7 +824,7 @@ mod tests {
 
     #[test]
     fn without_container_ids_only_a_pod_of_one_container_is_joined() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let only_pods = PodLogs { containers: None, ..logs(&[UID]) };
         let known = node.round(Some(&listed(vec![container("main", &[GPU])])), None, &only_pods);
         assert_eq!(known.map.holder(UID, ID).unwrap().id.as_str(), format!("k8s:{UID}/main"));
@@ -850,12 +850,12 @@ mod tests {
 
     #[test]
     fn a_claimed_gpu_is_held_and_containers_that_share_the_claim_share_it_equally() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let known = node.round(Some(&listed(vec![claiming("main", "gpu-0")])), None, &logs(&[UID]));
         let main = format!("k8s:{UID}/main");
         assert_eq!(held(&known), [(&*main, Fraction::WHOLE)]);
         assert_eq!(known.allocations[0].device, GPU.into());
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let both = listed(vec![claiming("main", "gpu-0"), claiming("other", "gpu-0")]);
         let known = node.round(Some(&both), None, &logs(&[UID]));
         let other = format!("k8s:{UID}/other");
@@ -867,7 +867,7 @@ mod tests {
 
     #[test]
     fn a_mig_instance_is_held_by_its_uuid() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let mig = GPU.replace("GPU-", "MIG-");
         let known = node.round(Some(&listed(vec![container("main", &[&mig])])), None, &logs(&[UID]));
         assert_eq!(
@@ -878,7 +878,7 @@ mod tests {
 
     #[test]
     fn what_is_no_known_device_and_who_has_no_kubernetes_name_holds_nothing_and_is_told() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let hami = format!("{GPU}-0");
         let claiming = claiming("claims", "gpu-0-mig-19-0");
         let mut unrelated = container("other", &["x"]);
@@ -910,7 +910,7 @@ mod tests {
         };
         let of = |logs: Option<Vec<PodLog>>| {
             let logs = PodLogs { pods: logs, ..PodLogs::default() };
-            let known = Node::new(None).round(Some(&list), Some(&[]), &logs);
+            let known = TestNode::new(None).round(Some(&list), Some(&[]), &logs);
             known.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>()
         };
         let logs = vec![log("train-0", UID, 7), log("train-1", OTHER_UID, 3)];
@@ -920,7 +920,7 @@ mod tests {
 
     #[test]
     fn logs_that_cannot_be_read_for_a_round_rename_nobody() {
-        let mut node = Node::new(None);
+        let mut node = TestNode::new(None);
         let list = listed(vec![container("main", &[GPU])]);
         let before = node.round(Some(&list), Some(&[]), &logs(&[UID]));
         let after = node.round(Some(&list), Some(&[]), &PodLogs::default());
@@ -959,7 +959,7 @@ mod tests {
                 prop::collection::vec((any_name(), any_name(), any_name(), any_device()), 0..6), 1..4,
             )
         ) {
-            let mut node = Node::new(None);
+            let mut node = TestNode::new(None);
             for list in lists {
                 let pod_resources = list.iter().map(|(namespace, name, of, device)| PodResources {
                     name: name.clone(),

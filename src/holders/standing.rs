@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::workloads::Device;
+use super::resolved_workloads::AllocatedDevice;
 use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, MigSlot};
 
 /// A standing holding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StandingGrant {
     /// The operator's name for it.
     pub id: String,
     /// On which GPUs; one that two of them select counts once.
@@ -59,11 +59,11 @@ impl<'a> GrantedSlot<'a> {
 
     /// Which share of the slot a device is; none where it is another one. A share of a GPU is the same share of each of
     /// its instances.
-    pub(super) fn share_of(self, device: &Device) -> Option<Fraction> {
+    pub(super) fn share_of(self, device: &AllocatedDevice) -> Option<Fraction> {
         match (self, device) {
-            (_, Device::Uuid(uuid)) if *uuid == self.gpu().uuid => Some(Fraction::WHOLE),
-            (Self::Instance { slot, .. }, Device::Uuid(uuid)) => slot.devices.get(uuid).copied(),
-            (Self::Instance { gpu, id, slot }, Device::Instance { gpu: parent, place }) => {
+            (_, AllocatedDevice::Uuid(uuid)) if *uuid == self.gpu().uuid => Some(Fraction::WHOLE),
+            (Self::Instance { slot, .. }, AllocatedDevice::Uuid(uuid)) => slot.devices.get(uuid).copied(),
+            (Self::Instance { gpu, id, slot }, AllocatedDevice::Instance { gpu: parent, place }) => {
                 (*parent == gpu.uuid && place.is_of(id, slot)).then_some(Fraction::WHOLE)
             }
             (Self::Whole(_), _) => None,
@@ -194,15 +194,15 @@ fn owner(holder: &Holder) -> Option<&str> {
 }
 
 /// Whether two lists of standing holdings were configured alike, whatever is known of the members of groups.
-pub fn are_configured_alike(one: &[Standing], other: &[Standing]) -> bool {
-    let alike = |(one, other): (&Standing, &Standing)| {
+pub fn are_configured_alike(one: &[StandingGrant], other: &[StandingGrant]) -> bool {
+    let alike = |(one, other): (&StandingGrant, &StandingGrant)| {
         (&one.id, &one.gpus, one.fraction) == (&other.id, &other.gpus, other.fraction)
             && one.selector.is_configured_as(&other.selector)
     };
     one.len() == other.len() && one.iter().zip(other).all(alike)
 }
 
-impl Standing {
+impl StandingGrant {
     /// Whether it is on that GPU.
     pub fn selects(&self, gpu: &SessionGpu) -> bool {
         self.gpus.iter().any(|selector| selector.selects(gpu))
@@ -231,13 +231,13 @@ pub fn in_words(gpus: &[GpuSelector]) -> String {
 }
 
 /// The standing holdings of one GPU.
-pub(super) struct Grants<'a> {
+pub(super) struct GpuGrants<'a> {
     /// In the order of the configuration; the position is the rank.
-    entries: Vec<(u32, &'a Standing)>,
+    entries: Vec<(u32, &'a StandingGrant)>,
 }
 
-impl<'a> Grants<'a> {
-    pub(super) fn on(gpu: &SessionGpu, standing: &'a [Standing]) -> Self {
+impl<'a> GpuGrants<'a> {
+    pub(super) fn on(gpu: &SessionGpu, standing: &'a [StandingGrant]) -> Self {
         let entries = (0..).zip(standing).filter(|(_, entry)| entry.selects(gpu)).collect();
         Self { entries }
     }

@@ -5,8 +5,8 @@
 //! of a display manager; never inside a workload, where root may be anybody. It does not know the agent, which is
 //! recognised by its pid.
 
-use super::place::{Ground, Place};
-use crate::host::Process;
+use super::process_location::{LocationKind, ProcessLocation};
+use crate::host::ProcessInfo;
 
 /// Persistence daemon, fabric manager, IMEX, power daemon, DCGM, MPS control (and the servers that it starts below itself).
 const UNITS: &[&str] = &[
@@ -37,22 +37,22 @@ const NAME_BYTES: usize = 15;
 const FIRST_PERSON: u32 = 1000;
 
 /// Whether the process belongs to the GPU system.
-pub(super) fn is_system(process: &Process, place: &Place) -> bool {
-    let names: &[&[&str]] = match &place.ground {
-        Ground::Rootless | Ground::Workload(_) => return false,
-        Ground::Unit { name, .. } if UNITS.contains(&name.as_str()) => return true,
-        Ground::Unit { name, .. } if DISPLAY_MANAGERS.contains(&name.as_str()) => &[DISPLAY_SERVERS],
-        Ground::Unit { .. } => return false,
-        Ground::Open | Ground::Session => &[DAEMONS, DISPLAY_SERVERS],
+pub(super) fn is_system(process: &ProcessInfo, location: &ProcessLocation) -> bool {
+    let names: &[&[&str]] = match &location.kind {
+        LocationKind::RootlessContainer | LocationKind::Workload(_) => return false,
+        LocationKind::Unit { name, .. } if UNITS.contains(&name.as_str()) => return true,
+        LocationKind::Unit { name, .. } if DISPLAY_MANAGERS.contains(&name.as_str()) => &[DISPLAY_SERVERS],
+        LocationKind::Unit { .. } => return false,
+        LocationKind::Unspecified | LocationKind::UserSession => &[DAEMONS, DISPLAY_SERVERS],
     };
-    is_trusted(process, place) && names.concat().iter().any(|name| is_named(process, name))
+    is_trusted(process, location) && names.concat().iter().any(|name| is_named(process, name))
 }
 
 /// An MPS server runs under its client's uid, but in the session of root where root started its control.
-fn is_trusted(process: &Process, place: &Place) -> bool {
-    process.uid < FIRST_PERSON || place.owner.is_some_and(|owner| owner < FIRST_PERSON)
+fn is_trusted(process: &ProcessInfo, location: &ProcessLocation) -> bool {
+    process.uid < FIRST_PERSON || location.session_owner.is_some_and(|owner| owner < FIRST_PERSON)
 }
 
-fn is_named(process: &Process, name: &str) -> bool {
+fn is_named(process: &ProcessInfo, name: &str) -> bool {
     process.name == name || process.name == name[..name.len().min(NAME_BYTES)]
 }

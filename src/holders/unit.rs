@@ -6,7 +6,7 @@
 
 /// The unit below the slices; nothing where the path names none, or one that systemd made up a name for in `system.slice`.
 /// Such a unit in another slice stands for that slice, which somebody has chosen: the name would be another one every time.
-pub(super) fn unit<'a>(parts: &[&'a str]) -> Option<&'a str> {
+pub(super) fn find_unit<'a>(parts: &[&'a str]) -> Option<&'a str> {
     let at = parts.iter().position(|part| !is_slice(part))?;
     let first = parts[at];
     let name = first.strip_suffix(".service").or_else(|| first.strip_suffix(".scope"))?;

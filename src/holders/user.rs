@@ -5,28 +5,32 @@
 
 use std::sync::Arc;
 
-use crate::host::{Host, Unresolved};
+use crate::host::{Host, UserNameError};
 
 /// A user; the name is the number where none is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct ProcessUser {
     pub(super) uid: u32,
     pub(super) name: Arc<str>,
 }
 
 /// The process's own user; but a number without a name in somebody's session is one of the subordinate
 /// uids of his rootless containers, and so is he. A number stands for the name only where there is no such user.
-pub(super) fn user(host: &Host, uid: u32, owner: Option<u32>) -> Result<User, Unresolved> {
+pub(super) fn find_user(
+    host: &Host,
+    uid: u32,
+    session_owner: Option<u32>,
+) -> Result<ProcessUser, UserNameError> {
     if let Some(name) = host.users().name(uid)? {
-        return Ok(User { uid, name });
+        return Ok(ProcessUser { uid, name });
     }
-    let uid = owner.unwrap_or(uid);
+    let uid = session_owner.unwrap_or(uid);
     let name = host.users().name(uid)?.unwrap_or_else(|| uid.to_string().into());
-    Ok(User { uid, name })
+    Ok(ProcessUser { uid, name })
 }
 
 /// The user whose slice or manager a part of a cgroup path is: `user-1000.slice`, `user@1000.service`.
-pub(super) fn owner(part: &str) -> Option<u32> {
+pub(super) fn session_owner(part: &str) -> Option<u32> {
     let slice = part.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
     let manager = part.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service"));
     let digits = slice.or(manager)?;

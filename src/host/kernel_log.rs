@@ -139,11 +139,11 @@ mod tests {
 
     use super::*;
 
-    struct Place {
+    struct TestLog {
         directory: tempfile::TempDir,
     }
 
-    impl Place {
+    impl TestLog {
         fn new() -> Self {
             let place = Self { directory: tempfile::tempdir().unwrap() };
             place.append(b"6,1,10,-;before\n");
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn only_what_comes_after_the_opening_is_told_and_only_of_the_kernel() {
-        let place = Place::new();
+        let place = TestLog::new();
         let mut log = KernelLog::open(&place.path()).unwrap();
         assert_eq!(all(&mut log), [""; 0]);
         place.append(b"4,2,20,-;one\n SUBSYSTEM=pci\n12,3,20,-;written by a process\n3,4,21,c,x=1;tw");
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_log_that_came_later_is_told_whole_and_one_that_was_cut_again() {
-        let place = Place::new();
+        let place = TestLog::new();
         let mut log = KernelLog::open_whole(&place.path()).unwrap();
         assert_eq!(all(&mut log), ["before"]);
         std::fs::write(place.path(), b"6,1,1,-;new\n").unwrap();
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_log_is_silent_until_it_speaks_and_a_file_never_is() {
-        let place = Place::new();
+        let place = TestLog::new();
         let path = place.directory.path().join("pipe");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let mut writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn overwritten_records_are_counted_by_the_gap_in_their_numbers() {
-        let place = Place::new();
+        let place = TestLog::new();
         let mut log = KernelLog::open(&place.path()).unwrap();
         place.append(b"4,7,20,-;one\n4,18,20,-;two\n4,17,20,-;older\n");
         assert_eq!(all(&mut log).len(), 3);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_and_any_bytes_are_passed_over() {
-        let place = Place::new();
+        let place = TestLog::new();
         let mut log = KernelLog::open(&place.path()).unwrap();
         place.append(&[b'x'; 3 * LONGEST]);
         place.append(b" 4,1,1,-;hidden\n4,2,1,-;\xff\xfe\x00\n4,3,1,-;seen\n");

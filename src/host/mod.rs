@@ -1,21 +1,21 @@
 //! What Linux says of a pid, of a uid, of itself, and in its log.
 //!
 //! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
-//! Out: [`Process`] (start time, name, uid, cgroups), user names ([`Users`]), boot id, host name, [`KernelLog`], the GPUs on the PCI
-//! bus ([`Pci`]); [`own`] alone always means the running agent. Everything read is somebody else's text: reads are
+//! Out: [`ProcessInfo`] (start time, name, uid, cgroups), user names ([`UserDatabase`]), boot id, host name, [`KernelLog`], the GPUs on the PCI
+//! bus ([`Pci`]); [`agent_usage`] alone always means the running agent. Everything read is somebody else's text: reads are
 //! bounded, parsers are total. It knows no driver, no holder and no clock, and keeps nothing but the user names.
 
+pub mod agent_usage;
 mod bounded;
 mod cgroup;
 mod clock_sync;
 mod container;
 mod driver_device;
 mod gpu_minors;
-mod held;
 mod kernel_log;
-pub mod own;
 mod passwd;
 pub mod pci;
+mod pidfd_set;
 pub mod pod_logs;
 mod printable;
 mod process;
@@ -31,12 +31,12 @@ use std::sync::Arc;
 pub use clock_sync::clock_is_synchronised;
 pub use container::FIRST_PID_NAMESPACE;
 pub use driver_device::DriverDevices;
-pub use held::Held;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
+pub use pidfd_set::PidfdSet;
 pub use pod_logs::PodLogs;
-pub use process::{Gone, Process};
-pub use users::{Group, Unresolved, Users};
+pub use process::{ProcessError, ProcessInfo};
+pub use users::{Group, UserDatabase, UserNameError};
 
 use crate::model::Nanoseconds;
 
@@ -51,41 +51,41 @@ pub fn since_boot(ticks: u64) -> Nanoseconds {
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
-    users: Arc<Users>,
+    users: Arc<UserDatabase>,
 }
 
 impl Host {
     /// The system whose `/` is `root`, with the users of its passwd file.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
-        let users = Users::of_file(&root.join("etc/passwd"));
+        let users = UserDatabase::of_file(&root.join("etc/passwd"));
         Self::with_users(root, users)
     }
 
     /// The system whose `/` is `root`, with those users.
-    pub fn with_users(root: impl Into<PathBuf>, users: Users) -> Self {
+    pub fn with_users(root: impl Into<PathBuf>, users: UserDatabase) -> Self {
         Self { root: root.into(), users: Arc::new(users) }
     }
 
     /// Its users.
-    pub const fn users(&self) -> &Arc<Users> {
+    pub const fn users(&self) -> &Arc<UserDatabase> {
         &self.users
     }
 
     /// What is said of a process now; every part of the answer is of one and the same process.
-    pub fn process(&self, pid: u32) -> Result<Process, Gone> {
+    pub fn process(&self, pid: u32) -> Result<ProcessInfo, ProcessError> {
         process::read(&self.directory(pid), pid)
     }
 
     /// When a process started, in clock ticks since boot: the cheap way to see whether a pid is still whose
     /// it was.
-    pub fn start_time(&self, pid: u32) -> Result<u64, Gone> {
+    pub fn start_time(&self, pid: u32) -> Result<u64, ProcessError> {
         process::start_time(&self.directory(pid), pid)
     }
 
     /// Holds processes, at most so many of them; none where pids are not those that the agent's own calls take.
-    pub fn held(&self, most: usize) -> Held {
-        Held::within(&self.root, most)
+    pub fn held(&self, most: usize) -> PidfdSet {
+        PidfdSet::within(&self.root, most)
     }
 
     /// Which boot this is, as the kernel's random UUID.

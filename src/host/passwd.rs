@@ -19,17 +19,17 @@ const LIMIT: u64 = 64 * 1024 * 1024;
 /// Both files and what was last read of them.
 #[derive(Debug)]
 pub(super) struct Passwd {
-    users: Watched<HashMap<u32, User>>,
-    groups: Watched<HashMap<Arc<str>, Listed>>,
+    users: ReloadingFile<HashMap<u32, PasswdEntry>>,
+    groups: ReloadingFile<HashMap<Arc<str>, GroupEntry>>,
     /// Groups that were asked for, none where there is no such group.
     found: HashMap<Arc<str>, Option<Group>>,
     /// The versions of both files in which they were found.
-    found_in: [Option<Version>; 2],
+    found_in: [Option<PasswdVersion>; 2],
 }
 
 /// A line of `etc/passwd`.
 #[derive(Debug, PartialEq, Eq)]
-struct User {
+struct PasswdEntry {
     name: Arc<str>,
     /// The first group, where the line tells it.
     gid: Option<u32>,
@@ -37,23 +37,23 @@ struct User {
 
 /// A line of `etc/group`.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed {
+struct GroupEntry {
     gid: u32,
     names: HashSet<Arc<str>>,
 }
 
 /// A file that is read again when it has changed.
 #[derive(Debug)]
-struct Watched<T> {
+struct ReloadingFile<T> {
     path: PathBuf,
-    version: Option<Version>,
+    version: Option<PasswdVersion>,
     parse: fn(&[u8]) -> T,
     content: T,
 }
 
 /// What changes when the file does: editors replace it (inode), or write it in place (time and length).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct PasswdVersion {
     inode: u64,
     length: u64,
     modified: (i64, i64),
@@ -63,8 +63,8 @@ impl Passwd {
     /// The passwd file and the group file beside it, not yet read.
     pub(super) fn at(path: &Path) -> Self {
         Self {
-            users: Watched::at(path.to_owned(), parse_users),
-            groups: Watched::at(path.with_file_name("group"), parse_groups),
+            users: ReloadingFile::at(path.to_owned(), parse_users),
+            groups: ReloadingFile::at(path.with_file_name("group"), parse_groups),
             found: HashMap::new(),
             found_in: [None; 2],
         }
@@ -98,15 +98,15 @@ impl Passwd {
     }
 }
 
-impl Listed {
-    fn among(&self, users: &HashMap<u32, User>) -> Group {
-        let belongs = |user: &User| user.gid == Some(self.gid) || self.names.contains(&user.name);
+impl GroupEntry {
+    fn among(&self, users: &HashMap<u32, PasswdEntry>) -> Group {
+        let belongs = |user: &PasswdEntry| user.gid == Some(self.gid) || self.names.contains(&user.name);
         let members = users.iter().filter(|(_, user)| belongs(user));
         Group { gid: self.gid, members: members.map(|(uid, user)| (*uid, Arc::clone(&user.name))).collect() }
     }
 }
 
-impl<T: Default> Watched<T> {
+impl<T: Default> ReloadingFile<T> {
     fn at(path: PathBuf, parse: fn(&[u8]) -> T) -> Self {
         Self { path, version: None, parse, content: T::default() }
     }
@@ -123,9 +123,9 @@ impl<T: Default> Watched<T> {
         self.version.map(|_| &self.content)
     }
 
-    fn observed(&self) -> Option<Version> {
+    fn observed(&self) -> Option<PasswdVersion> {
         let metadata = fs::metadata(&self.path).ok()?;
-        Some(Version {
+        Some(PasswdVersion {
             inode: metadata.ino(),
             length: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
@@ -133,7 +133,7 @@ impl<T: Default> Watched<T> {
     }
 }
 
-fn parse_users(bytes: &[u8]) -> HashMap<u32, User> {
+fn parse_users(bytes: &[u8]) -> HashMap<u32, PasswdEntry> {
     let mut users = HashMap::new();
     for (uid, user) in bounded::whole_lines(bytes, LIMIT).filter_map(user) {
         users.entry(uid).or_insert(user);
@@ -142,7 +142,7 @@ fn parse_users(bytes: &[u8]) -> HashMap<u32, User> {
 }
 
 /// `name:password:uid:gid:…`; comments, and the `+` and `-` lines of NIS, name no user.
-fn user(line: &[u8]) -> Option<(u32, User)> {
+fn user(line: &[u8]) -> Option<(u32, PasswdEntry)> {
     let line = String::from_utf8_lossy(line);
     let mut fields = line.split(':');
     let name = fields.next()?;
@@ -150,10 +150,10 @@ fn user(line: &[u8]) -> Option<(u32, User)> {
     // A file caught while it is written may end within the digits of either number.
     let gid = fields.next()?;
     let gid = fields.next().and_then(|_| gid.parse().ok());
-    is_name(name).then(|| (uid, User { name: printable(name).into(), gid }))
+    is_name(name).then(|| (uid, PasswdEntry { name: printable(name).into(), gid }))
 }
 
-fn parse_groups(bytes: &[u8]) -> HashMap<Arc<str>, Listed> {
+fn parse_groups(bytes: &[u8]) -> HashMap<Arc<str>, GroupEntry> {
     let mut groups = HashMap::new();
     for (name, group) in bounded::whole_lines(bytes, LIMIT).filter_map(group) {
         groups.entry(name).or_insert(group);
@@ -162,14 +162,14 @@ fn parse_groups(bytes: &[u8]) -> HashMap<Arc<str>, Listed> {
 }
 
 /// `name:password:gid:member,member`.
-fn group(line: &[u8]) -> Option<(Arc<str>, Listed)> {
+fn group(line: &[u8]) -> Option<(Arc<str>, GroupEntry)> {
     let line = String::from_utf8_lossy(line);
     let mut fields = line.split(':');
     let name = fields.next()?;
     let gid = fields.nth(1)?.parse().ok()?;
     let names = fields.next()?.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names = names.map(|name| printable(name).into()).collect();
-    is_name(name).then(|| (printable(name).into(), Listed { gid, names }))
+    is_name(name).then(|| (printable(name).into(), GroupEntry { gid, names }))
 }
 
 fn is_name(name: &str) -> bool {
@@ -189,7 +189,10 @@ mod tests {
     fn the_first_name_of_a_uid_counts() {
         let text =
             b"root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n#bob:x:5:\n+nis:x:6:\n:x:7:\nx:y\nno\ncut:x:10";
-        assert_eq!(parse_users(text), HashMap::from([(0, User { name: "root".into(), gid: Some(0) })]));
+        assert_eq!(
+            parse_users(text),
+            HashMap::from([(0, PasswdEntry { name: "root".into(), gid: Some(0) })])
+        );
     }
 
     #[test]

@@ -23,11 +23,11 @@ const MOST: usize = 4_096;
 
 /// The NVIDIA GPUs on the bus by [`address`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pci(BTreeMap<Arc<str>, Function>);
+pub struct Pci(BTreeMap<Arc<str>, PciFunction>);
 
 /// A GPU on the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Function {
+struct PciFunction {
     /// The name of its driver, where it has one.
     driver: Option<Arc<str>>,
     /// Another number when it was taken off the bus and put back, however fast: that of its directory.
@@ -47,7 +47,7 @@ impl Pci {
             };
             (begins("vendor", NVIDIA) && begins("class", DISPLAY)).then(|| {
                 let coming = fs::metadata(&path).map_or(0, |directory| directory.ino());
-                (address, Function { driver: driver(&path), coming })
+                (address, PciFunction { driver: driver(&path), coming })
             })
         });
         Some(Self(gpus.collect()))
@@ -55,7 +55,7 @@ impl Pci {
 
     /// A bus with these GPUs: address and driver.
     pub fn of(gpus: impl IntoIterator<Item = (Arc<str>, Option<Arc<str>>)>) -> Self {
-        let function = |driver| Function { driver, coming: 0 };
+        let function = |driver| PciFunction { driver, coming: 0 };
         Self(gpus.into_iter().map(|(address, driver)| (address, function(driver))).collect())
     }
 

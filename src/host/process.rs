@@ -1,6 +1,6 @@
 //! One process as `/proc` shows it.
 //!
-//! In: the directory of a pid. Out: [`Process`], or why there is none. The directory is held while it is
+//! In: the directory of a pid. Out: [`ProcessInfo`], or why there is none. The directory is held while it is
 //! read: once its process has ended, nothing in it can be opened, so that an answer is never put together
 //! from two processes of one pid. It does not know why anybody asks.
 
@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::users::Unresolved;
+use super::users::UserNameError;
 use super::{bounded, cgroup, stat, status};
 
 /// What Linux says of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     /// Its number, which another process may have later.
     pub pid: u32,
     /// Clock ticks between boot and its start; with the pid it names one process of this boot.
@@ -28,7 +28,7 @@ pub struct Process {
 
 /// Why nothing is known of a pid.
 #[derive(Debug, thiserror::Error)]
-pub enum Gone {
+pub enum ProcessError {
     /// There is no such process, or none that may be seen from here.
     #[error("process {pid} has ended, or is hidden from here; the agent needs the host's pid namespace")]
     Ended {
@@ -51,7 +51,7 @@ pub enum Gone {
         /// The pid asked for.
         pid: u32,
         /// Why there is no name.
-        cause: Unresolved,
+        cause: UserNameError,
     },
     /// What it says of itself cannot be understood.
     #[error("/proc/{pid}/{file} is not what proc(5) describes; is proc mounted there?")]
@@ -64,47 +64,49 @@ pub enum Gone {
 }
 
 /// Everything of a process.
-pub(super) fn read(path: &Path, pid: u32) -> Result<Process, Gone> {
-    let open = Open::of(path, pid)?;
+pub(super) fn read(path: &Path, pid: u32) -> Result<ProcessInfo, ProcessError> {
+    let open = OpenProcess::of(path, pid)?;
     let stat = open.stat()?;
-    let uid = status::uid(&open.file("status")?).ok_or(Gone::Malformed { pid, file: "status" })?;
+    let uid = status::uid(&open.file("status")?).ok_or(ProcessError::Malformed { pid, file: "status" })?;
     let cgroups = cgroup::parse(&open.file("cgroup")?);
-    Ok(Process { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
+    Ok(ProcessInfo { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
 }
 
 /// Its start time alone: of one file, so the directory need not be held. Asked of every process every second.
-pub(super) fn start_time(path: &Path, pid: u32) -> Result<u64, Gone> {
+pub(super) fn start_time(path: &Path, pid: u32) -> Result<u64, ProcessError> {
     let file = "stat";
     let bytes = bounded::read(&path.join(file), bounded::PROC).map_err(|cause| gone(pid, file, cause))?;
-    Ok(stat::parse(&bytes).ok_or(Gone::Malformed { pid, file })?.start_time)
+    Ok(stat::parse(&bytes).ok_or(ProcessError::Malformed { pid, file })?.start_time)
 }
 
 /// The directory of a process, held.
-struct Open {
+struct OpenProcess {
     pid: u32,
     directory: OwnedFd,
 }
 
-impl Open {
-    fn of(path: &Path, pid: u32) -> Result<Self, Gone> {
+impl OpenProcess {
+    fn of(path: &Path, pid: u32) -> Result<Self, ProcessError> {
         let directory = bounded::hold(path).map_err(|cause| gone(pid, "", cause))?;
         Ok(Self { pid, directory })
     }
 
-    fn stat(&self) -> Result<stat::Stat, Gone> {
-        stat::parse(&self.file("stat")?).ok_or(Gone::Malformed { pid: self.pid, file: "stat" })
+    fn stat(&self) -> Result<stat::Stat, ProcessError> {
+        stat::parse(&self.file("stat")?).ok_or(ProcessError::Malformed { pid: self.pid, file: "stat" })
     }
 
-    fn file(&self, name: &'static str) -> Result<Vec<u8>, Gone> {
+    fn file(&self, name: &'static str) -> Result<Vec<u8>, ProcessError> {
         bounded::read_in(&self.directory, name, bounded::PROC).map_err(|cause| gone(self.pid, name, cause))
     }
 }
 
 /// Both errors mean that it ended: before the file was opened, and while it was read.
-fn gone(pid: u32, file: &'static str, cause: io::Error) -> Gone {
+fn gone(pid: u32, file: &'static str, cause: io::Error) -> ProcessError {
     match cause.kind() {
-        io::ErrorKind::NotFound => Gone::Ended { pid },
-        _ if cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Gone::Ended { pid },
-        _ => Gone::Unreadable { pid, file, cause },
+        io::ErrorKind::NotFound => ProcessError::Ended { pid },
+        _ if cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+            ProcessError::Ended { pid }
+        }
+        _ => ProcessError::Unreadable { pid, file, cause },
     }
 }

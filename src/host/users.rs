@@ -1,9 +1,9 @@
 //! Names and groups of users, from passwd and group files or from the system's name service (NSS).
 //!
 //! In: a uid, or the name of a group. Out: its name, that there is no such user, or that neither is known; the members of
-//! the group among the users who were looked up. The name service may wait for a network, so [`Users::name`] and
-//! [`Users::members`] never ask it: they queue the uid for a thread that takes it with [`Users::next`], asks with
-//! [`Users::look_up`] and [`Users::look_up_groups`] and stores the results. The cache is bounded. It starts no thread itself.
+//! the group among the users who were looked up. The name service may wait for a network, so [`UserDatabase::name`] and
+//! [`UserDatabase::members`] never ask it: they queue the uid for a thread that takes it with [`UserDatabase::next`], asks with
+//! [`UserDatabase::look_up`] and [`UserDatabase::look_up_groups`] and stores the results. The cache is bounded. It starts no thread itself.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
@@ -35,7 +35,7 @@ const MOST: usize = 4096;
 
 /// Why the name of a user is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unresolved {
+pub enum UserNameError {
     /// It is being looked up.
     #[error("the name of user {uid} is being looked up")]
     Pending {
@@ -51,7 +51,7 @@ pub enum Unresolved {
 }
 
 /// A name, or none where there is no such user.
-type Answer = Option<Arc<str>>;
+type UserName = Option<Arc<str>>;
 
 /// A Unix group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,14 +64,14 @@ pub struct Group {
 
 /// The users of a host.
 #[derive(Debug)]
-pub struct Users {
-    source: Source,
+pub struct UserDatabase {
+    source: UserSource,
     /// Names that the ledger has for uids, used where the source fails.
     stored: Mutex<BTreeMap<u32, Arc<str>>>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum UserSource {
     /// The passwd file of a fixture, a demo, or the host of a container.
     File(Box<Mutex<Passwd>>),
     /// The name service of this system.
@@ -88,7 +88,7 @@ struct Service {
 
 #[derive(Debug, Default)]
 struct Cache {
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, CachedUser>,
     queue: VecDeque<u32>,
     /// The groups that are looked up with each user.
     groups: Vec<Arc<str>>,
@@ -98,10 +98,10 @@ struct Cache {
 
 /// What is known of a uid.
 #[derive(Debug)]
-struct Known {
+struct CachedUser {
     lookup: Lookup,
     /// The last successful result.
-    answer: Option<Answer>,
+    answer: Option<UserName>,
     /// The groups of those asked for to which the user belongs, as of the last successful lookup.
     groups: BTreeSet<Arc<str>>,
     used: Nanoseconds,
@@ -122,15 +122,15 @@ enum Lookup {
     Outdated,
 }
 
-impl Users {
+impl UserDatabase {
     /// The users of a passwd file.
     pub fn of_file(path: &Path) -> Self {
-        Self::of(Source::File(Box::new(Mutex::new(Passwd::at(path)))))
+        Self::with_source(UserSource::File(Box::new(Mutex::new(Passwd::at(path)))))
     }
 
     /// The users of this system's name service, which a thread has to ask.
     pub fn of_service() -> Self {
-        Self::of(Source::Service(Service::default()))
+        Self::with_source(UserSource::Service(Service::default()))
     }
 
     /// The users of the host whose processes are seen under the root: its file where the root is not this system's;
@@ -143,16 +143,17 @@ impl Users {
         if !container::sees_outer_processes(root) {
             return Self::of_service();
         }
-        host_file(root).map_or_else(|| Self::of(Source::Nowhere), |path| Self::of_file(Path::new(path)))
+        host_file(root)
+            .map_or_else(|| Self::with_source(UserSource::Nowhere), |path| Self::of_file(Path::new(path)))
     }
 
-    const fn of(source: Source) -> Self {
+    const fn with_source(source: UserSource) -> Self {
         Self { source, stored: Mutex::new(BTreeMap::new()) }
     }
 
     /// Whether there is a source of names at all.
     pub const fn has_source(&self) -> bool {
-        !matches!(self.source, Source::Nowhere)
+        !matches!(self.source, UserSource::Nowhere)
     }
 
     /// Remembers names of the ledger, for when the source fails.
@@ -164,19 +165,19 @@ impl Users {
     ///
     /// # Errors
     /// The name is not known yet, or cannot be had.
-    pub fn name(&self, uid: u32) -> Result<Option<Arc<str>>, Unresolved> {
+    pub fn name(&self, uid: u32) -> Result<Option<Arc<str>>, UserNameError> {
         self.name_at(uid, system_now().boottime)
     }
 
-    fn name_at(&self, uid: u32, now: Nanoseconds) -> Result<Answer, Unresolved> {
+    fn name_at(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
         let answer = match &self.source {
-            Source::File(file) => lock(file).name(uid).ok_or(Unresolved::Failed { uid }),
-            Source::Service(service) => service.name(uid, now),
-            Source::Nowhere => Err(Unresolved::Failed { uid }),
+            UserSource::File(file) => lock(file).name(uid).ok_or(UserNameError::Failed { uid }),
+            UserSource::Service(service) => service.name(uid, now),
+            UserSource::Nowhere => Err(UserNameError::Failed { uid }),
         };
         match answer {
-            Err(Unresolved::Failed { .. }) => {
-                lock(&self.stored).get(&uid).cloned().map(Some).ok_or(Unresolved::Failed { uid })
+            Err(UserNameError::Failed { .. }) => {
+                lock(&self.stored).get(&uid).cloned().map(Some).ok_or(UserNameError::Failed { uid })
             }
             answer => answer,
         }
@@ -188,9 +189,9 @@ impl Users {
     /// The source cannot be read, or the name service failed.
     pub fn has_user(&self, name: &str) -> io::Result<bool> {
         match &self.source {
-            Source::File(file) => lock(file).has_user(name).ok_or_else(no_file),
-            Source::Service(_) => Ok(User::from_name(name)?.is_some()),
-            Source::Nowhere => Err(no_file()),
+            UserSource::File(file) => lock(file).has_user(name).ok_or_else(no_file),
+            UserSource::Service(_) => Ok(User::from_name(name)?.is_some()),
+            UserSource::Nowhere => Err(no_file()),
         }
     }
 
@@ -200,9 +201,9 @@ impl Users {
     /// The source cannot be read, or the name service failed, so that it is not known whether there is such a user.
     pub fn look_up(&self, uid: u32) -> io::Result<Option<Arc<str>>> {
         match &self.source {
-            Source::File(file) => lock(file).name(uid).ok_or_else(no_file),
-            Source::Service(_) => look_up(uid),
-            Source::Nowhere => Err(no_file()),
+            UserSource::File(file) => lock(file).name(uid).ok_or_else(no_file),
+            UserSource::Service(_) => look_up(uid),
+            UserSource::Nowhere => Err(no_file()),
         }
     }
 
@@ -212,9 +213,9 @@ impl Users {
     /// The source cannot be read, or the name service failed.
     pub fn group(&self, name: &str) -> io::Result<Option<Group>> {
         match &self.source {
-            Source::File(file) => lock(file).group(name).ok_or_else(no_group_file),
-            Source::Service(_) => listed_group(name),
-            Source::Nowhere => Err(no_group_file()),
+            UserSource::File(file) => lock(file).group(name).ok_or_else(no_group_file),
+            UserSource::Service(_) => listed_group(name),
+            UserSource::Nowhere => Err(no_group_file()),
         }
     }
 
@@ -222,22 +223,22 @@ impl Users {
     /// members are known once their groups were stored.
     pub fn members(&self, group: &str) -> BTreeSet<u32> {
         match &self.source {
-            Source::File(file) => {
+            UserSource::File(file) => {
                 let group = lock(file).group(group).flatten();
                 group.map(|group| group.members.into_keys().collect()).unwrap_or_default()
             }
-            Source::Service(service) => {
+            UserSource::Service(service) => {
                 let cache = lock(&service.cache);
-                let belongs = |(_, known): &(&u32, &Known)| known.groups.contains(group);
+                let belongs = |(_, known): &(&u32, &CachedUser)| known.groups.contains(group);
                 cache.known.iter().filter(belongs).map(|(uid, _)| *uid).collect()
             }
-            Source::Nowhere => BTreeSet::new(),
+            UserSource::Nowhere => BTreeSet::new(),
         }
     }
 
     /// Sets which groups are looked up with each user. Where they change, users are looked up again.
     pub fn set_groups(&self, groups: Vec<Arc<str>>) {
-        let Source::Service(service) = &self.source else { return };
+        let UserSource::Service(service) = &self.source else { return };
         let mut cache = lock(&service.cache);
         if cache.groups != groups {
             cache.groups = groups;
@@ -250,7 +251,7 @@ impl Users {
     /// # Errors
     /// The name service failed.
     pub fn look_up_groups(&self, uid: u32) -> io::Result<BTreeSet<Arc<str>>> {
-        let Source::Service(service) = &self.source else { return Ok(BTreeSet::new()) };
+        let UserSource::Service(service) = &self.source else { return Ok(BTreeSet::new()) };
         let groups = lock(&service.cache).groups.clone();
         if groups.is_empty() {
             return Ok(BTreeSet::new());
@@ -268,7 +269,7 @@ impl Users {
 
     /// Stores to which groups a user belongs.
     pub fn store_groups(&self, uid: u32, groups: BTreeSet<Arc<str>>) {
-        let Source::Service(service) = &self.source else { return };
+        let UserSource::Service(service) = &self.source else { return };
         if let Some(known) = lock(&service.cache).known.get_mut(&uid) {
             known.groups = groups;
         }
@@ -276,12 +277,12 @@ impl Users {
 
     /// Whether a thread has to look names up.
     pub const fn needs_thread(&self) -> bool {
-        matches!(self.source, Source::Service(_))
+        matches!(self.source, UserSource::Service(_))
     }
 
     /// The next uid to look up, if one comes within that time.
     pub fn next(&self, longest: Duration) -> Option<u32> {
-        let Source::Service(service) = &self.source else { return None };
+        let UserSource::Service(service) = &self.source else { return None };
         let cache = lock(&service.cache);
         let waited = service.asked.wait_timeout_while(cache, longest, |cache| cache.queue.is_empty());
         waited.unwrap_or_else(PoisonError::into_inner).0.queue.pop_front()
@@ -292,8 +293,8 @@ impl Users {
         self.store_at(uid, answer, system_now().boottime)
     }
 
-    fn store_at(&self, uid: u32, answer: Option<Answer>, now: Nanoseconds) -> bool {
-        let Source::Service(service) = &self.source else { return false };
+    fn store_at(&self, uid: u32, answer: Option<UserName>, now: Nanoseconds) -> bool {
+        let UserSource::Service(service) = &self.source else { return false };
         let mut cache = lock(&service.cache);
         let failed_before = cache.last.is_some_and(|(succeeded, _)| !succeeded);
         cache.last = Some((answer.is_some(), now));
@@ -311,19 +312,19 @@ impl Users {
 
     /// Whether the last lookup succeeded, and when it ended; none before the first.
     pub fn last_lookup(&self) -> Option<(bool, Nanoseconds)> {
-        let Source::Service(service) = &self.source else { return None };
+        let UserSource::Service(service) = &self.source else { return None };
         lock(&service.cache).last
     }
 }
 
 impl Service {
-    fn name(&self, uid: u32, now: Nanoseconds) -> Result<Answer, Unresolved> {
+    fn name(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
         let mut cache = lock(&self.cache);
         let is_new = !cache.known.contains_key(&uid);
         if is_new && !cache.make_room() {
-            return Err(Unresolved::Pending { uid });
+            return Err(UserNameError::Pending { uid });
         }
-        let known = cache.known.entry(uid).or_insert(Known {
+        let known = cache.known.entry(uid).or_insert(CachedUser {
             lookup: Lookup::Failed { at: now },
             answer: None,
             groups: BTreeSet::new(),
@@ -334,17 +335,17 @@ impl Service {
             Lookup::Answered { at } if elapsed(at, now) < FRESH => {}
             Lookup::Failed { at } if elapsed(at, now) < RETRY && !is_new => {}
             Lookup::Asked { since } if elapsed(since, now) < PATIENCE => {
-                return Err(Unresolved::Pending { uid });
+                return Err(UserNameError::Pending { uid });
             }
             Lookup::Asked { .. } => {}
             Lookup::Answered { .. } | Lookup::Failed { .. } | Lookup::Outdated => {
                 known.lookup = Lookup::Asked { since: now };
                 cache.queue.push_back(uid);
                 self.asked.notify_one();
-                return Err(Unresolved::Pending { uid });
+                return Err(UserNameError::Pending { uid });
             }
         }
-        known.answer.clone().ok_or(Unresolved::Failed { uid })
+        known.answer.clone().ok_or(UserNameError::Failed { uid })
     }
 }
 
@@ -418,24 +419,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    const PENDING: Result<Answer, Unresolved> = Err(Unresolved::Pending { uid: 1000 });
-    const FAILED: Result<Answer, Unresolved> = Err(Unresolved::Failed { uid: 1000 });
+    const PENDING: Result<UserName, UserNameError> = Err(UserNameError::Pending { uid: 1000 });
+    const FAILED: Result<UserName, UserNameError> = Err(UserNameError::Failed { uid: 1000 });
 
     fn at(second: u64) -> Nanoseconds {
         Nanoseconds::from_seconds(second)
     }
 
-    fn named(name: &str) -> Answer {
+    fn named(name: &str) -> UserName {
         Some(name.into())
     }
 
-    fn next(users: &Users) -> Option<u32> {
+    fn next(users: &UserDatabase) -> Option<u32> {
         users.next(Duration::ZERO)
     }
 
     #[test]
     fn a_name_is_looked_up_once_and_again_after_a_minute() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         assert_eq!(users.name_at(1000, at(0)), PENDING);
         assert_eq!(users.name_at(1000, at(1)), PENDING);
         assert_eq!((next(&users), next(&users)), (Some(1000), None), "it is asked for once");
@@ -450,7 +451,7 @@ mod tests {
 
     #[test]
     fn only_no_such_user_is_no_name() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         let _asked = users.name_at(1000, at(0));
         users.store_at(1000, None, at(0));
         assert_eq!(users.name_at(1000, at(0)), FAILED);
@@ -461,7 +462,7 @@ mod tests {
 
     #[test]
     fn where_a_lookup_fails_or_hangs_the_last_name_serves_and_then_the_ledgers() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         users.remember([(1000, "ledger".into())]);
         assert_eq!(users.name_at(1000, at(0)), PENDING);
         assert_eq!(users.name_at(1000, at(3)), Ok(named("ledger")), "it hangs");
@@ -476,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_uid_whose_lookup_hangs_keeps_no_other_from_its_cached_name() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         let _asked = users.name_at(1, at(0));
         users.store_at(1, Some(named("daemon")), at(0));
         assert_eq!(users.name_at(1000, at(1)), PENDING);
@@ -485,14 +486,14 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded_and_forgets_who_was_not_used_for_longest() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         for (uid, second) in (0..MOST as u32).zip(0..) {
             let _asked = users.name_at(uid, at(second));
             users.store_at(uid, Some(named("somebody")), at(second));
         }
         let last = at(MOST as u64);
-        assert_eq!(users.name_at(5000, last), Err(Unresolved::Pending { uid: 5000 }));
-        let Source::Service(service) = &users.source else { unreachable!() };
+        assert_eq!(users.name_at(5000, last), Err(UserNameError::Pending { uid: 5000 }));
+        let UserSource::Service(service) = &users.source else { unreachable!() };
         let cache = lock(&service.cache);
         assert_eq!(cache.known.len(), MOST);
         assert!(!cache.known.contains_key(&0) && cache.known.contains_key(&5000));
@@ -502,7 +503,7 @@ mod tests {
     fn the_name_service_of_this_system_knows_root_and_not_everybody() {
         assert_eq!(look_up(0).unwrap(), named("root"));
         assert_eq!(look_up(u32::MAX - 7).unwrap(), None);
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         assert!(users.has_user("root").unwrap() && !users.has_user("no-such-user").unwrap());
         assert_eq!(users.group("root").unwrap().map(|group| group.gid), Some(0));
         assert_eq!(users.group("no-such-group").unwrap(), None);
@@ -510,7 +511,7 @@ mod tests {
 
     #[test]
     fn who_belongs_to_a_group_is_known_once_it_was_looked_up_and_stays_known_while_lookups_fail() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         users.set_groups(vec!["root".into(), "no-such-group".into()]);
         let _asked = users.name_at(0, at(0));
         assert_eq!(users.members("root"), BTreeSet::new());
@@ -525,7 +526,7 @@ mod tests {
 
     #[test]
     fn users_are_looked_up_again_at_once_where_other_groups_are_to_be_looked_up() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         let _asked = users.name_at(1000, at(0));
         assert_eq!(next(&users), Some(1000));
         users.set_groups(vec!["lab".into()]);
@@ -541,7 +542,7 @@ mod tests {
 
     #[test]
     fn a_first_failure_is_told_from_the_next() {
-        let users = Users::of_service();
+        let users = UserDatabase::of_service();
         assert!(users.store_at(1, None, at(0)));
         assert!(!users.store_at(2, None, at(1)));
         assert_eq!(users.last_lookup(), Some((false, at(1))));

@@ -12,7 +12,7 @@ use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::lock::Lock;
 use super::{schema, xids};
-use crate::model::{GpuId, Nanoseconds, Utc, Whereabouts};
+use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
 
 /// Where a GPU is, from some time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Expected {
     /// PCI address at which it sits or sat, "" where it is not known.
     pub bus: Arc<str>,
     /// Where it is.
-    pub whereabouts: Whereabouts,
+    pub whereabouts: Attachment,
     /// Since when, in account time; where its account rests, since when that does.
     pub since: Utc,
 }
@@ -70,7 +70,7 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
             gpu: Arc::clone(&uuid),
             bus: row.get::<_, Option<String>>(4)?.unwrap_or_default().into(),
             // A word that a newer agent wrote means at least that it is expected.
-            whereabouts: word.and_then(|word| Whereabouts::parse(&word)).unwrap_or(Whereabouts::Present),
+            whereabouts: word.and_then(|word| Attachment::parse(&word)).unwrap_or(Attachment::Present),
             since: Utc(since),
         };
         Ok(Listed {
@@ -105,7 +105,7 @@ fn forgotten(path: &Path, uuid: &str, (boot_id, boottime): (&str, Nanoseconds)) 
     // An account that rests goes on resting since then.
     let since = if expected.whereabouts.rests() { expected.since } else { now };
     let transaction = connection.unchecked_transaction()?;
-    store(&transaction, &Expected { whereabouts: Whereabouts::Forgotten, since, ..expected })?;
+    store(&transaction, &Expected { whereabouts: Attachment::Forgotten, since, ..expected })?;
     xids::forget(&transaction, uuid, now)?;
     transaction.commit()?;
     Ok(true)

@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 
 use super::column::clamped;
 use super::error::Cause;
-use crate::model::{Latch, Microjoules, Utc};
+use crate::model::{Microjoules, StickyFault, Utc};
 
 /// The name under which the account's own latch is stored; rules have no such names.
 const UNAVAILABLE: &str = "__unavailable__";
@@ -21,7 +21,7 @@ pub struct Latched {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// Its verdict's latched reasons; with none, and nothing failed, nothing is latched any more.
-    pub latches: Vec<Latch>,
+    pub latches: Vec<StickyFault>,
     /// Since when its time is unavailable because its hardware failed, by the wall clock.
     pub failed: Option<Utc>,
     /// Which loading of the driver's module it was; none where that cannot be told.
@@ -35,7 +35,8 @@ pub(super) fn store(connection: &Connection, latched: &Latched, boot_id: &str) -
     connection
         .prepare_cached("DELETE FROM latch WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?1)")?
         .execute([&latched.gpu])?;
-    let failed = latched.failed.map(|since| Latch { rule: UNAVAILABLE.into(), since, ..Latch::default() });
+    let failed =
+        latched.failed.map(|since| StickyFault { rule: UNAVAILABLE.into(), since, ..StickyFault::default() });
     for latch in latched.latches.iter().chain(&failed) {
         connection
             .prepare_cached(
@@ -67,7 +68,7 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<Latched
     while let Some(row) = rows.next()? {
         let gpu: Arc<str> = row.get::<_, String>(0)?.into();
         let number = |index: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(index)?.unsigned_abs());
-        let latch = Latch {
+        let latch = StickyFault {
             // No rule has an empty name: what cannot be read is passed over by the judge.
             rule: row.get_ref(1)?.as_str().unwrap_or_default().into(),
             since: Utc(number(2)?),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::Meter;
-use crate::holders::{GpuSelector, Standing, in_words};
+use crate::holders::{GpuSelector, StandingGrant, in_words};
 
 /// What is known of the GPUs that standing holdings name and that are not there.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(super) struct GrantMatches {
 
 /// A standing holding with the GPUs that it names and that are not there.
 struct Unmatched {
-    grant: Standing,
+    grant: StandingGrant,
     missing: Vec<GpuSelector>,
 }
 

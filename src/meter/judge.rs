@@ -9,12 +9,12 @@ use std::sync::{Arc, LazyLock};
 use super::account::ENERGY;
 use super::{Gpu, Meter, Policy};
 use crate::catalogue::{PointId, device_points, xid};
-use crate::health::{Heard, Judge, Presence, SIGNS, Sign, Signs};
+use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::ledger::{Batch, Latched, XidSums};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Latch, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, Utc, Verdict, XidCount,
-    XidSource,
+    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict,
+    XidCount, XidSource,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -32,7 +32,7 @@ pub struct NoticeCount {
 #[derive(Default)]
 pub(super) struct Bench {
     judge: Judge,
-    heard: Heard,
+    heard: ReceivedEvents,
     pub(super) verdict: Arc<Verdict>,
     life: u64,
     /// Whether the driver said that the GPU is gone, and no frame came since.
@@ -44,7 +44,7 @@ pub(super) struct Bench {
     /// What the agent's last life leaves to be settled.
     earlier: Earlier,
     /// What the ledger was last told: latched reasons, and since when the hardware has failed.
-    kept: (Vec<Latch>, Option<Utc>),
+    kept: (Vec<StickyFault>, Option<Utc>),
 }
 
 /// By what it is seen that the GPU was reset between two lives of the agent.
@@ -101,8 +101,8 @@ impl Unplaced {
 }
 
 /// Every sign with its points.
-static PLACES: LazyLock<Vec<(Sign, Points)>> = LazyLock::new(|| {
-    SIGNS
+static PLACES: LazyLock<Vec<(HealthInput, Points)>> = LazyLock::new(|| {
+    INPUT_SOURCES
         .iter()
         .map(|place| {
             let points = device_points().enumerate().filter(|(_, (family, point))| {
@@ -221,23 +221,23 @@ impl Gpu {
     }
 
     /// What is known now. A new life of the GPU ends what only a reset ends.
-    fn signs(&mut self, now: Stamp, policy: &Policy) -> Signs {
+    fn signs(&mut self, now: Stamp, policy: &Policy) -> HealthInputs {
         let fresh = self.fresh(now, policy);
         let presence = match &self.frame {
             // Where it is now, somebody else looks after it.
-            _ if self.place.is_elsewhere() => Presence::Unread,
-            _ if self.place.is_missing() => Presence::Lost,
-            None => Presence::Unread,
-            Some(_) if fresh[Tier::Fast as usize] => Presence::Answers,
-            Some(_) => Presence::Silent,
+            _ if self.place.is_elsewhere() => Reachability::Unread,
+            _ if self.place.is_missing() => Reachability::Lost,
+            None => Reachability::Unread,
+            Some(_) if fresh[Tier::Fast as usize] => Reachability::Reachable,
+            Some(_) => Reachability::Unresponsive,
         };
         if self.place.is_elsewhere() {
             // Whoever has it there resets it, or cuts its power.
             self.bench.was_gone();
         }
         self.bench.follow(presence, self.frame.as_ref().map(|frame| energy(&frame.readings)));
-        let mut signs = Signs::new(presence, self.bench.life);
-        let Some(frame) = self.frame.as_deref().filter(|_| presence == Presence::Answers) else {
+        let mut signs = HealthInputs::new(presence, self.bench.life);
+        let Some(frame) = self.frame.as_deref().filter(|_| presence == Reachability::Reachable) else {
             return signs;
         };
         for (sign, points) in PLACES.iter() {
@@ -322,9 +322,9 @@ impl Bench {
     }
 
     /// Sees whether the GPU was reset since the last look.
-    fn follow(&mut self, presence: Presence, energy: Option<Option<i64>>) {
-        let returned = self.gone && presence == Presence::Answers;
-        self.gone = presence == Presence::Lost || (self.gone && !returned);
+    fn follow(&mut self, presence: Reachability, energy: Option<Option<i64>>) {
+        let returned = self.gone && presence == Reachability::Reachable;
+        self.gone = presence == Reachability::Lost || (self.gone && !returned);
         let energy = energy.flatten();
         let fell = energy.zip(self.energy).is_some_and(|(now, before)| now < before);
         let new = energy.filter(|_| energy != self.energy);
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn signs_of_families_that_this_catalogue_has_are_read() {
         for (sign, points) in PLACES.iter() {
-            let family = SIGNS[*sign as usize].family;
+            let family = INPUT_SOURCES[*sign as usize].family;
             let known = crate::catalogue::family(family).is_some();
             assert_eq!(!points.is_empty(), known, "{sign:?}: {family} has no point with that label");
         }
@@ -371,15 +371,15 @@ mod tests {
     fn a_gpu_that_comes_back_or_counts_anew_has_a_new_life() {
         let mut bench = Bench::default();
         let lives: Vec<u64> = [
-            (Presence::Answers, Some(100)),
-            (Presence::Answers, None),
-            (Presence::Answers, Some(101)),
-            (Presence::Silent, Some(101)),
-            (Presence::Answers, Some(102)),
-            (Presence::Lost, Some(102)),
-            (Presence::Unread, Some(102)),
-            (Presence::Answers, Some(103)),
-            (Presence::Answers, Some(2)),
+            (Reachability::Reachable, Some(100)),
+            (Reachability::Reachable, None),
+            (Reachability::Reachable, Some(101)),
+            (Reachability::Unresponsive, Some(101)),
+            (Reachability::Reachable, Some(102)),
+            (Reachability::Lost, Some(102)),
+            (Reachability::Unread, Some(102)),
+            (Reachability::Reachable, Some(103)),
+            (Reachability::Reachable, Some(2)),
         ]
         .into_iter()
         .map(|(presence, energy)| {

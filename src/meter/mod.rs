@@ -34,14 +34,12 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
-use crate::holders::{Allocation, Granting, Identities, SessionGpu, Standing};
+use crate::holders::{Allocation, Granting, Identities, SessionGpu, StandingGrant};
 use crate::host::Pci;
 use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Open, Recovered, Sight, Timeline};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, PriceEntry, Roster, Snapshot};
-use crate::model::{
-    Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, Whereabouts, XidCount,
-};
+use crate::model::{Absence, Attachment, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount};
 use crate::nvml::InFlight;
 
 use account::{Account, EarlierGrant, Gap};
@@ -65,8 +63,8 @@ pub struct Policy {
     pub level: Level,
     /// The interval of each tier, by [`crate::model::frame::Tier`] order.
     pub intervals: [Nanoseconds; 3],
-    /// Standing holdings.
-    pub standing: Vec<Standing>,
+    /// StandingGrant holdings.
+    pub standing: Vec<StandingGrant>,
     /// What schedulers allocated on this node, as last told by [`Inputs::allocations`].
     pub allocations: Arc<[Allocation]>,
     /// Whether presence holds on GPUs without other holdings.
@@ -325,12 +323,12 @@ impl Meter {
         for expected in recovered.inventory {
             if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.place.was_seen()) {
                 match expected.whereabouts {
-                    Whereabouts::Present => {}
-                    Whereabouts::Lost | Whereabouts::Gone => gpu.bench.was_gone(),
-                    Whereabouts::Guest | Whereabouts::Replaced | Whereabouts::Forgotten => gpu.bench.forget(),
+                    Attachment::Present => {}
+                    Attachment::Lost | Attachment::Gone => gpu.bench.was_gone(),
+                    Attachment::Guest | Attachment::Replaced | Attachment::Forgotten => gpu.bench.forget(),
                 }
                 gpu.account.fail(gpu.bench.has_failed());
-                if expected.whereabouts != Whereabouts::Present {
+                if expected.whereabouts != Attachment::Present {
                     gpu.account.lose();
                 }
                 gpu.place.recover(expected);

@@ -11,7 +11,7 @@ use crate::holders::SessionGpu;
 use crate::host::Pci;
 use crate::host::pci::{address, lends};
 use crate::ledger::{Batch, Expected, Resumed, Sight};
-use crate::model::{GpuId, Utc, Whereabouts};
+use crate::model::{Attachment, GpuId, Utc};
 
 /// What is known of a GPU's place.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Place {
     uncounted: bool,
     replaced: bool,
     forgotten: bool,
-    pub(super) whereabouts: Whereabouts,
+    pub(super) whereabouts: Attachment,
     pub(super) since: Utc,
 }
 
@@ -43,7 +43,7 @@ impl Place {
             uncounted: false,
             replaced: false,
             forgotten: false,
-            whereabouts: Whereabouts::Present,
+            whereabouts: Attachment::Present,
             since,
         }
     }
@@ -53,13 +53,13 @@ impl Place {
         self.bus = known.bus;
         self.whereabouts = known.whereabouts;
         self.since = known.since;
-        self.replaced = known.whereabouts == Whereabouts::Replaced;
-        self.forgotten = known.whereabouts == Whereabouts::Forgotten;
+        self.replaced = known.whereabouts == Attachment::Replaced;
+        self.forgotten = known.whereabouts == Attachment::Forgotten;
     }
 
     /// Whether it may have its index in the current driver session: the driver counts it, or has not told of all.
     const fn may_have_index(&self) -> bool {
-        let expected = matches!(self.whereabouts, Whereabouts::Present) && !self.forgotten;
+        let expected = matches!(self.whereabouts, Attachment::Present) && !self.forgotten;
         self.counted || (expected && !self.uncounted && !self.replaced)
     }
 
@@ -70,7 +70,7 @@ impl Place {
 
     /// Whether the driver counts it and has not lost it.
     pub(super) const fn is_there(&self) -> bool {
-        self.seen && matches!(self.whereabouts, Whereabouts::Present)
+        self.seen && matches!(self.whereabouts, Attachment::Present)
     }
 
     /// Whether the driver has counted it in this life of the agent.
@@ -85,7 +85,7 @@ impl Place {
 
     /// Whether a guest has it, or it was taken out, or nobody expects it.
     pub(super) const fn is_elsewhere(&self) -> bool {
-        matches!(self.whereabouts, Whereabouts::Guest | Whereabouts::Replaced | Whereabouts::Forgotten)
+        matches!(self.whereabouts, Attachment::Guest | Attachment::Replaced | Attachment::Forgotten)
     }
 
     /// Since when its account rests, where it does: the time of its place is another GPU's, or nobody's.
@@ -96,7 +96,7 @@ impl Place {
     /// Why the GPU is not there, for those that are expected.
     pub(super) const fn absence(&self) -> Option<&'static str> {
         match self.whereabouts {
-            Whereabouts::Present | Whereabouts::Forgotten => None,
+            Attachment::Present | Attachment::Forgotten => None,
             absent => Some(absent.name()),
         }
     }
@@ -118,19 +118,19 @@ impl Place {
         (self.lost, self.uncounted) = (false, false);
     }
 
-    fn locate(&self, pci: Option<&Pci>) -> Whereabouts {
+    fn locate(&self, pci: Option<&Pci>) -> Attachment {
         match pci.filter(|_| !self.bus.is_empty()).map(|pci| pci.driver(&self.bus)) {
-            _ if self.forgotten => Whereabouts::Forgotten,
-            _ if self.replaced => Whereabouts::Replaced,
+            _ if self.forgotten => Attachment::Forgotten,
+            _ if self.replaced => Attachment::Replaced,
             // The driver has not answered yet.
             _ if !self.seen && !self.uncounted => self.whereabouts,
-            _ if !self.is_missing() => Whereabouts::Present,
-            Some(None) => Whereabouts::Gone,
-            Some(Some(Some(driver))) if lends(driver) => Whereabouts::Guest,
-            Some(Some(_)) => Whereabouts::Lost,
+            _ if !self.is_missing() => Attachment::Present,
+            Some(None) => Attachment::Gone,
+            Some(Some(Some(driver))) if lends(driver) => Attachment::Guest,
+            Some(Some(_)) => Attachment::Lost,
             // Without a bus to look at, what the driver still counts is lost and all else is gone.
-            None if self.uncounted => Whereabouts::Gone,
-            None => Whereabouts::Lost,
+            None if self.uncounted => Attachment::Gone,
+            None => Attachment::Lost,
         }
     }
 }
@@ -190,7 +190,7 @@ impl Meter {
             batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
             let mut gpu = Gpu::new(id.clone(), Account::begin(at), (at, self.policy.level));
             gpu.place.find(Arc::clone(&bus));
-            let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Whereabouts::Present);
+            let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Attachment::Present);
             batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });
             self.gpus.insert(Arc::clone(&id.uuid), gpu);
         }
@@ -233,7 +233,7 @@ impl Meter {
             if whereabouts == place.whereabouts {
                 continue;
             }
-            if whereabouts == Whereabouts::Present {
+            if whereabouts == Attachment::Present {
                 tracing::info!(%uuid, was = place.whereabouts.name(), "a GPU is back");
             } else {
                 tracing::warn!(%uuid, bus = %place.bus, whereabouts = whereabouts.name(), "a GPU is not there");

@@ -14,7 +14,7 @@ use crate::catalogue::{AgentFamily, Level};
 use crate::holders::Identities;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
-use crate::model::{Absence, Frame, GpuIdentity, Nanoseconds, Stamp, Whereabouts};
+use crate::model::{Absence, Attachment, Frame, GpuIdentity, Nanoseconds, Stamp};
 use crate::nvml::InFlight;
 
 impl Meter {
@@ -25,7 +25,7 @@ impl Meter {
         in_flight: &BTreeMap<Arc<str>, InFlight>,
         services: &Services,
     ) -> Arc<Snapshot> {
-        let expected = self.gpus.values().filter(|gpu| gpu.place.whereabouts != Whereabouts::Forgotten);
+        let expected = self.gpus.values().filter(|gpu| gpu.place.whereabouts != Attachment::Forgotten);
         let mut gpus: Vec<&Gpu> = expected.collect();
         gpus.sort_by(|left, right| left.id.cmp(&right.id));
         let states: Vec<GpuState> =

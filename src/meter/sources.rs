@@ -8,25 +8,14 @@ use std::sync::{Arc, LazyLock};
 use super::Gpu;
 use super::since::Since;
 use crate::catalogue::{
-    Family, IdentityValue, InstancePoint, IntegralOf, Level, PointId, Rows, device_points, families,
-    integral_of,
+    Family, InstancePoint, IntegralOf, Level, PointId, Rows, device_points, families, integral_of,
 };
 use crate::model::{Absence, ActivitySource, Frame, Via};
 
 /// From which level on the source of a family is told, where it is: a node with many GPUs pays for each row.
 pub fn source_told_from(family: &Family) -> Level {
-    let is_counted = |points: &[InstancePoint]| points.iter().any(|point| point.value.counter().is_some());
-    let is_shown = TOLD_AT_STANDARD.contains(&family.name)
-        || matches!(family.rows, Rows::InstanceIntegral(points) if is_counted(points));
-    if is_shown { family.level.max(Level::Standard) } else { Level::Full }
+    family.source_level.map_or(Level::Full, |level| level.max(family.level))
 }
-
-const TOLD_AT_STANDARD: [&str; 3] = ["gpu_busy_seconds_total", POWER, "gpu_pcie_bytes_total"];
-
-const POWER: &str = "gpu_power_watts";
-
-/// Counters of the driver that mean something else by another meter.
-const OF_THE_DRIVER: [&str; 1] = ["gpu_nvlink_bytes_total"];
 
 /// Family and source of what is read of the GPU up to a level, as labels: the texts are made once.
 pub(super) fn sources(gpu: &Gpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
@@ -74,23 +63,23 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
         let by = match &family.rows {
             Rows::Integral(_) | Rows::Flow(_) => {
                 let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(integral);
-                Some(By::Integral(integral, points_beside(point)))
+                By::Integral(integral, points_beside(point))
             }
-            Rows::InstanceIntegral(points) => Some(By::Instance(points)),
-            Rows::Identity(IdentityValue::Busy) => Some(By::Account),
-            Rows::Device(_) if family.name == POWER || OF_THE_DRIVER.contains(&family.name) => {
+            Rows::InstanceIntegral(points) => By::Instance(points),
+            Rows::Device(_) => {
                 let first = device_points().position(|(other, _)| std::ptr::eq(other, family));
-                first.map(|first| By::Points(points_beside(first)))
+                By::Points(first.map(points_beside).unwrap_or_default())
             }
-            _ => None,
+            _ => By::Account,
         };
         integral += match &family.rows {
             Rows::Integral(integrals) => integrals.len(),
             Rows::Flow(points) => points.len(),
             _ => 0,
         };
-        let from = source_told_from(family);
-        metered.extend(by.map(|by| Metered { label: family.name.into(), from, by }));
+        if family.source_level.is_some() {
+            metered.push(Metered { label: family.name.into(), from: source_told_from(family), by });
+        }
     }
     metered
 });
@@ -162,8 +151,8 @@ mod tests {
         });
         let totals: Vec<&str> = totals.map(|family| family.name).collect();
         assert!(totals.iter().all(|family| told.contains(family)));
-        // Busy time and power beside them.
-        assert_eq!(told.len(), totals.len() + 2 + OF_THE_DRIVER.len());
+        // Busy time, power and the bytes over NVLink that the driver counts beside them.
+        assert_eq!(told.len(), totals.len() + 3);
         let by = |name: &str| METERED.iter().find(|one| *one.label == *name).map(|one| &one.by);
         const SM: (usize, PointId) =
             (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));
@@ -173,13 +162,13 @@ mod tests {
             if (*integral, points.start) == SM && points.len() == 1));
         assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(By::Integral(integral, points))
             if (*integral, points.start) == PIPE && points.len() == 8));
-        assert!(matches!(by(POWER), Some(By::Points(points)) if points.len() == 1));
+        assert!(matches!(by("gpu_power_watts"), Some(By::Points(points)) if points.len() == 1));
     }
 
     #[test]
     fn level_standard_tells_of_busy_time_power_and_pcie() {
         let shown = METERED.iter().filter(|metered| !matches!(metered.by, By::Instance(_)));
         let shown = shown.filter(|metered| metered.from < Level::Full).map(|metered| &*metered.label);
-        assert!(shown.eq(TOLD_AT_STANDARD));
+        assert!(shown.eq(["gpu_busy_seconds_total", "gpu_power_watts", "gpu_pcie_bytes_total"]));
     }
 }

@@ -15,7 +15,7 @@ pub struct GpuId {
 
 /// Where a GPU is that this node had once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Whereabouts {
+pub enum Attachment {
     /// The driver counts it.
     Present,
     /// It is on the PCI bus, and the driver has lost it.
@@ -30,7 +30,7 @@ pub enum Whereabouts {
     Forgotten,
 }
 
-impl Whereabouts {
+impl Attachment {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Present, Self::Lost, Self::Gone, Self::Guest, Self::Replaced, Self::Forgotten];

@@ -98,7 +98,7 @@ pub struct Reason {
 
 /// A reason that only a reset of the GPU ends, as far as another life of the agent needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Latch {
+pub struct StickyFault {
     /// The rule that says so.
     pub rule: Arc<str>,
     /// Since when.

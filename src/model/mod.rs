@@ -22,10 +22,10 @@ pub use frame::{
     CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch, Unframed,
 };
 pub use gpu::{
-    FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, MigSlices, Notice, PciAddress,
-    Platform, Via, Whereabouts, XidCount, XidSource,
+    Attachment, FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, MigSlices, Notice,
+    PciAddress, Platform, Via, XidCount, XidSource,
 };
-pub use health::{HealthState, Latch, Reason, Remedy, Verdict};
+pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
 pub use holder::{Holder, HolderId, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};

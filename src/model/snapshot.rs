@@ -79,7 +79,7 @@ pub struct GpuEntry {
     pub unsupported: Vec<(&'static str, Absence)>,
     /// XIDs that were seen, ascending, with the number as a label value.
     pub xids: Vec<(u32, Arc<str>)>,
-    /// Why it is not there, while it is absent ([`super::Whereabouts::name`]).
+    /// Why it is not there, while it is absent ([`super::Attachment::name`]).
     pub absence: Option<&'static str>,
     /// Which meter serves the account's activity, once known.
     pub activity_source: Option<&'static str>,

@@ -7,7 +7,7 @@ use std::{env, fs};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use gpumeter::config::{self, Row};
+use gpumeter::config::{self, KeyDescription};
 
 use crate::check::{Outcome, check};
 
@@ -63,7 +63,7 @@ fn config_page() -> String {
         page.control("SH", [section.to_uppercase().as_str()]);
         page.text([roman(help)]);
         let below = format!("{section}.");
-        for row in config::rows().iter().filter(|row| row.path.starts_with(&below)) {
+        for row in config::key_descriptions().iter().filter(|row| row.path.starts_with(&below)) {
             add_key(&mut page, row);
         }
     }
@@ -72,7 +72,7 @@ fn config_page() -> String {
     page.render()
 }
 
-fn add_key(page: &mut Roff, row: &Row) {
+fn add_key(page: &mut Roff, row: &KeyDescription) {
     page.control("TP", []);
     page.text([bold(&row.path), roman(": "), italic(&row.accepts)]);
     let unit = if row.unit.is_empty() { String::new() } else { format!(" In {}.", row.unit) };
@@ -110,7 +110,7 @@ fn each_command_and_the_configuration_file_have_a_manual_page() -> Outcome {
 #[test]
 fn the_configuration_page_has_every_key() {
     let page = config_page().replace("\\-", "-");
-    for row in config::rows() {
+    for row in config::key_descriptions() {
         assert!(page.contains(&format!("\\fB{}\\fR", row.path)), "{} is missing", row.path);
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of NVLinks over the simulated driver: each generation's own fields, and that they grow with what happens.
 
 use gpumeter::catalogue::{Family, Point, PointId, device_points};
-use gpumeter::health::{SIGNS, Sign};
+use gpumeter::health::{HealthInput, INPUT_SOURCES};
 use gpumeter::model::{Absence, Frame, Reading};
 
 use crate::world::World;
@@ -38,7 +38,7 @@ fn single(frame: &Frame, link: &str, kind: &str) -> Reading {
 
 /// What the health sign adds up.
 fn sign(frame: &Frame) -> i64 {
-    let place = SIGNS.iter().find(|place| place.sign == Sign::LinkErrors).unwrap();
+    let place = INPUT_SOURCES.iter().find(|place| place.sign == HealthInput::LinkErrors).unwrap();
     let points = device_points().enumerate().filter(|(_, (family, _))| family.name == place.family);
     points.filter_map(|(point, _)| frame.readings[point].ok()).sum()
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gpumeter::ledger::{Batch, Expected, Ledger, Listed, Opening, Reader, Sight, forget};
-use gpumeter::model::{GpuId, Nanoseconds, Stamp, Utc, Whereabouts};
+use gpumeter::model::{Attachment, GpuId, Nanoseconds, Stamp, Utc};
 
 fn opening() -> Opening {
     let now = Stamp { boottime: Nanoseconds(1_000), utc: Utc(1_800_000_000_000_000_000) };
@@ -14,7 +14,7 @@ fn sight(index: u32, uuid: &str) -> Sight {
     Sight { gpu: GpuId { index, uuid: uuid.into() }, model: "test".into(), at: Utc(10) }
 }
 
-fn listed(path: &Path) -> Vec<(u32, Whereabouts, u64)> {
+fn listed(path: &Path) -> Vec<(u32, Attachment, u64)> {
     let row = |listed: &Listed| (listed.gpu.index, listed.expected.whereabouts, listed.expected.since.0);
     Reader::open(path).unwrap().inventory().unwrap().iter().map(row).collect()
 }
@@ -25,7 +25,7 @@ fn ledger(path: &Path) -> Ledger {
     let lent = Expected {
         gpu: "GPU-1".into(),
         bus: "0000:0f:00.0".into(),
-        whereabouts: Whereabouts::Guest,
+        whereabouts: Attachment::Guest,
         since: Utc(30),
     };
     let stranger = Expected { gpu: "GPU-9".into(), ..lent.clone() };
@@ -41,12 +41,12 @@ fn where_a_gpu_is_outlives_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     let owner = ledger(&path);
-    let wanted = [(0, Whereabouts::Present, 10), (1, Whereabouts::Guest, 30)];
+    let wanted = [(0, Attachment::Present, 10), (1, Attachment::Guest, 30)];
     assert_eq!(listed(&path), wanted, "one that was never seen has no inventory");
     drop(owner);
     let (_, recovered) = Ledger::open(&path, &opening()).unwrap();
     let lent = recovered.inventory.iter().find(|expected| &*expected.gpu == "GPU-1").unwrap();
-    assert_eq!((&*lent.bus, lent.whereabouts), ("0000:0f:00.0", Whereabouts::Guest));
+    assert_eq!((&*lent.bus, lent.whereabouts), ("0000:0f:00.0", Attachment::Guest));
 }
 
 #[test]
@@ -58,9 +58,9 @@ fn a_ledger_that_was_made_without_an_inventory_gets_one() {
         .unwrap()
         .execute_batch("DROP TABLE expected; PRAGMA user_version = 1")
         .unwrap();
-    assert_eq!(listed(&path), [(0, Whereabouts::Present, 10), (1, Whereabouts::Present, 10)]);
+    assert_eq!(listed(&path), [(0, Attachment::Present, 10), (1, Attachment::Present, 10)]);
     drop(ledger(&path));
-    assert_eq!(listed(&path)[1], (1, Whereabouts::Guest, 30));
+    assert_eq!(listed(&path)[1], (1, Attachment::Guest, 30));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_gpu_is_forgotten_only_where_nobody_owns_the_ledger() {
     drop(owner);
     assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap());
     assert!(!forget(&path, "GPU-9", "boot", Nanoseconds(50)).unwrap(), "it was never here");
-    assert_eq!(listed(&path)[1].1, Whereabouts::Forgotten);
+    assert_eq!(listed(&path)[1].1, Attachment::Forgotten);
 }
 
 #[test]
@@ -92,6 +92,6 @@ fn a_gpu_is_forgotten_in_account_time_whatever_the_wall_clock_shows() {
         assert!(forget(&path, "GPU-0", boot, Nanoseconds(1_000 + hour.0)).unwrap());
         // Of another boot nothing is known: the account still stands at its last commit.
         let since = if boot == "boot" { begun.plus(hour) } else { last };
-        assert_eq!(listed(&path), [(0, Whereabouts::Forgotten, since.0)], "{boot}");
+        assert_eq!(listed(&path), [(0, Attachment::Forgotten, since.0)], "{boot}");
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpumeter::ledger::{Batch, Latched, Ledger, Opening, Queue};
-use gpumeter::model::{Latch, Microjoules, Utc};
+use gpumeter::model::{Microjoules, StickyFault, Utc};
 
 use crate::world::{World, introduced, opening, uuid};
 
 fn latched(gpu: u32, count: u64) -> Latched {
-    let xids = Latch {
+    let xids = StickyFault {
         rule: "xid_reboot".into(),
         since: Utc(1_800_000_000_000_000_001),
         count: 0,
         xids: BTreeMap::from([(79, (count, None)), (48, (1, Some(3)))]),
     };
-    let notice = Latch { rule: "unavailable".into(), count, ..Latch::default() };
+    let notice = StickyFault { rule: "unavailable".into(), count, ..StickyFault::default() };
     Latched {
         gpu: uuid(gpu),
         // By name, as the ledger returns them.

@@ -305,3 +305,75 @@ fn a_ledger_of_the_first_schema_goes_on_with_its_open_spans_and_its_bill() {
         statement.lines.iter().map(|line| line.tenant.as_str()).collect();
     assert!(tenants.contains("train-llm.service") && tenants.contains("__unallocated__"), "{tenants:?}");
 }
+
+/// A demo with pods, Slurm jobs and MIG instances that was killed; every field of a stored span occurs in it.
+const VERSION_3: &str = include_str!("../fixtures/ledger/version-3.sql");
+const VERSION_3_COMMITTED: Utc = Utc(1_795_433_073_112_387_337);
+const VERSION_3_OFFSET: u64 = 1_795_431_933_908_048_097;
+
+fn version_3() -> (World, Opening) {
+    let world = World::new();
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.execute_batch("PRAGMA synchronous = OFF").unwrap();
+    connection.execute_batch(VERSION_3).unwrap();
+    let utc = VERSION_3_COMMITTED.plus(Nanoseconds::from_seconds(2));
+    let now = Stamp { boottime: Nanoseconds(utc.0 - VERSION_3_OFFSET), utc };
+    (world, Opening { boot_id: "demo-18eaa8bda3a068e1".into(), now, ..Opening::default() })
+}
+
+#[test]
+fn stored_spans_carries_and_weights_are_read_back_as_they_were_written() {
+    let (world, opening) = version_3();
+    let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    assert_eq!((recovered.upgraded_from, recovered.imbalance, recovered.gpus.len()), (None, 0, 12));
+    drop(ledger);
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    for (uuid, gpu) in &recovered.gpus {
+        let mut statement = connection
+            .prepare("SELECT span FROM raw JOIN gpu ON gpu.id = gpu WHERE uuid = ?1 ORDER BY from_ns")
+            .unwrap();
+        let stored: Vec<String> =
+            statement.query_map([uuid], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        let read: Vec<String> = gpu.spans.iter().map(|span| serde_json::to_string(span).unwrap()).collect();
+        assert_eq!(read, stored, "{uuid}");
+        assert_eq!(gpu.spans[0].from, gpu.settled_until, "{uuid}");
+        let [carry, weights, holdings] = ["carry", "weights", "holdings"].map(|column| -> String {
+            let sql = format!("SELECT {column} FROM gpu WHERE uuid = ?1");
+            connection.query_row(&sql, [uuid], |row| row.get(0)).unwrap()
+        });
+        assert_eq!(serde_json::to_string(&gpu.carry).unwrap(), carry);
+        assert_eq!(serde_json::to_string(&gpu.weights).unwrap(), weights);
+        assert_eq!(serde_json::to_string(&gpu.holdings).unwrap(), holdings);
+    }
+    assert_eq!(recovered.gpus.values().map(|gpu| gpu.spans.len()).sum::<usize>(), 217);
+    let mig = recovered.gpus.values().filter_map(|gpu| gpu.spans.last()?.instances.as_ref()).next().unwrap();
+    assert_eq!((mig.layout.total, mig.slots.len()), (8, 2));
+    assert_eq!(mig.slots["2"].holdings[0].holder.as_str(), "user:carol");
+}
+
+#[test]
+fn counters_facts_xid_sums_and_the_bill_are_read_back_as_they_were_written() {
+    let (world, opening) = version_3();
+    let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+    drop(ledger);
+    assert_eq!(recovered.counters.len(), 23);
+    let held: u64 = recovered.counters.values().map(|counter| counter.amounts.parts.held()).sum();
+    assert_eq!(held, 12 * 119_130_214_573);
+    let sums = &recovered.xids[0];
+    assert_eq!((&*sums.gpu, sums.actions["restart_app"]), ("GPU-255e81d8-42b3-916c-9252-615ea3abceeb", 1));
+    let sum = sums.codes[&13];
+    assert_eq!((sum.count, sum.events, sum.lines), (1, 1, 1));
+    assert_eq!(sum.last, Utc(1_795_433_023_964_519_857));
+    assert_eq!(serde_json::to_string(&sums.codes).unwrap(), world.sql::<String>("SELECT codes FROM xid_sum"));
+    let mut reader = Reader::open(&world.path()).unwrap();
+    for holder in reader.holders().unwrap() {
+        let sql = format!("SELECT facts FROM holder WHERE name = '{}'", holder.id.as_str());
+        assert_eq!(serde_json::to_string(&holder.facts).unwrap(), world.sql::<String>(&sql));
+    }
+    assert_eq!(reader.inventory().unwrap().len(), 12);
+    let statement = reader.statement(None, None).unwrap();
+    assert!(statement.is_balanced());
+    let line = statement.lines.iter().find(|line| line.holder == "slurm:alpha/211").unwrap();
+    assert_eq!(line.tenant, "physics");
+    assert_eq!(line.labels["slurm_job_id"], "211");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumeter::catalogue::{AccountValue, Level};
-use gpumeter::holders::{Allocation, GpuSelector, Identified, Identities, Selector, Standing};
+use gpumeter::holders::{Allocation, GpuSelector, IdentifiedProcess, Identities, Selector, StandingGrant};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{CounterKey, Ledger, Line, Opening, Queue, Reader, Recovered};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
@@ -32,7 +32,7 @@ pub(crate) struct Row {
 
 pub(crate) struct World {
     directory: TempDir,
-    standing: Vec<Standing>,
+    standing: Vec<StandingGrant>,
     presence: bool,
     identities: Arc<Identities>,
     allocations: Vec<Allocation>,
@@ -153,7 +153,7 @@ impl World {
 
     /// From now on these processes are theirs, and all others are not identified.
     pub(crate) fn know_holders(&mut self, holders: &[(u32, Holder)]) {
-        let identified = |holder: &Holder| Identified {
+        let identified = |holder: &Holder| IdentifiedProcess {
             holder: Arc::new(holder.clone()),
             name: "python3".into(),
             start_time: 1,
@@ -298,7 +298,7 @@ impl World {
 
     /// From the next pulse on these users hold the whole of the GPU with that index.
     pub(crate) fn grant_by_index(&mut self, grants: &[(u32, &str)]) {
-        let grant = |(index, user): &(u32, &str)| Standing {
+        let grant = |(index, user): &(u32, &str)| StandingGrant {
             id: format!("grant-{user}"),
             gpus: vec![GpuSelector::Index(*index)],
             fraction: Fraction { numerator: 1, denominator: 1 },
@@ -311,7 +311,7 @@ impl World {
     /// From the next pulse on the members of a group hold every GPU whole, as far as they are known.
     pub(crate) fn grant_to_group(&mut self, group: &str, members: &[u32]) {
         let members = Arc::new(members.iter().copied().collect());
-        self.standing = vec![Standing {
+        self.standing = vec![StandingGrant {
             id: "grant".into(),
             gpus: vec![GpuSelector::All],
             fraction: Fraction { numerator: 1, denominator: 1 },
@@ -659,7 +659,7 @@ fn open_ledger(directory: &TempDir, boots: u32, (now, synchronised): (Stamp, boo
     Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap()
 }
 
-fn policy(standing: &[Standing], presence: bool) -> Policy {
+fn policy(standing: &[StandingGrant], presence: bool) -> Policy {
     Policy {
         level: Level::Full,
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
@@ -673,9 +673,9 @@ fn policy(standing: &[Standing], presence: bool) -> Policy {
     }
 }
 
-fn equal_shares(users: &[&str]) -> Vec<Standing> {
+fn equal_shares(users: &[&str]) -> Vec<StandingGrant> {
     let fraction = Fraction { numerator: 1, denominator: u32::try_from(users.len().max(1)).unwrap() };
-    let share = |user: &&str| Standing {
+    let share = |user: &&str| StandingGrant {
         id: (*user).into(),
         gpus: vec![GpuSelector::All],
         fraction,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpumeter::catalogue::Level;
 use gpumeter::clock::{Clock, Page, PageState};
-use gpumeter::holders::{Identified, Identities};
+use gpumeter::holders::{IdentifiedProcess, Identities};
 use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::Snapshot;
@@ -154,7 +154,7 @@ fn scenario() -> serde_json::Value {
 fn identities() -> Identities {
     let user = |pid: u32| {
         let user = Holder::user(&format!("user{}", pid % 3), Some(1_000 + pid % 3));
-        (pid, Identified { holder: Arc::new(user), name: "job".into(), start_time: 1 })
+        (pid, IdentifiedProcess { holder: Arc::new(user), name: "job".into(), start_time: 1 })
     };
     (10_000..10_000 + JOBS).chain([9_000]).map(user).collect()
 }

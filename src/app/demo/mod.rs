@@ -212,7 +212,7 @@ fn live(
     options: &Options,
     directory: &Path,
     scenario: Scenario,
-    (source, config): (Option<config::Source>, Config),
+    (source, config): (Option<config::ConfigFile>, Config),
     time: &Time,
 ) -> Result<(), DemoError> {
     trial::open(options, directory, &library(directory))?;
@@ -311,9 +311,9 @@ fn configure(
     options: &Options,
     directory: &Path,
     scenario: &Scenario,
-) -> Result<(Option<config::Source>, Config), DemoError> {
+) -> Result<(Option<config::ConfigFile>, Config), DemoError> {
     let (source, mut config) = match &options.config {
-        Some(path) => config::Source::open(path).map(|(source, config)| (Some(source), config)),
+        Some(path) => config::ConfigFile::open(path).map(|(source, config)| (Some(source), config)),
         None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
             .map(|config| (None, config)),
     }

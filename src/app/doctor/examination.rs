@@ -10,7 +10,7 @@ use super::{Finding, GpuDiagnosis};
 use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
 use crate::holders::SessionGpu;
-use crate::host::own;
+use crate::host::agent_usage;
 use crate::model::{Absence, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find};
 
@@ -98,7 +98,7 @@ pub(super) fn examine(path: Option<&Path>, wanted: Wanted, progress: &Progress, 
 
 /// Which file was taken: the loader may have found it under a bare name.
 fn place(library: &Library) -> String {
-    let mapped = own::mapped_files().unwrap_or_default();
+    let mapped = agent_usage::mapped_files().unwrap_or_default();
     let is_library = |path: &&PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvidia-ml.so"))
     };

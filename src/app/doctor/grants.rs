@@ -3,7 +3,7 @@
 use crate::app::policy;
 use crate::config::{Config, Grantee, UserChoice};
 use crate::holders::{SessionGpu, in_words};
-use crate::host::Users;
+use crate::host::UserDatabase;
 
 /// A standing grant and what it matches.
 #[derive(Clone, Debug)]
@@ -19,7 +19,11 @@ pub struct GrantDiagnosis {
 }
 
 /// All grants in the order of the file. The GPUs are those that the driver lists, if it does. It may wait for a network.
-pub(super) fn examine(config: &Config, gpus: Option<&[SessionGpu]>, users: &Users) -> Vec<GrantDiagnosis> {
+pub(super) fn examine(
+    config: &Config,
+    gpus: Option<&[SessionGpu]>,
+    users: &UserDatabase,
+) -> Vec<GrantDiagnosis> {
     let configured = config.attribution.standing.iter().map(|standing| &standing.holder);
     let granted = policy::grants(config);
     granted
@@ -47,7 +51,7 @@ fn name(gpu: &SessionGpu) -> String {
     format!("{index}{}", gpu.uuid)
 }
 
-fn in_full(holder: &Grantee, id: &str, users: &Users) -> String {
+fn in_full(holder: &Grantee, id: &str, users: &UserDatabase) -> String {
     match holder {
         Grantee::User(one) => format!("user {}", user(one, users)),
         Grantee::Team(members) => {
@@ -59,7 +63,7 @@ fn in_full(holder: &Grantee, id: &str, users: &Users) -> String {
     }
 }
 
-fn user(choice: &UserChoice, users: &Users) -> String {
+fn user(choice: &UserChoice, users: &UserDatabase) -> String {
     match choice {
         UserChoice::Name(name) => match users.has_user(name) {
             Ok(true) => name.clone(),
@@ -74,7 +78,7 @@ fn user(choice: &UserChoice, users: &Users) -> String {
     }
 }
 
-fn group(name: &str, users: &Users) -> String {
+fn group(name: &str, users: &UserDatabase) -> String {
     let group = match users.group(name) {
         Ok(Some(group)) => group,
         Ok(None) => return format!("{name} (not on this machine)"),
@@ -103,7 +107,7 @@ mod tests {
         let path = directory.path().join("passwd");
         std::fs::write(&path, "ada:x:1001:100::/:\nben:x:1002:1200::/:\n").unwrap();
         std::fs::write(directory.path().join("group"), "lab:x:1200:ada\n").unwrap();
-        let users = Users::of_file(&path);
+        let users = UserDatabase::of_file(&path);
         let text = r#"attribution:
   standing:
     - {id: condo, gpu: [0, 99], fraction: 0.5, group: lab}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{Finding, count_holders};
 use crate::app::jobs::{HostJobs, map_beside};
 use crate::config::Config;
-use crate::holders::{Allocation, NodeGpus, SessionGpu, Workloads};
+use crate::holders::{Allocation, NodeGpus, ResolvedWorkloads, SessionGpu};
 use crate::host::{Host, slurm};
 use crate::model::{Fact, HoldingSource};
 
@@ -14,7 +14,7 @@ use crate::model::{Fact, HoldingSource};
 pub(super) fn jobs(
     config: &Config,
     (host, gpus): (&Host, Option<&[SessionGpu]>),
-    workloads: &mut Workloads,
+    workloads: &mut ResolvedWorkloads,
 ) -> Option<Finding> {
     let configured = &config.attribution.slurm;
     let mut jobs = HostJobs::new(host.clone(), configured)?;
@@ -94,7 +94,7 @@ mod tests {
     fn a_node_without_slurm_has_no_finding_and_one_without_records_has() {
         let root = tempfile::tempdir().unwrap();
         let host = Host::at(root.path());
-        let mut workloads = Workloads::default();
+        let mut workloads = ResolvedWorkloads::default();
         assert!(jobs(&Config::default(), (&host, None), &mut workloads).is_none());
         fs::create_dir_all(root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope")).unwrap();
         let finding = jobs(&Config::default(), (&host, None), &mut workloads).unwrap();
@@ -129,7 +129,7 @@ mod tests {
         let step = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_211/step_0";
         write(&format!("{step}/cgroup.procs"), "71\n");
         write("proc/71/environ", "SLURM_JOB_ID=211\0SLURM_STEP_ID=0\0SLURM_STEP_GPUS=0\0");
-        let mut workloads = Workloads::default();
+        let mut workloads = ResolvedWorkloads::default();
         let finding = jobs(&Config::default(), (&Host::at(root.path()), None), &mut workloads).unwrap();
         assert!(finding.works && finding.why.contains("that 1 jobs hold"), "{}", finding.why);
         let mut observed =
@@ -149,8 +149,10 @@ mod tests {
         let record = root.path().join("run/gpumeter-slurm/211");
         let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
         fs::write(&record, format!("job_id=211\ncluster=alpha\ngpus={gpu}\n")).unwrap();
-        let examine =
-            || jobs(&Config::default(), (&Host::at(root.path()), None), &mut Workloads::default()).unwrap();
+        let examine = || {
+            jobs(&Config::default(), (&Host::at(root.path()), None), &mut ResolvedWorkloads::default())
+                .unwrap()
+        };
         assert!(examine().works, "it may have no cgroup yet");
         let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3_600);
         fs::File::options().write(true).open(&record).unwrap().set_modified(long_ago).unwrap();
@@ -183,7 +185,7 @@ mod tests {
         let host = Host::at(root.path());
         let config = "attribution: {slurm: {records: off, job_mapping_dir: /run/gpustat}}";
         let config = Config::parse(config, "test").unwrap();
-        let examine = || jobs(&config, (&host, None), &mut Workloads::default());
+        let examine = || jobs(&config, (&host, None), &mut ResolvedWorkloads::default());
         assert!(examine().is_none(), "no Slurm");
         fs::create_dir_all(root.path().join("etc/slurm")).unwrap();
         fs::write(root.path().join("etc/slurm/slurm.conf"), "ClusterName=Alpha PrologFlags=Contain\n")

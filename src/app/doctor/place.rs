@@ -13,8 +13,8 @@ use crate::app::node_lock::{self, Found};
 use crate::app::prices::{in_words as price_in_words, price_warning};
 use crate::app::{policy, unresolved_grants};
 use crate::config::Config;
-use crate::holders::{SessionGpu, Workloads, identify, in_words};
-use crate::host::{FIRST_PID_NAMESPACE, Gone, Host, Users};
+use crate::holders::{ResolvedWorkloads, SessionGpu, identify, in_words};
+use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError, UserDatabase};
 use crate::ledger::Cause;
 use crate::model::{UnattributedReason, Utc};
 
@@ -24,7 +24,7 @@ const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: t
 
 /// Whether processes that the driver names by pid can be told apart, of which these are on GPUs.
 pub(super) fn processes(host: &Host, pids: &BTreeSet<u32>) -> Finding {
-    let is_hidden = |pid: &u32| matches!(host.process(*pid), Err(Gone::Ended { .. }));
+    let is_hidden = |pid: &u32| matches!(host.process(*pid), Err(ProcessError::Ended { .. }));
     if !pids.is_empty() && pids.iter().all(is_hidden) {
         let why = format!("/proc has none of the {} processes that are on GPUs; {REMEDY}", pids.len());
         return Finding::new("processes", false, why);
@@ -63,7 +63,7 @@ pub(super) fn first_of_container(host: &Host) -> Option<String> {
 }
 
 /// Whether the processes on GPUs have owners whom the account can name, and why those that have none have none.
-pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Workloads) -> Finding {
+pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>, workloads: &ResolvedWorkloads) -> Finding {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for pid in pids {
         let reason = match host.process(*pid) {
@@ -72,7 +72,7 @@ pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Workloads) -
                 holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason())
             }
             // It ended meanwhile, or is hidden from here, which is a finding of its own.
-            Err(Gone::Ended { .. }) => None,
+            Err(ProcessError::Ended { .. }) => None,
             Err(_) => Some(UnattributedReason::Unknown),
         };
         if let Some(reason) = reason {
@@ -95,7 +95,7 @@ pub(super) fn owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Workloads) -
 }
 
 /// Whether the users and groups to whom the configuration grants holdings exist; nothing where it grants none.
-pub(super) fn standing(config: &Config, users: &Users) -> Option<Finding> {
+pub(super) fn standing(config: &Config, users: &UserDatabase) -> Option<Finding> {
     let granted = config.attribution.standing.len();
     if granted == 0 {
         return None;
@@ -249,12 +249,16 @@ mod tests {
     #[test]
     fn processes_without_an_owner_are_counted_by_reason() {
         let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
-        let nested = owners(&Host::at(tree.join("nested")), &(400..=405).collect(), &Workloads::default());
+        let nested =
+            owners(&Host::at(tree.join("nested")), &(400..=405).collect(), &ResolvedWorkloads::default());
         assert!(!nested.works);
         let counts = "2 of 6 processes on GPUs are __unattributed__, by reason: job 1, pod 1;";
         assert!(nested.why.starts_with(counts), "{}", nested.why);
-        let named =
-            owners(&Host::at(tree.join("v2")), &BTreeSet::from([2001, 2100, 9999]), &Workloads::default());
+        let named = owners(
+            &Host::at(tree.join("v2")),
+            &BTreeSet::from([2001, 2100, 9999]),
+            &ResolvedWorkloads::default(),
+        );
         assert!(named.works, "{}", named.why);
     }
 

@@ -5,16 +5,20 @@ use std::collections::BTreeSet;
 use super::{Finding, count_holders};
 use crate::app::pods::{ask, observe, resources, sources};
 use crate::clock::system_now;
-use crate::config::{Config, Kubernetes};
-use crate::holders::{PodHoldings, PodMetadata, Pods, Workloads, identify};
+use crate::config::{Config, KubernetesConfig};
+use crate::holders::{PodHoldings, PodMetadata, Pods, ResolvedWorkloads, identify};
 use crate::host::Host;
 use crate::kubelet::{Error, KubeletSocket};
 use crate::model::{HoldingSource, UnattributedReason};
 
 /// Asks the kubelet once; no finding where nothing shows that there is one, or the configuration turns it off. Also what was
 /// learned, with which processes such as these are identified.
-pub(super) fn pods(config: &Config, host: &Host, pids: &BTreeSet<u32>) -> (Option<Finding>, Workloads) {
-    let mut workloads = Workloads::default();
+pub(super) fn pods(
+    config: &Config,
+    host: &Host,
+    pids: &BTreeSet<u32>,
+) -> (Option<Finding>, ResolvedWorkloads) {
+    let mut workloads = ResolvedWorkloads::default();
     let kubernetes = &config.attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
     let (mut pods, resources) = (Pods::default(), resources(kubernetes));
@@ -39,7 +43,7 @@ pub(super) fn pods(config: &Config, host: &Host, pids: &BTreeSet<u32>) -> (Optio
 }
 
 /// What is known of the pods beside their devices, and who tells it, or why nobody does.
-fn described(kubernetes: &Kubernetes, host: &Host) -> (PodMetadata, String) {
+fn described(kubernetes: &KubernetesConfig, host: &Host) -> (PodMetadata, String) {
     let mut sources = match sources(kubernetes, host) {
         Ok(sources) => sources,
         Err(error) => return (PodMetadata::default(), error.to_string()),
@@ -59,7 +63,7 @@ fn described(kubernetes: &Kubernetes, host: &Host) -> (PodMetadata, String) {
 fn run_in_pods(host: &Host, pids: &BTreeSet<u32>) -> bool {
     let processes = pids.iter().filter_map(|pid| host.process(*pid).ok());
     let mut reasons = processes.filter_map(|process| {
-        identify(host, &process, &Workloads::default()).ok()?.holder.id.unattributed_reason()
+        identify(host, &process, &ResolvedWorkloads::default()).ok()?.holder.id.unattributed_reason()
     });
     reasons.any(|reason| reason == UnattributedReason::Pod)
 }

@@ -37,6 +37,15 @@ pub(super) const fn check(family: &Family) {
     }
 }
 
+/// A closed set of values is of a label of the family.
+pub(super) const fn check_sets(family: &Family) {
+    let mut set = 0;
+    while set < family.values.len() {
+        assert!(contains(family.labels, family.values[set].0), "a set of values is of a label of its family");
+        set += 1;
+    }
+}
+
 /// A series' own labels are the family's after the first ones, in its order, with values of their sets.
 pub(super) const fn check_pairs(own: &[(&str, &str)], names: &[&str], first: usize) {
     assert!(own.len() + first == names.len(), "a point names the labels after the GPU's");

@@ -1,6 +1,8 @@
 //! What each NVLink says, at level full: up to 36 links per GPU, of which a board has those that it answers.
 
-use crate::catalogue::{Family, Kind, Level, MOST_LINKS, Point, Rows, Source};
+use super::NO_NVLINK;
+use crate::catalogue::source::point;
+use crate::catalogue::{Family, MOST_LINKS, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -59,12 +61,11 @@ const fn points<const N: usize>(
     count: usize,
     sources: &'static [Sources; N],
 ) -> [Point; N] {
-    let mut points = [const { Point { labels: &[], sources: &[] } }; N];
+    let mut points = [const { point(&[], &[]) }; N];
     let mut place = 0;
     while place < N {
         let fields = asked[place % asked.len()].fields.len();
-        points[place] =
-            Point { labels: labels[place].split_at(count).0, sources: sources[place].split_at(fields).0 };
+        points[place] = point(labels[place].split_at(count).0, sources[place].split_at(fields).0);
         place += 1;
     }
     points
@@ -102,34 +103,34 @@ static ERRORS_SOURCES: [Sources; LINKS * 10] = sources(ERRORS);
 static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_LABELS, 2, &ERRORS_SOURCES);
 
 pub(in crate::catalogue) const ROWS: &[Family] = &[
-    Family {
-        name: "gpu_nvlink_link_up",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        help: "1 while the NVLink is active, else 0.",
-        labels: &["gpu", "uuid", "link"],
-        level: Level::Full,
-        tier: Tier::Slow,
-        rows: Rows::Device(&STATE_POINTS),
-    },
-    Family {
-        name: "gpu_nvlink_link_bytes_total",
-        kind: Kind::Counter,
-        unit: Unit::Bytes,
-        help: "Payload over the NVLink as the GPU sees it, since the driver was loaded.",
-        labels: &["gpu", "uuid", "link", "direction"],
-        level: Level::Full,
-        tier: Tier::Medium,
-        rows: Rows::Device(&BYTES_POINTS),
-    },
-    Family {
-        name: "gpu_nvlink_link_errors_total",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        help: "Errors of the NVLink since the driver was loaded, by kind; which kinds there are depends on the generation of NVLink. They are counted at several layers (symbols, packets, the link), so one fault can count in more than one.",
-        labels: &["gpu", "uuid", "link", "kind"],
-        level: Level::Full,
-        tier: Tier::Slow,
-        rows: Rows::Device(&ERRORS_POINTS),
-    },
+    Family::gauge(
+        "gpu_nvlink_link_up",
+        Unit::None,
+        "1 while the NVLink is active, else 0.",
+        Rows::Device(&STATE_POINTS),
+    )
+    .labels(&["gpu", "uuid", "link"])
+    .tier(Tier::Slow)
+    .most(1)
+    .unsupported(NO_NVLINK),
+    Family::counter(
+        "gpu_nvlink_link_bytes_total",
+        Unit::Bytes,
+        "Payload over the NVLink as the GPU sees it, since the driver was loaded.",
+        Rows::Device(&BYTES_POINTS),
+    )
+    .labels(&["gpu", "uuid", "link", "direction"])
+    .tier(Tier::Medium)
+    .unsupported(NO_NVLINK),
+    Family::counter(
+        "gpu_nvlink_link_errors_total",
+        Unit::None,
+        "Errors of the NVLink since the driver was loaded, by kind; which kinds there are \
+         depends on the generation of NVLink. They are counted at several layers (symbols, \
+         packets, the link), so one fault can count in more than one.",
+        Rows::Device(&ERRORS_POINTS),
+    )
+    .labels(&["gpu", "uuid", "link", "kind"])
+    .tier(Tier::Slow)
+    .unsupported(NO_NVLINK),
 ];

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use super::standing::{GrantedSlot, product, sum};
-use super::workload::WorkloadPath;
+use super::workload_path::WorkloadPath;
 use super::{JobMap, PodMap, container, vm};
 use crate::docker::ContainerDescriptions;
 use crate::model::{Fraction, Holder, HoldingSource, MigSlot, UnattributedReason, Utc};
 
 /// A GPU or a MIG instance as schedulers name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Device {
+pub enum AllocatedDevice {
     /// By UUID: a GPU, `GPU-...`, or a MIG instance, `MIG-...`.
     Uuid(Arc<str>),
     /// A whole GPU instance of a GPU in MIG mode.
@@ -51,13 +51,13 @@ impl InstancePlace {
     }
 }
 
-impl From<&str> for Device {
+impl From<&str> for AllocatedDevice {
     fn from(uuid: &str) -> Self {
         Self::Uuid(uuid.into())
     }
 }
 
-impl std::fmt::Display for Device {
+impl std::fmt::Display for AllocatedDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Uuid(uuid) => f.write_str(uuid),
@@ -76,7 +76,7 @@ pub struct Allocation {
     /// To whom it was granted.
     pub holder: Holder,
     /// The GPU or MIG instance.
-    pub device: Device,
+    pub device: AllocatedDevice,
     /// The share, as it was when granted.
     pub fraction: Fraction,
     /// Which scheduler says so.
@@ -109,9 +109,9 @@ impl Allocation {
     }
 }
 
-/// Workloads of this node and what was allocated to them.
+/// ResolvedWorkloads of this node and what was allocated to them.
 #[derive(Clone, Debug, Default)]
-pub struct Workloads {
+pub struct ResolvedWorkloads {
     /// What schedulers allocated, by GPU and holder.
     pub allocations: Arc<[Allocation]>,
     /// The kinds that have a running resolver: it may name later what it does not know now.
@@ -124,7 +124,7 @@ pub struct Workloads {
     pub containers: Arc<ContainerDescriptions>,
 }
 
-impl Workloads {
+impl ResolvedWorkloads {
     /// Takes what a scheduler has allocated by now in the place of what it had before.
     pub fn allocate(&mut self, source: HoldingSource, allocations: &[Allocation]) {
         let others = self.allocations.iter().filter(|one| one.source != source);

@@ -11,9 +11,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::identify::{Identity, identify};
-use super::identities::{Identified, Identities};
-use super::workloads::Workloads;
-use crate::host::{Gone, Held, Host, Process, Unresolved, since_boot};
+use super::identities::{IdentifiedProcess, Identities};
+use super::resolved_workloads::ResolvedWorkloads;
+use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, UserNameError, since_boot};
 use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
 
 /// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
@@ -32,19 +32,19 @@ fn all_of(pid: u32) -> RangeInclusive<(u32, u64)> {
 
 /// The identities of the processes on this host's GPUs.
 #[derive(Debug)]
-pub struct Directory {
+pub struct ProcessDirectory {
     host: Host,
     agent: Option<u32>,
-    held: Held,
+    held: PidfdSet,
     /// By pid and start, in clock ticks.
-    known: BTreeMap<(u32, u64), Known>,
-    unknown: BTreeMap<u32, Gone>,
+    known: BTreeMap<(u32, u64), TrackedProcess>,
+    unknown: BTreeMap<u32, ProcessError>,
     published: Identities,
 }
 
 #[derive(Debug)]
-struct Known {
-    identified: Identified,
+struct TrackedProcess {
+    identified: IdentifiedProcess,
     seen: Stamp,
     /// The last moment at which nobody else had its pid.
     until: Nanoseconds,
@@ -54,14 +54,14 @@ struct Known {
     pending_since: Option<Nanoseconds>,
 }
 
-impl Known {
+impl TrackedProcess {
     /// Whether it is still left unnamed.
     fn is_unnamed(&self, now: Stamp) -> bool {
         self.pending_since.is_some_and(|since| now.boottime < since + PENDING)
     }
 }
 
-impl Directory {
+impl ProcessDirectory {
     /// Knows nobody yet. `agent` is the agent's own pid, where the host is the one it runs on; so many processes it
     /// may hold by a descriptor each, those above that number are read every round.
     pub fn new(host: Host, agent: Option<u32>, descriptors: usize) -> Self {
@@ -77,7 +77,7 @@ impl Directory {
 
     /// Pids that were on GPUs in the last round and could not be identified, with what stood in the way.
     /// Where it is all of them, this pid namespace is not the driver's.
-    pub const fn unknown(&self) -> &BTreeMap<u32, Gone> {
+    pub const fn unknown(&self) -> &BTreeMap<u32, ProcessError> {
         &self.unknown
     }
 
@@ -92,7 +92,12 @@ impl Directory {
     }
 
     /// One round: `seen` are the pids on GPUs now, `workloads` what the resolvers know.
-    pub fn refresh(&mut self, seen: &BTreeSet<u32>, workloads: &Workloads, now: Stamp) -> Arc<Identities> {
+    pub fn refresh(
+        &mut self,
+        seen: &BTreeSet<u32>,
+        workloads: &ResolvedWorkloads,
+        now: Stamp,
+    ) -> Arc<Identities> {
         // Before anybody is trusted: who ended since the last round is not held any more, and is read.
         self.held.drop_ended();
         let strangers: Vec<u32> = seen.iter().copied().filter(|pid| !self.is_still(*pid, now)).collect();
@@ -114,7 +119,7 @@ impl Directory {
     }
 
     /// Asks the resolvers again whose the pending processes are; whether any was named.
-    fn resolve_pending(&mut self, workloads: &Workloads, now: Stamp) -> bool {
+    fn resolve_pending(&mut self, workloads: &ResolvedWorkloads, now: Stamp) -> bool {
         let pending =
             self.known.iter().filter(|(_, known)| known.pending_since.is_some() && known.seen == now);
         let pending: Vec<(u32, u64)> = pending.map(|(key, _)| *key).collect();
@@ -155,7 +160,7 @@ impl Directory {
                 known.replaced = true;
                 return false;
             }
-            Err(Gone::Ended { .. }) => known.until = now.boottime,
+            Err(ProcessError::Ended { .. }) => known.until = now.boottime,
             // It may be another one.
             Err(_) => {}
         }
@@ -167,7 +172,7 @@ impl Directory {
 
     /// Identifies processes not met before; whether that changed who is known. Where a pid is another
     /// process now and that one cannot be read, nobody is named rather than the one before.
-    fn meet(&mut self, strangers: &[u32], workloads: &Workloads, now: Stamp) -> bool {
+    fn meet(&mut self, strangers: &[u32], workloads: &ResolvedWorkloads, now: Stamp) -> bool {
         self.unknown.clear();
         let mut met = Vec::new();
         for pid in strangers {
@@ -190,14 +195,15 @@ impl Directory {
                 Ok((identified, pending)) => {
                     let pending_since = pending.then_some(now.boottime);
                     let until = now.boottime;
-                    let known = Known { identified, seen: now, until, replaced: false, pending_since };
+                    let known =
+                        TrackedProcess { identified, seen: now, until, replaced: false, pending_since };
                     self.known.insert((pid, process.start_time), known);
                     named = true;
                 }
                 // It is read again in the next round, when the name may be known.
                 Err(cause) => {
                     self.held.release(pid);
-                    self.unknown.insert(pid, Gone::Unnamed { pid, cause });
+                    self.unknown.insert(pid, ProcessError::Unnamed { pid, cause });
                 }
             }
         }
@@ -205,13 +211,17 @@ impl Directory {
     }
 
     /// Whose it is, and whether a resolver may still say better.
-    fn identified(&self, process: &Process, workloads: &Workloads) -> Result<(Identified, bool), Unresolved> {
+    fn identified(
+        &self,
+        process: &ProcessInfo,
+        workloads: &ResolvedWorkloads,
+    ) -> Result<(IdentifiedProcess, bool), UserNameError> {
         let Identity { holder, pending } = if self.agent == Some(process.pid) {
             Holder::remainder(HolderId::new(HolderId::SYSTEM)).into()
         } else {
             identify(&self.host, process, workloads)?
         };
-        let identified = Identified {
+        let identified = IdentifiedProcess {
             holder: self.shared(holder),
             name: process.name.as_str().into(),
             start_time: process.start_time,

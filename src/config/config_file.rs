@@ -7,27 +7,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::changes::{KeyChange, KeyTexts};
-use super::key::Change;
+use super::key::ChangeEffect;
 use super::problem::Problems;
 use super::settings::{Config, TABLE};
 
 /// A configuration file, and how it stood when it was last read.
 #[derive(Debug)]
-pub struct Source {
+pub struct ConfigFile {
     path: PathBuf,
     /// What it said when the agent started.
     first: Config,
     /// What it said when it was last read and valid.
     said: KeyTexts,
-    seen: Option<Mark>,
+    seen: Option<FileState>,
     /// How it stood at the last look.
-    looked: Option<Mark>,
+    looked: Option<FileState>,
 }
 
 /// What tells one state of a file from another. Links are followed, so a link that points elsewhere, as
 /// when Kubernetes swaps a ConfigMap, is another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct FileState {
     file: (u64, u64),
     length: u64,
     modified: (i64, i64),
@@ -36,7 +36,7 @@ struct Mark {
 
 /// A file that was read again.
 #[derive(Debug)]
-pub struct Reread {
+pub struct ReloadedConfig {
     /// What can be taken without a restart, beside what runs.
     pub config: Config,
     /// The keys that say something else than when the file was last read.
@@ -45,7 +45,7 @@ pub struct Reread {
     pub waiting: Vec<&'static str>,
 }
 
-impl Mark {
+impl FileState {
     fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -61,16 +61,16 @@ impl Mark {
 #[derive(Debug, Default)]
 pub struct FileSet {
     paths: Vec<PathBuf>,
-    seen: Vec<Option<Mark>>,
+    seen: Vec<Option<FileState>>,
     /// How they stood at the last look.
-    looked: Vec<Option<Mark>>,
+    looked: Vec<Option<FileState>>,
 }
 
 impl FileSet {
     /// Adds files that are about to be read.
     pub fn add(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         for path in paths {
-            let mark = Mark::of(&path);
+            let mark = FileState::of(&path);
             self.paths.push(path);
             self.seen.push(mark);
             self.looked.push(mark);
@@ -79,7 +79,7 @@ impl FileSet {
 
     /// Whether they are not as they were when they were last read, and have not changed since the last look.
     pub fn have_changed(&mut self) -> bool {
-        let now: Vec<_> = self.paths.iter().map(|path| Mark::of(path)).collect();
+        let now: Vec<_> = self.paths.iter().map(|path| FileState::of(path)).collect();
         let stay = self.looked == now;
         self.looked.clone_from(&now);
         stay && now != self.seen
@@ -92,18 +92,18 @@ impl FileSet {
 
     /// They are about to be read again.
     pub fn mark_read(&mut self) {
-        self.seen = self.paths.iter().map(|path| Mark::of(path)).collect();
+        self.seen = self.paths.iter().map(|path| FileState::of(path)).collect();
     }
 }
 
-impl Source {
+impl ConfigFile {
     /// Reads the file for the first time.
     ///
     /// # Errors
     /// Everything that is wrong with it.
     pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
         // Before reading: a change in between is found later, not missed.
-        let seen = Mark::of(path);
+        let seen = FileState::of(path);
         let text = super::text(path)?;
         let config = Config::parse(&text, &path.display().to_string())?;
         let said = KeyTexts::of(&text);
@@ -118,7 +118,7 @@ impl Source {
     /// Whether the file is not as it was when it was last read, well or ill, and has not changed since the last look:
     /// one that has may still be being written.
     pub fn has_changed(&mut self) -> bool {
-        let now = Mark::of(&self.path);
+        let now = FileState::of(&self.path);
         let stays = std::mem::replace(&mut self.looked, now) == now;
         stays && now != self.seen
     }
@@ -128,8 +128,8 @@ impl Source {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn read_again(&mut self, running: &Config) -> Result<Reread, Problems> {
-        self.seen = Mark::of(&self.path);
+    pub fn read_again(&mut self, running: &Config) -> Result<ReloadedConfig, Problems> {
+        self.seen = FileState::of(&self.path);
         let text = super::text(&self.path)?;
         let mut config = Config::parse(&text, &self.path.display().to_string())?;
         let said = KeyTexts::of(&text);
@@ -137,14 +137,14 @@ impl Source {
         self.said = said;
         let mut waiting = Vec::new();
         for key in TABLE.keys {
-            let Change::Restart(keep) = key.change else { continue };
+            let ChangeEffect::Restart(keep) = key.change else { continue };
             // The command line may have said otherwise, so what runs is not what the file is held against.
             if keep(&mut config, &self.first) {
                 waiting.push(key.path);
             }
             keep(&mut config, running);
         }
-        Ok(Reread { config, changes, waiting })
+        Ok(ReloadedConfig { config, changes, waiting })
     }
 }
 
@@ -160,12 +160,12 @@ mod tests {
         std::fs::write(&one, "limits: {processes: 1}").unwrap();
         std::fs::write(&two, "limits: {processes: 2}").unwrap();
         std::os::unix::fs::symlink(&one, &link).unwrap();
-        let (mut source, config) = Source::open(&link).unwrap();
+        let (mut source, config) = ConfigFile::open(&link).unwrap();
         assert!(!source.has_changed());
         std::os::unix::fs::symlink(&two, &new).unwrap();
         std::fs::rename(&new, &link).unwrap();
         assert!(!source.has_changed() && source.has_changed());
-        let Reread { config: changed, changes, waiting } = source.read_again(&config).unwrap();
+        let ReloadedConfig { config: changed, changes, waiting } = source.read_again(&config).unwrap();
         assert_eq!((changed.limits.processes, waiting), (2, vec![]));
         assert_eq!(changes[0].to_string(), "limits.processes: 1 -> 2");
         assert!(!source.has_changed());
@@ -182,7 +182,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.yaml");
         std::fs::write(&path, "limits: {processes: 1}").unwrap();
-        let (mut source, config) = Source::open(&path).unwrap();
+        let (mut source, config) = ConfigFile::open(&path).unwrap();
         // Written piece by piece; the first piece alone would be a valid file without standing holdings.
         let mut file = std::fs::File::create(&path).unwrap();
         for piece in ["limits: {processes: 2}\n", "attribution:\n  standing:\n", "    - user: alice\n"] {
@@ -191,7 +191,7 @@ mod tests {
         }
         file.write_all(b"      gpu: 0\n").unwrap();
         assert!(!source.has_changed() && source.has_changed());
-        let Reread { config: changed, .. } = source.read_again(&config).unwrap();
+        let ReloadedConfig { config: changed, .. } = source.read_again(&config).unwrap();
         assert_eq!((changed.limits.processes, changed.attribution.standing.len()), (2, 1));
         assert!(!source.has_changed());
     }
@@ -201,15 +201,15 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path();
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\"}").unwrap();
-        let (mut source, mut running) = Source::open(path).unwrap();
+        let (mut source, mut running) = ConfigFile::open(path).unwrap();
         // The command line said so.
         running.web.listen = vec!["127.0.0.1:2".parse().unwrap()];
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\", created: true}").unwrap();
-        let Reread { config, waiting, .. } = source.read_again(&running).unwrap();
+        let ReloadedConfig { config, waiting, .. } = source.read_again(&running).unwrap();
         assert_eq!(waiting, Vec::<&str>::new());
         assert_eq!((config.web.listen, config.web.created), (running.web.listen.clone(), true));
         std::fs::write(path, "ledger: {path: /elsewhere}\nweb: {listen: \"127.0.0.1:3\"}").unwrap();
-        let Reread { config, waiting, .. } = source.read_again(&running).unwrap();
+        let ReloadedConfig { config, waiting, .. } = source.read_again(&running).unwrap();
         assert_eq!(waiting, ["ledger.path", "web.listen"]);
         assert_eq!((config.web.listen, config.ledger), (running.web.listen, running.ledger));
     }

@@ -24,14 +24,14 @@ const ABOVE_SELECT: i32 = 1_024;
 
 /// Processes that are held.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct PidfdSet {
     most: usize,
     processes: BTreeMap<u32, OwnedFd>,
     /// Tells which of them have ended; it forgets each with its descriptor.
     ends: Option<OwnedFd>,
 }
 
-impl Held {
+impl PidfdSet {
     /// Holds nobody yet, and never more than so many; none where a pid under the root is not one of the kernel's
     /// answers to this process, or the kernel is older than 5.3.
     pub(super) fn within(root: &Path, most: usize) -> Self {
@@ -41,7 +41,7 @@ impl Held {
     }
 
     /// Holds the process that has the pid now, whichever that is and if it can be held: who it is has to be read
-    /// afterwards. What [`Held::drop_ended`] leaves held after the reading, the reading was of.
+    /// afterwards. What [`PidfdSet::drop_ended`] leaves held after the reading, the reading was of.
     pub fn hold(&mut self, pid: u32) {
         if self.holds(pid) || self.processes.len() >= self.most {
             return;
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     /// Tries to hold a process; whether it is held.
-    fn hold(held: &mut Held, pid: u32) -> bool {
+    fn hold(held: &mut PidfdSet, pid: u32) -> bool {
         held.hold(pid);
         held.holds(pid)
     }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_process_is_let_go_of_when_it_has_ended_and_it_alone() {
-        let mut held = Held::within(Path::new("/"), 2);
+        let mut held = PidfdSet::within(Path::new("/"), 2);
         let (mut first, mut second) = (child(), child());
         assert!(hold(&mut held, first.id()) && hold(&mut held, second.id()));
         held.drop_ended();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn all_who_ended_are_let_go_of_in_one_round() {
-        let mut held = Held::within(Path::new("/"), 256);
+        let mut held = PidfdSet::within(Path::new("/"), 256);
         let mut children: Vec<_> = (0..ENDS + 3).map(|_| child()).collect();
         assert!(children.iter().all(|child| hold(&mut held, child.id())));
         for child in &mut children[1..] {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn descriptors_of_processes_leave_the_numbers_that_select_takes_to_others() {
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let mut held = Held::within(Path::new("/"), 1);
+        let mut held = PidfdSet::within(Path::new("/"), 1);
         assert!(hold(&mut held, std::process::id()));
         let number = held.processes.values().next().unwrap().as_raw_fd();
         let allowed = most.is_none_or(|most| most > ABOVE_SELECT.unsigned_abs().into());
@@ -184,18 +184,18 @@ mod tests {
 
     #[test]
     fn no_more_are_held_than_may_be_and_a_place_that_is_free_is_given() {
-        let mut held = Held::within(Path::new("/"), 1);
+        let mut held = PidfdSet::within(Path::new("/"), 1);
         let own = std::process::id();
         assert!(hold(&mut held, own) && hold(&mut held, own));
         assert!(!hold(&mut held, 1));
         held.keep(|pid| pid != own);
         assert!(hold(&mut held, 1) && !held.holds(own));
-        assert!(!hold(&mut Held::within(Path::new("/"), 0), own));
+        assert!(!hold(&mut PidfdSet::within(Path::new("/"), 0), own));
     }
 
     #[test]
     fn who_is_not_there_is_not_held() {
-        let mut held = Held::within(Path::new("/"), 8);
+        let mut held = PidfdSet::within(Path::new("/"), 8);
         let mut gone = child();
         gone.kill().unwrap();
         gone.wait().unwrap();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_not_held_and_says_nothing_of_a_process() {
-        let mut held = Held::within(Path::new("/"), 8);
+        let mut held = PidfdSet::within(Path::new("/"), 8);
         // Which error it is differs: EINVAL of old, ENOENT since Linux 6.15.
         let (told, hears) = std::sync::mpsc::channel::<u32>();
         let (ends, end) = std::sync::mpsc::channel::<()>();
@@ -224,13 +224,13 @@ mod tests {
     fn nobody_is_held_where_pids_are_not_the_agents_own() {
         let own = std::process::id();
         let root = tempfile::tempdir().unwrap();
-        assert!(!hold(&mut Held::within(root.path(), 8), own));
+        assert!(!hold(&mut PidfdSet::within(root.path(), 8), own));
         // As an outer namespace would show the agent: under two numbers.
         let infos = root.path().join("proc/self/fdinfo");
         std::fs::create_dir_all(&infos).unwrap();
         for number in 0..512 {
             std::fs::write(infos.join(number.to_string()), format!("Pid:\t77\nNSpid:\t77\t{own}\n")).unwrap();
         }
-        assert!(!hold(&mut Held::within(root.path(), 8), own));
+        assert!(!hold(&mut PidfdSet::within(root.path(), 8), own));
     }
 }

@@ -103,7 +103,7 @@ impl WorkloadPath {
 
 /// The workload that the path belongs to. Of several the one of the highest precedence counts: a pod on a node that is
 /// itself a container is a pod.
-pub(super) fn workload(parts: &[&str]) -> Option<WorkloadPath> {
+pub(super) fn parse_workload_path(parts: &[&str]) -> Option<WorkloadPath> {
     Some(match kind(parts)? {
         Reason::Unknown => WorkloadPath::Unknown,
         Reason::Vm => WorkloadPath::Vm { name: last(parts, vm_name).unwrap_or_default().to_owned() },
@@ -257,7 +257,7 @@ mod tests {
 
     fn at(path: &str) -> WorkloadPath {
         let path = path.replace("CID", ID);
-        workload(&path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>()).unwrap()
+        parse_workload_path(&path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>()).unwrap()
     }
 
     fn pod(uid: &str, container: &str) -> WorkloadPath {

@@ -16,7 +16,7 @@ use crate::model::{Bytes, Nanoseconds};
 
 /// What the agent has used and uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Own {
+pub struct AgentUsage {
     /// User and system time since its start, of all threads.
     pub cpu: Nanoseconds,
     /// Resident memory.
@@ -30,25 +30,25 @@ pub struct Own {
 /// Where it is read, in the cheapest ways that there are: `stat` and `status` look at every thread, and finding a
 /// file of `/proc` costs more than reading it, so what is read is kept open.
 #[derive(Debug)]
-pub struct Usage {
+pub struct AgentUsageReader {
     memory: File,
     files: File,
 }
 
-impl Usage {
+impl AgentUsageReader {
     /// Opens what is read.
     pub fn open() -> io::Result<Self> {
         Ok(Self { memory: File::open("/proc/self/statm")?, files: File::open(FILES)? })
     }
 
     /// What it is at the moment.
-    pub fn read(&self) -> io::Result<Own> {
+    pub fn read(&self) -> io::Result<AgentUsage> {
         let mut memory = [0; 256];
         let length = self.memory.read_at(&mut memory, 0)?;
         let memory = memory.get(..length).unwrap_or_default();
         let (addressed, resident) = sizes(memory).ok_or_else(|| malformed("statm"))?;
         let open_files = count_open(&self.files.metadata()?, Path::new(FILES))?;
-        Ok(Own { cpu: processor_time(), resident, addressed, open_files })
+        Ok(AgentUsage { cpu: processor_time(), resident, addressed, open_files })
     }
 }
 

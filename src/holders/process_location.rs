@@ -1,50 +1,50 @@
-//! Where in the system a process runs, told from its cgroup paths.
+//! Where in the system a process runs, read from its cgroup paths.
 //!
-//! In: the paths of all its hierarchies. Out: [`Place`]: below a unit, in a user's session, in a workload that no
-//! resolver names yet, or nowhere in particular. Where hierarchies differ the more careful
-//! answer counts, and their order never does. It does not know who runs there.
+//! In: the paths of all its hierarchies. Out: [`ProcessLocation`]. Where hierarchies differ, the kind with the highest
+//! precedence counts, so their order never matters. It does not know who runs there.
 
 use super::decode::decode;
-use super::unit::{is_slice, unit};
-use super::user::owner;
-use super::workload::{WorkloadPath, workload};
+use super::unit::{find_unit, is_slice};
+use super::user::session_owner;
+use super::workload_path::{WorkloadPath, parse_workload_path};
 
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) ground: Ground,
-    /// The user in whose session it is.
-    pub(super) owner: Option<u32>,
+pub(super) struct ProcessLocation {
+    pub(super) kind: LocationKind,
+    /// The user in whose session it runs.
+    pub(super) session_owner: Option<u32>,
 }
 
-/// Whose ground it is; the greater one counts.
+/// What kind of cgroup a process is in, in ascending order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Ground {
-    /// The root, a slice, or a unit that systemd made up a name for in `system.slice`: nothing is said.
-    Open,
-    /// A unit of the system manager, with the depth of the path that says so.
+pub(super) enum LocationKind {
+    /// The root, a slice, or a unit in `system.slice` with a name that systemd generated.
+    Unspecified,
+    /// A unit of the system manager; `depth` is the number of parts of the path that names it.
     Unit { depth: usize, name: String },
-    /// A session, or the user's own service manager, whose units he names as he likes.
-    Session,
-    /// A rootless container, or whatever else of the kind a user made below his own service manager. The cgroups there
-    /// are named by him, so they show that the process is his and prove nothing else.
-    Rootless,
-    /// A container, a pod, a job, a virtual machine, or something unknown.
+    /// A login session or the user's own service manager, whose unit names the user chooses.
+    UserSession,
+    /// A rootless container below the user's own service manager. The user names the cgroups there, so they prove only
+    /// that the process belongs to that user.
+    RootlessContainer,
+    /// A container, pod, job or virtual machine, or a path of an unknown form.
     Workload(WorkloadPath),
 }
 
-impl Place {
-    /// The place that the paths of one process tell.
-    pub(super) fn of(paths: &[String]) -> Self {
-        let told: Vec<Self> = paths.iter().map(|path| place(path)).collect();
-        let owner = told.iter().filter_map(|place| place.owner).max();
-        let ground = told.into_iter().map(|place| place.ground).max().unwrap_or(Ground::Open);
-        Self { ground, owner }
+impl ProcessLocation {
+    /// Combines the cgroup paths of one process.
+    pub(super) fn from_cgroups(paths: &[String]) -> Self {
+        let locations: Vec<Self> = paths.iter().map(|path| locate(path)).collect();
+        let session_owner = locations.iter().filter_map(|location| location.session_owner).max();
+        let kind =
+            locations.into_iter().map(|location| location.kind).max().unwrap_or(LocationKind::Unspecified);
+        Self { kind, session_owner }
     }
 }
 
-fn place(path: &str) -> Place {
-    // A reader in a cgroup namespace of its own sees what lies outside of it below `..`.
+fn locate(path: &str) -> ProcessLocation {
+    // In a cgroup namespace of its own, a reader sees cgroups outside of it below `..`.
     let parts: Vec<_> = path
         .split('/')
         .filter(|part| !part.is_empty())
@@ -52,44 +52,47 @@ fn place(path: &str) -> Place {
         .map(decode)
         .collect();
     let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
-    // Only down to the first unit: what is below it may be named by whoever runs there.
+    // Parts below the first unit are ignored because whoever runs in the unit may name them.
     let upper = parts.iter().position(|part| !is_slice(part)).map_or(parts.len(), |first| first + 1);
     let upper = &parts[..upper];
-    Place { ground: ground(&parts, upper), owner: upper.iter().find_map(|part| owner(part)) }
-}
-
-fn ground(parts: &[&str], upper: &[&str]) -> Ground {
-    if let Some(path) = workload(parts) {
-        let has_owner = upper.iter().any(|part| owner(part).is_some());
-        if has_owner { Ground::Rootless } else { Ground::Workload(path) }
-    } else if upper.iter().any(|part| is_users(part)) {
-        Ground::Session
-    } else if let Some(name) = unit(upper) {
-        Ground::Unit { depth: parts.len(), name: name.to_owned() }
-    } else if is_without_systemd(parts)
-        || upper.last().is_none_or(|last| is_slice(last) || is_unit_like(last))
-    {
-        Ground::Open
-    } else {
-        Ground::Workload(WorkloadPath::Unknown)
+    ProcessLocation {
+        kind: find_kind(&parts, upper),
+        session_owner: upper.iter().find_map(|part| session_owner(part)),
     }
 }
 
-/// Whether a part is in the place of a unit although its name cannot be printed.
-fn is_unit_like(part: &str) -> bool {
+fn find_kind(parts: &[&str], upper: &[&str]) -> LocationKind {
+    if let Some(path) = parse_workload_path(parts) {
+        let has_owner = upper.iter().any(|part| session_owner(part).is_some());
+        if has_owner { LocationKind::RootlessContainer } else { LocationKind::Workload(path) }
+    } else if upper.iter().any(|part| is_user_session(part)) {
+        LocationKind::UserSession
+    } else if let Some(name) = find_unit(upper) {
+        LocationKind::Unit { depth: parts.len(), name: name.to_owned() }
+    } else if is_without_systemd(parts)
+        || upper.last().is_none_or(|last| is_slice(last) || has_unit_suffix(last))
+    {
+        LocationKind::Unspecified
+    } else {
+        LocationKind::Workload(WorkloadPath::Unknown)
+    }
+}
+
+/// Whether a part looks like a unit although its name cannot be printed.
+fn has_unit_suffix(part: &str) -> bool {
     part.ends_with(".service") || part.ends_with(".scope")
 }
 
-/// Whether the path is one of OpenRC's services or of elogind's sessions, which have no slices.
+/// Whether the path belongs to an OpenRC service or an elogind session, which have no slices.
 fn is_without_systemd(parts: &[&str]) -> bool {
     let first = parts.first().copied().unwrap_or_default();
     first == "elogind" || first.starts_with("openrc") || first.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a part is where logind keeps users.
-fn is_users(part: &str) -> bool {
+/// Whether a part is a cgroup in which logind places the processes of users.
+fn is_user_session(part: &str) -> bool {
     part == "user.slice"
-        || owner(part).is_some()
+        || session_owner(part).is_some()
         || (part.starts_with("session-") && part.ends_with(".scope"))
 }
 
@@ -102,20 +105,20 @@ mod tests {
 
     const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
 
-    fn at(path: &str) -> Place {
-        Place::of(&[path.replace("CID", ID)])
+    fn at(path: &str) -> ProcessLocation {
+        ProcessLocation::from_cgroups(&[path.replace("CID", ID)])
     }
 
-    fn reason(place: &Place) -> Option<UnattributedReason> {
-        match &place.ground {
-            Ground::Workload(path) => Some(path.reason()),
+    fn reason(location: &ProcessLocation) -> Option<UnattributedReason> {
+        match &location.kind {
+            LocationKind::Workload(path) => Some(path.reason()),
             _ => None,
         }
     }
 
     fn unit_at(path: &str) -> Option<String> {
-        match at(path).ground {
-            Ground::Unit { name, .. } => Some(name),
+        match at(path).kind {
+            LocationKind::Unit { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -148,8 +151,8 @@ mod tests {
             ] {
                 let path = format!("{slices}/{name}.scope/worker");
                 assert_eq!(unit_at(&path).as_deref(), stands_for, "{path}");
-                let ground = at(&path).ground;
-                assert!(stands_for.is_some() || ground == Ground::Open, "{path}: {ground:?}");
+                let kind = at(&path).kind;
+                assert!(stands_for.is_some() || kind == LocationKind::Unspecified, "{path}: {kind:?}");
             }
         }
         for name in [
@@ -163,9 +166,12 @@ mod tests {
             assert_eq!(unit_at(&format!("/system.slice/{name}")).as_deref(), Some(name));
         }
         let users = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-u7.scope";
-        assert_eq!(at(users), Place { ground: Ground::Session, owner: Some(1000) });
+        assert_eq!(at(users), ProcessLocation { kind: LocationKind::UserSession, session_owner: Some(1000) });
         let application = "/user.slice/user-1000.slice/user@1000.service/app-gnome-x-1.scope";
-        assert_eq!(at(application), Place { ground: Ground::Session, owner: Some(1000) });
+        assert_eq!(
+            at(application),
+            ProcessLocation { kind: LocationKind::UserSession, session_owner: Some(1000) }
+        );
     }
 
     #[test]
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn paths_of_openrc_and_elogind_are_no_workload() {
         for path in ["/openrc.sshd", "/openrc/sshd", "/elogind/1", "/1"] {
-            assert_eq!(at(path).ground, Ground::Open, "{path}");
+            assert_eq!(at(path).kind, LocationKind::Unspecified, "{path}");
         }
     }
 
@@ -239,33 +245,52 @@ mod tests {
             "/user.slice/user-1000.slice/user@1000.service/system.slice/trainer.service",
             "/../user@1000.service/app.slice/x.service",
         ] {
-            assert_eq!(at(path), Place { ground: Ground::Session, owner: Some(1000) }, "{path}");
+            assert_eq!(
+                at(path),
+                ProcessLocation { kind: LocationKind::UserSession, session_owner: Some(1000) },
+                "{path}"
+            );
         }
-        assert_eq!(at("/../session-3.scope"), Place { ground: Ground::Session, owner: None });
-        assert_eq!(at("/system.slice/x.service/user-1000.slice").owner, None);
+        assert_eq!(
+            at("/../session-3.scope"),
+            ProcessLocation { kind: LocationKind::UserSession, session_owner: None }
+        );
+        assert_eq!(at("/system.slice/x.service/user-1000.slice").session_owner, None);
     }
 
     #[test]
     fn a_rootless_container_has_an_owner() {
         let path = "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-CID.scope/container";
-        assert_eq!(at(path), Place { ground: Ground::Rootless, owner: Some(1000) });
+        assert_eq!(
+            at(path),
+            ProcessLocation { kind: LocationKind::RootlessContainer, session_owner: Some(1000) }
+        );
     }
 
     #[test]
     fn roots_and_slices_say_nothing() {
         for path in ["/", "", "/..", "/../..", "/system.slice", "/-.slice"] {
-            assert_eq!(at(path), Place { ground: Ground::Open, owner: None }, "{path}");
+            assert_eq!(
+                at(path),
+                ProcessLocation { kind: LocationKind::Unspecified, session_owner: None },
+                "{path}"
+            );
         }
-        assert_eq!(Place::of(&[]), Place { ground: Ground::Open, owner: None });
+        assert_eq!(
+            ProcessLocation::from_cgroups(&[]),
+            ProcessLocation { kind: LocationKind::Unspecified, session_owner: None }
+        );
     }
 
     #[test]
     fn of_many_hierarchies_the_one_that_tells_something_counts() {
         let paths = ["/", "/system.slice", "/system.slice/trainer.service", "/"].map(String::from);
-        let Ground::Unit { name, .. } = Place::of(&paths).ground else { unreachable!() };
+        let LocationKind::Unit { name, .. } = ProcessLocation::from_cgroups(&paths).kind else {
+            unreachable!()
+        };
         assert_eq!(name, "trainer.service");
         let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
-        assert_eq!(reason(&Place::of(&container)), Some(UnattributedReason::Container));
+        assert_eq!(reason(&ProcessLocation::from_cgroups(&container)), Some(UnattributedReason::Container));
     }
 
     proptest! {
@@ -284,7 +309,7 @@ mod tests {
             ).prop_flat_map(|paths| (Just(paths.clone()), Just(paths).prop_shuffle()))
         ) {
             let strings = |paths: Vec<&str>| paths.into_iter().map(String::from).collect::<Vec<_>>();
-            prop_assert_eq!(Place::of(&strings(paths)), Place::of(&strings(shuffled)));
+            prop_assert_eq!(ProcessLocation::from_cgroups(&strings(paths)), ProcessLocation::from_cgroups(&strings(shuffled)));
         }
     }
 }
