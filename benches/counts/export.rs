@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{Otlp, Press, Sample, Sink, Variant, walk};
+use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, Sample, Sink, walk};
 use gpumeter::model::snapshot::Snapshot;
 use gungraun::prelude::*;
 
@@ -16,26 +16,26 @@ library_benchmark_group!(
     benchmarks = [text_warm, openmetrics_warm, text_cold, otlp_warm, otlp_cold]
 );
 
-/// A press that has rendered before, and the snapshot that comes next.
-fn page(variant: Variant) -> (Press, Snapshot) {
-    let press = Press::new(Level::Full, false);
+/// A cache that has rendered before, and the snapshot that comes next.
+fn page(format: PageFormat) -> (PageCache, Snapshot) {
+    let cache = PageCache::new(Level::Full, false);
     let roster = Arc::new(fixture::roster(8, 200));
     let warm: Vec<_> =
-        (1..3).map(|scale| press.page(&fixture::values(Arc::clone(&roster), scale), variant)).collect();
+        (1..3).map(|scale| cache.render(&fixture::values(Arc::clone(&roster), scale), format)).collect();
     drop(warm);
     let next = fixture::values(roster, 3);
-    (press, next)
+    (cache, next)
 }
 
 /// The same, but a process has come since.
-fn changed() -> (Press, Snapshot) {
-    let (press, _) = page(Variant::Text);
+fn changed() -> (PageCache, Snapshot) {
+    let (cache, _) = page(PageFormat::Text);
     let next = fixture::node(8, 201);
-    (press, next)
+    (cache, next)
 }
 
-fn request(processes: usize) -> (Otlp, Snapshot, Vec<u8>) {
-    let mut otlp = Otlp::new(Level::Full, "node-1");
+fn request(processes: usize) -> (OtlpEncoder, Snapshot, Vec<u8>) {
+    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
     let roster = Arc::new(fixture::roster(8, 200));
     let mut body = Vec::new();
     otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
@@ -58,36 +58,40 @@ fn series() -> u64 {
 }
 
 #[library_benchmark(config = budget("text_warm", series()))]
-#[bench::full(page(Variant::Text))]
-fn text_warm((press, next): (Press, Snapshot)) -> (Press, Snapshot) {
-    black_box(press.page(black_box(&next), Variant::Text));
-    (press, next)
+#[bench::full(page(PageFormat::Text))]
+fn text_warm((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
+    black_box(cache.render(black_box(&next), PageFormat::Text));
+    (cache, next)
 }
 
 #[library_benchmark(config = budget("openmetrics_warm", series()))]
-#[bench::full(page(Variant::OpenMetrics))]
-fn openmetrics_warm((press, next): (Press, Snapshot)) -> (Press, Snapshot) {
-    black_box(press.page(black_box(&next), Variant::OpenMetrics));
-    (press, next)
+#[bench::full(page(PageFormat::OpenMetrics))]
+fn openmetrics_warm((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
+    black_box(cache.render(black_box(&next), PageFormat::OpenMetrics));
+    (cache, next)
 }
 
 #[library_benchmark(config = budget("text_cold", series()))]
 #[bench::full(changed())]
-fn text_cold((press, next): (Press, Snapshot)) -> (Press, Snapshot) {
-    black_box(press.page(black_box(&next), Variant::Text));
-    (press, next)
+fn text_cold((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
+    black_box(cache.render(black_box(&next), PageFormat::Text));
+    (cache, next)
 }
 
 #[library_benchmark(config = budget("otlp_warm", series()))]
 #[bench::full(request(200))]
-fn otlp_warm((mut otlp, next, mut body): (Otlp, Snapshot, Vec<u8>)) -> (Otlp, Snapshot, Vec<u8>) {
+fn otlp_warm(
+    (mut otlp, next, mut body): (OtlpEncoder, Snapshot, Vec<u8>),
+) -> (OtlpEncoder, Snapshot, Vec<u8>) {
     black_box(otlp.encode(black_box(&next), &mut body));
     (otlp, next, body)
 }
 
 #[library_benchmark(config = budget("otlp_cold", series()))]
 #[bench::full(request(201))]
-fn otlp_cold((mut otlp, next, mut body): (Otlp, Snapshot, Vec<u8>)) -> (Otlp, Snapshot, Vec<u8>) {
+fn otlp_cold(
+    (mut otlp, next, mut body): (OtlpEncoder, Snapshot, Vec<u8>),
+) -> (OtlpEncoder, Snapshot, Vec<u8>) {
     black_box(otlp.encode(black_box(&next), &mut body));
     (otlp, next, body)
 }

@@ -10,7 +10,7 @@ use super::reload::Bell;
 use super::{StartError, Thread};
 use crate::clock::system_now;
 use crate::config::Config;
-use crate::export::{self, Variant};
+use crate::export::{self, PageFormat};
 use crate::host::agent_usage;
 use crate::model::Utc;
 use crate::{push, serve};
@@ -128,35 +128,35 @@ fn destination(
 
 /// The pages of the latest snapshot, without a copy.
 fn pages(shared: &Arc<super::Shared>) -> serve::Pages {
-    let [metrics, snapshot, verdicts, sealed] = [(); 4].map(|()| Arc::clone(&shared.pages));
+    let [metrics, snapshot, verdicts, published] = [(); 4].map(|()| Arc::clone(&shared.pages));
     let shared = Arc::clone(shared);
     serve::Pages::new(
         move |wanted| {
-            let variant = Variant::negotiate(wanted.accept);
-            let sealed = metrics.get()?;
+            let format = PageFormat::negotiate(wanted.accept);
+            let latest = metrics.get()?;
             let body = if wanted.gzip {
-                sealed.compressed(variant)
+                latest.compressed_page(format)
             } else {
-                Bytes::from_owner(PageBytes(sealed.page(variant)))
+                Bytes::from_owner(PageBytes(latest.page(format)))
             };
-            Some(serve::Served { content_type: variant.content_type(), gzip: wanted.gzip, body })
+            Some(serve::Served { content_type: format.content_type(), gzip: wanted.gzip, body })
         },
         move |visible| {
             let mut json = Vec::new();
-            let sealed = snapshot.get()?;
+            let latest = snapshot.get()?;
             match visible {
-                None => export::json(&sealed.snapshot, sealed.level(), &mut json),
-                Some(tenants) => export::json_of(&sealed.snapshot, sealed.level(), tenants, &mut json),
+                None => export::json(&latest.snapshot, latest.level(), &mut json),
+                Some(tenants) => export::json_of(&latest.snapshot, latest.level(), tenants, &mut json),
             }
             Some(json.into())
         },
-        move || sealed.get().is_some(),
+        move || published.get().is_some(),
     )
     .with_health(move || Some(export::health(&verdicts.get()?.snapshot, shared.orders.release()).into()))
 }
 
 /// A page as bytes that many connections share.
-struct PageBytes(Arc<export::Page>);
+struct PageBytes(Arc<export::RenderedPage>);
 
 impl AsRef<[u8]> for PageBytes {
     fn as_ref(&self) -> &[u8] {

@@ -198,7 +198,7 @@ struct Shared {
     pods: pods::PodStatus,
     jobs: jobs::JobStatus,
     containers: containers::ContainerStatus,
-    pages: Arc<export::Latest>,
+    pages: Arc<export::LatestSnapshot>,
     /// When the pulse last beat.
     heartbeat: Arc<serve::Heartbeat>,
     /// TLS, users and what else protects the pages.

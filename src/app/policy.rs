@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::grants::Resolved;
 use super::lanes::Cadence;
 use crate::config::{Config, GpuChoice, GrantConfig, Grantee, PriceBookConfig, UserChoice};
-use crate::export::Press;
+use crate::export::PageCache;
 use crate::holders::{GpuSelector, Selector, StandingGrant};
 use crate::ledger::{Book, Price, Timeline};
 use crate::meter::Policy;
@@ -27,7 +27,7 @@ pub(super) struct InForce {
     pub(super) policy: Arc<Policy>,
     /// What the ledger is to charge: the prices of the agent's start, and each change since, in order.
     pub(super) charges: Vec<Charge>,
-    pub(super) press: Arc<Press>,
+    pub(super) page_cache: Arc<PageCache>,
     /// Pulses between two pushes.
     pub(super) push_every: u64,
 }
@@ -53,7 +53,7 @@ impl InForce {
             cadence: Cadence::of(&config),
             policy: Arc::new(policy(&config)),
             charges: vec![Charge { book: book(&config), decided: Nanoseconds(0) }],
-            press: Arc::new(Press::new(sampling.level, config.web.created)),
+            page_cache: Arc::new(PageCache::new(sampling.level, config.web.created)),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
         }

@@ -11,7 +11,7 @@ use super::systemd::Watchdog;
 use super::{NodeName, Shared, StartError, Thread, io, ledger};
 use crate::catalogue::{AgentFamily, Level};
 use crate::clock::system_now;
-use crate::export::{Otlp, Sealed};
+use crate::export::{OtlpEncoder, PublishedSnapshot};
 use crate::host::agent_usage;
 use crate::ledger::Queue;
 use crate::meter::{Inputs, Meter, News, Services};
@@ -33,13 +33,13 @@ pub(super) struct Outlets {
 /// The push: every so many pulses.
 struct Push {
     level: Level,
-    encoder: Otlp,
+    encoder: OtlpEncoder,
     to: io::PushTo,
     buffer: Vec<u8>,
 }
 
-fn encoder(level: Level, NodeName { name, cluster }: &NodeName) -> Otlp {
-    Otlp::in_cluster(level, name, cluster)
+fn encoder(level: Level, NodeName { name, cluster }: &NodeName) -> OtlpEncoder {
+    OtlpEncoder::new(level, name, cluster)
 }
 
 impl Outlets {
@@ -105,7 +105,8 @@ fn beat(mut meter: Meter, inbox: &Receiver<News>, mut outlets: Outlets, shared: 
         let now = shared.clock.now();
         let pulse = meter.tick(now, inputs);
         outlets.send(number, &pulse.snapshot, &in_force);
-        shared.pages.publish(Arc::new(Sealed::new(pulse.snapshot, Arc::clone(&in_force.press))));
+        let page_cache = Arc::clone(&in_force.page_cache);
+        shared.pages.publish(Arc::new(PublishedSnapshot::new(pulse.snapshot, page_cache)));
         shared.publish_timeline(meter.timeline());
         if let Some(queue) = outlets.queue.as_ref().filter(|_| meter.has_ledger()) {
             queue.offer(pulse.batch);

@@ -1,7 +1,7 @@
 //! Integers with decimals as exact decimal text, and as the double that this text means.
 //!
-//! No floating point on the way to text: 1,500,000,000 with 9 decimals is `1.5`, and nothing else ever. At most
-//! 18 decimals, which is twice what any unit has.
+//! Text is made without floating point: 1,500,000,000 with 9 decimals is `1.5`. At most 18 decimals are supported, twice
+//! what any unit has.
 
 /// Appends the number with its trailing zeros trimmed.
 #[inline]

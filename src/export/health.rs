@@ -1,10 +1,10 @@
 //! The body of `/api/v1/health`: every GPU's verdict with its reasons, as one JSON object.
 //!
-//! `{"at": RFC 3339, "simulated": bool, "node": {"name", "cluster"}, "remembered": bool, "state": the worst, "gpus": [{"gpu", "uuid", "model",
-//! "state", "action", "reasons": [{"rule", "state", "action", "what", "evidence", "since", "clears"}]}]}`. Reasons
-//! stand worst first; without a GPU the state is `unknown`. `remembered`: there is a ledger, by which a verdict
-//! that only a reset ends outlives the agent. While the driver is released on request, a GPU that is not read has the
-//! rule `quiesced` as its reason.
+//! `{"at": RFC 3339, "simulated": bool, "node": {"name", "cluster"}, "remembered": bool, "state": the worst,
+//! "gpus": [{"gpu", "uuid", "model", "state", "action", "reasons": [{"rule", "state", "action", "what", "evidence",
+//! "since", "clears"}]}]}`. Reasons stand worst first; without a GPU the state is `unknown`. `remembered`: a ledger keeps
+//! verdicts that only a reset ends beyond the agent's end. While the driver is released on request, a GPU that is not
+//! read has the rule `quiesced` as its reason.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub struct Release {
 pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     let gpus = snapshot.roster.gpus.iter().zip(&snapshot.gpus);
     let worst = snapshot.gpus.iter().map(|state| state.health.state).max().unwrap_or(HealthState::Unknown);
-    let gpus: Vec<Value> = gpus.map(|(entry, state)| gpu(entry, &state.health, release)).collect();
+    let gpus: Vec<Value> = gpus.map(|(entry, state)| gpu_json(entry, &state.health, release)).collect();
     let body = json!({
         "at": moment(snapshot.at.utc),
         "simulated": simulated(snapshot),
@@ -37,10 +37,10 @@ pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     format!("{body}\n")
 }
 
-fn gpu(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Value {
-    let reasons = verdict.reasons.iter().map(|told| match release {
-        Some(release) if is_unread(told) => released(told, release),
-        _ => reason(told),
+fn gpu_json(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Value {
+    let reasons = verdict.reasons.iter().map(|reason| match release {
+        Some(release) if is_unread(reason) => released_json(reason, release),
+        _ => reason_json(reason),
     });
     json!({
         "gpu": entry.id.index,
@@ -52,18 +52,18 @@ fn gpu(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Value {
     })
 }
 
-/// Whether it says no more than that the GPU is not read.
+/// Whether the reason is only that the GPU is not read.
 fn is_unread(reason: &Reason) -> bool {
     matches!(reason.rule, "silent" | "unread")
 }
 
-/// The reason of a GPU that is not read because the driver is released.
-fn released(told: &Reason, release: Release) -> Value {
+/// The reason for a GPU that is not read because the driver is released.
+fn released_json(reason: &Reason, release: Release) -> Value {
     let Release { until, user } = release;
     let user = if user == 0 { "root".to_owned() } else { format!("user {user}") };
     let until = jiff::Timestamp::from_nanosecond(i128::from(until.0))
         .map_or_else(|_| String::new(), |until| format!(" until {until:.0}"));
-    let mut value = reason(told);
+    let mut value = reason_json(reason);
     value["rule"] = "quiesced".into();
     value["what"] =
         format!("the driver is released on request{until}, asked for by {user} (gpumeter_quiesced is 1)")
@@ -72,7 +72,7 @@ fn released(told: &Reason, release: Release) -> Value {
     value
 }
 
-fn reason(reason: &Reason) -> Value {
+fn reason_json(reason: &Reason) -> Value {
     json!({
         "rule": reason.rule,
         "state": reason.state.name(),

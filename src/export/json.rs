@@ -1,11 +1,10 @@
 //! The body of `/api/v1/snapshot`: the same series as the page, as one JSON object.
 //!
-//! `{"at": RFC 3339, "sequence": n, "simulated": bool, "node": {"name", "cluster"}, "families": [{"name", "type", "unit", "help",
-//! "series": [{"labels": {name: value}, "value": number}]}]}`. Families rather than a tree of GPUs, so that a
-//! reader who knows the page knows this; what has no value is not there. Numbers are written exactly, as on
-//! the page: a reader that parses decimals loses nothing. A histogram's value is
-//! `{"count", "sum", "buckets": [{"le", "count"}]}`, cumulative, without the infinite bucket.
-//! `"partial": true` says that series of other tenants are left out. Structure is written as the walk goes by; texts are escaped by serde_json.
+//! `{"at": RFC 3339, "sequence": n, "simulated": bool, "node": {"name", "cluster"}, "families": [{"name", "type",
+//! "unit", "help", "series": [{"labels": {name: value}, "value": number}]}]}`. Numbers are exact decimals, as on the
+//! page, and a series without a value is left out. A histogram's value is
+//! `{"count", "sum", "buckets": [{"le", "count"}]}`, cumulative, without the infinite bucket. `"partial": true` says
+//! that series of other tenants are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,24 +21,24 @@ pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
     write(snapshot, level, None, out);
 }
 
-/// Appends the series of these tenants and what the GPUs are, and says that the rest is left out. Nothing else of a
-/// GPU is shown, since what it measures is the sum of what its tenants do.
+/// Appends the series of these tenants and the identity of the GPUs, marked as partial. A GPU's measurements are left
+/// out, since they are sums over all its tenants.
 pub fn json_of(snapshot: &Snapshot, level: Level, tenants: &[String], out: &mut Vec<u8>) {
     let roster = &snapshot.roster;
     let is_shown = |tenant: &str| tenants.iter().any(|shown| shown == tenant);
     let workloads = roster.workloads.iter().filter(|entry| is_shown(&entry.tenant));
     let workloads = workloads.map(|entry| &*entry.workload).collect();
-    write(snapshot, level, Some(Visible { tenants, workloads }), out);
+    write(snapshot, level, Some(TenantFilter { tenants, workloads }), out);
 }
 
-/// Whose series are shown.
-struct Visible<'a> {
+/// The tenants whose series are shown.
+struct TenantFilter<'a> {
     tenants: &'a [String],
-    /// Their workloads of the moment.
+    /// The workloads that they run now.
     workloads: BTreeSet<&'a str>,
 }
 
-impl Visible<'_> {
+impl TenantFilter<'_> {
     fn shows(&self, family: &Family, labels: Labels<'_>) -> bool {
         let value = |name: &str| labels.pairs().find(|(label, _)| *label == name).map(|(_, value)| value);
         match (value("tenant"), value("workload")) {
@@ -52,9 +51,9 @@ impl Visible<'_> {
     }
 }
 
-fn write<'a>(snapshot: &'a Snapshot, level: Level, visible: Option<Visible<'a>>, out: &'a mut Vec<u8>) {
-    let is_partial = visible.is_some();
-    let mut sink = Json { out, visible, family: None, families: 0, series: 0 };
+fn write<'a>(snapshot: &'a Snapshot, level: Level, filter: Option<TenantFilter<'a>>, out: &'a mut Vec<u8>) {
+    let is_partial = filter.is_some();
+    let mut sink = JsonWriter { out, filter, family: None, families: 0, series: 0 };
     sink.raw("{\"at\":");
     sink.value(&moment(snapshot.at.utc));
     sink.raw(",\"sequence\":");
@@ -72,12 +71,12 @@ fn write<'a>(snapshot: &'a Snapshot, level: Level, visible: Option<Visible<'a>>,
     sink.raw("]}\n");
 }
 
-/// RFC 3339, as far as the calendar of that goes.
+/// RFC 3339; absent where the time is out of its range.
 pub(super) fn moment(at: Utc) -> Option<String> {
     jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.to_string())
 }
 
-/// Whether the numbers are made up, as the agent says of itself.
+/// Whether the driver is simulated, from the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     let position =
         snapshot.roster.agent.iter().position(|entry| entry.family == AgentFamily::Simulated.name());
@@ -85,7 +84,7 @@ pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     matches!(number, Some(AgentNumber::Integer(1)))
 }
 
-/// What the node is called, as the agent says of itself; the cluster is left out where none is configured.
+/// The node's names, from the agent's own series; the cluster is left out where none is configured.
 pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
     let info = snapshot.roster.agent.iter().find(|entry| entry.family == AgentFamily::NodeInfo.name());
     let labels = info.map_or(&[] as &[_], |entry| &entry.labels);
@@ -94,17 +93,17 @@ pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
     texts.filter(|(_, text)| !text.is_empty()).collect()
 }
 
-struct Json<'a> {
+struct JsonWriter<'a> {
     out: &'a mut Vec<u8>,
     /// Absent where everything is shown.
-    visible: Option<Visible<'a>>,
+    filter: Option<TenantFilter<'a>>,
     family: Option<&'static Family>,
     families: usize,
     /// How many series of the family have been written.
     series: usize,
 }
 
-impl Sink for Json<'_> {
+impl Sink for JsonWriter<'_> {
     fn family(&mut self, family: &'static Family) {
         self.finish_family();
         self.family = Some(family);
@@ -113,7 +112,7 @@ impl Sink for Json<'_> {
 
     fn sample(&mut self, sample: Sample<'_>) {
         let (Some(family), Some(value)) = (self.family, sample.value) else { return };
-        if self.visible.as_ref().is_some_and(|visible| !visible.shows(family, sample.labels)) {
+        if self.filter.as_ref().is_some_and(|filter| !filter.shows(family, sample.labels)) {
             return;
         }
         self.begin_series(family);
@@ -132,7 +131,7 @@ impl Sink for Json<'_> {
     }
 }
 
-impl Json<'_> {
+impl JsonWriter<'_> {
     fn raw(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }

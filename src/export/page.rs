@@ -1,95 +1,176 @@
-//! A rendered page, shared by whoever sends it, and the shelf from which its buffer is used again.
-//!
-//! The shelf keeps a reference to the last two pages. A page of which nobody else holds one is taken off and
-//! written anew, so that neither its buffers nor its count of references is allocated again. Two, because the
-//! last snapshot still holds its page while the next one is rendered.
+//! Pages of published snapshots: each is rendered at most once and shared by all scrapers of that snapshot.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::Write;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::render::Paper;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::PageFormat;
+use super::text::TextRenderer;
+use crate::catalogue::Level;
+use crate::model::snapshot::Snapshot;
 
 /// The bytes of one page.
 #[derive(Debug, Default)]
-pub struct Page {
-    paper: Paper,
-}
+pub struct RenderedPage(Vec<u8>);
 
-impl AsRef<[u8]> for Page {
+impl AsRef<[u8]> for RenderedPage {
     fn as_ref(&self) -> &[u8] {
-        &self.paper.page
+        &self.0
     }
 }
 
-/// The last two pages of one variant.
+/// Renders pages and keeps what makes the next one cheap; one serves all snapshots of a configuration.
+#[derive(Debug)]
+pub struct PageCache {
+    level: Level,
+    formats: [Mutex<FormatCache>; PageFormat::ALL.len()],
+}
+
+/// What is kept of one format.
+#[derive(Debug)]
+struct FormatCache {
+    renderer: TextRenderer,
+    buffers: BufferPool,
+}
+
+/// The last two pages, the older one first. A page's buffer is used again once nobody else holds the page: two, because
+/// the last snapshot still holds its page while the next one is rendered.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
-    pages: Mutex<[Option<Arc<Page>>; 2]>,
+struct BufferPool([Arc<RenderedPage>; 2]);
+
+impl BufferPool {
+    /// Returns a page with what `write` appends to it.
+    fn write_page(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Arc<RenderedPage> {
+        let Self([older, newer]) = self;
+        if Arc::get_mut(older).is_none() {
+            *older = Arc::default();
+        }
+        if let Some(RenderedPage(bytes)) = Arc::get_mut(older) {
+            bytes.clear();
+            write(bytes);
+        }
+        std::mem::swap(older, newer);
+        Arc::clone(newer)
+    }
 }
 
-impl Shelf {
-    /// A page written by `write`, on used paper where some is free.
-    pub(super) fn page(&self, write: impl FnOnce(&mut Paper)) -> Arc<Page> {
-        let mut page = self.take();
-        match Arc::get_mut(&mut page) {
-            Some(own) => write(&mut own.paper),
-            // Cannot be: taken pages have no other reference.
-            None => {
-                let mut own = Page::default();
-                write(&mut own.paper);
-                page = Arc::new(own);
-            }
-        }
-        self.put(Arc::clone(&page));
-        page
+impl PageCache {
+    /// Creates a cache for the families up to `level`; with `has_created`, pages say when counters began.
+    pub fn new(level: Level, has_created: bool) -> Self {
+        let cache = |format| {
+            let renderer = TextRenderer::new(format, level, has_created);
+            Mutex::new(FormatCache { renderer, buffers: BufferPool::default() })
+        };
+        Self { level, formats: PageFormat::ALL.map(cache) }
     }
 
-    /// A page that nobody else holds.
-    fn take(&self) -> Arc<Page> {
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let free =
-            |slot: &&mut Option<Arc<Page>>| slot.as_ref().is_some_and(|page| Arc::strong_count(page) == 1);
-        pages.iter_mut().find(free).and_then(Option::take).unwrap_or_default()
+    /// Renders the snapshot's page.
+    pub fn render(&self, snapshot: &Snapshot, format: PageFormat) -> Arc<RenderedPage> {
+        let mut cache = self.formats[format as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let FormatCache { renderer, buffers } = &mut *cache;
+        buffers.write_page(|page| renderer.render(snapshot, page))
+    }
+}
+
+/// A snapshot with the pages that were asked for.
+#[derive(Debug)]
+pub struct PublishedSnapshot {
+    /// The snapshot.
+    pub snapshot: Arc<Snapshot>,
+    cache: Arc<PageCache>,
+    pages: [OnceLock<Arc<RenderedPage>>; PageFormat::ALL.len()],
+    compressed: [OnceLock<Bytes>; PageFormat::ALL.len()],
+}
+
+impl PublishedSnapshot {
+    /// A snapshot whose pages are rendered by `cache`.
+    pub fn new(snapshot: Arc<Snapshot>, cache: Arc<PageCache>) -> Self {
+        Self { snapshot, cache, pages: Default::default(), compressed: Default::default() }
     }
 
-    /// Keeps the page, instead of the older one where no slot is empty.
-    fn put(&self, page: Arc<Page>) {
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        if pages[0].is_some() {
-            pages.swap(0, 1);
-        }
-        pages[0] = Some(page);
+    /// The level of its pages.
+    pub fn level(&self) -> Level {
+        self.cache.level
+    }
+
+    /// The page in that format, rendered at most once.
+    pub fn page(&self, format: PageFormat) -> Arc<RenderedPage> {
+        let page = &self.pages[format as usize];
+        Arc::clone(page.get_or_init(|| self.cache.render(&self.snapshot, format)))
+    }
+
+    /// The same page as gzip, compressed at most once: that costs more than rendering it.
+    pub fn compressed_page(&self, format: PageFormat) -> Bytes {
+        let page = &self.compressed[format as usize];
+        page.get_or_init(|| gzip(&self.page(format).0)).clone()
+    }
+}
+
+fn gzip(page: &[u8]) -> Bytes {
+    // A page of labels shrinks to a twentieth; level 6 would take three times as long for a quarter less.
+    let mut encoder = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
+    // Writing to memory does not fail.
+    let written = encoder.write_all(page).and_then(|()| encoder.finish());
+    written.map(Bytes::from).unwrap_or_default()
+}
+
+/// The latest published snapshot: the tick loop replaces it, everybody else reads it.
+#[derive(Debug, Default)]
+pub struct LatestSnapshot(Mutex<Option<Arc<PublishedSnapshot>>>);
+
+impl LatestSnapshot {
+    /// Replaces what readers get.
+    pub fn publish(&self, snapshot: Arc<PublishedSnapshot>) {
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(snapshot);
+        // Outside the lock, since the last reference to a snapshot frees a lot.
+        drop(before);
+    }
+
+    /// The latest snapshot, absent before the first tick.
+    pub fn get(&self) -> Option<Arc<PublishedSnapshot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
-    fn page(shelf: &Shelf, text: &str) -> Arc<Page> {
-        shelf.page(|paper| {
-            paper.page.clear();
-            paper.page.extend_from_slice(text.as_bytes());
-        })
+    fn page(pool: &mut BufferPool, text: &str) -> Arc<RenderedPage> {
+        pool.write_page(|page| page.extend_from_slice(text.as_bytes()))
     }
 
     #[test]
     fn a_page_that_somebody_reads_is_never_written_again() {
-        let shelf = Shelf::default();
-        let held: Vec<_> = (0..5).map(|number| page(&shelf, &number.to_string())).collect();
+        let mut pool = BufferPool::default();
+        let held: Vec<_> = (0..5).map(|number| page(&mut pool, &number.to_string())).collect();
         for (number, page) in held.iter().enumerate() {
-            assert_eq!(page.as_ref().as_ref(), number.to_string().as_bytes());
+            assert_eq!(page.0, number.to_string().as_bytes());
         }
     }
 
     #[test]
     fn a_page_that_nobody_reads_is_written_again() {
-        let shelf = Shelf::default();
-        let first = page(&shelf, "first");
+        let mut pool = BufferPool::default();
+        let first = page(&mut pool, "first");
         let address = Arc::as_ptr(&first);
-        let second = page(&shelf, "second");
+        let second = page(&mut pool, "second");
         drop(first);
-        let third = page(&shelf, "third");
+        let third = page(&mut pool, "third");
         assert_eq!(Arc::as_ptr(&third), address);
-        assert_eq!(second.as_ref().as_ref(), b"second");
+        assert_eq!((&*second.0, &*third.0), (&b"second"[..], &b"third"[..]));
+    }
+
+    #[test]
+    fn a_compressed_page_is_the_page() {
+        let page = b"gpu_up{gpu=\"0\"} 1\n".repeat(100);
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(&*gzip(&page)).read_to_end(&mut text).unwrap();
+        assert_eq!(text, page);
     }
 }

@@ -1,30 +1,241 @@
-//! What is particular to Prometheus text 0.0.4: the head of a family.
+//! The two text formats, Prometheus text 0.0.4 and OpenMetrics 1.0, with a cache of what both print of labels.
+//!
+//! Heads of families and labels of series are the same until the roster changes. They are kept in the order of the
+//! walk, so that a page of the same roster copies them, prints the numbers and allocates nothing.
 
-use super::escape;
-use crate::catalogue::Family;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Appends `# HELP` and `# TYPE`.
-pub(super) fn head(out: &mut Vec<u8>, family: &Family) {
-    lines(out, family.name, "", family.help, family.kind.name());
+use super::walk::{Labels, Sample, Sink, Value, start, walk};
+use super::{PageFormat, decimal, float};
+use crate::catalogue::{Family, Kind, Level};
+use crate::model::Utc;
+use crate::model::snapshot::{Histogram, Roster, Snapshot};
+
+/// Renders the pages of one format.
+#[derive(Debug)]
+pub(super) struct TextRenderer {
+    format: PageFormat,
+    level: Level,
+    /// Whether pages say when counters began.
+    has_created: bool,
+    cache: LabelCache,
+    /// The start times of a family, which text 0.0.4 prints after the family.
+    created_lines: Vec<u8>,
 }
 
-/// Appends the head of the family of start times that follows a counter or histogram: this format knows no
-/// start times, so they are gauges of their own, as client libraries print them.
-pub(super) fn created_head(out: &mut Vec<u8>, family: &Family) {
-    lines(out, stem(family), "_created", family.help, "gauge");
+/// Rendered heads of families and labels of series, one after the other in the order of the walk.
+#[derive(Debug, Default)]
+struct LabelCache {
+    /// The roster that was rendered; held, so that no other roster gets its address.
+    roster: Option<Arc<Roster>>,
+    bytes: Vec<u8>,
+    /// Where the entry of each visit ends.
+    ends: Vec<usize>,
 }
 
-/// The name without `_total`.
-pub(super) fn stem(family: &Family) -> &'static str {
+impl TextRenderer {
+    pub(super) fn new(format: PageFormat, level: Level, has_created: bool) -> Self {
+        Self { format, level, has_created, cache: LabelCache::default(), created_lines: Vec::new() }
+    }
+
+    /// Appends the snapshot's page to `page`.
+    pub(super) fn render(&mut self, snapshot: &Snapshot, page: &mut Vec<u8>) {
+        let roster = self.cache.roster.take();
+        let is_cached = roster.is_some_and(|roster| Arc::ptr_eq(&roster, &snapshot.roster));
+        if !is_cached {
+            self.cache.bytes.clear();
+            self.cache.ends.clear();
+        }
+        let level = self.level;
+        let mut writer = PageWriter {
+            snapshot,
+            page,
+            renderer: self,
+            is_cached,
+            visits: 0,
+            end: 0,
+            family: None,
+            head: 0..0,
+        };
+        walk(snapshot, level, &mut writer);
+        writer.finish_family();
+        if self.format == PageFormat::OpenMetrics {
+            page.extend_from_slice(b"# EOF\n");
+        }
+        self.cache.roster = Some(Arc::clone(&snapshot.roster));
+    }
+}
+
+/// Writes one page while the snapshot is walked.
+struct PageWriter<'a> {
+    snapshot: &'a Snapshot,
+    page: &'a mut Vec<u8>,
+    renderer: &'a mut TextRenderer,
+    /// Whether the cache was filled for this roster.
+    is_cached: bool,
+    /// How many entries of the cache have been passed, and where the last one ends.
+    visits: usize,
+    end: usize,
+    family: Option<&'static Family>,
+    /// The family's head, until a value needs it: a family without values is not named.
+    head: Range<usize>,
+}
+
+impl Sink for PageWriter<'_> {
+    fn family(&mut self, family: &'static Family) {
+        self.finish_family();
+        self.family = Some(family);
+        let format = self.renderer.format;
+        self.head = self.next_entry(|out| write_head(out, format, family, false));
+    }
+
+    #[inline]
+    fn sample(&mut self, sample: Sample<'_>) {
+        let Some(family) = self.family else { return };
+        let entry = self.next_entry(|out| write_labels(out, family, sample.labels));
+        let Some(value) = sample.value else { return };
+        let cached = &self.renderer.cache.bytes;
+        self.page.extend_from_slice(&cached[std::mem::take(&mut self.head)]);
+        let labels = &cached[entry.clone()];
+        match value {
+            Value::Number(number) => {
+                self.page.extend_from_slice(labels);
+                decimal::write(self.page, number, family.unit.decimals());
+                self.page.push(b'\n');
+            }
+            Value::Histogram(histogram) => {
+                write_histogram(self.page, family.name, labels, histogram, self.renderer.format);
+            }
+        }
+        if self.renderer.has_created && family.kind != Kind::Gauge {
+            self.write_created(family, entry, sample.start);
+        }
+    }
+}
+
+impl PageWriter<'_> {
+    /// The next entry of the cache, which `write` appends where the cache is being filled.
+    #[inline]
+    fn next_entry(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
+        let cache = &mut self.renderer.cache;
+        if !self.is_cached {
+            write(&mut cache.bytes);
+            cache.ends.push(cache.bytes.len());
+        }
+        let begin = self.end;
+        self.end = cache.ends.get(self.visits).copied().unwrap_or(begin);
+        self.visits += 1;
+        begin..self.end
+    }
+
+    fn finish_family(&mut self) {
+        self.page.append(&mut self.renderer.created_lines);
+    }
+
+    /// Writes when a series began. OpenMetrics wants that line beside its series; text 0.0.4 knows no start times, so
+    /// they are a family of gauges, as client libraries print them.
+    fn write_created(&mut self, family: &Family, entry: Range<usize>, own: Option<Utc>) {
+        let Some(start) = own.or_else(|| start(self.snapshot, family)) else { return };
+        let TextRenderer { format, cache, created_lines, .. } = &mut *self.renderer;
+        let entry = &cache.bytes[entry];
+        // A counter's entry begins with its name and ends in a space; a histogram's has neither.
+        let (labels, end) = match family.kind {
+            Kind::Histogram => (entry, end_of_labels(entry)),
+            _ => (entry.get(family.name.len()..).unwrap_or_default(), ""),
+        };
+        let out = if *format == PageFormat::OpenMetrics { &mut *self.page } else { created_lines };
+        if *format == PageFormat::Text && out.is_empty() {
+            write_head(out, PageFormat::Text, family, true);
+        }
+        append(out, [stem(family), "_created"]);
+        out.extend_from_slice(labels);
+        append(out, [end]);
+        decimal::write(out, i128::from(start.0), 9);
+        out.push(b'\n');
+    }
+}
+
+/// A family's name without `_total`.
+fn stem(family: &Family) -> &'static str {
     family.name.strip_suffix("_total").unwrap_or(family.name)
 }
 
-fn lines(out: &mut Vec<u8>, stem: &str, suffix: &str, help: &str, kind: &str) {
-    for piece in ["# HELP ", stem, suffix, " "] {
-        out.extend_from_slice(piece.as_bytes());
+fn append<const N: usize>(out: &mut Vec<u8>, texts: [&str; N]) {
+    texts.into_iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
+}
+
+/// Writes the lines before a family's series, or before the start times of its series.
+fn write_head(out: &mut Vec<u8>, format: PageFormat, family: &Family, is_created: bool) {
+    let is_open_metrics = format == PageFormat::OpenMetrics;
+    // OpenMetrics names families without `_total`, escapes quotes in help, and says the unit that the name ends in.
+    let name = if is_created || is_open_metrics { stem(family) } else { family.name };
+    let (suffix, kind) = if is_created { ("_created", "gauge") } else { ("", family.kind.name()) };
+    append(out, ["# HELP ", name, suffix, " "]);
+    escape(out, family.help, is_open_metrics);
+    append(out, ["\n# TYPE ", name, suffix, " ", kind, "\n"]);
+    let unit = family.unit.suffix();
+    if is_open_metrics && !unit.is_empty() {
+        append(out, ["# UNIT ", name, " ", unit, "\n"]);
     }
-    escape::help(out, help);
-    for piece in ["\n# TYPE ", stem, suffix, " ", kind, "\n"] {
-        out.extend_from_slice(piece.as_bytes());
+}
+
+/// Writes a series' name and labels up to its value. Of a histogram only the labels without their closing brace, since
+/// the suffix of its name and the label `le` differ by line.
+fn write_labels(out: &mut Vec<u8>, family: &Family, labels: Labels<'_>) {
+    let is_histogram = family.kind == Kind::Histogram;
+    append(out, [if is_histogram { "" } else { family.name }]);
+    let mut separator = "{";
+    for (name, value) in labels.pairs() {
+        append(out, [separator, name, "=\""]);
+        escape(out, value, true);
+        out.push(b'"');
+        separator = ",";
+    }
+    match (is_histogram, separator) {
+        (true, _) => {}
+        (false, "{") => out.push(b' '),
+        (false, _) => append(out, ["} "]),
+    }
+}
+
+/// Escapes backslashes and newlines, and quotes where told to. Label values come from processes, units and users: none
+/// of them may write a line of the page.
+fn escape(out: &mut Vec<u8>, text: &str, escapes_quotes: bool) {
+    for byte in text.bytes() {
+        match byte {
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'"' if escapes_quotes => out.extend_from_slice(b"\\\""),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// What closes the labels of a histogram.
+const fn end_of_labels(labels: &[u8]) -> &'static str {
+    if labels.is_empty() { " " } else { "} " }
+}
+
+fn write_histogram(out: &mut Vec<u8>, name: &str, labels: &[u8], histogram: &Histogram, format: PageFormat) {
+    let bounds = histogram.bounds.iter().copied().zip(histogram.cumulative.iter().copied());
+    for (bound, count) in bounds.chain([(f64::INFINITY, histogram.count)]) {
+        append(out, [name, "_bucket"]);
+        out.extend_from_slice(labels);
+        append(out, [if labels.is_empty() { "{le=\"" } else { ",le=\"" }]);
+        float::write(out, bound, format == PageFormat::OpenMetrics);
+        append(out, ["\"} "]);
+        decimal::write(out, i128::from(count), 0);
+        out.push(b'\n');
+    }
+    for suffix in ["_sum", "_count"] {
+        append(out, [name, suffix]);
+        out.extend_from_slice(labels);
+        append(out, [end_of_labels(labels)]);
+        match suffix {
+            "_sum" => float::write(out, histogram.sum, false),
+            _ => decimal::write(out, i128::from(histogram.count), 0),
+        }
+        out.push(b'\n');
     }
 }

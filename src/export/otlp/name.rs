@@ -1,7 +1,7 @@
 //! Native OTLP names: the page's name less `_total` and less its unit, dotted, with the unit in its own field.
 //!
-//! Prometheus' receiver appends unit and `_total` again, so both roads give the same name. A gauge and a
-//! counter of one subject may share a native name (`gpu.sm.active` in `1` and in `s`); their units differ.
+//! Prometheus' receiver appends unit and `_total` again, so a pushed series has the name of a scraped one. A gauge and
+//! a counter of one subject may share a native name (`gpu.sm.active` in `1` and in `s`); their units differ.
 
 use crate::catalogue::Family;
 use crate::model::Unit;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{Otlp, Press, Sealed, Variant};
+use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, PublishedSnapshot};
 
 use super::fixture;
 
@@ -43,28 +43,36 @@ fn allocations(work: impl FnOnce()) -> usize {
 #[test]
 fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
     let roster = Arc::new(fixture::roster(8, 200));
-    let press = Arc::new(Press::new(Level::Full, true));
-    let tick = |scale| Sealed::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&press));
-    for variant in Variant::ALL {
+    let cache = Arc::new(PageCache::new(Level::Full, true));
+    let tick = |scale| {
+        PublishedSnapshot::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&cache))
+    };
+    for format in PageFormat::ALL {
         // The last snapshot is still being read while the next is rendered, as it may be in the agent: so the
         // first two pages need buffers, and every later one finds the one before the last free.
         let mut last = tick(1);
-        last.page(variant);
+        last.page(format);
         for scale in 2..8 {
             let next = tick(scale);
-            let count = allocations(|| drop(next.page(variant)));
-            assert!(count == 0 || scale == 2, "{variant:?}: {count} allocations for page {scale}");
+            let count = allocations(|| drop(next.page(format)));
+            assert!(count == 0 || scale == 2, "{format:?}: {count} allocations for page {scale}");
             last = next;
         }
     }
 }
 
 #[test]
-fn a_warm_request_allocates_nothing() {
+fn a_request_allocates_at_most_ten_times_for_each_point() {
     let roster = Arc::new(fixture::roster(8, 200));
-    let mut otlp = Otlp::new(Level::Full, "node-1");
+    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
     let mut body = Vec::new();
-    let first = otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
-    let next = fixture::values(roster, 2);
-    assert_eq!(allocations(|| assert_eq!(otlp.encode(&next, &mut body), first)), 0);
+    otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
+    for (name, most, next) in
+        [("the same roster", 1, fixture::values(roster, 2)), ("a process more", 10, fixture::node(8, 201))]
+    {
+        let mut points = 0;
+        let count = allocations(|| points = otlp.encode(&next, &mut body));
+        assert!(count <= most * points, "{name}: {count} allocations for {points} points");
+        println!("{name}: {count} allocations for {points} points");
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{Press, Variant, json};
+use gpumeter::export::{PageCache, PageFormat, json};
 use gpumeter::model::snapshot::{Roster, Snapshot};
 use gpumeter::model::{Absence, Fact, Facts};
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ fn plain(number: i128, decimals: u8) -> String {
 }
 
 /// The sample lines that a visit is to become, start times left out.
-fn expected(visit: &Visit, variant: Variant) -> Vec<Line> {
+fn expected(visit: &Visit, format: PageFormat) -> Vec<Line> {
     let line = |suffix: &str, labels: &[(String, String)], value: String| Line {
         name: format!("{}{suffix}", visit.family.name),
         labels: labels.to_vec(),
@@ -85,7 +85,7 @@ fn expected(visit: &Visit, variant: Variant) -> Vec<Line> {
         Shown::Histogram(histogram) => {
             let mut lines = Vec::new();
             // The fixture's bounds, as both formats spell them.
-            let whole = if variant == Variant::Text { ["1", "10"] } else { ["1.0", "10.0"] };
+            let whole = if format == PageFormat::Text { ["1", "10"] } else { ["1.0", "10.0"] };
             let bounds = ["1e-05", "0.001", "0.0025", whole[0], whole[1], "+Inf"];
             let counts = histogram.cumulative.iter().chain([&histogram.count]);
             for (bound, count) in bounds.iter().zip(counts) {
@@ -101,12 +101,12 @@ fn expected(visit: &Visit, variant: Variant) -> Vec<Line> {
     }
 }
 
-fn text(press: &Press, snapshot: &Snapshot, variant: Variant) -> String {
-    String::from_utf8((*press.page(snapshot, variant)).as_ref().to_vec()).unwrap()
+fn text(cache: &PageCache, snapshot: &Snapshot, format: PageFormat) -> String {
+    String::from_utf8((*cache.render(snapshot, format)).as_ref().to_vec()).unwrap()
 }
 
-fn variants() -> impl Strategy<Value = Variant> {
-    prop::sample::select(Variant::ALL.to_vec())
+fn variants() -> impl Strategy<Value = PageFormat> {
+    prop::sample::select(PageFormat::ALL.to_vec())
 }
 
 fn levels() -> impl Strategy<Value = Level> {
@@ -118,41 +118,41 @@ proptest! {
 
     #[test]
     fn the_page_says_exactly_what_the_walk_visits(
-        roster in rosters(), absent in any::<u8>(), scale in -3_i64..1_000_000, level in levels(), variant in variants(),
+        roster in rosters(), absent in any::<u8>(), scale in -3_i64..1_000_000, level in levels(), format in variants(),
     ) {
         let snapshot = snapshot(&roster, scale, absent);
-        let page = text(&Press::new(level, false), &snapshot, variant);
+        let page = text(&PageCache::new(level, false), &snapshot, format);
         let wanted: Vec<Line> =
-            visits(&snapshot, level).iter().flat_map(|visit| expected(visit, variant)).collect();
+            visits(&snapshot, level).iter().flat_map(|visit| expected(visit, format)).collect();
         let mut lines = parse::lines(&page);
         for line in lines.iter_mut().filter(|line| line.name.ends_with("duration_seconds_sum")) {
             // A double, and so spelled in one of several ways.
             line.value = line.value.parse::<f64>().unwrap().to_string();
         }
         prop_assert_eq!(lines, wanted);
-        prop_assert_eq!(page.ends_with("# EOF\n"), variant == Variant::OpenMetrics);
+        prop_assert_eq!(page.ends_with("# EOF\n"), format == PageFormat::OpenMetrics);
     }
 
     #[test]
     fn a_warm_page_is_a_cold_page_byte_for_byte_whatever_came_before(
         rosters in prop::collection::vec(rosters(), 1..3),
         ticks in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 1_i64..1_000_000), 1..8),
-        created in any::<bool>(), level in levels(), variant in variants(),
+        created in any::<bool>(), level in levels(), format in variants(),
     ) {
-        let press = Press::new(level, created);
+        let cache = PageCache::new(level, created);
         for (roster, absent, scale) in ticks {
             let snapshot = snapshot(roster.get(&rosters), scale, absent);
-            let cold = text(&Press::new(level, created), &snapshot, variant);
-            prop_assert_eq!(text(&press, &snapshot, variant), cold);
+            let cold = text(&PageCache::new(level, created), &snapshot, format);
+            prop_assert_eq!(text(&cache, &snapshot, format), cold);
         }
     }
 
     #[test]
-    fn start_times_add_lines_and_change_none(roster in rosters(), absent in any::<u8>(), variant in variants()) {
+    fn start_times_add_lines_and_change_none(roster in rosters(), absent in any::<u8>(), format in variants()) {
         let snapshot = snapshot(&roster, 1, absent);
-        let mut lines = parse::lines(&text(&Press::new(Level::Full, true), &snapshot, variant));
+        let mut lines = parse::lines(&text(&PageCache::new(Level::Full, true), &snapshot, format));
         lines.retain(|line| !line.name.ends_with("_created"));
-        prop_assert_eq!(lines, parse::lines(&text(&Press::new(Level::Full, false), &snapshot, variant)));
+        prop_assert_eq!(lines, parse::lines(&text(&PageCache::new(Level::Full, false), &snapshot, format)));
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{Press, Sealed, Variant};
+use gpumeter::export::{PageCache, PageFormat, PublishedSnapshot};
 
 use crate::export::fixture;
 
-fn page(created: bool, variant: Variant) -> String {
+fn page(created: bool, format: PageFormat) -> String {
     let snapshot = Arc::new(fixture::node(2, 2));
-    let page = Sealed::new(snapshot, Arc::new(Press::new(Level::Full, created))).page(variant);
+    let page = PublishedSnapshot::new(snapshot, Arc::new(PageCache::new(Level::Full, created))).page(format);
     String::from_utf8((*page).as_ref().to_vec()).unwrap()
 }
 
@@ -30,15 +30,15 @@ fn compare(name: &str, text: &str) {
 
 #[test]
 fn the_text_page_is_as_reviewed() {
-    compare("page.prom", &page(false, Variant::Text));
+    compare("page.prom", &page(false, PageFormat::Text));
 }
 
 #[test]
 fn the_text_page_with_start_times_is_as_reviewed() {
-    compare("page-created.prom", &page(true, Variant::Text));
+    compare("page-created.prom", &page(true, PageFormat::Text));
 }
 
 #[test]
 fn the_openmetrics_page_is_as_reviewed() {
-    compare("page.om", &page(true, Variant::OpenMetrics));
+    compare("page.om", &page(true, PageFormat::OpenMetrics));
 }

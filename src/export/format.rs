@@ -1,17 +1,16 @@
-//! The formats of a page, and which of them a client asked for.
-//!
-//! A client that asks for nothing we have gets text 0.0.4: a scrape is never refused.
+//! The formats of a page, and which of them a client asked for. A scrape is never refused: a client that accepts
+//! neither gets text 0.0.4.
 
 /// A format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Variant {
+pub enum PageFormat {
     /// Prometheus text 0.0.4.
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
-impl Variant {
+impl PageFormat {
     /// All formats.
     pub const ALL: [Self; 2] = [Self::Text, Self::OpenMetrics];
 
@@ -27,10 +26,10 @@ impl Variant {
     pub fn negotiate(accept: Option<&str>) -> Self {
         let mut best = (0, Self::Text);
         for range in accept.unwrap_or_default().split(',') {
-            if let Some((variant, quality)) = parse(range)
+            if let Some((format, quality)) = parse(range)
                 && quality > best.0
             {
-                best = (quality, variant);
+                best = (quality, format);
             }
         }
         best.1
@@ -38,7 +37,7 @@ impl Variant {
 }
 
 /// The format that one range of the header names, and its quality in thousandths.
-fn parse(range: &str) -> Option<(Variant, u32)> {
+fn parse(range: &str) -> Option<(PageFormat, u32)> {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next()?.to_ascii_lowercase();
     let mut version = None;
@@ -52,13 +51,13 @@ fn parse(range: &str) -> Option<(Variant, u32)> {
             _ => {}
         }
     }
-    let variant = match (name.as_str(), version) {
-        ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => Variant::OpenMetrics,
+    let format = match (name.as_str(), version) {
+        ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => PageFormat::OpenMetrics,
         // Names are valid in 0.0.4, so a page of 1.0.0 would be the same.
-        ("text/plain", None | Some("0.0.4" | "1.0.0")) | ("text/*" | "*/*", _) => Variant::Text,
+        ("text/plain", None | Some("0.0.4" | "1.0.0")) | ("text/*" | "*/*", _) => PageFormat::Text,
         _ => return None,
     };
-    Some((variant, quality))
+    Some((format, quality))
 }
 
 /// A quality between 0 and 1; anything else is not understood, and its range ignored.
@@ -69,7 +68,7 @@ fn thousandths(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::Variant::{OpenMetrics, Text};
+    use super::PageFormat::{OpenMetrics, Text};
     use super::*;
 
     #[test]
@@ -77,12 +76,12 @@ mod tests {
         let accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
              application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
              text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        assert_eq!(Variant::negotiate(Some(accept)), OpenMetrics);
+        assert_eq!(PageFormat::negotiate(Some(accept)), OpenMetrics);
     }
 
     #[test]
     fn the_better_quality_wins_and_of_equals_the_first() {
-        for (accept, variant) in [
+        for (accept, format) in [
             (None, Text),
             (Some(""), Text),
             (Some("*/*"), Text),
@@ -100,7 +99,7 @@ mod tests {
             (Some("application/openmetrics-text;q=7"), Text),
             (Some(",;=,q=1,"), Text),
         ] {
-            assert_eq!(Variant::negotiate(accept), variant, "{accept:?}");
+            assert_eq!(PageFormat::negotiate(accept), format, "{accept:?}");
         }
     }
 }
