@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Failure, configuration, print};
-use crate::app::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, GrantDiagnosis, Standing};
+use crate::doctor::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, GrantDiagnosis, Standing};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ impl Doctor {
         if self.nvml_library.is_some() {
             config.nvml.library.clone_from(&self.nvml_library);
         }
-        let diagnosis = app::diagnose(&config);
+        let diagnosis = doctor::diagnose(&config);
         print(&if self.json { document(&diagnosis) } else { page(&diagnosis) })?;
         let missing = diagnosis.findings.iter().filter(|finding| !finding.works).count();
         match missing {

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use super::bill::unowned;
 use super::quiesce::Socket;
 use super::{Failure, print};
-use crate::app::control::{self, Ask, InventoryLine};
 use crate::clock::system_now;
+use crate::control::{self, Ask, InventoryLine};
 use crate::host::Host;
 use crate::ledger;
 

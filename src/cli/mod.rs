@@ -24,10 +24,12 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::app::{self, Launch, Lines, Log, demo};
-use crate::clock::system_now;
+use crate::app::{self, Launch};
+use crate::clock::{Clock, system_now};
 use crate::config::{self, Config, ListenAddress, Problems, Source};
 use crate::host::Users;
+use crate::log::{Lines, Log};
+use crate::{demo, policy, resolvers};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -255,7 +257,7 @@ fn agent(run: Run) -> Result<(), Failure> {
     if run.nvml_library.is_some() {
         config.nvml.library = run.nvml_library;
     }
-    let clock = app::clock_of(config.nvml.library.as_deref());
+    let clock = Clock::of_library(config.nvml.library.as_deref());
     app::run(Launch { config, source, clock, root: "/".into(), simulated: false, web: run.web.options() })
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
@@ -296,11 +298,11 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
     let hints = app::check_web(&config, web_file, node).map_err(Failure::wrong)?;
     let file = file.display();
     let users = Users::of_host(Path::new("/"));
-    let mut warnings = app::unresolved_grants(&config, &users);
+    let mut warnings = resolvers::unresolved_grants(&config, &users);
     if node {
-        warnings.extend(app::unmatched_grants(&config));
+        warnings.extend(crate::doctor::unmatched_grants(&config));
     }
-    warnings.extend(app::price_warning(&config, system_now().utc));
+    warnings.extend(policy::price_warning(&config, system_now().utc));
     let mut told: String = warnings
         .iter()
         .map(|warning| {

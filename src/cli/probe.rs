@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::quiesce::Socket;
 use super::{Failure, print};
-use crate::app::control::Ask;
+use crate::control::Ask;
 
 /// Options of the command.
 #[derive(Args, Debug)]

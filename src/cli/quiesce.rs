@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::interrupts::Interrupts;
 use super::{Failure, configuration, print};
-use crate::app::control::{self, Ask, Reply};
 use crate::clock::system_now;
 use crate::config;
+use crate::control::{self, Ask, Reply};
 use crate::model::Nanoseconds;
 
 /// Where the running agent listens.
