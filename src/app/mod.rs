@@ -250,9 +250,9 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         shared.stop.call();
         session::close(&shared.sessions, IO_TIMEOUT);
     })?;
-    systemd::tell(&[NotifyState::Ready, NotifyState::Status("running")]);
+    systemd::notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     shared.stop.wait_for_call();
-    systemd::tell(&[NotifyState::Stopping]);
+    systemd::notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
     threads.close();
     session::close(&shared.sessions, SAMPLERS_TIMEOUT);

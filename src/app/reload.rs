@@ -14,7 +14,7 @@ use super::Shared;
 use super::web::WebSource;
 use crate::config::{KeyChange, Reread, Source};
 use crate::resolvers::grants;
-use crate::systemd::{tell, tell_of_reload};
+use crate::systemd::{notify, notify_reload};
 use crate::thread::{self, Thread};
 
 /// How often the file is looked at; one that changes is read once two looks in a row find it the same.
@@ -85,9 +85,9 @@ fn watch(mut sources: ReloadSources, Requests(requests): &Requests, shared: &Sha
         if !(asked || changed) || shared.stop.is_called() {
             continue;
         }
-        tell_of_reload();
+        notify_reload();
         let status = reload(&mut sources, shared);
-        tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
         tracing::info!("{status}");
     }
 }

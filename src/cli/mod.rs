@@ -28,7 +28,7 @@ use crate::app::{self, Launch};
 use crate::clock::{Clock, system_now};
 use crate::config::{self, Config, ListenAddress, Problems, Source};
 use crate::host::Users;
-use crate::log::{Lines, Log};
+use crate::log::{Lines, LogWriter};
 use crate::{demo, policy, resolvers};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
@@ -194,7 +194,7 @@ impl Failure {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = match Log::start(cli.command.patience()) {
+    let log = match LogWriter::start(cli.command.patience()) {
         Ok(log) => log,
         Err(error) => {
             // Standard error may be closed; the status says it too.
@@ -264,7 +264,7 @@ fn agent(run: Run) -> Result<(), Failure> {
 
 fn simulated(options: Demo) -> Result<(), Failure> {
     let options = demo::Options {
-        source: demo::Source::Scenario(options.scenario),
+        source: demo::DemoSource::Scenario(options.scenario),
         listen: addresses(&options.listen)?,
         speed: options.speed,
         fresh: options.fresh,

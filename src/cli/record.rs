@@ -104,7 +104,7 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn run(&self) -> Result<(), Failure> {
         demo::run(&demo::Options {
-            source: demo::Source::Recording(self.file.clone()),
+            source: demo::DemoSource::Recording(self.file.clone()),
             listen: addresses(&self.listen)?,
             speed: self.speed,
             fresh: true,

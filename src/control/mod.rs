@@ -1,9 +1,9 @@
-//! The local socket: letting go of the driver, taking it up again, and the inventory of expected GPUs.
+//! The local control socket: release of the driver (quiesce), probes, and the inventory of expected GPUs.
 //!
-//! One line of JSON asks, one line answers, and the connection is closed; one asker after the other, but a probe waits for
-//! none of them. Only root
-//! and the agent's own user may ask: the socket's mode says so, and so do the peer's credentials. A request
-//! never touches the driver: it gives orders to the thread that does, and waits for it with a limit.
+//! A request is one line of JSON, and so is the reply; then the connection is closed. Requests are answered one after the
+//! other, except that a probe waits for none of them. Only root and the agent's own user may send requests: the mode of
+//! the socket and the credentials of the peer are both checked. A request calls no driver: it orders the thread that
+//! owns the driver, and waits for it with a limit.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -26,16 +26,16 @@ use crate::serve::Heartbeat;
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
-/// A question.
+/// A request.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub enum Ask {
-    /// Let go of the driver for that many nanoseconds; while it is let go of already, that long from now on.
+pub enum ControlRequest {
+    /// Release the driver for that many nanoseconds from now on.
     Quiesce {
         /// How long.
         nanoseconds: u64,
     },
-    /// Take the driver up again.
+    /// Use the driver again.
     Resume,
     /// Say whether the agent is healthy.
     Probe {
@@ -51,9 +51,9 @@ pub enum Ask {
     },
 }
 
-/// The answer: an error, or what was asked for.
+/// The reply: an error, or the result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Reply {
+pub struct ControlReply {
     /// What did not work, and what to do.
     pub error: Option<String>,
     /// The inventory, where that was asked for.
@@ -98,26 +98,26 @@ pub fn inventory(ledger: &Path) -> Result<Vec<InventoryLine>, crate::ledger::Err
     Ok(Reader::open(ledger)?.inventory()?.iter().map(InventoryLine::of).collect())
 }
 
-/// The longest that the driver may be let go of at once.
+/// The longest time for which one request may release the driver.
 pub const LONGEST: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
-/// The most bytes of a question.
-const MOST: usize = 4_096;
+/// The most bytes of a request.
+const MAX_REQUEST_BYTES: usize = 4_096;
 
 /// Requests that may wait for another one.
 const WAITING: usize = 8;
 
-/// A request with whoever waits for its answer, and the asking user.
-type Order = (UnixStream, Ask, u32);
+/// A request with the connection that awaits its reply, and the id of the user who sent it.
+type PendingRequest = (UnixStream, ControlRequest, u32);
 
-/// How long an asker may be silent.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to send its request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the thread looks whether the agent stops, while nobody asks: nobody waits for its end.
-const LOOK: Duration = Duration::from_secs(60);
+/// How often the thread checks whether the agent stops while no client connects; its end is not waited for.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long it rests after a failed accept.
-const REST: Duration = Duration::from_secs(1);
+/// How long it waits after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 /// The socket while the agent runs, or until its start has failed.
 pub(crate) struct Control {
@@ -166,11 +166,11 @@ pub(crate) fn start(path: Option<&Path>, server: ControlServer) -> Result<Option
     Thread::start("control", move || {
         while !server.stop.is_called() {
             match listener.accept() {
-                Ok((stream, _)) => server.receive(stream, &orders),
+                Ok((stream, _)) => server.handle(stream, &orders),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the local socket");
-                    server.stop.wait(REST);
+                    server.stop.wait(ACCEPT_RETRY);
                 }
             }
         }
@@ -197,15 +197,16 @@ fn bind(path: &Path) -> std::io::Result<UnixListener> {
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
     std::fs::rename(&new, path)?;
     // accept(2) keeps to the time-out of receiving.
-    set_socket_timeout(&listener, Timeout::Recv, Some(LOOK))?;
+    set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_TIMEOUT))?;
     Ok(listener)
 }
 
-/// A line, or what came of it before the end; one limit for all of it, however slowly it comes.
-fn line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>> {
+/// Reads a line, or what arrives before the end of the stream. One time limit covers the whole line, however slowly it
+/// arrives.
+fn read_line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>> {
     let begun = system_now();
     let (mut line, mut piece) = (Vec::new(), [0; 512]);
-    while !line.contains(&b'\n') && line.len() < MOST {
+    while !line.contains(&b'\n') && line.len() < MAX_REQUEST_BYTES {
         let left = patience.saturating_sub(system_now().since(begun).duration());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
@@ -222,11 +223,11 @@ fn line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>>
 }
 
 impl ControlServer {
-    /// Answers a probe at once, and leaves what may take long to another thread: no probe fails for it.
-    fn receive(&self, stream: UnixStream, orders: &mpsc::SyncSender<Order>) {
-        match self.hear(&stream) {
+    /// Answers a probe at once and queues any other request, so that a slow request fails no probe.
+    fn handle(&self, stream: UnixStream, orders: &mpsc::SyncSender<PendingRequest>) {
+        match self.receive_request(&stream) {
             Err(problem) => self.reply(&stream, Err(problem)),
-            Ok((Ask::Probe { ready }, _)) => self.reply(&stream, self.probe(ready)),
+            Ok((ControlRequest::Probe { ready }, _)) => self.reply(&stream, self.probe(ready)),
             Ok((ask, user)) => {
                 if let Err(TrySendError::Full((stream, ..)) | TrySendError::Disconnected((stream, ..))) =
                     orders.try_send((stream, ask, user))
@@ -238,7 +239,7 @@ impl ControlServer {
     }
 
     /// As `/-/healthy` and `/-/ready` say it.
-    fn probe(&self, ready: bool) -> Result<Reply, String> {
+    fn probe(&self, ready: bool) -> Result<ControlReply, String> {
         if !self.heartbeat.is_alive() {
             let seconds = self.heartbeat.silence().0 / Nanoseconds::SECOND.0;
             return Err(format!("the tick loop has been still for {seconds} s; restart the agent"));
@@ -246,11 +247,12 @@ impl ControlServer {
         if ready && self.pages.get().is_none() {
             return Err("the first snapshot is not there yet; try again in a second".to_owned());
         }
-        Ok(Reply::default())
+        Ok(ControlReply::default())
     }
 
-    fn reply(&self, stream: &UnixStream, reply: Result<Reply, String>) {
-        let reply = reply.unwrap_or_else(|error| Reply { error: Some(error), ..Reply::default() });
+    fn reply(&self, stream: &UnixStream, reply: Result<ControlReply, String>) {
+        let reply =
+            reply.unwrap_or_else(|error| ControlReply { error: Some(error), ..ControlReply::default() });
         let Ok(mut line) = serde_json::to_vec(&reply) else { return };
         line.push(b'\n');
         let mut stream = stream;
@@ -258,39 +260,39 @@ impl ControlServer {
         let _ = stream.write_all(&line);
     }
 
-    fn hear(&self, stream: &UnixStream) -> Result<(Ask, u32), String> {
+    fn receive_request(&self, stream: &UnixStream) -> Result<(ControlRequest, u32), String> {
         let asker =
             socket_peercred(stream).map_err(|error| format!("the asking process is unknown: {error}"))?;
         if !asker.uid.is_root() && asker.uid != rustix::process::geteuid() {
             return Err("only root and the agent's own user may ask".to_owned());
         }
         let silent = |error: std::io::Error| format!("no request came: {error}");
-        stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
-        let line = line(stream, PATIENCE).map_err(silent)?;
+        stream.set_write_timeout(Some(IDLE_TIMEOUT)).map_err(silent)?;
+        let line = read_line(stream, IDLE_TIMEOUT).map_err(silent)?;
         let ask = serde_json::from_slice(&line).map_err(|error| format!("not a valid request: {error}"))?;
         Ok((ask, asker.uid.as_raw()))
     }
 
-    fn answer(&self, ask: Ask, user: u32) -> Result<Reply, String> {
+    fn answer(&self, ask: ControlRequest, user: u32) -> Result<ControlReply, String> {
         match ask {
-            Ask::Quiesce { nanoseconds } => {
-                self.let_go(Nanoseconds(nanoseconds).min(LONGEST), user).map(|()| Reply::default())
-            }
-            Ask::Resume => {
+            ControlRequest::Quiesce { nanoseconds } => self
+                .release_driver(Nanoseconds(nanoseconds).min(LONGEST), user)
+                .map(|()| ControlReply::default()),
+            ControlRequest::Resume => {
                 let was_released = self.sessions.orders.resume();
-                Ok(Reply { was_released: Some(was_released), ..Reply::default() })
+                Ok(ControlReply { was_released: Some(was_released), ..ControlReply::default() })
             }
-            Ask::Probe { ready } => self.probe(ready),
-            Ask::Inventory => {
+            ControlRequest::Probe { ready } => self.probe(ready),
+            ControlRequest::Inventory => {
                 let lines = inventory(self.ledger()?).map_err(|error| error.to_string())?;
-                Ok(Reply { inventory: Some(lines), ..Reply::default() })
+                Ok(ControlReply { inventory: Some(lines), ..ControlReply::default() })
             }
-            Ask::Forget { uuid } => self.forget(&uuid).map(|()| Reply::default()),
+            ControlRequest::Forget { uuid } => self.forget(&uuid).map(|()| ControlReply::default()),
         }
     }
 
-    fn let_go(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
-        self.sessions.orders.let_go(span, user)?;
+    fn release_driver(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
+        self.sessions.orders.release_driver(span, user)?;
         let left = self.leftovers().map_err(|error| format!("/proc/self cannot be read: {error}"))?;
         if left.is_empty() {
             tracing::info!(
@@ -308,7 +310,7 @@ impl ControlServer {
         ))
     }
 
-    /// What is still open or mapped of the driver.
+    /// Files of the driver that are still open or mapped.
     fn leftovers(&self) -> std::io::Result<Vec<PathBuf>> {
         let simulated = self.library.as_deref().and_then(Path::parent);
         let is_device = |path: &Path| {
@@ -336,7 +338,7 @@ impl ControlServer {
                 Err(format!("{uuid}: the driver lists it; only an absent GPU can be forgotten"))
             }
             Some(_) => {
-                // The tick loop ends after this thread is told to; then nobody listens.
+                // The receiver is gone once the tick loop has ended.
                 let _ = self.sessions.news.send(News::Forget(uuid.into()));
                 Ok(())
             }
@@ -349,12 +351,12 @@ impl ControlServer {
 }
 
 /// Asks a running agent, and waits for its answer.
-pub fn ask(socket: &Path, ask: &Ask) -> std::io::Result<Reply> {
+pub fn ask(socket: &Path, ask: &ControlRequest) -> std::io::Result<ControlReply> {
     /// Longer than letting go may take.
     const ANSWER: Duration = Duration::from_secs(30);
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
     let mut line = serde_json::to_vec(ask)?;
     line.push(b'\n');
     stream.write_all(&line)?;
@@ -373,11 +375,14 @@ mod tests {
 
     #[test]
     fn a_question_is_one_line_of_json() {
-        let told = |ask: &Ask| serde_json::to_string(ask).unwrap();
-        assert_eq!(told(&Ask::Resume), r#"{"do":"resume"}"#);
-        assert_eq!(told(&Ask::Quiesce { nanoseconds: 7 }), r#"{"do":"quiesce","nanoseconds":7}"#);
-        assert_eq!(serde_json::from_str::<Ask>(r#"{"do":"inventory"}"#).unwrap(), Ask::Inventory);
-        assert!(serde_json::from_str::<Ask>(r#"{"do":"reboot"}"#).is_err());
+        let told = |ask: &ControlRequest| serde_json::to_string(ask).unwrap();
+        assert_eq!(told(&ControlRequest::Resume), r#"{"do":"resume"}"#);
+        assert_eq!(told(&ControlRequest::Quiesce { nanoseconds: 7 }), r#"{"do":"quiesce","nanoseconds":7}"#);
+        assert_eq!(
+            serde_json::from_str::<ControlRequest>(r#"{"do":"inventory"}"#).unwrap(),
+            ControlRequest::Inventory
+        );
+        assert!(serde_json::from_str::<ControlRequest>(r#"{"do":"reboot"}"#).is_err());
     }
 
     #[test]
@@ -397,9 +402,9 @@ mod tests {
         let path = directory.path().join("control.sock");
         let listener = bind(&path).unwrap();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| ask(&path, &Ask::Resume));
+            let asked = scope.spawn(|| ask(&path, &ControlRequest::Resume));
             let (stream, _) = listener.accept().unwrap();
-            line(&stream, PATIENCE).unwrap();
+            read_line(&stream, IDLE_TIMEOUT).unwrap();
             drop(stream);
             let told = asked.join().unwrap().unwrap_err().to_string();
             assert!(told.contains("ended before it answered"), "{told}");
@@ -427,7 +432,7 @@ mod tests {
     fn who_asks_a_letter_at_a_time_is_not_waited_for_without_end() {
         let (mut asker, asked) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            let heard = scope.spawn(move || line(&asked, Duration::from_millis(300)));
+            let heard = scope.spawn(move || read_line(&asked, Duration::from_millis(300)));
             while asker.write_all(b"x").is_ok() && !heard.is_finished() {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -435,6 +440,9 @@ mod tests {
         });
         let (mut asker, asked) = UnixStream::pair().unwrap();
         asker.write_all(&[b'x'; 5_000]).unwrap();
-        assert!((MOST..MOST + 512).contains(&line(&asked, PATIENCE).unwrap().len()));
+        assert!(
+            (MAX_REQUEST_BYTES..MAX_REQUEST_BYTES + 512)
+                .contains(&read_line(&asked, IDLE_TIMEOUT).unwrap().len())
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use super::Scenario;
+use super::DemoScenario;
 
 /// The hidden command that a child runs.
 pub const COMMAND: &str = "demo-child";
@@ -14,7 +14,7 @@ pub(super) struct Children {
 }
 
 /// Starts a child for every process of the scenario and puts its id there.
-pub(super) fn start(scenario: &mut Scenario) -> io::Result<Children> {
+pub(super) fn start(scenario: &mut DemoScenario) -> io::Result<Children> {
     let program = std::env::current_exe()?;
     let mut children = Vec::new();
     scenario.assign(|| {

@@ -38,11 +38,11 @@ pub(super) fn claim(directory: &Path) -> Result<(), DemoError> {
 
 /// Held as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct DirectoryLock {
     _file: File,
 }
 
-impl Lock {
+impl DirectoryLock {
     /// Becomes the owner of the directory, or tells who is.
     pub(super) fn take(directory: &Path) -> Result<Self, DemoError> {
         let path = directory.join(LOCK);

@@ -28,11 +28,11 @@ use crate::config::{self, Config, ListenAddress, Problems};
 use crate::nvml::OpenError;
 use crate::record::{self, ReadError};
 use crate::thread;
-use lock::Lock;
-use time::Time;
+use lock::DirectoryLock;
+use time::DemoTime;
 
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
-pub use scenario::{Scenario, ScenarioError};
+pub use scenario::{DemoScenario, ScenarioError};
 
 /// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
@@ -44,7 +44,7 @@ const CONFIG: &str = include_str!("config.yaml");
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What the driver answers from.
-    pub source: Source,
+    pub source: DemoSource,
     /// Addresses, instead of loopback.
     pub listen: Vec<ListenAddress>,
     /// How many times real time.
@@ -63,14 +63,14 @@ pub struct Options {
 
 /// What the simulated driver answers from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum DemoSource {
     /// A built-in scenario by name, or a file.
     Scenario(String),
     /// A recording of another driver.
     Recording(PathBuf),
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for DemoSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Scenario(name) => write!(f, "{name}"),
@@ -183,14 +183,14 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let driver = directory.join("driver");
     // What is wrong with the command is told before anything is changed.
     let (mut scenario, played) = match &options.source {
-        Source::Scenario(name) => (Scenario::load(name)?, None),
-        Source::Recording(path) => (Scenario::of_recording(), Some((path, record::span(path)?))),
+        DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
+        DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
     };
     let speed = time::speed(options.speed)?;
     let (source, config) = configure(options, &directory, &scenario)?;
     make(&directory)?;
     lock::claim(&directory)?;
-    let _lock = Lock::take(&directory)?;
+    let _lock = DirectoryLock::take(&directory)?;
     if options.fresh {
         empty(&directory, &config.ledger.path)?;
     }
@@ -200,10 +200,10 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
     install(&library(&directory))?;
     let time = match &played {
-        None => Time::start(&driver, speed)?,
+        None => DemoTime::start(&driver, speed)?,
         Some((path, span)) => {
             copy(path, &driver.join(scenario::RECORDING), span.whole)?;
-            Time::replay(&driver, speed, span)?
+            DemoTime::replay(&driver, speed, span)?
         }
     };
     let outcome = live(options, &directory, scenario, (source, config), &time);
@@ -215,9 +215,9 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
 fn live(
     options: &Options,
     directory: &Path,
-    scenario: Scenario,
+    scenario: DemoScenario,
     (source, config): (Option<config::Source>, Config),
-    time: &Time,
+    time: &DemoTime,
 ) -> Result<(), DemoError> {
     trial::open(options, directory, &library(directory))?;
     let root =
@@ -228,8 +228,8 @@ fn live(
     // It may need more memory than the agent, which has no use for it.
     drop(scenario);
     let what = match &options.source {
-        Source::Scenario(_) => "demo on a simulated node: every number is made up",
-        Source::Recording(_) => "replay of a recording: what it shows is not this node",
+        DemoSource::Scenario(_) => "demo on a simulated node: every number is made up",
+        DemoSource::Recording(_) => "replay of a recording: what it shows is not this node",
     };
     tracing::info!(directory = %directory.display(), source = %options.source, "{what}");
     let clock = Clock::Page(time.page.clone());
@@ -247,8 +247,8 @@ fn directory(options: &Options) -> Result<PathBuf, DemoError> {
     }
     let state = state_directory().ok_or(DemoError::Homeless)?;
     Ok(state.join(match options.source {
-        Source::Scenario(_) => DEMO,
-        Source::Recording(_) => REPLAY,
+        DemoSource::Scenario(_) => DEMO,
+        DemoSource::Recording(_) => REPLAY,
     }))
 }
 
@@ -262,22 +262,22 @@ fn state_directory() -> Option<PathBuf> {
 }
 
 /// A demo or replay that runs now.
-pub(crate) struct Running {
+pub(crate) struct RunningDemo {
     pub(crate) directory: PathBuf,
     pub(crate) pid: String,
 }
 
 /// The demo or replay that runs in the user's state directory, if one does.
-pub(crate) fn running() -> Option<Running> {
+pub(crate) fn running() -> Option<RunningDemo> {
     let state = state_directory()?;
     [DEMO, REPLAY].into_iter().find_map(|name| {
         let directory = state.join(name);
         let pid = lock::owner(&directory)?;
-        Some(Running { directory, pid })
+        Some(RunningDemo { directory, pid })
     })
 }
 
-/// Removes what a demo makes from its own directory. Lock files stay, and a ledger that another agent
+/// Removes what a demo makes from its own directory. DirectoryLock files stay, and a ledger that another agent
 /// writes is not touched.
 fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
     crate::ledger::unowned(ledger).map_err(StartError::Ledger)?;
@@ -314,7 +314,7 @@ fn install(library: &Path) -> Result<(), DemoError> {
 fn configure(
     options: &Options,
     directory: &Path,
-    scenario: &Scenario,
+    scenario: &DemoScenario,
 ) -> Result<(Option<config::Source>, Config), DemoError> {
     let (source, mut config) = match &options.config {
         Some(path) => config::Source::open(path).map(|(source, config)| (Some(source), config)),

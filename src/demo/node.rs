@@ -5,12 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::scenario::HostProcess;
-use super::{DemoError, Scenario, make};
+use super::{DemoError, DemoScenario, make};
 use crate::clock::Page;
 use crate::host::FIRST_PID_NAMESPACE;
 
 /// Writes the tree anew and says where it is rooted.
-pub(super) fn write(directory: &Path, scenario: &Scenario, page: &Page) -> Result<PathBuf, DemoError> {
+pub(super) fn write(directory: &Path, scenario: &DemoScenario, page: &Page) -> Result<PathBuf, DemoError> {
     let root = directory.join("host");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|source| DemoError::File { path: root.clone(), source })?;
@@ -40,7 +40,7 @@ pub(super) fn write(directory: &Path, scenario: &Scenario, page: &Page) -> Resul
     Ok(root)
 }
 
-fn passwd(scenario: &Scenario) -> String {
+fn passwd(scenario: &DemoScenario) -> String {
     let root = "root:x:0:0:root:/root:/bin/sh\n".to_owned();
     scenario
         .users()

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::workloads::Workloads;
+use super::workloads::ScenarioWorkloads;
 
 /// The built-in scenarios.
 const CLUSTER: &str = include_str!("cluster.json");
@@ -39,13 +39,13 @@ pub enum ScenarioError {
 
 /// A scenario. The driver library ignores what is for the host, and the host's side what is for the driver.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct DemoScenario {
     /// Whether its processes are real children and its host is this one.
     pub local: bool,
     /// The agent's configuration in it, if not the demo's own.
     pub config: Option<String>,
     /// Its pods and jobs, if it has any.
-    pub(super) workloads: Option<Workloads>,
+    pub(super) workloads: Option<ScenarioWorkloads>,
     document: Value,
 }
 
@@ -62,7 +62,7 @@ pub struct HostProcess {
     pub cgroup: String,
 }
 
-impl Scenario {
+impl DemoScenario {
     /// A built-in scenario by name, or a file.
     pub fn load(name: &str) -> Result<Self, ScenarioError> {
         match name {
@@ -93,7 +93,7 @@ impl Scenario {
             ));
         }
         let has_workloads = ["pods", "jobs"].iter().any(|key| document.get(key).is_some());
-        let workloads = has_workloads.then(|| Workloads::deserialize(&document));
+        let workloads = has_workloads.then(|| ScenarioWorkloads::deserialize(&document));
         let workloads =
             workloads.transpose().map_err(|error| broken(format!("pods, replicas or jobs: {error}")))?;
         Ok(Self {

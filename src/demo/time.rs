@@ -24,7 +24,7 @@ const BEAT: Duration = Duration::from_millis(100);
 const AHEAD: Nanoseconds = Nanoseconds(500_000_000);
 
 /// The running page, and the thread beside it.
-pub(super) struct Time {
+pub(super) struct DemoTime {
     pub(super) page: Arc<Page>,
     reached: PathBuf,
     stop: Stop,
@@ -40,7 +40,7 @@ pub(super) fn speed(times: f64) -> Result<u64, DemoError> {
     Ok((times * 1e6).round() as u64)
 }
 
-impl Time {
+impl DemoTime {
     /// Lets the page in that directory run; one that is held stays so.
     pub(super) fn start(driver: &Path, speed: u64) -> Result<Self, DemoError> {
         let page = open(&driver.join("clock"), &driver.join("reached"), speed)?;
@@ -164,7 +164,7 @@ mod tests {
         let stood = Moment { host: before(50), elapsed: milliseconds(50_000) };
         fs::write(directory.path().join("reached"), line(&state, stood)).unwrap();
 
-        let time = Time::start(directory.path(), REAL_TIME).unwrap();
+        let time = DemoTime::start(directory.path(), REAL_TIME).unwrap();
         let elapsed = time.page.now().utc.since(state.utc);
         assert!(elapsed >= milliseconds(50_050), "{elapsed:?}: time was lost");
         assert!(elapsed < milliseconds(99_000), "{elapsed:?}: the demo lived while it was away");
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_demo_that_ends_leaves_its_page_at_real_speed_and_a_held_page_as_it_is() {
         let directory = tempfile::tempdir().unwrap();
-        let time = Time::start(directory.path(), FAST).unwrap();
+        let time = DemoTime::start(directory.path(), FAST).unwrap();
         let page = Arc::clone(&time.page);
         time.end().unwrap();
         let state = page.state();
@@ -188,7 +188,7 @@ mod tests {
 
         let held = PageState { held: true, elapsed: Nanoseconds(7), ..state };
         page.set(held).unwrap();
-        let time = Time::start(directory.path(), FAST).unwrap();
+        let time = DemoTime::start(directory.path(), FAST).unwrap();
         assert_eq!(page.state(), held);
         time.end().unwrap();
         assert_eq!(page.state(), held);

@@ -23,9 +23,9 @@ const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// The scenario's workloads.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Workloads {
+pub(super) struct ScenarioWorkloads {
     #[serde(default)]
-    pods: Vec<Pod>,
+    pods: Vec<ScenarioPod>,
     /// Replicas of each GPU that is shared by time-slicing, by index.
     #[serde(default)]
     replicas: BTreeMap<String, u32>,
@@ -34,7 +34,7 @@ pub(super) struct Workloads {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Pod {
+struct ScenarioPod {
     namespace: String,
     name: String,
     uid: String,
@@ -58,7 +58,7 @@ struct Job {
     lines: BTreeMap<String, String>,
 }
 
-impl Workloads {
+impl ScenarioWorkloads {
     /// Writes what they leave on the node, and starts the kubelet if there are pods.
     pub(super) fn start(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         for job in &self.jobs {
@@ -120,7 +120,7 @@ fn gpus(device_ids: Vec<String>) -> ContainerDevices {
     ContainerDevices { resource_name: "nvidia.com/gpu".to_owned(), device_ids }
 }
 
-impl Pod {
+impl ScenarioPod {
     /// The directories and links that a kubelet makes for the logs of containers.
     fn write_logs(&self, root: &Path) -> Result<(), DemoError> {
         let Self { namespace, name, uid, containers } = self;
@@ -160,16 +160,17 @@ impl Job {
 /// The UUIDs of the simulated GPUs, by index: the driver library writes them beside itself when it is opened.
 pub(super) fn uuids(library: &Path) -> Result<Vec<String>, DemoError> {
     #[derive(Deserialize)]
-    struct Truth {
-        gpus: Vec<Gpu>,
+    struct DriverTruth {
+        gpus: Vec<DriverTruthGpu>,
     }
     #[derive(Deserialize)]
-    struct Gpu {
+    struct DriverTruthGpu {
         uuid: String,
     }
     let path: PathBuf = library.with_file_name("truth");
     let failed = |source: std::io::Error| DemoError::File { path: path.clone(), source };
     let text = fs::read_to_string(&path).map_err(failed)?;
-    let truth: Truth = serde_json::from_str(&text).map_err(|error| failed(std::io::Error::other(error)))?;
+    let truth: DriverTruth =
+        serde_json::from_str(&text).map_err(|error| failed(std::io::Error::other(error)))?;
     Ok(truth.gpus.into_iter().map(|gpu| gpu.uuid).collect())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::families::{self, Standing, Wanted};
+use super::families::{self, FamilyStatus, WantedFamilies};
 use super::{Finding, GpuDiagnosis};
 use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
@@ -15,7 +15,7 @@ use crate::model::{Absence, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find};
 
 /// What was found.
-pub(super) enum News {
+pub(super) enum ExaminationNews {
     Finding(Finding),
     Gpu(GpuDiagnosis),
     /// All GPUs that the driver counts, where each says who it is.
@@ -58,12 +58,12 @@ impl fmt::Display for Step {
 
 /// Seen by who waits for the examination.
 #[derive(Clone, Default)]
-pub(super) struct Progress {
+pub(super) struct ExaminationProgress {
     step: Arc<Mutex<Step>>,
     slot: CallSlot,
 }
 
-impl Progress {
+impl ExaminationProgress {
     pub(super) fn step(&self) -> Step {
         let step = self.step.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match step {
@@ -78,9 +78,15 @@ impl Progress {
 }
 
 /// Examines driver and GPUs; the last step is set when all has been told.
-pub(super) fn examine(path: Option<&Path>, wanted: Wanted, progress: &Progress, news: &Sender<News>) {
+pub(super) fn examine(
+    path: Option<&Path>,
+    wanted: WantedFamilies,
+    progress: &ExaminationProgress,
+    news: &Sender<ExaminationNews>,
+) {
     // Nobody listens any more after a call that took too long.
-    let tell = |what, works, why: String| drop(news.send(News::Finding(Finding::new(what, works, why))));
+    let tell =
+        |what, works, why: String| drop(news.send(ExaminationNews::Finding(Finding::new(what, works, why))));
     match Library::open(path) {
         Ok(library) => {
             let clock = Clock::of_library(path);
@@ -110,14 +116,14 @@ fn place(library: &Library) -> String {
 struct Examination<'a> {
     library: &'a Arc<Library>,
     clock: &'a Clock,
-    wanted: Wanted,
-    progress: &'a Progress,
-    news: &'a Sender<News>,
+    wanted: WantedFamilies,
+    progress: &'a ExaminationProgress,
+    news: &'a Sender<ExaminationNews>,
 }
 
 impl Examination<'_> {
     fn tell(&self, what: &'static str, works: bool, why: String) {
-        drop(self.news.send(News::Finding(Finding::new(what, works, why))));
+        drop(self.news.send(ExaminationNews::Finding(Finding::new(what, works, why))));
     }
 
     fn gpus(&self) {
@@ -145,7 +151,7 @@ impl Examination<'_> {
         }
         if found.len() == counted as usize {
             let gpus = found.iter().map(|gpu| SessionGpu::from(&gpu.id)).collect();
-            drop(self.news.send(News::Counted(gpus)));
+            drop(self.news.send(ExaminationNews::Counted(gpus)));
         }
         self.xids(&found);
     }
@@ -160,12 +166,12 @@ impl Examination<'_> {
         };
         if !self.library.is_simulated() {
             let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
-            drop(self.news.send(News::Processes(pids.collect())));
+            drop(self.news.send(ExaminationNews::Processes(pids.collect())));
         }
         let families = families::of(&frame, self.wanted);
         let faults: Vec<String> = families
             .iter()
-            .filter(|family| family.standing == Standing::Failed)
+            .filter(|family| family.standing == FamilyStatus::Failed)
             .map(|family| format!("{} {}", family.family, family.reason))
             .collect();
         if !faults.is_empty() {
@@ -177,7 +183,7 @@ impl Examination<'_> {
             model: frame.identity.model.to_string(),
             families,
         };
-        drop(self.news.send(News::Gpu(diagnosis)));
+        drop(self.news.send(ExaminationNews::Gpu(diagnosis)));
     }
 
     /// The second of two ticks: GPM values come from pairs of samples.

@@ -10,7 +10,7 @@ use crate::model::{Absence, Frame, Unit};
 
 /// How a family stands on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum FamilyStatus {
     /// It is exported.
     Answered,
     /// It could be, and the configuration or the GPU's mode leaves it out.
@@ -21,7 +21,7 @@ pub enum Standing {
     Failed,
 }
 
-impl Standing {
+impl FamilyStatus {
     /// The word in JSON and on the page.
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ pub struct FamilyDiagnosis {
     /// Its full name.
     pub family: &'static str,
     /// How it stands.
-    pub standing: Standing,
+    pub standing: FamilyStatus,
     /// Why it is absent, as in `gpu_unsupported`; "" where it is not.
     pub reason: &'static str,
     /// Why it is not there, and what would change that; "" where it is.
@@ -48,20 +48,20 @@ pub struct FamilyDiagnosis {
 
 /// What the configuration leaves out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedFamilies {
     level: Level,
     ledger: bool,
     prices: bool,
 }
 
-impl Wanted {
+impl WantedFamilies {
     pub(super) fn by(config: &Config) -> Self {
         Self { level: config.sampling.level, ledger: config.ledger.enabled, prices: config.prices.is_some() }
     }
 }
 
 /// All families but those that the agent tells of itself.
-pub(super) fn of(frame: &Frame, wanted: Wanted) -> Vec<FamilyDiagnosis> {
+pub(super) fn of(frame: &Frame, wanted: WantedFamilies) -> Vec<FamilyDiagnosis> {
     let told = answers(frame).filter(|(family, _)| !matches!(family.rows, Rows::Agent));
     told.map(|(family, answer)| diagnose(family, answer.err(), frame, wanted)).collect()
 }
@@ -70,13 +70,13 @@ fn diagnose(
     family: &'static Family,
     absence: Option<Absence>,
     frame: &Frame,
-    wanted: Wanted,
+    wanted: WantedFamilies,
 ) -> FamilyDiagnosis {
     let (standing, why) = match (absence, off(family, frame, wanted)) {
-        (Some(absence), _) if is_fault(absence) => (Standing::Failed, fault(absence).into()),
-        (Some(absence), _) => (Standing::Absent, why(absence, family, frame)),
-        (None, Some(off)) => (Standing::Off, off),
-        (None, None) => (Standing::Answered, String::new()),
+        (Some(absence), _) if is_fault(absence) => (FamilyStatus::Failed, fault(absence).into()),
+        (Some(absence), _) => (FamilyStatus::Absent, why(absence, family, frame)),
+        (None, Some(off)) => (FamilyStatus::Off, off),
+        (None, None) => (FamilyStatus::Answered, String::new()),
     };
     FamilyDiagnosis { family: family.name, standing, reason: absence.map_or("", Absence::reason), why }
 }
@@ -97,7 +97,7 @@ fn fault(absence: Absence) -> &'static str {
 }
 
 /// What leaves a family out that could be there.
-fn off(family: &Family, frame: &Frame, wanted: Wanted) -> Option<String> {
+fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String> {
     let of_account =
         matches!(family.rows, Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Slot | Rows::Unattributed);
     let of_money =
@@ -166,8 +166,8 @@ mod tests {
         Frame { identity: Arc::new(identity), ..Frame::with(readings.into()) }
     }
 
-    fn wanted() -> Wanted {
-        Wanted { level: Level::Full, ledger: true, prices: true }
+    fn wanted() -> WantedFamilies {
+        WantedFamilies { level: Level::Full, ledger: true, prices: true }
     }
 
     fn find<'a>(all: &'a [FamilyDiagnosis], family: &str) -> &'a FamilyDiagnosis {
@@ -183,7 +183,7 @@ mod tests {
             "gpu_fabric_info" => one.why.starts_with("the GPU is not registered"),
             name => name.starts_with("gpu_mig_") && one.why == "MIG mode is off",
         };
-        let mut left = all.iter().filter(|one| one.standing != Standing::Answered);
+        let mut left = all.iter().filter(|one| one.standing != FamilyStatus::Answered);
         assert_eq!(left.find(|one| !is_expected(one)), None);
         let expected = families().filter(|family| !matches!(family.rows, Rows::Agent)).count();
         assert_eq!(all.len(), expected);
@@ -199,25 +199,31 @@ mod tests {
                 FAMILY,
                 false,
                 Absence::NotSupported,
-                Standing::Absent,
+                FamilyStatus::Absent,
                 "retire pages instead: gpu_retired_pages",
             ),
-            (FAMILY, true, Absence::NotSupported, Standing::Absent, "not while MIG mode is on"),
-            (FAMILY, false, Absence::NoSymbol, Standing::Absent, "driver 470.1 has no function for it"),
-            (FAMILY, false, Absence::NoPermission, Standing::Absent, "run as root"),
-            (FAMILY, false, Absence::Failed, Standing::Failed, "the driver failed"),
-            (GPM, false, Absence::NotSupported, Standing::Absent, "Hopper and later"),
+            (FAMILY, true, Absence::NotSupported, FamilyStatus::Absent, "not while MIG mode is on"),
+            (FAMILY, false, Absence::NoSymbol, FamilyStatus::Absent, "driver 470.1 has no function for it"),
+            (FAMILY, false, Absence::NoPermission, FamilyStatus::Absent, "run as root"),
+            (FAMILY, false, Absence::Failed, FamilyStatus::Failed, "the driver failed"),
+            (GPM, false, Absence::NotSupported, FamilyStatus::Absent, "Hopper and later"),
             (
                 GPM,
                 false,
                 Absence::NoSymbol,
-                Standing::Absent,
+                FamilyStatus::Absent,
                 "driver 470.1 has no GPU performance monitoring",
             ),
-            (ENGINE, false, Absence::NotSupported, Standing::Absent, "this board cannot tell it"),
-            ("gpu_c2c_bytes_total", false, Absence::NotSupported, Standing::Absent, "no Grace CPU"),
-            ("gpu_module_power_watts", false, Absence::NotSupported, Standing::Absent, "no Grace CPU"),
-            (GPM, false, Absence::NoPermission, Standing::Absent, "NVreg_RestrictProfilingToAdminUsers=0"),
+            (ENGINE, false, Absence::NotSupported, FamilyStatus::Absent, "this board cannot tell it"),
+            ("gpu_c2c_bytes_total", false, Absence::NotSupported, FamilyStatus::Absent, "no Grace CPU"),
+            ("gpu_module_power_watts", false, Absence::NotSupported, FamilyStatus::Absent, "no Grace CPU"),
+            (
+                GPM,
+                false,
+                Absence::NoPermission,
+                FamilyStatus::Absent,
+                "NVreg_RestrictProfilingToAdminUsers=0",
+            ),
         ] {
             let number = device_points().position(|(other, _)| other.name == family).unwrap();
             let points = device_points().filter(|(other, _)| other.name == family).count();
@@ -240,18 +246,21 @@ mod tests {
             }),
             wanted(),
         );
-        assert_eq!(find(&all, "gpu_throttle_active").standing, Standing::Answered);
-        assert_eq!(find(&all, "gpu_sm_active_seconds_total").standing, Standing::Absent);
+        assert_eq!(find(&all, "gpu_throttle_active").standing, FamilyStatus::Answered);
+        assert_eq!(find(&all, "gpu_sm_active_seconds_total").standing, FamilyStatus::Absent);
     }
 
     #[test]
     fn what_the_configuration_leaves_out_is_off_and_says_by_what() {
-        let lean = Wanted { level: Level::Lean, ledger: false, prices: false };
+        let lean = WantedFamilies { level: Level::Lean, ledger: false, prices: false };
         let all = of(&frame(false, |_| {}), lean);
         let why = |family| (find(&all, family).standing, &*find(&all, family).why);
-        assert_eq!(why("gpu_clock_hertz"), (Standing::Off, "needs sampling.level: standard, which is lean"));
-        assert_eq!(why("gpu_tenant_held_seconds_total"), (Standing::Off, "needs ledger.enabled: true"));
-        let full = of(&frame(false, |_| {}), Wanted { prices: false, ..wanted() });
+        assert_eq!(
+            why("gpu_clock_hertz"),
+            (FamilyStatus::Off, "needs sampling.level: standard, which is lean")
+        );
+        assert_eq!(why("gpu_tenant_held_seconds_total"), (FamilyStatus::Off, "needs ledger.enabled: true"));
+        let full = of(&frame(false, |_| {}), WantedFamilies { prices: false, ..wanted() });
         assert_eq!(
             find(&full, "gpu_cost_per_hour").why,
             "needs prices in the configuration, as USD 2.50 per GPU-hour"

@@ -1,7 +1,7 @@
-//! Examines the node as the agent would find it: driver, GPUs, host, ledger's place.
+//! Examines the node as the agent would find it: driver, GPUs, host, ledger directory.
 //!
-//! The driver is examined on a thread of its own ([`examination`]), since a call that hangs cannot be
-//! ended: what was found until then is told, and the call is named.
+//! The driver is examined on a thread of its own ([`examination`]), since a call that hangs cannot be ended: the findings
+//! until then are reported, and the call is named.
 
 mod board;
 mod containers;
@@ -28,11 +28,11 @@ use crate::host::{Host, Users};
 use crate::model::Nanoseconds;
 use crate::session::NODE_LOCK;
 use crate::thread::Thread;
-use examination::{News, Progress, Step};
-use families::Wanted;
+use examination::{ExaminationNews, ExaminationProgress, Step};
+use families::WantedFamilies;
 
 pub use board::board_sentences;
-pub use families::{FamilyDiagnosis, Standing};
+pub use families::{FamilyDiagnosis, FamilyStatus};
 pub use grants::GrantDiagnosis;
 
 /// What works and what does not.
@@ -95,7 +95,7 @@ const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 /// Examines the node; nothing is changed and no ledger is opened.
 pub fn diagnose(config: &Config) -> Diagnosis {
     let (mut diagnosis, host) = (Diagnosis::default(), Host::at("/"));
-    let Seen { pids, gpus } = driver(config, &mut diagnosis);
+    let DriverFindings { pids, gpus } = driver(config, &mut diagnosis);
     if config.nvml.library.is_none() {
         diagnosis.findings.extend(demo::running().map(demo_finding));
     }
@@ -139,7 +139,7 @@ pub fn unmatched_grants(config: &Config) -> Vec<String> {
 }
 
 /// How a demo that runs beside is examined.
-fn demo_finding(demo::Running { directory, pid }: demo::Running) -> Finding {
+fn demo_finding(demo::RunningDemo { directory, pid }: demo::RunningDemo) -> Finding {
     let library = demo::library(&directory);
     let why = format!(
         "process {pid} runs one in {}, on a simulated driver; examine that with gpumeter doctor --nvml-library {}",
@@ -151,7 +151,7 @@ fn demo_finding(demo::Running { directory, pid }: demo::Running) -> Finding {
 
 /// What else the driver told, beside findings.
 #[derive(Default)]
-struct Seen {
+struct DriverFindings {
     /// The processes on its GPUs.
     pids: BTreeSet<u32>,
     /// All its GPUs, where each said who it is.
@@ -159,11 +159,11 @@ struct Seen {
 }
 
 /// Examines the driver and its GPUs.
-fn driver(config: &Config, diagnosis: &mut Diagnosis) -> Seen {
+fn driver(config: &Config, diagnosis: &mut Diagnosis) -> DriverFindings {
     let (sender, news) = channel();
-    let progress = Progress::default();
-    let mut seen = Seen::default();
-    let (path, theirs, wanted) = (config.nvml.library.clone(), progress.clone(), Wanted::by(config));
+    let progress = ExaminationProgress::default();
+    let mut seen = DriverFindings::default();
+    let (path, theirs, wanted) = (config.nvml.library.clone(), progress.clone(), WantedFamilies::by(config));
     let thread =
         Thread::start("doctor", move || examination::examine(path.as_deref(), wanted, &theirs, &sender));
     match thread {
@@ -174,16 +174,20 @@ fn driver(config: &Config, diagnosis: &mut Diagnosis) -> Seen {
 }
 
 /// Takes in what is found until all is found, or until one call has not returned for too long.
-fn listen(news: &Receiver<News>, progress: &Progress, (diagnosis, seen): (&mut Diagnosis, &mut Seen)) {
+fn listen(
+    news: &Receiver<ExaminationNews>,
+    progress: &ExaminationProgress,
+    (diagnosis, seen): (&mut Diagnosis, &mut DriverFindings),
+) {
     const LOOK: Duration = Duration::from_millis(100);
     let mut step = progress.step();
     let mut since = system_now();
     loop {
         match news.recv_timeout(LOOK) {
-            Ok(News::Finding(finding)) => diagnosis.findings.push(finding),
-            Ok(News::Gpu(gpu)) => diagnosis.gpus.push(gpu),
-            Ok(News::Processes(on_gpu)) => seen.pids.extend(on_gpu),
-            Ok(News::Counted(gpus)) => seen.gpus = Some(gpus),
+            Ok(ExaminationNews::Finding(finding)) => diagnosis.findings.push(finding),
+            Ok(ExaminationNews::Gpu(gpu)) => diagnosis.gpus.push(gpu),
+            Ok(ExaminationNews::Processes(on_gpu)) => seen.pids.extend(on_gpu),
+            Ok(ExaminationNews::Counted(gpus)) => seen.gpus = Some(gpus),
             Err(RecvTimeoutError::Disconnected) => return panicked(&progress.step(), diagnosis),
             Err(RecvTimeoutError::Timeout) => {}
         }

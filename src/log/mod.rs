@@ -1,7 +1,7 @@
-//! The log's own thread: whoever logs leaves a line and goes on, whether or not anybody reads it.
+//! The log thread: writes lines of all threads to standard error, in order.
 //!
-//! In go lines, from any thread; out they go to standard error, in order. A pipe that nobody reads stops this
-//! thread alone: what waits is bounded, and what finds no room is counted and told when there is room again.
+//! A thread that logs never waits. A full pipe blocks this thread only: the buffer is bounded, and lines that do not fit
+//! are counted and reported once there is room again.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,36 +9,36 @@ use std::time::Duration;
 
 use crate::thread::{self, Thread};
 
-/// The most bytes that wait for their reader.
+/// The most bytes in the buffer.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// The log while the program runs; its end waits for the reader, with a limit.
-pub struct Log {
+/// The log while the program runs; dropping it waits until the buffer is written, with a limit.
+pub struct LogWriter {
     lines: Lines,
-    patience: Duration,
+    timeout: Duration,
     thread: Thread,
 }
 
-/// Where lines are left; each write is one.
+/// A writer for lines; each write is one line.
 #[derive(Clone, Default)]
-pub struct Lines(Arc<Shelf>);
+pub struct Lines(Arc<LineBuffer>);
 
 #[derive(Default)]
-struct Shelf {
-    waiting: Mutex<Waiting>,
-    news: Condvar,
+struct LineBuffer {
+    waiting: Mutex<WaitingLines>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingLines {
     bytes: Vec<u8>,
     lost: u64,
     ended: bool,
 }
 
-impl Log {
-    /// Starts the thread. At the end of the log it is waited for that long, for what is still to be read.
-    pub fn start(patience: Duration) -> Result<Self, thread::Error> {
+impl LogWriter {
+    /// Starts the thread. `timeout` limits how long dropping the log waits for it.
+    pub fn start(timeout: Duration) -> Result<Self, thread::Error> {
         let lines = Lines::default();
         let theirs = lines.clone();
         let thread = Thread::start("log", move || write(&theirs, &mut io::stderr()))?;
@@ -47,15 +47,15 @@ impl Log {
             let thread = std::thread::current();
             tracing::error!(thread = thread.name().unwrap_or("?"), "{panic}");
         }));
-        Ok(Self { lines, patience, thread })
+        Ok(Self { lines, timeout, thread })
     }
 
-    /// Where a subscriber leaves its lines.
+    /// The writer for a subscriber.
     pub fn lines(&self) -> Lines {
         self.lines.clone()
     }
 
-    /// Leaves a line for which there is always room: the last word of a program.
+    /// Writes a line even when the buffer is full: the last message of a program.
     pub fn say(&self, line: &str) {
         let mut waiting = self.lines.lock();
         waiting.bytes.extend_from_slice(line.as_bytes());
@@ -63,23 +63,24 @@ impl Log {
     }
 }
 
-impl Drop for Log {
+impl Drop for LogWriter {
     fn drop(&mut self) {
         self.lines.lock().ended = true;
-        self.lines.0.news.notify_one();
-        self.thread.wait(self.patience);
+        self.lines.0.changed.notify_one();
+        self.thread.wait(self.timeout);
     }
 }
 
 impl Lines {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingLines> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What waits, and how many lines found no room since the last look; none at the end.
+    /// Waits for lines; returns them and how many did not fit since the last call. None at the end.
     fn take(&self) -> Option<(Vec<u8>, u64)> {
-        let idle = |waiting: &mut Waiting| waiting.bytes.is_empty() && waiting.lost == 0 && !waiting.ended;
-        let waited = self.0.news.wait_while(self.lock(), idle);
+        let idle =
+            |waiting: &mut WaitingLines| waiting.bytes.is_empty() && waiting.lost == 0 && !waiting.ended;
+        let waited = self.0.changed.wait_while(self.lock(), idle);
         let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
         let taken = (std::mem::take(&mut waiting.bytes), std::mem::take(&mut waiting.lost));
         (taken != (Vec::new(), 0)).then_some(taken)
@@ -95,7 +96,7 @@ impl Write for Lines {
             waiting.bytes.extend_from_slice(line);
         }
         drop(waiting);
-        self.0.news.notify_one();
+        self.0.changed.notify_one();
         Ok(line.len())
     }
 
@@ -104,10 +105,10 @@ impl Write for Lines {
     }
 }
 
-/// Hands lines on until the end.
+/// Writes lines until the end.
 fn write(lines: &Lines, reader: &mut impl Write) {
     while let Some((bytes, lost)) = lines.take() {
-        // A reader that has gone is no failure of the program.
+        // A closed standard error is no failure of the program.
         let _ = reader.write_all(&bytes);
         if lost > 0 {
             tracing::warn!(lost, "lines of the log found no room: nobody read it");

@@ -157,14 +157,14 @@ impl ActiveConfig {
 }
 
 /// A price holds from a time on; none says that from then on there is no money.
-type Prices = Vec<(Utc, Option<PriceEntry>)>;
+type PriceSchedule = Vec<(Utc, Option<PriceEntry>)>;
 
 /// The old prices up to `start`, the new ones from there on.
-fn succeed(old: &Prices, new: &Prices, start: Utc) -> Prices {
+fn succeed(old: &PriceSchedule, new: &PriceSchedule, start: Utc) -> PriceSchedule {
     let at_start = new.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, price)| price.clone());
     let before = old.iter().filter(|(from, _)| *from < start).cloned();
     let after = new.iter().filter(|(from, _)| *from > start).cloned();
-    let mut prices: Prices = before.chain([(start, at_start)]).chain(after).collect();
+    let mut prices: PriceSchedule = before.chain([(start, at_start)]).chain(after).collect();
     // A reload that leaves the price as it is begins none.
     prices.dedup_by(|next, known| next.1 == known.1);
     prices
@@ -253,7 +253,7 @@ fn book(config: &Config) -> Option<Book> {
 }
 
 /// The prices that label the account's money, in order of time.
-fn prices(book: Option<&Book>) -> Prices {
+fn prices(book: Option<&Book>) -> PriceSchedule {
     let Some(book) = book else { return Vec::new() };
     let currency: Arc<str> = book.currency.as_str().into();
     let mut prices: Vec<_> = book

@@ -15,24 +15,24 @@ use crate::model::{Nanoseconds, UnattributedReason};
 use crate::thread::{self, Thread};
 
 /// How often the thread looks whether there is a reason to ask.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often it asks without any reason.
-const PERIOD: Nanoseconds = Nanoseconds::from_seconds(10);
+const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The longest time between two attempts while the runtime does not answer.
-const LONGEST: Nanoseconds = Nanoseconds::from_seconds(60);
+const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// How the thread fares, and what it is asked for.
 #[derive(Default)]
-pub(crate) struct ContainerStatus {
+pub(crate) struct ContainerResolverStatus {
     /// Whether a process runs in a container that is not known.
     wanted: AtomicBool,
     /// Whether the runtime answered the last time, and when it last did; none before the first attempt.
     last: Mutex<Option<(bool, Option<Nanoseconds>)>>,
 }
 
-impl ContainerStatus {
+impl ContainerResolverStatus {
     /// Asks for another round, since a process runs in a container that is not known.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
@@ -76,12 +76,12 @@ fn run(client: &DockerClient, shared: &Resolvers) {
             let answer = client.containers();
             pause = match answer {
                 Ok(_) => Nanoseconds(0),
-                Err(_) => Nanoseconds((pause.0 * 2).clamp(Nanoseconds::SECOND.0, LONGEST.0)),
+                Err(_) => Nanoseconds((pause.0 * 2).clamp(Nanoseconds::SECOND.0, MAX_PAUSE.0)),
             };
-            next = now + if pause == Nanoseconds(0) { PERIOD } else { pause };
+            next = now + if pause == Nanoseconds(0) { REFRESH_INTERVAL } else { pause };
             take(answer, shared);
         }
-        if shared.stop.wait(LOOK) {
+        if shared.stop.wait(POLL_INTERVAL) {
             return;
         }
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_failure_keeps_the_time_of_the_last_answer_and_only_a_change_is_told() {
-        let status = ContainerStatus::default();
+        let status = ContainerResolverStatus::default();
         assert_eq!(status.last(), None);
         assert!(status.note(false, Nanoseconds(3)));
         assert_eq!(status.last(), Some((false, None)));

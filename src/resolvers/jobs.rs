@@ -25,19 +25,19 @@ use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 use crate::thread::{self, Thread};
 
 /// How often the thread looks.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the start of the agent waits for the first round.
-const FIRST_ROUND: Duration = Duration::from_secs(1);
+const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The map that the prolog of the host's Slurm reads.
 const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
 
-/// How the thread fares.
+/// Result of the last round.
 #[derive(Default)]
-pub(crate) struct JobStatus(Mutex<Option<(bool, Option<Nanoseconds>)>>);
+pub(crate) struct JobResolverStatus(Mutex<Option<(bool, Option<Nanoseconds>)>>);
 
-impl JobStatus {
+impl JobResolverStatus {
     /// Whether the records could be read the last time, and when they last could; none where there is no directory.
     pub(crate) fn last(&self) -> Option<(bool, Option<Nanoseconds>)> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +52,7 @@ impl JobStatus {
 pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let configured = shared.config.active().config.attribution.slurm.clone();
     let Some(jobs) = HostJobs::new(shared.host.clone(), &configured) else { return Ok(()) };
-    let rounds = Rounds {
+    let rounds = JobRounds {
         map: configured.records.map(|records| shared.host.path(&map_beside(&records))),
         jobs,
         written: None,
@@ -64,7 +64,7 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let (done, first_round) = mpsc::channel();
     Thread::start("jobs", move || rounds.run(&shared, done))?;
     // Holdings go on across a restart of the agent only if its first tick knows them.
-    let _ = first_round.recv_timeout(FIRST_ROUND);
+    let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
     Ok(())
 }
 
@@ -201,7 +201,7 @@ fn read(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::Result
 }
 
 /// The rounds of the thread.
-struct Rounds {
+struct JobRounds {
     /// The map that belongs to the directory of records, where there is one.
     map: Option<PathBuf>,
     jobs: HostJobs,
@@ -213,7 +213,7 @@ struct Rounds {
     problems: BTreeSet<String>,
 }
 
-impl Rounds {
+impl JobRounds {
     fn run(mut self, shared: &Resolvers, done: mpsc::Sender<()>) {
         let mut done = Some(done);
         loop {
@@ -221,7 +221,7 @@ impl Rounds {
             self.write_map(shared, &gpus.minors);
             self.round(shared, &gpus);
             drop(done.take());
-            if shared.stop.wait(LOOK) {
+            if shared.stop.wait(POLL_INTERVAL) {
                 return;
             }
         }
@@ -284,7 +284,7 @@ impl Rounds {
     }
 }
 
-/// The GPUs as the driver tells them; by minor number as the kernel does, before the driver has told.
+/// The GPUs as the driver lists them; before that, their minor numbers from the kernel.
 fn node_gpus(shared: &Resolvers) -> NodeGpus {
     let mut found = NodeGpus::default();
     if let Some(sealed) = shared.pages.get() {

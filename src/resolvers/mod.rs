@@ -33,9 +33,9 @@ pub(crate) struct Resolvers {
     pub(crate) simulated: Arc<AtomicBool>,
     pub(crate) processes: Arc<SeenProcesses>,
     pub(crate) workloads: Mutex<Arc<Workloads>>,
-    pub(crate) pods: pods::PodStatus,
-    pub(crate) jobs: jobs::JobStatus,
-    pub(crate) containers: containers::ContainerStatus,
+    pub(crate) pods: pods::PodResolverStatus,
+    pub(crate) jobs: jobs::JobResolverStatus,
+    pub(crate) containers: containers::ContainerResolverStatus,
 }
 
 impl Resolvers {

@@ -23,13 +23,13 @@ use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
 use crate::thread::{self, Thread};
 
 /// How often the thread looks whether there is a reason to ask.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often it asks without any reason.
-const PERIOD: Nanoseconds = Nanoseconds::from_seconds(10);
+const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The longest time between two attempts while the kubelet does not answer.
-const LONGEST: Nanoseconds = Nanoseconds::from_seconds(60);
+const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// How often nodes/pods of the kubelet is asked without any reason: its answer has every field of every pod, in JSON.
 const KUBELET_PERIOD: Nanoseconds = Nanoseconds::from_seconds(30);
@@ -38,18 +38,18 @@ const KUBELET_PERIOD: Nanoseconds = Nanoseconds::from_seconds(30);
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// How long the start of the agent waits for the first round.
-const FIRST_ROUND: Duration = Duration::from_secs(1);
+const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How the thread fares, and what it is asked for.
 #[derive(Default)]
-pub(crate) struct PodStatus {
+pub(crate) struct PodResolverStatus {
     /// Whether a process runs in a pod that is not known.
     wanted: AtomicBool,
     /// Whether the kubelet answered the last time, and when it last did; none while there is no kubelet.
     last: Mutex<Option<(bool, Option<Nanoseconds>)>>,
 }
 
-impl PodStatus {
+impl PodResolverStatus {
     /// Asks for another round, since a process runs in a pod that is not known.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
@@ -94,13 +94,13 @@ pub(crate) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     Thread::start("pods", move || {
         let client = KubeletSocket::new(&shared.host.path(&socket));
         let sources = sources(&kubernetes, &shared.host).map_err(Error::from);
-        match client.and_then(|client| Ok(Rounds::new(client, sources?, pods))) {
+        match client.and_then(|client| Ok(PodRounds::new(client, sources?, pods))) {
             Ok(rounds) => rounds.run(&shared, done),
             Err(error) => tracing::error!(%error, "pods are not attributed"),
         }
     })?;
     // Holdings go on across a restart of the agent only if its first tick knows them.
-    let _ = first_round.recv_timeout(FIRST_ROUND);
+    let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
     Ok(())
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn observe(
 }
 
 /// The rounds of the thread.
-struct Rounds {
+struct PodRounds {
     client: KubeletSocket,
     pods: Pods,
     /// When to ask at the latest.
@@ -194,17 +194,17 @@ impl Described {
             return;
         }
         let Some(pods) = self.sources.refresh(Duration::from_nanos(now.0)) else {
-            self.tell();
+            self.log_source();
             return;
         };
         self.metadata = PodMetadata::new(&pods, labels, system_now().utc);
         let is_costly = self.sources.current() == Some(PodSource::Kubelet);
         self.next = now + if is_costly { KUBELET_PERIOD } else { Nanoseconds(0) };
-        self.tell();
+        self.log_source();
     }
 
     /// Logs who describes the pods when that changes.
-    fn tell(&mut self) {
+    fn log_source(&mut self) {
         let source = self.sources.current();
         if self.source.replace(source) == Some(source) {
             return;
@@ -220,7 +220,7 @@ impl Described {
     }
 }
 
-impl Rounds {
+impl PodRounds {
     fn new(client: KubeletSocket, sources: PodSources, pods: Pods) -> Self {
         let described =
             Described { sources, metadata: PodMetadata::default(), source: None, next: Nanoseconds(0) };
@@ -248,7 +248,7 @@ impl Rounds {
                 self.round(shared, now, is_wanted);
             }
             drop(done.take());
-            if shared.stop.wait(LOOK) {
+            if shared.stop.wait(POLL_INTERVAL) {
                 return;
             }
         }
@@ -271,7 +271,7 @@ impl Rounds {
                 if shared.pods.failed(is_missing) {
                     tracing::warn!(%error, "the kubelet does not answer; holdings of pods stay as they were");
                 }
-                self.pause = Nanoseconds((self.pause.0 * 2).clamp(Nanoseconds::SECOND.0, LONGEST.0));
+                self.pause = Nanoseconds((self.pause.0 * 2).clamp(Nanoseconds::SECOND.0, MAX_PAUSE.0));
             }
         }
         if answer.is_ok() {
@@ -286,7 +286,7 @@ impl Rounds {
             (Err(_), _) => now + self.pause,
             // The next list decides whether what is missing has ended.
             (Ok(_), true) => now + Nanoseconds::SECOND,
-            (Ok(_), false) => now + PERIOD,
+            (Ok(_), false) => now + REFRESH_INTERVAL,
         };
         self.publish(shared, known);
     }
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_node_that_never_had_a_kubelet_has_no_failure() {
-        let status = PodStatus::default();
+        let status = PodResolverStatus::default();
         assert!(!status.failed(true));
         assert_eq!(status.last(), None);
         assert!(status.failed(false), "a socket that refuses is a failure, told once");

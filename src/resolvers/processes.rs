@@ -12,19 +12,19 @@ use crate::host::{Host, Pci, own};
 use crate::model::{Nanoseconds, UnattributedReason};
 use crate::thread::{self, Thread};
 
-/// What lanes saw, and who that is as far as it is known.
+/// Pids that samplers saw, and the identities known of them.
 #[derive(Default)]
 pub(crate) struct SeenProcesses {
     /// Whether a pid is the same process to the driver and here.
     counts_alike: bool,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenPids>,
     news: Condvar,
     identities: Mutex<(Arc<Identities>, Option<Nanoseconds>)>,
     pci: Mutex<Option<Arc<Pci>>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct SeenPids {
     pids: BTreeSet<u32>,
     any: bool,
 }
@@ -35,7 +35,7 @@ impl SeenProcesses {
         Self { counts_alike: host.counts_as_the_kernel(), ..Self::default() }
     }
 
-    /// A lane saw these processes, on lists and in samples of use. The driver translates the pids of its lists into
+    /// Adds processes that a sampler saw, on lists and in samples of use. The driver translates the pids of its lists into
     /// the namespace of who asks, not always those of its samples: where they may be another namespace's they are
     /// passed over, or somebody else would be billed.
     pub(crate) fn see(&self, listed: impl Iterator<Item = u32>, sampled: impl Iterator<Item = u32>) {
@@ -64,7 +64,7 @@ impl SeenProcesses {
         *self.pci.lock().unwrap_or_else(PoisonError::into_inner) = pci;
     }
 
-    /// Waits for what lanes see; whether there is any.
+    /// Waits until samplers see processes; false if they saw none.
     fn wait(&self) -> bool {
         const LOOK: Duration = Duration::from_secs(1);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl SeenProcesses {
 /// How often the PCI bus is looked at.
 const BUS: Nanoseconds = Nanoseconds::from_seconds(5);
 
-/// Lanes read at the same moment: after the first one the others have so long, and all are looked at in one round.
+/// How long to wait after the first sampler reports: all samplers read at the same moment, and one round serves all.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// The most processes that are held by a descriptor.

@@ -1,7 +1,7 @@
-//! One opening of the driver library: its samplers, what ends it, and its end.
+//! One session of the driver library: its samplers, what ends it, and its end.
 //!
-//! A session ends when the agent stops, when the operator asks, when every lane says that the driver is gone,
-//! or when there are other GPUs than it knows. A lane that is stuck in a call is left alone and named; the
+//! A session ends when the agent stops, when the operator asks, when every sampler reports that the driver is gone,
+//! or when there are other GPUs than it knows. A sampler that is stuck in a call is left alone and named; the
 //! library it is in then stays open, and the next session goes on with it.
 
 use std::collections::BTreeSet;
@@ -16,24 +16,24 @@ use crate::model::Nanoseconds;
 use crate::nvml::{CallSlot, Library, count, find};
 
 /// How often it is looked whether there are other GPUs.
-const RECOUNT: Nanoseconds = Nanoseconds::from_seconds(10);
+const RECOUNT_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// How long a driver may answer nothing but errors; one that is unloaded under its clients says so no clearer.
+/// How long every call may fail before the driver is closed: one that was unloaded returns nothing but errors.
 const SILENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The kernel's driver, by its name on the bus.
 const DRIVER: &str = "nvidia";
 
-/// What ends earlier did not work.
-const YOUNG: Nanoseconds = Nanoseconds::from_seconds(30);
+/// A session that ends earlier counts as failed.
+const MIN_LIFETIME: Nanoseconds = Nanoseconds::from_seconds(30);
 
 /// How long samplers may take to end; a GSP that does not answer takes 45 s for each call.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PATIENCE_AT_EXIT: Duration = Duration::from_millis(400);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT_AT_EXIT: Duration = Duration::from_millis(400);
 
-/// What outlives a session.
+/// What is kept from one session to the next.
 #[derive(Default)]
-pub(crate) struct Driver {
+pub(crate) struct DriverState {
     /// A library that could not be closed, with the samplers that are stuck in it.
     kept: Option<(Arc<Library>, u32)>,
     stuck: Vec<SamplerThread>,
@@ -43,15 +43,15 @@ pub(crate) struct Driver {
     pub(crate) was_open: bool,
     /// Whether the last one ended because the driver answered nothing.
     died: bool,
-    /// Whether the driver was away since: what it counts, it counts anew.
+    /// Whether the driver was away since; then its counters begin again.
     pub(crate) away: bool,
-    /// When the last one began, by the system's boot clock, and how many died young before it.
+    /// When the last session began, by the system's boot clock, and how many sessions in a row have failed early.
     begun: Nanoseconds,
     young: u32,
 }
 
 /// A library that is open.
-pub(crate) struct Session<'a> {
+pub(crate) struct OpenSession<'a> {
     library: Arc<Library>,
     counted: u32,
     samplers: Vec<SamplerThread>,
@@ -60,15 +60,15 @@ pub(crate) struct Session<'a> {
     shared: &'a Arc<DriverSessions>,
     /// When to look for other GPUs, by the system's boot clock.
     recount: Nanoseconds,
-    /// Since when no lane has had an answer.
+    /// Since when no sampler has had an answer.
     silent: Option<Nanoseconds>,
     /// What the bus showed at the last look.
     bus: Option<Arc<Pci>>,
 }
 
-impl Driver {
-    /// A driver that opens and then answers nothing is not opened again and again at once.
-    pub(crate) fn rest(&self, end: &Stop) {
+impl DriverState {
+    /// Waits before the next session when the last ones failed early.
+    pub(crate) fn wait_after_failure(&self, end: &Stop) {
         if self.young > 0 {
             end.wait(Duration::from_secs(self.young.min(3).into()));
         }
@@ -77,7 +77,7 @@ impl Driver {
     fn die(&mut self) {
         self.died = true;
         let lived = system_now().boottime.0.saturating_sub(self.begun.0);
-        self.young = if lived < YOUNG.0 { self.young + 1 } else { 0 };
+        self.young = if lived < MIN_LIFETIME.0 { self.young + 1 } else { 0 };
     }
 
     /// The library that could not be closed, if it may be gone on with; a dead one is closed first, which
@@ -87,20 +87,20 @@ impl Driver {
         if !self.died {
             return Some(self.kept.take());
         }
-        while !self.stuck.iter().all(|lane| lane.thread.wait(Duration::ZERO)) {
+        while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
             if end.wait(LOOK) {
                 return None;
             }
         }
-        for lane in self.stuck.drain(..) {
-            lane.thread.join();
+        for sampler in self.stuck.drain(..) {
+            sampler.thread.join();
         }
         self.kept = None;
         Some(None)
     }
 
-    /// Tells the orders whether nothing is open, or what is stuck.
-    pub(crate) fn tell(&self, shared: &DriverSessions) {
+    /// Reports to the orders that the driver is closed, or which calls are stuck.
+    pub(crate) fn report_closed(&self, shared: &DriverSessions) {
         if self.stuck.is_empty() {
             shared.orders.closed();
         } else {
@@ -108,32 +108,32 @@ impl Driver {
         }
     }
 
-    /// Begins a session: a lane for every GPU that is counted and has none that is stuck.
+    /// Begins a session: starts a sampler for every counted GPU, unless it has one that is stuck.
     pub(crate) fn begin<'a>(
         &mut self,
         (library, counted): (Arc<Library>, u32),
         (end, slot): (&'a Stop, &'a CallSlot),
         shared: &'a Arc<DriverSessions>,
-    ) -> Session<'a> {
+    ) -> OpenSession<'a> {
         // A library that was kept has counted once for all, those too whose samplers are stuck.
         if self.stuck.is_empty() {
             let epoch = shared.host.module_epoch();
             let anew = self.was_open && (self.away || epoch != self.epoch);
             (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
             self.begun = system_now().boottime;
-            // The tick loop ends after the samplers are told to; then nobody listens.
+            // The receiver is gone once the tick loop has ended.
             let _ = shared.news.send(News::Opened { anew, module: epoch });
         }
         let mut samplers = lock(shared);
         samplers.search = Search::Found(counted as usize);
-        samplers.mute = 0;
+        samplers.unidentified_gpus = 0;
         samplers.gone.clear();
         samplers.silent.clear();
         samplers.lost.clear();
-        samplers.unheard.clear();
+        samplers.unregistered.clear();
         drop(samplers);
-        let recount = system_now().boottime + RECOUNT;
-        let mut session = Session {
+        let recount = system_now().boottime + RECOUNT_INTERVAL;
+        let mut session = OpenSession {
             library,
             counted,
             samplers: Vec::new(),
@@ -144,7 +144,7 @@ impl Driver {
             silent: None,
             bus: None,
         };
-        let stuck: BTreeSet<u32> = self.stuck.iter().map(|lane| lane.index).collect();
+        let stuck: BTreeSet<u32> = self.stuck.iter().map(|sampler| sampler.index).collect();
         for index in (0..counted).filter(|index| !stuck.contains(index)) {
             session.start(index);
         }
@@ -152,26 +152,26 @@ impl Driver {
     }
 
     /// Waits for the samplers, and closes the library if none is stuck in it.
-    pub(crate) fn end(&mut self, session: Session<'_>) {
-        let Session { library, counted, samplers, shared, end, .. } = session;
+    pub(crate) fn end(&mut self, session: OpenSession<'_>) {
+        let OpenSession { library, counted, samplers, shared, end, .. } = session;
         end.call();
         shared.orders.closing();
-        let patience = if shared.stop.is_called() { PATIENCE_AT_EXIT } else { PATIENCE };
+        let timeout = if shared.stop.is_called() { CLOSE_TIMEOUT_AT_EXIT } else { CLOSE_TIMEOUT };
         let begun = system_now();
-        for lane in samplers.into_iter().chain(std::mem::take(&mut self.stuck)) {
-            // One limit for all: with every lane stuck it still ends in time.
-            if lane.thread.wait(patience.saturating_sub(system_now().since(begun).duration())) {
-                lock(shared).part(&lane);
-                lane.thread.join();
+        for sampler in samplers.into_iter().chain(std::mem::take(&mut self.stuck)) {
+            // One limit for all: with every sampler stuck it still ends in time.
+            if sampler.thread.wait(timeout.saturating_sub(system_now().since(begun).duration())) {
+                lock(shared).remove(&sampler);
+                sampler.thread.join();
             } else {
-                self.stuck.push(lane);
+                self.stuck.push(sampler);
             }
         }
         lock(shared).search = Search::Pending;
         if self.stuck.is_empty() {
             // The last reference: this shuts the library down and unmaps it.
             drop(library);
-            return self.tell(shared);
+            return self.report_closed(shared);
         }
         let calls: Vec<String> = self.stuck.iter().map(SamplerThread::call).collect();
         tracing::warn!(stuck = calls.join(", "), "driver calls have not returned; the library is not closed");
@@ -181,20 +181,20 @@ impl Driver {
         } else {
             self.kept = Some((library, counted));
         }
-        self.tell(shared);
+        self.report_closed(shared);
     }
 }
 
-impl Session<'_> {
+impl OpenSession<'_> {
     fn start(&mut self, index: u32) {
         match start_sampler(&self.library, index, self.end, self.shared) {
-            Ok(lane) => self.samplers.push(lane),
+            Ok(sampler) => self.samplers.push(sampler),
             Err(error) => tracing::error!(%error, index, "a GPU is not read"),
         }
     }
 
-    /// Looks after the session; false when it is to end. Called a few times a second.
-    pub(crate) fn goes_on(&mut self, driver: &mut Driver) -> bool {
+    /// Checks the session; false when it must end. Called a few times a second.
+    pub(crate) fn is_to_continue(&mut self, driver: &mut DriverState) -> bool {
         if self.end.is_called() {
             return false;
         }
@@ -213,9 +213,8 @@ impl Session<'_> {
         true
     }
 
-    /// Whether every lane says that the driver is gone, or none has had an answer for a while, not even that
-    /// its GPU is lost.
-    fn is_dead(&mut self, driver: &mut Driver) -> bool {
+    /// Whether every sampler reports that the driver is gone, or all calls have failed for a while.
+    fn is_dead(&mut self, driver: &mut DriverState) -> bool {
         let now = system_now().boottime;
         let samplers = lock(self.shared);
         let (all, gone) = (self.samplers.len(), samplers.gone.len());
@@ -226,16 +225,16 @@ impl Session<'_> {
         driver.away || self.silent.is_some_and(|since| now.0 - since.0 >= SILENCE.0)
     }
 
-    /// A lane that was stuck when the library should have been closed has come back: another takes its place.
-    fn revive(&mut self, driver: &mut Driver) {
+    /// Replaces samplers that were stuck at the end of the last session and have returned.
+    fn revive(&mut self, driver: &mut DriverState) {
         let stuck = std::mem::take(&mut driver.stuck);
-        for lane in stuck {
-            if lane.thread.wait(Duration::ZERO) {
-                lock(self.shared).part(&lane);
-                lane.thread.join();
-                self.start(lane.index);
+        for sampler in stuck {
+            if sampler.thread.wait(Duration::ZERO) {
+                lock(self.shared).remove(&sampler);
+                sampler.thread.join();
+                self.start(sampler.index);
             } else {
-                driver.stuck.push(lane);
+                driver.stuck.push(sampler);
             }
         }
     }
@@ -251,7 +250,7 @@ impl Session<'_> {
         if now < self.recount {
             return false;
         }
-        self.recount = now + RECOUNT;
+        self.recount = now + RECOUNT_INTERVAL;
         let clock = &self.shared.clock;
         let counted = count(&self.library, self.slot, clock);
         if counted.is_ok_and(|counted| counted != self.counted) {

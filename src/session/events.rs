@@ -1,32 +1,32 @@
-//! What the driver tells by itself, for all GPUs, and how much of it is logged.
+//! Events that the driver sends for all GPUs, and the log lines about XIDs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::received::{Batch, Kind};
-use super::{DriverSessions, LOOK_AGAIN, count, lock};
+use super::received::{EventBatch, XidKind};
+use super::{DriverSessions, RETRY_INTERVAL, count, lock};
 use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::model::{Absence, GpuName, Nanoseconds, Stamp};
 use crate::nvml::{CallSlot, Events, Library, Waited};
 
-/// How often it is asked whether the session goes on.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often the end of the session is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// An event set; none where the driver has none, and when the session ends, which is asked a few times a second.
+/// Opens an event set; none where the driver has none, and when the session ends.
 pub(crate) fn event_set(
     library: &Arc<Library>,
     slot: &CallSlot,
     shared: &DriverSessions,
-    mut goes_on: impl FnMut() -> bool,
+    mut is_to_continue: impl FnMut() -> bool,
 ) -> Option<Events> {
     let mut pause = || {
-        let again = shared.clock.now().boottime + LOOK_AGAIN;
-        while shared.clock.now().boottime < again && goes_on() {
-            shared.stop.wait(LOOK);
+        let again = shared.clock.now().boottime + RETRY_INTERVAL;
+        while shared.clock.now().boottime < again && is_to_continue() {
+            shared.stop.wait(POLL_INTERVAL);
         }
-        goes_on()
+        is_to_continue()
     };
     let mut told = None;
     loop {
@@ -45,19 +45,19 @@ pub(crate) fn event_set(
     }
 }
 
-/// Hears events for as long as the session goes on, which is asked a few times a second.
-pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut goes_on: impl FnMut() -> bool) {
+/// Receives events until the session ends.
+pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut is_to_continue: impl FnMut() -> bool) {
     let mut again = shared.clock.now().boottime;
     let (mut refused, mut told) = (Vec::new(), Refusals::default());
-    let mut crier = Crier::default();
-    while goes_on() {
+    let mut xid_log = XidLog::default();
+    while is_to_continue() {
         let now = shared.clock.now().boottime;
         if now >= again {
-            again = now + LOOK_AGAIN;
-            lock(shared).unheard.append(&mut refused);
+            again = now + RETRY_INTERVAL;
+            lock(shared).unregistered.append(&mut refused);
         }
-        let unheard = std::mem::take(&mut lock(shared).unheard);
-        for gpu in unheard {
+        let unregistered = std::mem::take(&mut lock(shared).unregistered);
+        for gpu in unregistered {
             let Err(absence) = events.register(&gpu) else {
                 told.forget(&gpu.id.uuid);
                 continue;
@@ -71,10 +71,10 @@ pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut goes_on: i
             }
         }
         if events.is_empty() {
-            shared.stop.wait(LOOK);
+            shared.stop.wait(POLL_INTERVAL);
             continue;
         }
-        let mut batch = Batch::default();
+        let mut batch = EventBatch::default();
         let outcome = drain(
             |wait| events.wait(wait),
             &mut batch,
@@ -83,11 +83,11 @@ pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut goes_on: i
             },
         );
         if !batch.is_empty() {
-            crier.hear(&batch);
-            // One lock and one look at the clock for all that came at once.
+            xid_log.add(&batch);
+            // One lock and one clock reading for the whole batch.
             shared.received.add(batch, events.now());
         }
-        crier.tell(system_now());
+        xid_log.write(system_now());
         if let Err(absence) = outcome {
             count(shared, "events".into(), absence.reason());
             // An event set that fails at once would spin.
@@ -97,21 +97,21 @@ pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut goes_on: i
     events.free();
 }
 
-/// Waits a fifth of a second for the first event and takes those behind it, as many as a stop may wait for.
-/// Events that cannot be told apart are counted one by one, and do not hide those behind them.
+/// Waits a fifth of a second for the first event and takes those queued behind it, up to a limit that keeps a stop short.
+/// An event whose GPU cannot be identified is counted and skipped.
 fn drain(
     mut next: impl FnMut(u32) -> Result<Waited, Absence>,
-    batch: &mut Batch,
-    mut nameless: impl FnMut(Absence),
+    batch: &mut EventBatch,
+    mut unidentified: impl FnMut(Absence),
 ) -> Result<(), Absence> {
     const WAIT_MILLISECONDS: u32 = 200;
-    const MOST: usize = 4_096;
+    const MAX_EVENTS: usize = 4_096;
     let mut wait = WAIT_MILLISECONDS;
-    for _ in 0..MOST {
+    for _ in 0..MAX_EVENTS {
         match next(wait)? {
             Waited::Event(event) => batch.event(event),
             Waited::Noise => {}
-            Waited::Nameless(absence) => nameless(absence),
+            Waited::Nameless(absence) => unidentified(absence),
             Waited::Quiet => break,
         }
         wait = 0;
@@ -119,7 +119,7 @@ fn drain(
     Ok(())
 }
 
-/// What was last told the log of a GPU that cannot be heard: the same again is counted, not told.
+/// The last logged refusal per GPU whose events cannot be received; a repeated refusal is only counted.
 #[derive(Default)]
 struct Refusals(BTreeMap<Arc<str>, Absence>);
 
@@ -133,46 +133,46 @@ impl Refusals {
     }
 }
 
-/// Tells the log of XIDs: at once while they are few, at most [`Crier::LINES`] lines a second in a storm.
+/// Logs XIDs: at once while they are few, at most [`XidLog::MAX_LINES`] lines a second in a storm.
 #[derive(Default)]
-struct Crier {
-    untold: BTreeMap<Kind, u64>,
-    /// When it last spoke, in the system's time.
-    spoke: Option<Stamp>,
-    /// XIDs of kinds that were too many to be kept apart.
+struct XidLog {
+    unlogged: BTreeMap<XidKind, u64>,
+    /// When it last wrote lines, in the system's time.
+    last_written: Option<Stamp>,
+    /// XIDs of kinds beyond the limit.
     others: u64,
 }
 
-impl Crier {
-    const LINES: usize = 10;
-    const MOST_KINDS: usize = 256;
+impl XidLog {
+    const MAX_LINES: usize = 10;
+    const MAX_KINDS: usize = 256;
 
-    fn hear(&mut self, batch: &Batch) {
+    fn add(&mut self, batch: &EventBatch) {
         for (kind, count) in &batch.xids {
-            if self.untold.len() < Self::MOST_KINDS || self.untold.contains_key(kind) {
-                *self.untold.entry(kind.clone()).or_default() += count;
+            if self.unlogged.len() < Self::MAX_KINDS || self.unlogged.contains_key(kind) {
+                *self.unlogged.entry(kind.clone()).or_default() += count;
             } else {
                 self.others += count;
             }
         }
     }
 
-    fn tell(&mut self, now: Stamp) {
+    fn write(&mut self, now: Stamp) {
         for line in self.lines(now) {
             tracing::warn!("{line}");
         }
     }
 
-    /// The lines that are due: the most frequent kinds, the last line for what is left.
+    /// The lines that are due: the most frequent kinds, then one line for the rest.
     fn lines(&mut self, now: Stamp) -> Vec<String> {
-        let since = self.spoke.map(|spoke| now.since(spoke));
-        if self.untold.is_empty() || since.is_some_and(|since| since < Nanoseconds::SECOND) {
+        let since = self.last_written.map(|last| now.since(last));
+        if self.unlogged.is_empty() || since.is_some_and(|since| since < Nanoseconds::SECOND) {
             return Vec::new();
         }
-        self.spoke = Some(now);
-        let mut kinds: Vec<_> = std::mem::take(&mut self.untold).into_iter().collect();
+        self.last_written = Some(now);
+        let mut kinds: Vec<_> = std::mem::take(&mut self.unlogged).into_iter().collect();
         kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let named = if kinds.len() > Self::LINES { Self::LINES - 1 } else { kinds.len() };
+        let named = if kinds.len() > Self::MAX_LINES { Self::MAX_LINES - 1 } else { kinds.len() };
         let mut lines: Vec<String> =
             kinds.iter().take(named).map(|(kind, count)| line(kind, *count)).collect();
         let rest: u64 = kinds.iter().skip(named).map(|(_, count)| count).sum();
@@ -184,7 +184,7 @@ impl Crier {
     }
 }
 
-fn line(kind: &Kind, count: u64) -> String {
+fn line(kind: &XidKind, count: u64) -> String {
     let gpu = match &kind.gpu {
         GpuName::Uuid(uuid) => uuid.to_string(),
         GpuName::Pci(at) => format!("at {:04x}:{:02x}:{:02x}", at.domain, at.bus, at.device),
@@ -200,11 +200,11 @@ mod tests {
     use super::*;
     use crate::model::XidSource;
 
-    fn batch(kinds: u32, count: usize) -> Batch {
-        let mut batch = Batch::default();
+    fn batch(kinds: u32, count: usize) -> EventBatch {
+        let mut batch = EventBatch::default();
         for xid in 1..=kinds {
             for _ in 0..count {
-                batch.xid(Kind {
+                batch.xid(XidKind {
                     source: XidSource::Events,
                     gpu: GpuName::Uuid("GPU-1".into()),
                     xid,
@@ -227,10 +227,10 @@ mod tests {
             told: crate::nvml::Told::Xid { xid: 79, gpu_instance: None, compute_instance: None },
         });
         let mut waiting = vec![Waited::Quiet, event, Waited::Noise, Waited::Nameless(Absence::Lost)];
-        let (mut batch, mut nameless) = (Batch::default(), Vec::new());
+        let (mut batch, mut unidentified) = (EventBatch::default(), Vec::new());
         let next = |_| waiting.pop().ok_or(Absence::Failed);
-        assert_eq!(drain(next, &mut batch, |absence| nameless.push(absence)), Ok(()));
-        assert_eq!((batch.xids.len(), nameless), (1, vec![Absence::Lost]));
+        assert_eq!(drain(next, &mut batch, |absence| unidentified.push(absence)), Ok(()));
+        assert_eq!((batch.xids.len(), unidentified), (1, vec![Absence::Lost]));
     }
 
     #[test]
@@ -245,28 +245,28 @@ mod tests {
 
     #[test]
     fn a_single_xid_is_told_at_once() {
-        let mut crier = Crier::default();
-        crier.hear(&batch(1, 1));
-        assert_eq!(crier.lines(at(0)).len(), 1);
-        assert!(crier.lines(at(5_000)).is_empty());
+        let mut xid_log = XidLog::default();
+        xid_log.add(&batch(1, 1));
+        assert_eq!(xid_log.lines(at(0)).len(), 1);
+        assert!(xid_log.lines(at(5_000)).is_empty());
     }
 
     #[test]
     fn a_storm_is_told_in_ten_lines_a_second_and_no_xid_is_left_out() {
-        let mut crier = Crier::default();
+        let mut xid_log = XidLog::default();
         let mut told = Vec::new();
         for tenth in 0..100 {
-            crier.hear(&batch(300, 3));
-            let lines = crier.lines(at(tenth * 100));
-            assert!(lines.len() <= Crier::LINES, "{lines:?}");
+            xid_log.add(&batch(300, 3));
+            let lines = xid_log.lines(at(tenth * 100));
+            assert!(lines.len() <= XidLog::MAX_LINES, "{lines:?}");
             told.extend(lines);
         }
-        assert!(told.len() <= 10 * Crier::LINES, "{}", told.len());
+        assert!(told.len() <= 10 * XidLog::MAX_LINES, "{}", told.len());
         let number = |line: &String| {
             let (_, tail) = line.split_once(", ").unwrap_or(("", line));
             tail.split(' ').next().and_then(|word| word.parse::<u64>().ok())
         };
-        let untold: u64 = crier.untold.values().sum::<u64>() + crier.others;
-        assert_eq!(told.iter().filter_map(number).sum::<u64>() + untold, 100 * 900);
+        let unlogged: u64 = xid_log.unlogged.values().sum::<u64>() + xid_log.others;
+        assert_eq!(told.iter().filter_map(number).sum::<u64>() + unlogged, 100 * 900);
     }
 }

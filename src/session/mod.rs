@@ -32,7 +32,7 @@ use crate::policy::{CurrentConfig, Wait};
 use crate::resolvers::SeenProcesses;
 use crate::thread::{self, Thread};
 
-use driver::Driver;
+use driver::DriverState;
 use node_lock::NodeLock;
 
 pub(crate) use kernel_log::start as start_kernel_log;
@@ -72,19 +72,19 @@ pub(crate) enum RestartReason {
     DriverLoadedLater,
 }
 
-/// What is known of the samplers.
+/// State of the samplers.
 #[derive(Default)]
 pub(crate) struct Samplers {
     search: Search,
     /// Calls of GPUs, by UUID.
-    slots: BTreeMap<Arc<str>, Watched>,
-    /// Calls that belong to no GPU that has a name.
-    nameless: Vec<Watched>,
-    /// Indices whose GPU did not say who it is.
-    mute: usize,
+    slots: BTreeMap<Arc<str>, WatchedCalls>,
+    /// Calls that belong to no identified GPU.
+    unidentified: Vec<WatchedCalls>,
+    /// How many GPUs have not returned their identity.
+    unidentified_gpus: usize,
     /// GPUs that the event set does not hold yet.
-    unheard: Vec<Found>,
-    /// Indices whose lane says that the driver is gone, whose GPU answers nothing, and whose GPU is lost.
+    unregistered: Vec<Found>,
+    /// Indices of GPUs whose driver is gone, whose calls all fail, and that are lost.
     gone: BTreeSet<u32>,
     silent: BTreeSet<u32>,
     lost: BTreeSet<u32>,
@@ -93,34 +93,34 @@ pub(crate) struct Samplers {
     node: Option<NodeLock>,
 }
 
-/// A lane's thread, as who waits for it sees it.
+/// A running sampler.
 struct SamplerThread {
     index: u32,
     slot: CallSlot,
     thread: Thread,
 }
 
-/// How far finding GPUs has come.
+/// How far the search for GPUs has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Search {
-    /// The driver has not answered yet, or was let go of.
+    /// The driver has not answered yet, or is released.
     #[default]
     Pending,
-    /// That many GPUs can be expected to speak.
+    /// So many GPUs were counted.
     Found(usize),
     /// There is no driver, or it refuses.
     Failed,
 }
 
-/// A place for driver calls: one that hangs is logged, and so is its return.
-struct Watched {
+/// The driver calls of one thread: one that hangs is logged, and so is its return.
+struct WatchedCalls {
     who: Arc<str>,
     slot: CallSlot,
     /// The call seen last, when it was first seen in the system's time, and whether it was logged.
     seen: Option<(InFlight, Stamp, bool)>,
 }
 
-/// Who opens the driver, among those without a name.
+/// The thread that opens the driver.
 const ENUMERATE: &str = "enumerate";
 
 /// How long a call may last before it is logged.
@@ -129,10 +129,10 @@ const LONG: Nanoseconds = Nanoseconds::from_seconds(2);
 /// GPM needs more than 100 ms between the samples of a pair.
 const PAIR_GAP: Nanoseconds = Nanoseconds(120_000_000);
 
-/// How often a driver, a GPU or an event registration that failed is tried again.
-const LOOK_AGAIN: Nanoseconds = Nanoseconds::from_seconds(10);
+/// How often a failed driver, GPU or event registration is tried again.
+const RETRY_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// Starts the thread that finds GPUs; it starts a lane for each.
+/// Starts the thread that opens the driver; it starts a sampler for each GPU.
 pub(crate) fn start(config: &Config, shared: &Arc<DriverSessions>) -> Result<(), thread::Error> {
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
@@ -144,14 +144,13 @@ pub(crate) fn start(config: &Config, shared: &Arc<DriverSessions>) -> Result<(),
 /// The driver calls that are being made, by UUID. Long ones are logged, and counted where no series can name them.
 pub(crate) fn in_flight(shared: &DriverSessions) -> BTreeMap<Arc<str>, InFlight> {
     let mut samplers = lock(shared);
-    let Samplers { nameless, errors, slots, .. } = &mut *samplers;
+    let Samplers { unidentified, errors, slots, .. } = &mut *samplers;
     for watched in slots.values_mut() {
-        watched.look();
+        watched.check();
     }
-    for nameless in nameless {
-        if nameless.look() {
-            let collector =
-                if &*nameless.who == ENUMERATE { "driver".into() } else { Arc::clone(&nameless.who) };
+    for calls in unidentified {
+        if calls.check() {
+            let collector = if &*calls.who == ENUMERATE { "driver".into() } else { Arc::clone(&calls.who) };
             *errors.entry((collector, "no_answer")).or_default() += 1;
         }
     }
@@ -162,68 +161,68 @@ pub(crate) fn in_flight(shared: &DriverSessions) -> BTreeMap<Arc<str>, InFlight>
         .collect()
 }
 
-impl Watched {
+impl WatchedCalls {
     fn new(who: Arc<str>, slot: &CallSlot) -> Self {
         Self { who, slot: slot.clone(), seen: None }
     }
 
-    /// Looks at its call; true, and logged, when that begins to be long. Its return is logged, too.
-    fn look(&mut self) -> bool {
+    /// Checks the call in flight: logs one that takes long, and its return. True when it is logged as long for the first time.
+    fn check(&mut self) -> bool {
         let now = system_now();
-        let was_told = self.told();
+        let was_logged = self.is_logged();
         let in_flight = self.slot.in_flight();
         if let Some((call, first, true)) = self.seen.filter(|(seen, ..)| Some(*seen) != in_flight) {
             let took = now.since(first).0 / Nanoseconds::SECOND.0;
             tracing::info!(who = %self.who, call = call.function, seconds = took, "a driver call returned");
         }
         self.seen = in_flight.map(|call| match self.seen {
-            Some((seen, first, told)) if seen == call => {
+            Some((seen, first, logged)) if seen == call => {
                 let long = now.since(first) > LONG;
-                if long && !told {
+                if long && !logged {
                     tracing::warn!(who = %self.who, call = call.function, "a driver call does not return");
                 }
-                (call, first, told || long)
+                (call, first, logged || long)
             }
             _ => (call, now, false),
         });
-        self.told() && !was_told
+        self.is_logged() && !was_logged
     }
 
-    /// Whether it is in a call that was told to be long.
-    fn told(&self) -> bool {
-        self.seen.is_some_and(|(.., told)| told)
+    /// Whether its call in flight is logged as long.
+    fn is_logged(&self) -> bool {
+        self.seen.is_some_and(|(.., logged)| logged)
     }
 }
 
-/// Ticks that brought nothing, by collector and reason.
+/// Failed ticks by collector and reason.
 pub(crate) fn errors(shared: &DriverSessions) -> BTreeMap<(Arc<str>, &'static str), u64> {
     lock(shared).errors.clone()
 }
 
-/// How far finding GPUs has come; GPUs that do not say who they are are not waited for.
+/// How far the search for GPUs has come; GPUs without an identity do not count.
 pub(crate) fn search(shared: &DriverSessions) -> Search {
     let samplers = lock(shared);
     match samplers.search {
-        Search::Found(counted) => Search::Found(counted.saturating_sub(samplers.mute)),
+        Search::Found(counted) => Search::Found(counted.saturating_sub(samplers.unidentified_gpus)),
         other => other,
     }
 }
 
-/// Whether the driver can be used; unknown until it has answered, or has not for so long that it is told.
+/// Whether the driver can be used; unknown until it has answered, or its first call is logged as long.
 pub(crate) fn driver_ok(shared: &DriverSessions) -> Option<bool> {
     let samplers = lock(shared);
-    let hangs = |nameless: &Watched| &*nameless.who == ENUMERATE && nameless.told();
+    let hangs = |calls: &WatchedCalls| &*calls.who == ENUMERATE && calls.is_logged();
     match samplers.search {
-        Search::Pending => samplers.nameless.iter().any(hangs).then_some(false),
+        Search::Pending => samplers.unidentified.iter().any(hangs).then_some(false),
         Search::Found(_) => Some(true),
         Search::Failed => Some(false),
     }
 }
 
 /// Waits for the thread that closes the library, which waits for the samplers.
-pub(crate) fn close(shared: &DriverSessions, patience: Duration) {
+pub(crate) fn close(shared: &DriverSessions, timeout: Duration) {
     let thread = lock(shared).thread.take();
-    if thread.is_some_and(|thread| !thread.wait(patience)) {
+    if thread.is_some_and(|thread| !thread.wait(timeout)) {
         tracing::warn!("the driver has not returned; leaving without shutdown");
     }
 }
@@ -236,9 +235,9 @@ fn lock(shared: &DriverSessions) -> MutexGuard<'_, Samplers> {
 fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
     let slot = CallSlot::default();
     watch(shared, ENUMERATE.into(), &slot);
-    let mut driver = Driver::default();
+    let mut driver = DriverState::default();
     while let Some(end) = shared.orders.may_open(&shared.stop) {
-        driver.rest(&end);
+        driver.wait_after_failure(&end);
         let opened = driver.kept(&end).and_then(|kept| {
             kept.or_else(|| {
                 let found = search::open(path.as_deref(), driver.was_open, (&end, &slot), shared);
@@ -248,7 +247,7 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
         });
         let Some((library, gpus)) = opened else {
             lock(shared).search = Search::Pending;
-            driver.tell(shared);
+            driver.report_closed(shared);
             continue;
         };
         tracing::info!(
@@ -259,13 +258,15 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
         );
         let mut session = driver.begin((Arc::clone(&library), gpus), (&end, &slot), shared);
         shared.orders.opened();
-        if let Some(events) = events::event_set(&library, &slot, shared, || session.goes_on(&mut driver)) {
+        if let Some(events) =
+            events::event_set(&library, &slot, shared, || session.is_to_continue(&mut driver))
+        {
             drop(library);
-            events::listen(events, shared, || session.goes_on(&mut driver));
+            events::listen(events, shared, || session.is_to_continue(&mut driver));
         } else {
             drop(library);
             const LOOK: Duration = Duration::from_millis(200);
-            while session.goes_on(&mut driver) {
+            while session.is_to_continue(&mut driver) {
                 end.wait(LOOK);
             }
         }
@@ -274,7 +275,7 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
 }
 
 impl SamplerThread {
-    /// Where it is.
+    /// The call it is in.
     fn call(&self) -> String {
         let call = self.slot.in_flight().map_or("a driver call", |call| call.function);
         format!("GPU {} in {call}", self.index)
@@ -282,28 +283,28 @@ impl SamplerThread {
 }
 
 impl Samplers {
-    /// Forgets a lane that has ended.
-    fn part(&mut self, lane: &SamplerThread) {
+    /// Removes a sampler that has ended.
+    fn remove(&mut self, sampler: &SamplerThread) {
         self.slots.retain(|_, watched| {
-            // A call that hung has returned, or the lane would not have ended.
-            watched.look();
-            !watched.slot.is(&lane.slot)
+            // A call that hung has returned, or the sampler would not have ended.
+            watched.check();
+            !watched.slot.is(&sampler.slot)
         });
-        let who = collector(lane.index);
+        let who = collector(sampler.index);
         self.unwatch(&who);
     }
 
-    /// Forgets the calls of a collector; one that hung has returned.
+    /// Removes the calls of a collector; one that hung has returned.
     fn unwatch(&mut self, who: &str) {
-        self.nameless.retain_mut(|nameless| {
-            nameless.look();
-            &*nameless.who != who
+        self.unidentified.retain_mut(|calls| {
+            calls.check();
+            &*calls.who != who
         });
     }
 }
 
 fn watch(shared: &DriverSessions, who: Arc<str>, slot: &CallSlot) {
-    lock(shared).nameless.push(Watched::new(who, slot));
+    lock(shared).unidentified.push(WatchedCalls::new(who, slot));
 }
 
 fn collector(index: u32) -> Arc<str> {
@@ -321,7 +322,7 @@ fn start_sampler(
     let (slot_by_thread, shared_by_thread) = (slot.clone(), Arc::clone(shared));
     let thread = Thread::start("lane", move || {
         let (slot, shared) = (slot_by_thread, shared_by_thread);
-        if let Some(found) = meet(&library, index, &slot, &end, &shared) {
+        if let Some(found) = identify_gpu(&library, index, &slot, &end, &shared) {
             let level = shared.config.active().cadence.level;
             let lane = Lane::new(library, &found, slot, shared.clock.clone(), level);
             sample(lane, &end, &shared);
@@ -330,8 +331,8 @@ fn start_sampler(
     Ok(SamplerThread { index, slot, thread })
 }
 
-/// Asks who lives at an index until it says so; none when the session ends.
-fn meet(
+/// Asks for the identity of the GPU at an index until it is known; none when the session ends.
+fn identify_gpu(
     library: &Arc<Library>,
     index: u32,
     slot: &CallSlot,
@@ -340,30 +341,31 @@ fn meet(
 ) -> Option<Found> {
     let collector = collector(index);
     watch(shared, Arc::clone(&collector), slot);
-    let mut mute = false;
+    let mut is_logged = false;
     loop {
         let answer = find(library, index, slot, &shared.clock);
-        note(shared, index, answer.as_ref().err());
+        note_absence(shared, index, answer.as_ref().err());
         let reason = match answer {
             Ok(found) if claim(&found, slot, shared) => {
                 let mut samplers = lock(shared);
                 samplers.unwatch(&collector);
-                // One that was stuck comes back in a session that has not counted it.
-                samplers.mute = samplers.mute.saturating_sub(usize::from(mute));
+                // A sampler that was stuck in a former session is not counted in this one.
+                samplers.unidentified_gpus =
+                    samplers.unidentified_gpus.saturating_sub(usize::from(is_logged));
                 drop(samplers);
-                // The tick loop ends after the samplers are told to; then nobody listens.
+                // The receiver is gone once the tick loop has ended.
                 let _ = shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
-                tell_if_all_are_known(shared);
+                report_if_all_are_known(shared);
                 return Some(found);
             }
             Ok(_) => "read_by_another_lane",
             Err(absence) => absence.reason(),
         };
         count(shared, Arc::clone(&collector), reason);
-        if !mute {
+        if !is_logged {
             tracing::error!(index, reason, "a GPU does not say who it is; it is asked again");
-            lock(shared).mute += 1;
-            mute = true;
+            lock(shared).unidentified_gpus += 1;
+            is_logged = true;
         }
         if !search::pause(end, shared) {
             return None;
@@ -371,8 +373,8 @@ fn meet(
     }
 }
 
-/// Notes what a lane says of the driver and of its GPU.
-fn note(shared: &DriverSessions, index: u32, absence: Option<&Absence>) {
+/// Stores whether the last answer was that the driver is gone, failed, or that the GPU is lost.
+fn note_absence(shared: &DriverSessions, index: u32, absence: Option<&Absence>) {
     let mut samplers = lock(shared);
     let Samplers { gone, silent, lost, .. } = &mut *samplers;
     for (set, means) in [(gone, Absence::DriverGone), (silent, Absence::Failed), (lost, Absence::Lost)] {
@@ -384,8 +386,8 @@ fn note(shared: &DriverSessions, index: u32, absence: Option<&Absence>) {
     }
 }
 
-/// When every GPU that the driver counts has said who it is, a GPU that is not among them is gone.
-fn tell_if_all_are_known(shared: &DriverSessions) {
+/// Reports that every counted GPU is identified: a GPU that is not among them is gone.
+fn report_if_all_are_known(shared: &DriverSessions) {
     let samplers = lock(shared);
     let all = matches!(samplers.search, Search::Found(counted) if samplers.slots.len() >= counted);
     drop(samplers);
@@ -394,47 +396,47 @@ fn tell_if_all_are_known(shared: &DriverSessions) {
     }
 }
 
-/// Whether this lane is the first for that GPU.
+/// Registers this sampler for that GPU; false when the GPU has another one.
 fn claim(found: &Found, slot: &CallSlot, shared: &DriverSessions) -> bool {
     let mut samplers = lock(shared);
     if samplers.slots.contains_key(&found.id.uuid) {
         return false;
     }
-    let watched = Watched::new(collector(found.id.index), slot);
+    let watched = WatchedCalls::new(collector(found.id.index), slot);
     samplers.slots.insert(Arc::clone(&found.id.uuid), watched);
-    samplers.unheard.push(found.clone());
+    samplers.unregistered.push(found.clone());
     true
 }
 
-/// The sampler thread: reads at every multiple of the interval, from the start on.
+/// Runs a sampler: reads at every multiple of the interval, from the start on.
 fn sample(mut lane: Lane, end: &Stop, shared: &DriverSessions) {
     let collector = collector(lane.gpu().index);
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
-    // Whether something happened that slower tiers tell of, and from which tick on they may be read for that.
-    let (mut happened, mut next_look) = (false, 0);
+    // Whether an event asks for all tiers, and the first tick at which they may be read for an event again.
+    let (mut read_all, mut next_read_all) = (false, 0);
     while !end.is_called() {
         let active = shared.config.active();
         let cadence = active.cadence;
         let mut earliest = Nanoseconds(0);
         let hint = shared.received.take_hint(&gpu.uuid);
-        if hint.recut {
+        if hint.mig_changed {
             lane.forget_plan();
         }
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
-        happened |= hint.ask_all;
-        if happened && tick >= next_look {
-            // What happens again and again, as XIDs do, is no reason to read everything in every tick.
-            (happened, next_look) = (false, tick + cadence.every[Tier::Medium as usize]);
+        read_all |= hint.read_all;
+        if read_all && tick >= next_read_all {
+            // Events that repeat, as XIDs do, must not cause all tiers to be read in every tick.
+            (read_all, next_read_all) = (false, tick + cadence.every[Tier::Medium as usize]);
             lane.read_all();
         }
-        // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
-        let tick_as_told = || {
-            lane.follow(cadence.level, cadence.presence, part(cadence.driver_share, shared));
+        // After a panic the readings may be half updated; the next plan replaces them.
+        let run_tick = || {
+            lane.follow(cadence.level, cadence.presence, driver_share(cadence.driver_share, shared));
             lane.tick(due)
         };
-        match catch_unwind(AssertUnwindSafe(tick_as_told)) {
+        match catch_unwind(AssertUnwindSafe(run_tick)) {
             Ok(answer) => {
                 let begins = answer.as_ref().ok().filter(|frame| frame.generation != generation);
                 if let Some(frame) = begins {
@@ -462,16 +464,16 @@ fn sample(mut lane: Lane, end: &Stop, shared: &DriverSessions) {
     }
 }
 
-/// When a frame comes too late.
+/// When a frame is too late.
 struct Lateness {
-    /// How long it may take: after two ticks it is older than what may be shown, and its span is already closed.
+    /// How long reading a frame may take: after two ticks it is too old to be shown, and its span is closed.
     limit: Nanoseconds,
-    /// Whether it is its plan's first one: that covers nothing, and one that reads all tiers of a slow board would
-    /// be dropped for ever, with plan after plan.
+    /// Whether it is the first frame of its plan. That one is never dropped: it reads all tiers, which may always take too
+    /// long on a slow board.
     begins: bool,
 }
 
-/// Sends what a tick brought; a frame that comes too late is dropped, with its plan.
+/// Sends the result of a tick to the tick loop; a late frame is dropped.
 fn deliver(
     lane: &mut Lane,
     gpu: &GpuId,
@@ -479,7 +481,7 @@ fn deliver(
     lateness: Lateness,
     (collector, shared): (&Arc<str>, &DriverSessions),
 ) {
-    note(shared, gpu.index, answer.as_ref().err());
+    note_absence(shared, gpu.index, answer.as_ref().err());
     let is_late = |frame: &Frame| frame.ended.since(frame.begun) > lateness.limit;
     let news = match answer {
         Ok(frame) if is_late(&frame) && !lateness.begins => {
@@ -504,7 +506,7 @@ fn deliver(
             News::Unframed(lane.take_unframed())
         }
     };
-    // The tick loop ends after the samplers are told to; then nobody listens.
+    // The receiver is gone once the tick loop has ended.
     let _ = shared.news.send(news);
 }
 
@@ -512,8 +514,8 @@ fn count(shared: &DriverSessions, collector: Arc<str>, reason: &'static str) {
     *lock(shared).errors.entry((collector, reason)).or_default() += 1;
 }
 
-/// A lane's part of the node's share of driver time: an equal one for each GPU that is read.
-fn part(share: u32, shared: &DriverSessions) -> u32 {
+/// The share of driver time of one sampler: an equal part of the node's for each GPU that is read.
+fn driver_share(share: u32, shared: &DriverSessions) -> u32 {
     let samplers = u32::try_from(lock(shared).slots.len()).unwrap_or(u32::MAX);
     share / samplers.max(1)
 }

@@ -1,7 +1,7 @@
-//! Whether the driver may be open: what the operator asked for, and how far the thread is that opens it.
+//! Whether the driver may be open: the operator's orders, and the phase of the thread that opens and closes it.
 //!
-//! Asking waits for that thread, with a limit; the thread itself waits for nobody. A request to let go is in
-//! force for a limited time, so that an agent that was forgotten takes the driver up again by itself.
+//! An order waits for that thread, with a limit; the thread waits for no order. A release ends after a limited time, so
+//! that a forgotten agent uses the driver again by itself.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::clock::{Stop, system_now};
 use crate::export::Release;
 use crate::model::{Nanoseconds, Utc};
 
-/// How long letting go may take: a lane's last call, the plans' end, and the driver's own shutdown.
-const LONGEST: Duration = Duration::from_secs(15);
+/// How long a release may take: the last call of a sampler, the end of its plan, and the shutdown of the library.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How far the thread is that opens and closes the driver.
+/// What the thread that opens and closes the driver is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum DriverPhase {
     /// Nothing of the driver is open.
     #[default]
     Closed,
@@ -27,17 +27,17 @@ enum Phase {
     Stuck(Vec<String>),
 }
 
-/// The orders.
+/// The operator's orders.
 #[derive(Default)]
 pub(crate) struct Orders {
-    state: Mutex<State>,
-    news: Condvar,
+    state: Mutex<OrderState>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    phase: Phase,
-    /// Let go until then, by the system's boot clock.
+struct OrderState {
+    phase: DriverPhase,
+    /// When the release ends, by the system's boot clock.
     until: Option<Nanoseconds>,
     /// Who asked for that: a Unix user id.
     user: u32,
@@ -46,45 +46,46 @@ struct State {
 }
 
 impl Orders {
-    /// Whether the driver was let go of on request.
-    pub(crate) fn are_to_let_go(&self) -> bool {
+    /// Whether the driver is closed on request.
+    pub(crate) fn is_released(&self) -> bool {
         let state = self.lock();
-        state.until.is_some() && state.phase == Phase::Closed
+        state.until.is_some() && state.phase == DriverPhase::Closed
     }
 
     /// Until when the driver is released, and who asked for it; absent while it is not released.
     pub(crate) fn release(&self) -> Option<Release> {
         let state = self.lock();
-        let until = state.until.filter(|_| state.phase == Phase::Closed)?;
+        let until = state.until.filter(|_| state.phase == DriverPhase::Closed)?;
         let now = system_now();
         let left = until.0.saturating_sub(now.boottime.0);
         Some(Release { until: Utc(now.utc.0.saturating_add(left)), user: state.user })
     }
 
-    /// Lets go of the driver; returns when nothing of it is open, which it stays for that long from then on, or
-    /// says what is stuck, and then the driver is taken up again.
-    pub(crate) fn let_go(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
+    /// Closes the driver and keeps it closed for `span`; returns once it is closed. The error names the calls that have not
+    /// returned; then the driver is used again.
+    pub(crate) fn release_driver(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
         let mut state = self.lock();
         state.user = user;
-        if state.phase == Phase::Closed {
+        if state.phase == DriverPhase::Closed {
             state.until = Some(system_now().boottime + span);
             return Ok(());
         }
-        // A short time would be over before everything is closed.
-        let longest = Nanoseconds(u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX));
+        // A short release would be over before everything is closed.
+        let longest = Nanoseconds(u64::try_from(RELEASE_TIMEOUT.as_nanos()).unwrap_or(u64::MAX));
         state.until = Some(system_now().boottime + longest + span);
         state.end.call();
-        let open = |state: &mut State| !matches!(state.phase, Phase::Closed | Phase::Stuck(_));
-        let waited = self.news.wait_timeout_while(state, LONGEST, open);
+        let open =
+            |state: &mut OrderState| !matches!(state.phase, DriverPhase::Closed | DriverPhase::Stuck(_));
+        let waited = self.changed.wait_timeout_while(state, RELEASE_TIMEOUT, open);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let problem = match &state.phase {
-            Phase::Closed => {
+            DriverPhase::Closed => {
                 state.until = Some(system_now().boottime + span);
                 return Ok(());
             }
-            Phase::Stuck(calls) => format!("has not returned from {}", calls.join(", ")),
-            Phase::Opening => "is being opened, and its initialisation has not returned".to_owned(),
-            Phase::Open | Phase::Closing => "is not closed in time".to_owned(),
+            DriverPhase::Stuck(calls) => format!("has not returned from {}", calls.join(", ")),
+            DriverPhase::Opening => "is being opened, and its initialisation has not returned".to_owned(),
+            DriverPhase::Open | DriverPhase::Closing => "is not closed in time".to_owned(),
         };
         state.until = None;
         state.end.call();
@@ -113,15 +114,15 @@ impl Orders {
             let left = state.until.map(|until| until.0.saturating_sub(system_now().boottime.0));
             match left {
                 Some(left) if left > 0 => {
-                    if !matches!(state.phase, Phase::Stuck(_)) {
-                        self.enter(&mut state, Phase::Closed);
+                    if !matches!(state.phase, DriverPhase::Stuck(_)) {
+                        self.enter(&mut state, DriverPhase::Closed);
                     }
                     drop(state);
                     end.wait(Duration::from_nanos(left).min(LOOK));
                 }
                 _ => {
                     state.until = None;
-                    self.enter(&mut state, Phase::Opening);
+                    self.enter(&mut state, DriverPhase::Opening);
                     drop(state);
                 }
             }
@@ -135,28 +136,28 @@ impl Orders {
     }
 
     pub(crate) fn opened(&self) {
-        self.enter(&mut self.lock(), Phase::Open);
+        self.enter(&mut self.lock(), DriverPhase::Open);
     }
 
     pub(crate) fn closing(&self) {
-        self.enter(&mut self.lock(), Phase::Closing);
+        self.enter(&mut self.lock(), DriverPhase::Closing);
     }
 
     pub(crate) fn closed(&self) {
-        self.enter(&mut self.lock(), Phase::Closed);
+        self.enter(&mut self.lock(), DriverPhase::Closed);
     }
 
     /// The library stays open, since these calls have not returned.
     pub(crate) fn stuck(&self, calls: Vec<String>) {
-        self.enter(&mut self.lock(), Phase::Stuck(calls));
+        self.enter(&mut self.lock(), DriverPhase::Stuck(calls));
     }
 
-    fn enter(&self, state: &mut State, phase: Phase) {
+    fn enter(&self, state: &mut OrderState, phase: DriverPhase) {
         state.phase = phase;
-        self.news.notify_all();
+        self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OrderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -169,18 +170,18 @@ mod tests {
     const HOUR: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
     #[test]
-    fn letting_go_ends_what_is_open_and_waits_for_its_end() {
+    fn a_release_ends_the_session_and_waits_for_its_end() {
         let (orders, stop) = (Orders::default(), Stop::default());
         let end = orders.may_open(&stop).unwrap();
         orders.opened();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| orders.let_go(HOUR, 0));
+            let asked = scope.spawn(|| orders.release_driver(HOUR, 0));
             while !end.wait(Duration::from_secs(1)) {}
-            assert!(!orders.are_to_let_go());
+            assert!(!orders.is_released());
             orders.closed();
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
-        assert!(orders.are_to_let_go());
+        assert!(orders.is_released());
         let release = orders.release().unwrap();
         assert!(release.until > system_now().utc);
         assert_eq!(release.user, 0);
@@ -190,23 +191,23 @@ mod tests {
             assert!(!orders.resume(), "it is not released any more");
             assert!(opener.join().unwrap());
         });
-        assert!(!orders.are_to_let_go());
+        assert!(!orders.is_released());
     }
 
     #[test]
-    fn the_time_of_letting_go_is_no_part_of_the_time_that_was_asked_for() {
+    fn the_time_needed_to_close_is_no_part_of_the_release() {
         let (orders, stop) = (Orders::default(), Stop::default());
         let end = orders.may_open(&stop).unwrap();
         orders.opened();
         let span = Nanoseconds(1_000_000);
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| orders.let_go(span, 0));
+            let asked = scope.spawn(|| orders.release_driver(span, 0));
             while !end.wait(Duration::from_secs(1)) {}
-            // A lane's last call takes longer than the time that was asked for.
+            // The last call of a sampler takes longer than the release.
             std::thread::sleep(Duration::from_millis(20));
             orders.closing();
             orders.closed();
-            assert!(orders.are_to_let_go());
+            assert!(orders.is_released());
             let opener = scope.spawn(|| orders.may_open(&stop).is_some());
             assert_eq!(asked.join().unwrap(), Ok(()));
             assert!(opener.join().unwrap(), "and then it is over");
@@ -219,7 +220,7 @@ mod tests {
         orders.may_open(&stop).unwrap();
         orders.opened();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| orders.let_go(HOUR, 0));
+            let asked = scope.spawn(|| orders.release_driver(HOUR, 0));
             orders.stuck(vec!["GPU 3 in nvmlDeviceGetTemperature".into()]);
             let told = asked.join().unwrap().unwrap_err();
             assert!(told.contains("GPU 3 in nvmlDeviceGetTemperature"), "{told}");
@@ -230,10 +231,10 @@ mod tests {
     #[test]
     fn it_is_taken_up_again_by_itself_and_not_when_the_agent_stops() {
         let (orders, stop) = (Orders::default(), Stop::default());
-        orders.let_go(Nanoseconds(1_000_000), 0).unwrap();
+        orders.release_driver(Nanoseconds(1_000_000), 0).unwrap();
         assert!(orders.may_open(&stop).is_some());
         orders.closed();
-        orders.let_go(HOUR, 0).unwrap();
+        orders.release_driver(HOUR, 0).unwrap();
         stop.call();
         assert!(orders.may_open(&stop).is_none());
     }

@@ -1,7 +1,6 @@
-//! What was heard of GPUs, between those who hear it and the tick loop: XIDs counted by kind, notices, and hints to
-//! samplers that something has changed.
+//! XIDs and notices that were received since the last tick, and hints to samplers that a GPU has changed.
 //!
-//! A storm makes a number grow, not a list: what is kept is bounded by kinds, and by how many are kept at all.
+//! XIDs are counted by kind, and the number of kinds is bounded, so a storm of XIDs needs no more memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +11,16 @@ use crate::meter::NoticeCount;
 use crate::model::{GpuName, Nanoseconds, Notice, Stamp, XidCount, XidSource};
 use crate::nvml::{Event, Told};
 
-/// Kinds of XID that are kept apart between two pulses; a node of 16 GPUs in MIG has fewer.
-const MOST_KINDS: usize = 1_024;
+/// Kinds of XID that are counted apart between two ticks; a node of 16 GPUs in MIG has fewer.
+const MAX_KINDS: usize = 1_024;
 
-/// What the tick loop and the samplers take from here.
+/// Received XIDs, notices and hints.
 #[derive(Default)]
-pub(crate) struct Received(Mutex<Shelf>);
+pub(crate) struct Received(Mutex<ReceivedState>);
 
 #[derive(Default)]
-struct Shelf {
-    xids: BTreeMap<Kind, (u64, Stamp, Nanoseconds)>,
+struct ReceivedState {
+    xids: BTreeMap<XidKind, (u64, Stamp, Nanoseconds)>,
     notices: BTreeMap<(Arc<str>, Notice), u64>,
     hints: BTreeMap<Arc<str>, Hint>,
     kernel_log: Option<bool>,
@@ -31,7 +30,7 @@ struct Shelf {
 
 /// What XIDs must share to be counted as one kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Kind {
+pub(crate) struct XidKind {
     pub(crate) source: XidSource,
     pub(crate) gpu: GpuName,
     pub(crate) xid: u32,
@@ -39,37 +38,37 @@ pub(crate) struct Kind {
     pub(crate) compute_instance: Option<u32>,
 }
 
-/// What a lane should do at its next tick.
+/// What a sampler should do at its next tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hint {
-    /// The GPU was cut anew: the plan is of another shape.
-    pub(crate) recut: bool,
-    /// Something happened that slow readings tell more of.
-    pub(crate) ask_all: bool,
+    /// Make a new plan, since the GPU has other MIG instances.
+    pub(crate) mig_changed: bool,
+    /// Read all tiers, since an event happened that slow readings explain.
+    pub(crate) read_all: bool,
 }
 
-/// What came within one drain of a source, before it is shared.
+/// Events of one drain of a source.
 #[derive(Default)]
-pub(crate) struct Batch {
-    pub(crate) xids: BTreeMap<Kind, u64>,
+pub(crate) struct EventBatch {
+    pub(crate) xids: BTreeMap<XidKind, u64>,
     notices: BTreeMap<(Arc<str>, Notice), u64>,
 }
 
-impl Batch {
+impl EventBatch {
     /// Counts an event of the driver.
     pub(crate) fn event(&mut self, event: Event) {
         match event.told {
             Told::Xid { xid, gpu_instance, compute_instance } => {
                 let gpu = GpuName::Uuid(event.uuid);
                 let source = XidSource::Events;
-                self.xid(Kind { source, gpu, xid, gpu_instance, compute_instance });
+                self.xid(XidKind { source, gpu, xid, gpu_instance, compute_instance });
             }
             Told::Notice(notice) => *self.notices.entry((event.uuid, notice)).or_default() += 1,
         }
     }
 
     /// Counts an XID.
-    pub(crate) fn xid(&mut self, kind: Kind) {
+    pub(crate) fn xid(&mut self, kind: XidKind) {
         *self.xids.entry(kind).or_default() += 1;
     }
 
@@ -79,65 +78,65 @@ impl Batch {
 }
 
 impl Received {
-    /// Adds what came until `now`.
-    pub(crate) fn add(&self, batch: Batch, now: Stamp) {
-        let heard = system_now().boottime;
-        let mut shelf = self.lock();
+    /// Adds events received until `now`.
+    pub(crate) fn add(&self, batch: EventBatch, now: Stamp) {
+        let received = system_now().boottime;
+        let mut state = self.lock();
         for (kind, count) in batch.xids {
             if let GpuName::Uuid(uuid) = &kind.gpu
                 && !matches!(xid::meaning(kind.xid).0, xid::Class::Application | xid::Class::Information)
             {
-                shelf.hints.entry(Arc::clone(uuid)).or_default().ask_all = true;
+                state.hints.entry(Arc::clone(uuid)).or_default().read_all = true;
             }
-            if shelf.xids.len() >= MOST_KINDS && !shelf.xids.contains_key(&kind) {
-                shelf.refused = shelf.refused.saturating_add(count);
+            if state.xids.len() >= MAX_KINDS && !state.xids.contains_key(&kind) {
+                state.refused = state.refused.saturating_add(count);
                 continue;
             }
-            let seen = shelf.xids.entry(kind).or_insert((0, now, heard));
-            *seen = (seen.0.saturating_add(count), now, heard);
+            let seen = state.xids.entry(kind).or_insert((0, now, received));
+            *seen = (seen.0.saturating_add(count), now, received);
         }
         for ((uuid, notice), count) in batch.notices {
-            let hint = shelf.hints.entry(Arc::clone(&uuid)).or_default();
+            let hint = state.hints.entry(Arc::clone(&uuid)).or_default();
             match notice {
-                Notice::MigChanged => hint.recut = true,
-                _ => hint.ask_all = true,
+                Notice::MigChanged => hint.mig_changed = true,
+                _ => hint.read_all = true,
             }
-            *shelf.notices.entry((uuid, notice)).or_default() += count;
+            *state.notices.entry((uuid, notice)).or_default() += count;
         }
     }
 
-    /// Says whether the kernel's log can be read, and how many of its records were overwritten unread.
+    /// Stores whether the kernel log can be read, and counts its records that were overwritten unread.
     pub(crate) fn kernel_log(&self, readable: bool, overrun: u64) {
-        let mut shelf = self.lock();
-        shelf.kernel_log = Some(readable);
-        shelf.overrun = shelf.overrun.saturating_add(overrun);
+        let mut state = self.lock();
+        state.kernel_log = Some(readable);
+        state.overrun = state.overrun.saturating_add(overrun);
     }
 
     /// XIDs and notices since the last look.
     pub(crate) fn take(&self) -> (Vec<XidCount>, Vec<NoticeCount>) {
-        let mut shelf = self.lock();
-        let (xids, notices) = (std::mem::take(&mut shelf.xids), std::mem::take(&mut shelf.notices));
-        drop(shelf);
+        let mut state = self.lock();
+        let (xids, notices) = (std::mem::take(&mut state.xids), std::mem::take(&mut state.notices));
+        drop(state);
         let xids = xids.into_iter().map(|(kind, (count, last, heard))| {
-            let Kind { source, gpu, xid, gpu_instance, compute_instance } = kind;
+            let XidKind { source, gpu, xid, gpu_instance, compute_instance } = kind;
             XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
         });
         let notices = notices.into_iter().map(|((uuid, notice), count)| NoticeCount { uuid, notice, count });
         (xids.collect(), notices.collect())
     }
 
-    /// What the lane of a GPU should do at its next tick.
+    /// What the sampler of a GPU should do at its next tick.
     pub(crate) fn take_hint(&self, uuid: &str) -> Hint {
         self.lock().hints.remove(uuid).unwrap_or_default()
     }
 
     /// Whether the kernel's log can be read, once tried; records overwritten; XIDs of kinds beyond those kept.
     pub(crate) fn losses(&self) -> (Option<bool>, u64, u64) {
-        let shelf = self.lock();
-        (shelf.kernel_log, shelf.overrun, shelf.refused)
+        let state = self.lock();
+        (state.kernel_log, state.overrun, state.refused)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
+    fn lock(&self) -> MutexGuard<'_, ReceivedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,38 +155,38 @@ mod tests {
 
     #[test]
     fn a_storm_is_one_number() {
-        let heard = Received::default();
+        let received = Received::default();
         for _ in 0..3 {
-            let mut batch = Batch::default();
+            let mut batch = EventBatch::default();
             (0..10_000).for_each(|_| batch.event(event("GPU-1", xid(13))));
-            heard.add(batch, Stamp::default());
+            received.add(batch, Stamp::default());
         }
-        let (xids, _) = heard.take();
+        let (xids, _) = received.take();
         assert_eq!(xids.iter().map(|told| told.count).collect::<Vec<_>>(), [30_000]);
-        assert!(heard.take().0.is_empty());
+        assert!(received.take().0.is_empty());
     }
 
     #[test]
     fn a_flood_of_kinds_is_bounded_and_counted() {
-        let heard = Received::default();
-        let mut batch = Batch::default();
+        let received = Received::default();
+        let mut batch = EventBatch::default();
         (0..5_000).for_each(|code| batch.event(event("GPU-1", xid(code))));
-        heard.add(batch, Stamp::default());
-        assert_eq!(heard.take().0.len(), MOST_KINDS);
-        assert_eq!(heard.losses(), (None, 0, 5_000 - 1_024));
+        received.add(batch, Stamp::default());
+        assert_eq!(received.take().0.len(), MAX_KINDS);
+        assert_eq!(received.losses(), (None, 0, 5_000 - 1_024));
     }
 
     #[test]
-    fn a_lane_hears_of_a_reshape_and_of_what_slow_readings_tell_more_of() {
-        let heard = Received::default();
-        let mut batch = Batch::default();
+    fn a_sampler_is_told_to_plan_again_or_to_read_all_tiers() {
+        let received = Received::default();
+        let mut batch = EventBatch::default();
         batch.event(event("GPU-1", Told::Notice(Notice::MigChanged)));
         batch.event(event("GPU-2", xid(48)));
         batch.event(event("GPU-3", xid(13)));
-        heard.add(batch, Stamp::default());
-        assert_eq!(heard.take_hint("GPU-1"), Hint { recut: true, ask_all: false });
-        assert_eq!(heard.take_hint("GPU-1"), Hint::default(), "told once");
-        assert_eq!(heard.take_hint("GPU-2"), Hint { recut: false, ask_all: true });
-        assert_eq!(heard.take_hint("GPU-3"), Hint::default());
+        received.add(batch, Stamp::default());
+        assert_eq!(received.take_hint("GPU-1"), Hint { mig_changed: true, read_all: false });
+        assert_eq!(received.take_hint("GPU-1"), Hint::default(), "told once");
+        assert_eq!(received.take_hint("GPU-2"), Hint { mig_changed: false, read_all: true });
+        assert_eq!(received.take_hint("GPU-3"), Hint::default());
     }
 }

@@ -6,22 +6,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::node_lock::{self, LockError};
-use super::{DriverSessions, LOOK_AGAIN, RestartReason, Search, count, lock, tell_if_all_are_known};
+use super::{DriverSessions, RETRY_INTERVAL, RestartReason, Search, count, lock, report_if_all_are_known};
 use crate::clock::Stop;
 use crate::nvml::{CallSlot, Library, OpenError, count as count_gpus};
 
 /// The longest wait between two tries: while a driver is away that was there, and while none was yet.
-const SOON: Duration = Duration::from_secs(3);
-const LATE: Duration = Duration::from_secs(10);
+const RETRY_AFTER_LOSS: Duration = Duration::from_secs(3);
+const RETRY_FIRST: Duration = Duration::from_secs(10);
 
 /// The library and the kernel's module are of different versions.
 const MISMATCH: &str = "version_mismatch";
 
 /// So many of them in a row are no upgrade under way, in which the module may come before the library.
-const MISMATCHES: u32 = 3;
+const MAX_MISMATCHES: u32 = 3;
 
 /// The driver cannot be used.
-struct Problem {
+struct OpenProblem {
     reason: &'static str,
     text: String,
 }
@@ -42,44 +42,44 @@ pub(crate) fn open(
     (end, slot): (&Stop, &CallSlot),
     shared: &DriverSessions,
 ) -> Option<Opened> {
-    let longest = if was_open { SOON } else { LATE };
-    let mut told = String::new();
+    let longest = if was_open { RETRY_AFTER_LOSS } else { RETRY_FIRST };
+    let mut logged = String::new();
     let mut mismatches = 0;
     let mut was_away = false;
-    for wait in [1, 2, 4, 8].map(Duration::from_secs).into_iter().chain(std::iter::repeat(LATE)) {
+    for wait in [1, 2, 4, 8].map(Duration::from_secs).into_iter().chain(std::iter::repeat(RETRY_FIRST)) {
         if end.is_called() {
             return None;
         }
-        match look(path, slot, shared) {
+        match try_open(path, slot, shared) {
             Ok((library, 0)) => {
                 // A driver counts what it saw when it was initialised: for a new GPU it is opened anew.
                 drop(library);
                 lock(shared).search = Search::Found(0);
-                tell_if_all_are_known(shared);
+                report_if_all_are_known(shared);
                 const NONE: &str = "the driver counts no GPU; it is opened again from time to time";
-                if told != NONE {
+                if logged != NONE {
                     tracing::warn!(NONE);
-                    NONE.clone_into(&mut told);
+                    NONE.clone_into(&mut logged);
                 }
             }
             Ok((library, gpus)) => return Some(Opened { library, gpus, was_away }),
-            Err(Problem { reason, text }) => {
+            Err(OpenProblem { reason, text }) => {
                 count(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
                 was_away = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
-                if let Some(restart) = restart_reason(was_open && mismatches >= MISMATCHES, shared) {
+                if let Some(restart) = restart_reason(was_open && mismatches >= MAX_MISMATCHES, shared) {
                     tracing::error!(reason = text, ?restart, "the agent stops, to be started again");
                     // The first reason stays.
                     let _ = shared.restart.set(restart);
                     shared.stop.call();
                 }
-                if told != text {
+                if logged != text {
                     tracing::error!(
                         reason = text,
                         "no GPU can be read; the agent serves its own health and looks again"
                     );
-                    told = text;
+                    logged = text;
                 }
             }
         }
@@ -99,11 +99,11 @@ fn restart_reason(library_is_older: bool, shared: &DriverSessions) -> Option<Res
     (shared.host.refuses_driver() && was_loaded()).then_some(RestartReason::DriverLoadedLater)
 }
 
-fn look(
+fn try_open(
     path: Option<&Path>,
     slot: &CallSlot,
     shared: &DriverSessions,
-) -> Result<(Arc<Library>, u32), Problem> {
+) -> Result<(Arc<Library>, u32), OpenProblem> {
     let mut not_owned = None;
     // A second agent does not even initialise the driver.
     let mut may_init = |simulated: bool| {
@@ -115,8 +115,8 @@ fn look(
         if let Some(problem) = not_owned {
             return problem;
         }
-        // A simulated library says in a file beside it what it could not tell by a return code.
-        let told = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
+        // A simulated library writes into a file beside it what no return code can express.
+        let hint = path.and_then(|path| std::fs::read_to_string(path.with_file_name("error")).ok());
         let reason = match error {
             OpenError::Missing { .. } | OpenError::Nowhere { .. } => "missing",
             OpenError::NotNvml { .. } => "not_nvml",
@@ -124,11 +124,11 @@ fn look(
             OpenError::Refused { .. } | OpenError::NotAllowed { .. } => "refused",
             OpenError::Mismatch { .. } => MISMATCH,
         };
-        let told = told.map(|text| format!(" ({})", text.trim())).unwrap_or_default();
-        Problem { reason, text: format!("{error}{told}") }
+        let hint = hint.map(|text| format!(" ({})", text.trim())).unwrap_or_default();
+        OpenProblem { reason, text: format!("{error}{hint}") }
     })?;
     shared.simulated.fetch_or(library.is_simulated(), Ordering::Relaxed);
-    let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| Problem {
+    let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| OpenProblem {
         reason: absence.reason(),
         text: format!("the driver does not count its GPUs: {}", absence.reason()),
     })?;
@@ -136,7 +136,7 @@ fn look(
 }
 
 /// Takes the node for this agent, once.
-fn own_node(shared: &DriverSessions) -> Result<(), Problem> {
+fn own_node(shared: &DriverSessions) -> Result<(), OpenProblem> {
     if lock(shared).node.is_some() {
         return Ok(());
     }
@@ -147,13 +147,13 @@ fn own_node(shared: &DriverSessions) -> Result<(), Problem> {
         }
         Err(error) => {
             let reason = if matches!(error, LockError::Held(_)) { "locked" } else { "no_lock" };
-            Err(Problem { reason, text: error.to_string() })
+            Err(OpenProblem { reason, text: error.to_string() })
         }
     }
 }
 
 /// Waits until it is time to look again; false when the session ends.
 pub(crate) fn pause(end: &Stop, shared: &DriverSessions) -> bool {
-    let again = shared.clock.now().boottime + LOOK_AGAIN;
+    let again = shared.clock.now().boottime + RETRY_INTERVAL;
     shared.clock.wait_until(again, end, || {})
 }

@@ -1,7 +1,6 @@
-//! What systemd is told: that the agent is ready, reloads, stops, and, by the pulse alone, that it is alive.
+//! Notifications to systemd: ready, reloading, stopping, and the watchdog, which only the tick loop feeds.
 //!
-//! Without a service manager all of it does nothing. One that does not take what it is told is waited for with a
-//! limit, and by the pulse not at all.
+//! Without a service manager nothing is sent. A full socket is waited for with a limit, and by the tick loop not at all.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -14,22 +13,22 @@ use sd_notify::NotifyState;
 
 use crate::model::Nanoseconds;
 
-/// How long a service manager may take until there is room for a word.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long to wait for room in the socket.
+const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Tells the service manager, if one listens.
-pub(crate) fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = send(states, Some(PATIENCE)) {
+/// Notifies the service manager, if there is one.
+pub(crate) fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = send(states, Some(SEND_TIMEOUT)) {
         tracing::warn!(%error, "systemd cannot be told");
     }
 }
 
-/// Sends a message; without patience there must be room for it at once.
-fn send(states: &[NotifyState<'_>], patience: Option<Duration>) -> io::Result<()> {
+/// Sends a message; without timeout there must be room for it at once.
+fn send(states: &[NotifyState<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let socket = UnixDatagram::unbound()?;
-    match patience {
-        Some(_) => socket.set_write_timeout(patience)?,
+    match timeout {
+        Some(_) => socket.set_write_timeout(timeout)?,
         None => socket.set_nonblocking(true)?,
     }
     socket.connect_addr(&address(&place)?)?;
@@ -46,18 +45,17 @@ fn address(place: &OsStr) -> io::Result<SocketAddr> {
 }
 
 /// A reload begins; the service manager waits for the next [`NotifyState::Ready`].
-pub(crate) fn tell_of_reload() {
+pub(crate) fn notify_reload() {
     // A manager that asked by SIGHUP knows by this time that the answer is to that signal.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(_) => tell(&[NotifyState::Reloading]),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(_) => notify(&[NotifyState::Reloading]),
     }
 }
 
-/// Keeps systemd's watchdog quiet. The pulse owns it, so that it barks when the pulse stalls, whatever else
-/// of the agent still works.
+/// Feeds systemd's watchdog. The tick loop owns it, so that it fires when the tick loop stalls, whatever else still works.
 pub(crate) struct Watchdog {
-    /// Between two words: half of what systemd allows. Absent where it does not watch.
+    /// Between two notifications: half of what systemd allows. Absent without a watchdog.
     every: Option<Nanoseconds>,
     last: Option<Nanoseconds>,
 }
@@ -73,20 +71,20 @@ impl Watchdog {
         Self { every: limit.map(half), last: None }
     }
 
-    /// How often the pulse has to beat while it waits: each second, or more often where a watchdog is so short. A beat
-    /// that is a little too early for a word must not be the last one before the next is late.
+    /// How often [`Watchdog::feed`] must be called: each second, or four times per limit of a shorter watchdog. A call just
+    /// before a notification is due must not make that one late.
     pub(crate) fn every(&self) -> Nanoseconds {
         let asked = self.every.map_or(Nanoseconds::SECOND, |every| Nanoseconds(every.0 / 2));
         asked.clamp(Nanoseconds(1_000_000), Nanoseconds::SECOND)
     }
 
-    /// The pulse is alive; `now` is the system's boot clock.
-    pub(crate) fn beat(&mut self, now: Nanoseconds) {
+    /// Notifies systemd when that is due; `now` is the system's boot clock.
+    pub(crate) fn feed(&mut self, now: Nanoseconds) {
         if !self.is_due(now) {
             return;
         }
         match send(&[NotifyState::Watchdog], None) {
-            // Words of ours wait for the manager already, and the pulse waits for nobody.
+            // Earlier notifications still wait to be read, and the tick loop never waits.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "systemd cannot be told"),
             Ok(()) => {}
@@ -120,16 +118,16 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_hears_of_the_pulse_twice_in_its_interval_and_only_if_it_beats() {
+    fn the_watchdog_is_notified_twice_per_limit() {
         let mut watchdog = Watchdog::within(Some(Duration::from_secs(10)));
-        let heard: Vec<u64> =
+        let notified: Vec<u64> =
             (0..13).filter(|second| watchdog.is_due(Nanoseconds::from_seconds(*second))).collect();
-        assert_eq!(heard, [0, 5, 10]);
+        assert_eq!(notified, [0, 5, 10]);
         assert!(!Watchdog::within(None).is_due(Nanoseconds(u64::MAX)));
     }
 
     #[test]
-    fn the_pulse_beats_each_second_or_as_often_as_a_short_watchdog_asks() {
+    fn the_watchdog_is_fed_each_second_or_as_often_as_a_short_one_needs() {
         let every = |limit| Watchdog::within(limit).every().0;
         let limits = [None, Some(30_000), Some(1_000), Some(0)];
         let waits = limits.map(|limit| every(limit.map(Duration::from_millis)));

@@ -25,7 +25,7 @@ pub(crate) struct Thread {
     handle: JoinHandle<()>,
 }
 
-/// The first vital thread that ended although the agent had not been told to.
+/// The first vital thread that ended before the agent was told to stop.
 #[derive(Clone, Default)]
 pub(crate) struct FirstFailure(Arc<OnceLock<&'static str>>);
 
@@ -71,7 +71,7 @@ impl Thread {
 
     /// Waits for the very end of a thread whose body has ended: what it ran may then be unmapped.
     pub(crate) fn join(self) {
-        // A panic was told by the hook.
+        // The panic hook has logged a panic.
         let _ = self.handle.join();
     }
 
