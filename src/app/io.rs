@@ -6,25 +6,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-use super::reload::Bell;
-use super::{StartError, Thread};
+use super::StartError;
+use super::reload::ReloadRequester;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::export::{self, PageFormat};
 use crate::host::agent_usage;
 use crate::model::Utc;
+use crate::thread::Thread;
 use crate::{push, serve};
 
 /// The running I/O thread.
-pub(super) struct Running {
-    pub(super) shared: Shared,
+pub(super) struct RunningIo {
+    pub(super) status: IoStatus,
     /// Where a push goes, if anywhere.
     pub(super) push: Option<PushTo>,
     stop: watch::Sender<bool>,
     thread: Thread,
 }
 
-/// A destination as the pulse sees it.
+/// A destination as the tick loop sees it.
 #[derive(Clone)]
 pub(super) struct PushTo {
     pub(super) queue: Arc<push::Queue>,
@@ -35,16 +36,16 @@ pub(super) struct PushTo {
     pub(super) node: super::NodeName,
 }
 
-/// What the pulse shares with it.
+/// What the tick loop shares with it.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct IoStatus {
     pub(super) heartbeat: Arc<serve::Heartbeat>,
     pub(super) requests: Arc<serve::Requests>,
     /// When the agent started, by the system's clock.
     pub(super) started: Utc,
 }
 
-impl Running {
+impl RunningIo {
     /// Closes the listener and what it serves.
     pub(super) fn stop(&self, longest: Duration) {
         // It may have ended by itself.
@@ -61,8 +62,8 @@ pub(super) fn start(
     config: &Config,
     bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
-) -> Result<Running, StartError> {
-    let io = Shared {
+) -> Result<RunningIo, StartError> {
+    let io = IoStatus {
         heartbeat: Arc::clone(&shared.heartbeat),
         requests: Arc::default(),
         started: system_now().utc,
@@ -80,7 +81,7 @@ pub(super) fn start(
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
-    let (agent_stop, bell) = (shared.stop.clone(), shared.reloads.bell());
+    let (agent_stop, requester) = (shared.stop.clone(), shared.reloads.requester());
     let (armed, is_armed) = std::sync::mpsc::channel();
     // Without it no signal is heard either.
     let thread = Thread::start_vital("io", shared.ends(), move || {
@@ -89,7 +90,7 @@ pub(super) fn start(
             Err(error) => return tracing::error!(%error, "no I/O runtime"),
         };
         runtime.block_on(async move {
-            signals(agent_stop, bell);
+            handle_signals(agent_stop, requester);
             // Nobody may be waiting any more.
             let _ = armed.send(());
             let push = async {
@@ -108,7 +109,7 @@ pub(super) fn start(
     // Whoever is told that the agent is ready may send signals, and an unheard SIGHUP would end it.
     let _ = is_armed.recv_timeout(Duration::from_secs(1));
     let push = push.map(|(_, to)| to);
-    Ok(Running { shared: io, push, stop, thread })
+    Ok(RunningIo { status: io, push, stop, thread })
 }
 
 /// Requests that may wait for a slow collector; the oldest gives way.
@@ -152,7 +153,9 @@ fn pages(shared: &Arc<super::Shared>) -> serve::Pages {
         },
         move || published.get().is_some(),
     )
-    .with_health(move || Some(export::health(&verdicts.get()?.snapshot, shared.orders.release()).into()))
+    .with_health(move || {
+        Some(export::health(&verdicts.get()?.snapshot, shared.sessions.orders.release()).into())
+    })
 }
 
 /// A page as bytes that many connections share.
@@ -164,8 +167,8 @@ impl AsRef<[u8]> for PageBytes {
     }
 }
 
-/// SIGTERM and SIGINT end the agent, SIGHUP rings the bell.
-fn signals(stop: crate::clock::Stop, bell: Bell) {
+/// SIGTERM and SIGINT end the agent, SIGHUP requests a reload.
+fn handle_signals(stop: crate::clock::Stop, requester: ReloadRequester) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))
@@ -178,7 +181,7 @@ fn signals(stop: crate::clock::Stop, bell: Bell) {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => bell.ring(),
+                _ = hangup.recv() => requester.request(),
             }
         }
         stop.call();

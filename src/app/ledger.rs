@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::policy::{Charge, InForce};
-use super::{Shared, StartError, Thread, start_log};
+use super::{Shared, StartError, start_log};
 use crate::clock::Stop;
 use crate::config::Config;
 use crate::ledger::{Acknowledged, Batch, Error, Ledger, NodeIdentity, Opening, Queue, Recovered};
 use crate::model::{Stamp, Utc};
+use crate::policy::{ActiveConfig, Charge};
+use crate::thread::Thread;
 
 /// How the ledger fares, for the pulse to tell.
 #[derive(Debug, Default)]
@@ -86,14 +87,14 @@ impl LedgerStatus {
 }
 
 /// The running ledger thread.
-pub(super) struct Running {
+pub(super) struct RunningLedger {
     pub(super) path: PathBuf,
     pub(super) queue: Arc<Queue>,
     pub(super) status: Arc<LedgerStatus>,
     thread: Thread,
 }
 
-impl Running {
+impl RunningLedger {
     /// Waits until what was queued is on disk.
     pub(super) fn close(self, longest: Duration) {
         self.queue.close();
@@ -105,17 +106,17 @@ impl Running {
 
 /// Opens the ledger as the configuration says. Only the default directory is ever made: in place of another one
 /// a mount may be missing, and a second ledger would bill twice.
-fn open(in_force: &InForce, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
-    let path = &in_force.config.ledger.path;
+fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
+    let path = &active.config.ledger.path;
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
         make_directory(directory);
     }
-    let node = &in_force.config.node;
+    let node = &active.config.node;
     let opening = Opening {
         boot_id: shared.host.boot_id().unwrap_or_default(),
         now: shared.clock.now(),
         unsynchronised: !shared.clock_is_synchronised(),
-        book: in_force.book().cloned(),
+        book: active.book().cloned(),
         node: NodeIdentity {
             name: shared.node.name.to_string(),
             cluster: node.cluster.clone(),
@@ -135,14 +136,14 @@ fn make_directory(directory: &Path) {
 
 /// Opens the ledger and starts its thread, unless there is to be none. One that cannot be opened now is tried again
 /// by the thread, and the agent serves without an account until then.
-pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<Running>, Option<Recovered>), StartError> {
-    let in_force = shared.in_force();
-    if !in_force.config.ledger.enabled {
+pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Option<Recovered>), StartError> {
+    let active = shared.config.active();
+    if !active.config.ledger.enabled {
         shared.no_account.set(Some("ledger.enabled is false".into()));
         return Ok((None, None));
     }
     let queue = Arc::new(Queue::default());
-    let (ledger, recovered, status) = match open(&in_force, shared) {
+    let (ledger, recovered, status) = match open(&active, shared) {
         Ok((ledger, recovered)) => {
             let status = LedgerStatus::opened(recovered.durable);
             (Some(ledger), Some(recovered), status)
@@ -155,12 +156,12 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<Running>, Option<Rec
         }
     };
     let path =
-        ledger.as_ref().map_or_else(|| in_force.config.ledger.path.clone(), |it| it.path().to_path_buf());
+        ledger.as_ref().map_or_else(|| active.config.ledger.path.clone(), |it| it.path().to_path_buf());
     let status = Arc::new(status);
     let (queue_by_thread, status_by_thread) = (Arc::clone(&queue), Arc::clone(&status));
     let theirs = Arc::clone(shared);
     // With these it was opened; reloads come later.
-    let prices = Prices { followed: in_force.charges.len() };
+    let prices = ChargedPrices { followed: active.charges.len() };
     let run = move || {
         let opened = ledger.map(|ledger| (ledger, prices));
         if let Some((ledger, prices)) = opened.or_else(|| open_later(&status_by_thread, &theirs)) {
@@ -168,37 +169,42 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<Running>, Option<Rec
         }
     };
     let thread = Thread::start_vital("ledger", shared.ends(), run)?;
-    Ok((Some(Running { path, queue, status, thread }), recovered))
+    Ok((Some(RunningLedger { path, queue, status, thread }), recovered))
 }
 
 /// Tries to open the ledger until it can be opened; none where the agent stops before.
-fn open_later(status: &LedgerStatus, shared: &Shared) -> Option<(Ledger, Prices)> {
+fn open_later(status: &LedgerStatus, shared: &Shared) -> Option<(Ledger, ChargedPrices)> {
     const EVERY: Duration = Duration::from_secs(5);
     loop {
         if shared.stop.wait(EVERY) {
             return None;
         }
-        let in_force = shared.in_force();
-        match open(&in_force, shared) {
+        let active = shared.config.active();
+        match open(&active, shared) {
             Ok((ledger, recovered)) => {
                 tracing::info!("the ledger is open now; the account begins");
                 let _ = status.durable.set(recovered.durable);
                 *status.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
                 shared.no_account.set(None);
-                return Some((ledger, Prices { followed: in_force.charges.len() }));
+                return Some((ledger, ChargedPrices { followed: active.charges.len() }));
             }
             Err(error) => status.not_opened(&error, shared),
         }
     }
 }
 
-fn keep(mut ledger: Ledger, mut prices: Prices, (queue, status): (&Queue, &LedgerStatus), shared: &Shared) {
+fn keep(
+    mut ledger: Ledger,
+    mut prices: ChargedPrices,
+    (queue, status): (&Queue, &LedgerStatus),
+    shared: &Shared,
+) {
     const PATIENCE: Duration = Duration::from_secs(1);
     loop {
         // Read before taking: what was offered before the call is still taken.
         let stopping = shared.stop.is_called();
-        if !prices.follow(&shared.in_force().charges, &mut ledger, status) {
+        if !prices.follow(&shared.config.active().charges, &mut ledger, status) {
             rest(&shared.stop);
             if !stopping {
                 // A minute that is settled keeps its price: none is, before its price is stored.
@@ -225,12 +231,12 @@ fn rest(stop: &Stop) {
 }
 
 /// What the ledger charges.
-struct Prices {
+struct ChargedPrices {
     /// How many changes it has followed.
     followed: usize,
 }
 
-impl Prices {
+impl ChargedPrices {
     /// Charges what reloads have put in force, each from when it was decided on; false where the disk prevents it.
     fn follow(&mut self, charges: &[Charge], ledger: &mut Ledger, status: &LedgerStatus) -> bool {
         for Charge { book, decided } in charges.iter().skip(self.followed) {
@@ -340,14 +346,14 @@ mod tests {
     const STARTED: Stamp = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
 
     /// What the page shows after these prices were put in force at these times since boot, in nanoseconds.
-    fn reloaded(changes: &[(u64, &str)]) -> InForce {
+    fn reloaded(changes: &[(u64, &str)]) -> ActiveConfig {
         let config = |price: &str| {
             let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {price}}}]}}");
             crate::config::Config::parse(&text, "test").unwrap()
         };
-        let first = InForce::new(config("1"));
+        let first = ActiveConfig::new(config("1"));
         let timeline = Timeline::starting(STARTED);
-        let succeed = |before: InForce, (decided, price): &(u64, &str)| {
+        let succeed = |before: ActiveConfig, (decided, price): &(u64, &str)| {
             before.succeeded_by(config(price), Nanoseconds(*decided)).dated_by(timeline)
         };
         changes.iter().fold(first, succeed)
@@ -370,17 +376,17 @@ mod tests {
         whole.settlement.rows = vec![Row { amounts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
         let closed = vec![whole];
         ledger.commit(&Batch { now: Utc(9 * MINUTE), sights, closed, ..Batch::default() }).unwrap();
-        let in_force = reloaded(&reloads);
-        let mut prices = Prices { followed: 1 };
-        assert!(prices.follow(&in_force.charges[..2], &mut ledger, &LedgerStatus::opened(true)));
-        assert!(prices.follow(&in_force.charges, &mut ledger, &LedgerStatus::opened(true)));
+        let active = reloaded(&reloads);
+        let mut prices = ChargedPrices { followed: 1 };
+        assert!(prices.follow(&active.charges[..2], &mut ledger, &LedgerStatus::opened(true)));
+        assert!(prices.follow(&active.charges, &mut ledger, &LedgerStatus::opened(true)));
         let stored = rusqlite::Connection::open(&path).unwrap();
         let mut statement =
             stored.prepare("SELECT from_ns, nano_per_gpu_hour FROM price ORDER BY from_ns").unwrap();
         let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))).unwrap();
         let charged: Vec<(u64, i128)> =
             rows.map(Result::unwrap).map(|(from, price)| (from.unsigned_abs(), price.into())).collect();
-        let shown = |minute: u64| in_force.policy.prices.iter().rfind(|(from, _)| from.0 <= minute * MINUTE);
+        let shown = |minute: u64| active.policy.prices.iter().rfind(|(from, _)| from.0 <= minute * MINUTE);
         let shown: Vec<(u64, i128)> = [0, 10, 11]
             .map(|minute| {
                 shown(minute).map(|(from, price)| (from.0, price.clone().unwrap().nano_per_gpu_hour))

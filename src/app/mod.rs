@@ -1,74 +1,35 @@
-//! The only wiring, and the only place that starts threads.
+//! Wiring: starts the agent's threads, connects them, reloads the configuration and ends everything in order.
 //!
-//! In goes a validated configuration; out comes an exit status when the agent has stopped. It knows every
-//! room and does nothing that a room could do.
+//! In: a validated configuration. Out: an exit status when the agent has stopped.
 
-mod bills;
-mod containers;
-pub mod control;
-pub mod demo;
-mod doctor;
-mod grants;
-mod heard;
-mod host;
 mod io;
-mod jobs;
-mod kernel_log;
-mod lanes;
 mod ledger;
-mod log;
-mod node_lock;
-mod pods;
-mod policy;
-mod prices;
-mod pulse;
-mod record;
 mod reload;
 mod start_log;
-mod systemd;
-mod thread;
-mod users;
+mod tick_loop;
 mod web;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use thiserror::Error;
 
-use crate::clock::{Clock, Page, Stop, system_now};
+use crate::clock::{Clock, Stop, system_now};
 use crate::config::{Config, ConfigFile};
-use crate::holders::ResolvedWorkloads;
-use crate::host::{
-    DriverDevices, Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised,
-};
-use crate::ledger::Timeline;
+use crate::control::{self, ControlServer};
+use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, News};
-use crate::model::Nanoseconds;
-use crate::{export, serve};
+use crate::policy::{ActiveConfig, CurrentConfig};
+use crate::resolvers::{self, Resolvers, SeenProcesses, grants};
+use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
+use crate::thread::{self, FirstFailure, Thread};
+use crate::{export, serve, systemd};
 
-use policy::InForce;
-use thread::{Fallen, Thread};
-
-pub use bills::{BillProblem, statement};
-pub use doctor::{
-    Diagnosis, FamilyDiagnosis, Finding, GpuDiagnosis, GrantDiagnosis, Standing, board_sentences, diagnose,
-    unmatched_grants,
-};
-pub use grants::unresolved_grants;
-pub use log::{Lines, Log};
-pub use prices::price_warning;
-pub use record::{RecordError, Recorded, Recording, RunningRecord, record};
 pub use web::check_web;
-
-/// The clock that belongs to a driver library: a simulated one lives in the time of the page beside it.
-pub fn clock_of(library: Option<&Path>) -> Clock {
-    let page = library.and_then(|library| Page::open(&library.with_file_name("clock")).ok());
-    page.map_or(Clock::System, |page| Clock::Page(Arc::new(page)))
-}
 
 /// What the command line adds to the configuration.
 #[derive(Debug)]
@@ -131,31 +92,26 @@ pub enum StartError {
         "the {0} thread has failed, so the agent ended in order, to be started anew; what the log says of it is \
          worth a report"
     )]
-    Fallen(&'static str),
+    ThreadFailed(&'static str),
     /// A thread could not be started.
-    #[error("starting the {thread} thread: {source}")]
-    Thread {
-        /// Which.
-        thread: &'static str,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Thread(#[from] thread::Error),
 }
 
 impl StartError {
     /// Whether the agent had run, and to be started anew is all that it needs.
     pub const fn wants_restart(&self) -> bool {
-        matches!(self, Self::Replaced | Self::DriverLoadedLater | Self::Fallen(_))
+        matches!(self, Self::Replaced | Self::DriverLoadedLater | Self::ThreadFailed(_))
     }
 }
 
 /// How long the agent's parts take at most to end, one after the other, whatever driver, disk and network do:
 /// together less than two seconds, with what systemd and the log may take.
-const IO_PATIENCE: Duration = Duration::from_millis(700);
-const PULSE_PATIENCE: Duration = Duration::from_millis(200);
-const LEDGER_PATIENCE: Duration = Duration::from_millis(500);
-/// Lanes end while the others are waited for.
-const LANES_PATIENCE: Duration = Duration::from_millis(200);
+const IO_TIMEOUT: Duration = Duration::from_millis(700);
+const TICK_LOOP_TIMEOUT: Duration = Duration::from_millis(200);
+const LEDGER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Samplers end while the others are waited for.
+const SAMPLERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What this node is called.
 #[derive(Clone, Debug)]
@@ -174,138 +130,104 @@ impl NodeName {
     }
 }
 
-/// Why only a new start of the agent can bring the driver back.
-#[derive(Clone, Copy, Debug)]
-enum RestartReason {
-    /// Its library was replaced under the container that the agent runs in.
-    LibraryReplaced,
-    /// It was loaded after the agent's unit had been given its rules on devices.
-    DriverLoadedLater,
-}
-
 /// What the threads share.
 struct Shared {
     node: NodeName,
     clock: Clock,
     stop: Stop,
-    /// Lanes and events to the pulse.
-    news: mpsc::Sender<News>,
-    lanes: Mutex<lanes::Lanes>,
-    heard: heard::Heard,
-    identities: host::Published,
-    /// What the resolvers know.
-    workloads: Mutex<Arc<ResolvedWorkloads>>,
-    pods: pods::PodStatus,
-    jobs: jobs::JobStatus,
-    containers: containers::ContainerStatus,
+    host: Host,
+    config: Arc<CurrentConfig>,
+    simulated: Arc<AtomicBool>,
+    sessions: Arc<DriverSessions>,
+    resolvers: Arc<Resolvers>,
     pages: Arc<export::LatestSnapshot>,
-    /// When the pulse last beat.
+    /// When the tick loop was last alive.
     heartbeat: Arc<serve::Heartbeat>,
     /// TLS, users and what else protects the pages.
     access: Arc<serve::Access>,
-    /// The account's time axis, as the pulse last knew it.
-    timeline: Mutex<Timeline>,
     /// Why there is no account, where there is none.
     no_account: Arc<serve::NoAccount>,
-    simulated: AtomicBool,
-    /// Whether the driver may be open.
-    orders: lanes::Orders,
-    /// The driver's device numbers when the agent started.
-    driver_devices: DriverDevices,
-    /// Why only a new start can bring the driver back.
-    restart: OnceLock<RestartReason>,
-    fallen: Fallen,
-    host: Host,
+    first_failure: FirstFailure,
     reloads: reload::Reloads,
-    in_force: Mutex<Arc<InForce>>,
 }
 
 impl Shared {
-    /// What the resolvers know of workloads, as last published.
-    fn workloads(&self) -> Arc<ResolvedWorkloads> {
-        Arc::clone(&self.workloads.lock().unwrap_or_else(PoisonError::into_inner))
+    fn new(
+        launch: &Launch,
+        access: Arc<serve::Access>,
+        reloads: reload::Reloads,
+        news: mpsc::Sender<News>,
+    ) -> Self {
+        let (clock, stop) = (launch.clock.clone(), Stop::default());
+        let host = Host::with_users(&launch.root, UserDatabase::of_host(&launch.root));
+        let config = Arc::new(CurrentConfig::new(ActiveConfig::new(launch.config.clone())));
+        let simulated = Arc::new(AtomicBool::new(launch.simulated));
+        let (pages, processes) = (Arc::default(), Arc::new(SeenProcesses::of(&host)));
+        let sessions = DriverSessions {
+            clock: clock.clone(),
+            stop: stop.clone(),
+            host: host.clone(),
+            config: Arc::clone(&config),
+            news,
+            samplers: Default::default(),
+            received: Received::default(),
+            processes: Arc::clone(&processes),
+            simulated: Arc::clone(&simulated),
+            orders: Orders::default(),
+            driver_devices: host.driver_devices(),
+            restart: OnceLock::new(),
+        };
+        let resolvers = Resolvers {
+            clock: clock.clone(),
+            stop: stop.clone(),
+            host: host.clone(),
+            config: Arc::clone(&config),
+            pages: Arc::clone(&pages),
+            simulated: Arc::clone(&simulated),
+            processes,
+            workloads: Default::default(),
+            pods: Default::default(),
+            jobs: Default::default(),
+            containers: Default::default(),
+        };
+        Self {
+            node: NodeName::of(&launch.config, &host),
+            clock,
+            stop,
+            host,
+            config,
+            simulated,
+            sessions: Arc::new(sessions),
+            resolvers: Arc::new(resolvers),
+            pages,
+            heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
+            access,
+            no_account: Arc::default(),
+            first_failure: FirstFailure::default(),
+            reloads,
+        }
     }
 
-    /// Changes what the resolvers know of workloads.
-    fn update_workloads(&self, change: impl FnOnce(&mut ResolvedWorkloads)) {
-        let mut workloads = self.workloads.lock().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(&mut workloads));
+    /// What a vital thread needs to stop the agent when it ends early.
+    const fn ends(&self) -> (&Stop, &FirstFailure) {
+        (&self.stop, &self.first_failure)
     }
 
-    /// What a vital thread ends with, and tells when it ends by itself.
-    const fn ends(&self) -> (&Stop, &Fallen) {
-        (&self.stop, &self.fallen)
-    }
-
-    /// What the configuration says at the moment.
-    fn in_force(&self) -> Arc<InForce> {
-        Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn put_in_force(&self, next: InForce) {
-        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        *in_force = Arc::new(next.dated_by(self.timeline()));
-    }
-
-    /// Whether the wall clock may be taken for the account's: a simulated one at once, the system's when the kernel
-    /// says that it is synchronised.
+    /// Whether the wall clock may be used for the account: a simulated one always, the system's when the kernel reports
+    /// it as synchronised.
     fn clock_is_synchronised(&self) -> bool {
         match self.clock {
             Clock::System => host_clock_is_synchronised(),
             Clock::Page(_) => true,
         }
     }
-
-    /// Takes the account's time axis; prices that were changed on another one are dated anew.
-    fn publish_timeline(&self, timeline: Timeline) {
-        let last = {
-            let mut last = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *last, timeline)
-        };
-        if last != timeline {
-            let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-            *in_force = Arc::new(InForce::clone(&in_force).dated_by(timeline));
-        }
-    }
-
-    fn timeline(&self) -> Timeline {
-        *self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts what is known of users and groups into the grants, whatever configuration is in force by now.
-    fn resolve_grants(&self, resolved: &grants::Resolved) {
-        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(next) = in_force.with(resolved) {
-            *in_force = Arc::new(next);
-        }
-    }
-
-    /// Waits until the clock shows `moment`, or another cadence is in force than the one waited by, and beats at
-    /// least as often as `every`; false if `end` was called first.
-    fn wait_until(
-        &self,
-        moment: Nanoseconds,
-        by: &InForce,
-        end: &Stop,
-        (every, mut beat): (Nanoseconds, impl FnMut()),
-    ) -> bool {
-        loop {
-            let now = self.clock.now().boottime;
-            if !self.clock.wait_until(moment.min(now + every), end, &mut beat) {
-                return false;
-            }
-            if moment <= now + every || self.in_force().cadence != by.cadence {
-                return true;
-            }
-        }
-    }
 }
 
 /// The threads that have something to bring to an end.
 struct Threads {
-    io: io::Running,
-    pulse: Thread,
-    ledger: Option<ledger::Running>,
+    io: io::RunningIo,
+    tick_loop: Thread,
+    ledger: Option<ledger::RunningLedger>,
     control: Option<control::Control>,
 }
 
@@ -316,54 +238,28 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
     start_log::agent(&launch);
-    let (web, access, questions) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
+    let (web, access, passwords) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
     let listeners = listen(&launch, &access.current())?;
     let (news, inbox) = mpsc::channel();
-    let (reloads, rings) = reload::Reloads::new();
-    let host = Host::with_users(&launch.root, UserDatabase::of_host(&launch.root));
-    let shared = Arc::new(Shared {
-        node: NodeName::of(&launch.config, &host),
-        clock: launch.clock.clone(),
-        stop: Stop::default(),
-        news,
-        lanes: Mutex::default(),
-        heard: heard::Heard::default(),
-        identities: host::Published::of(&host),
-        workloads: Mutex::default(),
-        pods: pods::PodStatus::default(),
-        jobs: jobs::JobStatus::default(),
-        containers: containers::ContainerStatus::default(),
-        pages: Arc::default(),
-        heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
-        access,
-        timeline: Mutex::default(),
-        no_account: Arc::default(),
-        simulated: AtomicBool::new(launch.simulated),
-        orders: lanes::Orders::default(),
-        driver_devices: host.driver_devices(),
-        restart: OnceLock::new(),
-        fallen: Fallen::default(),
-        host,
-        reloads,
-        in_force: Mutex::new(Arc::new(InForce::new(launch.config.clone()))),
-    });
+    let (reloads, reload_requests) = reload::Reloads::new();
+    let shared = Arc::new(Shared::new(&launch, access, reloads, news));
     // First, so that the driver answers while the ledger is opened.
-    lanes::start(&launch.config, &shared)?;
-    let inlets = Inlets { listeners, inbox, rings, web, questions };
-    let threads = start(launch, inlets, &shared).inspect_err(|_| {
+    session::start(&launch.config, &shared.sessions)?;
+    let receivers = Receivers { listeners, inbox, reload_requests, web, passwords };
+    let threads = start(launch, receivers, &shared).inspect_err(|_| {
         shared.stop.call();
-        lanes::close(&shared, IO_PATIENCE);
+        session::close(&shared.sessions, IO_TIMEOUT);
     })?;
-    systemd::tell(&[NotifyState::Ready, NotifyState::Status("running")]);
+    systemd::notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     shared.stop.wait_for_call();
-    systemd::tell(&[NotifyState::Stopping]);
+    systemd::notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
     threads.close();
-    lanes::close(&shared, LANES_PATIENCE);
-    if let Some(thread) = shared.fallen.first() {
-        return Err(StartError::Fallen(thread));
+    session::close(&shared.sessions, SAMPLERS_TIMEOUT);
+    if let Some(thread) = shared.first_failure.name() {
+        return Err(StartError::ThreadFailed(thread));
     }
-    match shared.restart.get() {
+    match shared.sessions.restart.get() {
         Some(RestartReason::LibraryReplaced) => Err(StartError::Replaced),
         Some(RestartReason::DriverLoadedLater) => Err(StartError::DriverLoadedLater),
         None => Ok(()),
@@ -384,52 +280,73 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<Vec<serve::List
 }
 
 /// What the threads receive from.
-struct Inlets {
+struct Receivers {
     listeners: Vec<serve::Listener>,
     inbox: mpsc::Receiver<News>,
-    rings: reload::Rings,
+    reload_requests: reload::Requests,
     web: web::WebSource,
-    questions: web::Questions,
+    passwords: web::PasswordRequests,
 }
 
-fn start(
-    launch: Launch,
-    Inlets { listeners, inbox, rings, web, questions }: Inlets,
-    shared: &Arc<Shared>,
-) -> Result<Threads, StartError> {
+fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<Threads, StartError> {
     let Launch { config, source, clock, root, .. } = launch;
-    let host = shared.host.clone();
+    let Receivers { listeners, inbox, reload_requests, web, passwords } = receivers;
+    let resolvers = &shared.resolvers;
     let (ledger, recovered) = ledger::start(shared)?;
-    users::start(shared)?;
-    shared.resolve_grants(&grants::resolve(&config, host.users(), &grants::present(shared), &shared.stop));
-    let in_force = shared.in_force();
+    resolvers::users::start(resolvers)?;
+    let on_gpus = grants::present(resolvers);
+    shared.config.resolve_grants(&grants::resolve(&config, shared.host.users(), &on_gpus, &shared.stop));
+    let active = shared.config.active();
     let started = clock.now();
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
-    let control = control::start(config.web.control.as_deref(), path, config.nvml.library.clone(), shared)?;
-    let bills = bills::start(ledger.as_ref().map(|ledger| ledger.path.clone()), shared)?;
-    web::start(questions, shared)?;
+    let control = ControlServer {
+        stop: shared.stop.clone(),
+        sessions: Arc::clone(&shared.sessions),
+        heartbeat: Arc::clone(&shared.heartbeat),
+        pages: Arc::clone(&shared.pages),
+        ledger: path.clone(),
+        library: config.nvml.library.clone(),
+    };
+    let control = control::start(config.web.control.as_deref(), control)?;
+    let bills = start_bill_reader(path, shared)?;
+    web::start(passwords, shared)?;
     let io = io::start(listeners, &config, bills, shared)?;
+    resolvers::pods::start(resolvers, recovered.as_ref())?;
+    resolvers::jobs::start(resolvers)?;
+    resolvers::containers::start(resolvers)?;
     let agent = (root == Path::new("/")).then(std::process::id);
-    pods::start(shared, recovered.as_ref())?;
-    jobs::start(shared)?;
-    containers::start(shared)?;
-    host::start(host, agent, shared)?;
-    kernel_log::start(shared.host.clone(), shared)?;
-    let meter = Meter::new(Arc::clone(&in_force.policy), started, recovered);
-    shared.publish_timeline(meter.timeline());
-    let pulse = pulse::start(meter, inbox, pulse::Outlets::new(&in_force, ledger.as_ref(), &io), shared)?;
-    reload::start(reload::Sources { config: source, web }, rings, shared)?;
-    Ok(Threads { io, pulse, ledger, control })
+    resolvers::processes::start(agent, resolvers)?;
+    session::start_kernel_log(&shared.sessions)?;
+    let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
+    shared.config.set_timeline(meter.timeline());
+    let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io);
+    let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
+    reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
+    Ok(Threads { io, tick_loop, ledger, control })
+}
+
+/// Starts the thread that reads bills, if there is a ledger; without one the sender is closed.
+fn start_bill_reader(
+    path: Option<PathBuf>,
+    shared: &Shared,
+) -> Result<tokio::sync::mpsc::Sender<serve::BillRequest>, StartError> {
+    /// Further bills are refused at once.
+    const WAITING: usize = 16;
+    let (sender, requests) = tokio::sync::mpsc::channel(WAITING);
+    let Some(path) = path else { return Ok(sender) };
+    let stop = shared.stop.clone();
+    Thread::start("reader", move || serve::answer_bills(&path, requests, &stop))?;
+    Ok(sender)
 }
 
 impl Threads {
     /// Ends them in the order in which the account flows: nothing is offered to a ledger that has closed.
     fn close(self) {
         drop(self.control);
-        self.io.stop(IO_PATIENCE);
-        self.pulse.wait(PULSE_PATIENCE);
+        self.io.stop(IO_TIMEOUT);
+        self.tick_loop.wait(TICK_LOOP_TIMEOUT);
         if let Some(ledger) = self.ledger {
-            ledger.close(LEDGER_PATIENCE);
+            ledger.close(LEDGER_TIMEOUT);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that reads the configuration anew, when asked to or when its file has changed.
 //!
 //! A file is validated whole before anything is swapped; one with a mistake changes nothing, and what is wrong
-//! with it goes to the log, problem by problem. What is swapped is one [`InForce`], which pulse, lanes and
+//! with it goes to the log, problem by problem. What is swapped is one [`ActiveConfig`], which tick loop, samplers and
 //! ledger look at before each round.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-use super::systemd::{tell, tell_of_reload};
+use super::Shared;
 use super::web::WebSource;
-use super::{Shared, StartError, Thread, grants};
 use crate::config::{ConfigFile, KeyChange, ReloadedConfig};
+use crate::resolvers::grants;
+use crate::systemd::{notify, notify_reload};
+use crate::thread::{self, Thread};
 
 /// How often the file is looked at; one that changes is read once two looks in a row find it the same.
 const LOOK: Duration = Duration::from_secs(2);
@@ -21,20 +23,20 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How the last reload went, and where to ask for one.
 pub(super) struct Reloads {
     success: AtomicBool,
-    bell: Bell,
+    requester: ReloadRequester,
 }
 
 /// Asks for a reload.
 #[derive(Clone)]
-pub(super) struct Bell(mpsc::Sender<()>);
+pub(super) struct ReloadRequester(mpsc::Sender<()>);
 
-/// Where the bell is heard.
-pub(super) struct Rings(mpsc::Receiver<()>);
+/// Receives requests for a reload.
+pub(super) struct Requests(mpsc::Receiver<()>);
 
 impl Reloads {
-    pub(super) fn new() -> (Self, Rings) {
-        let (bell, rings) = mpsc::channel();
-        (Self { success: AtomicBool::new(true), bell: Bell(bell) }, Rings(rings))
+    pub(super) fn new() -> (Self, Requests) {
+        let (sender, requests) = mpsc::channel();
+        (Self { success: AtomicBool::new(true), requester: ReloadRequester(sender) }, Requests(requests))
     }
 
     /// Whether the agent runs by its file as it was last read.
@@ -42,20 +44,20 @@ impl Reloads {
         self.success.load(Ordering::Relaxed)
     }
 
-    pub(super) fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub(super) fn requester(&self) -> ReloadRequester {
+        self.requester.clone()
     }
 }
 
-impl Bell {
-    pub(super) fn ring(&self) {
+impl ReloadRequester {
+    pub(super) fn request(&self) {
         // After the thread has ended there is nothing left to reload.
         let _ = self.0.send(());
     }
 }
 
 /// What is read anew.
-pub(super) struct Sources {
+pub(super) struct ReloadSources {
     /// The configuration file, if there is one.
     pub(super) config: Option<ConfigFile>,
     /// Certificates, users and what else protects the pages.
@@ -63,33 +65,37 @@ pub(super) struct Sources {
 }
 
 /// Starts the thread.
-pub(super) fn start(sources: Sources, rings: Rings, shared: &Arc<Shared>) -> Result<(), StartError> {
+pub(super) fn start(
+    sources: ReloadSources,
+    requests: Requests,
+    shared: &Arc<Shared>,
+) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
-    Thread::start("reload", move || watch(sources, &rings, &shared))?;
+    Thread::start("reload", move || watch(sources, &requests, &shared))?;
     Ok(())
 }
 
-fn watch(mut sources: Sources, Rings(rings): &Rings, shared: &Shared) {
+fn watch(mut sources: ReloadSources, Requests(requests): &Requests, shared: &Shared) {
     while !shared.stop.is_called() {
-        let asked = rings.recv_timeout(LOOK).is_ok();
+        let asked = requests.recv_timeout(LOOK).is_ok();
         // Several signals ask for one reload.
-        rings.try_iter().for_each(drop);
+        requests.try_iter().for_each(drop);
         // Both look, since each remembers its last look.
         let changed =
             sources.config.as_mut().is_some_and(ConfigFile::has_changed) | sources.web.has_changed();
         if !(asked || changed) || shared.stop.is_called() {
             continue;
         }
-        tell_of_reload();
+        notify_reload();
         let status = reload(&mut sources, shared);
-        tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
         tracing::info!("{status}");
     }
 }
 
 /// Reads everything and puts it in force, or tells what is wrong with it; what came of it, in a line.
-fn reload(sources: &mut Sources, shared: &Shared) -> String {
-    let Sources { config, web } = sources;
+fn reload(sources: &mut ReloadSources, shared: &Shared) -> String {
+    let ReloadSources { config, web } = sources;
     // Whatever comes of it, they are not read again before they change.
     web.mark_read();
     let outcome = match config {
@@ -102,7 +108,7 @@ fn reload(sources: &mut Sources, shared: &Shared) -> String {
 
 /// What protects the pages, by the configuration in force; what came of it, in a line.
 fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
-    match web.read(&shared.in_force().config) {
+    match web.read(&shared.config.active().config) {
         Ok(_) if web.has_no_file() => {
             Ok("there is no configuration file to reload; name one with --config".to_owned())
         }
@@ -116,7 +122,7 @@ fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
 
 /// The configuration file with what protects the pages: both are put in force, or none.
 fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
-    let running = shared.in_force();
+    let running = shared.config.active();
     let file = source.path().display().to_string();
     let reread = source.read_again(&running.config).map_err(|problems| problems.to_string());
     if reread.is_err()
@@ -131,10 +137,10 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
             log_changes(&changes);
             shared.access.replace(security);
             let now = shared.clock.now().boottime;
-            let present = grants::present(shared);
+            let present = grants::present(&shared.resolvers);
             let resolved = grants::resolve(&config, shared.host.users(), &present, &shared.stop);
             let next = running.succeeded_by(config, now);
-            shared.put_in_force(next.with(&resolved).unwrap_or(next));
+            shared.config.replace(next.with(&resolved).unwrap_or(next));
             if waiting.is_empty() {
                 return Ok(format!("configuration reloaded: {file}"));
             }

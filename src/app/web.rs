@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::{Shared, StartError, Thread};
+use super::{Shared, StartError};
 use crate::config::{Config, FileSet};
 use crate::serve::{Access, Passwords, Security, VerifyRequest};
+use crate::thread::{self, Thread};
 
 /// Passwords that may wait to be verified.
 const WAITING: usize = 16;
 
 /// Where passwords wait to be verified.
-pub(super) type Questions = mpsc::Receiver<VerifyRequest>;
+pub(super) type PasswordRequests = mpsc::Receiver<VerifyRequest>;
 
 /// What protects the pages, with the files that it comes from.
 pub(super) struct WebSource {
@@ -30,7 +31,7 @@ impl WebSource {
     pub(super) fn open(
         config: &Config,
         file: Option<PathBuf>,
-    ) -> Result<(Self, Arc<Access>, Questions), StartError> {
+    ) -> Result<(Self, Arc<Access>, PasswordRequests), StartError> {
         let mut source = Self { file, files: FileSet::default() };
         let security = source.read(config).map_err(StartError::Web)?;
         let (passwords, questions) = mpsc::channel(WAITING);
@@ -88,10 +89,10 @@ pub fn check_web(
 }
 
 /// Starts the thread that verifies passwords, one after the other: each takes a tenth of a second of CPU or more.
-pub(super) fn start(mut questions: Questions, shared: &Arc<Shared>) -> Result<(), StartError> {
+pub(super) fn start(mut requests: PasswordRequests, shared: &Shared) -> Result<(), thread::Error> {
     let stop = shared.stop.clone();
     Thread::start("passwords", move || {
-        while let Some(VerifyRequest { hash, password, reply, .. }) = questions.blocking_recv() {
+        while let Some(VerifyRequest { hash, password, reply, .. }) = requests.blocking_recv() {
             if stop.is_called() {
                 return;
             }

@@ -16,8 +16,8 @@ use jiff::civil::Date;
 
 use super::agent::RunningAgent;
 use super::{Failure, print};
-use crate::app;
 use crate::ledger::{self, Cause, Statement};
+use crate::serve;
 
 /// Whom to ask for a bill.
 #[derive(Args, Debug)]
@@ -84,7 +84,7 @@ impl BillSource {
     fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Statement, Failure> {
         if let Some(path) = &self.ledger {
             unowned(path, command)?;
-            return app::statement(path, from, to, || false).map_err(Failure::wrong);
+            return serve::statement(path, from, to, || false).map_err(Failure::wrong);
         }
         let times = [("from", from), ("to", to)];
         let mut path = "/api/v1/bill".to_owned();

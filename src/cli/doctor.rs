@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Failure, configuration, print};
-use crate::app::{self, Diagnosis, FamilyDiagnosis, GpuDiagnosis, GrantDiagnosis, Standing};
+use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis, GrantDiagnosis};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ impl Doctor {
         if self.nvml_library.is_some() {
             config.nvml.library.clone_from(&self.nvml_library);
         }
-        let diagnosis = app::diagnose(&config);
+        let diagnosis = doctor::diagnose(&config);
         print(&if self.json { document(&diagnosis) } else { page(&diagnosis) })?;
         let missing = diagnosis.findings.iter().filter(|finding| !finding.works).count();
         match missing {
@@ -95,9 +95,9 @@ fn page(diagnosis: &Diagnosis) -> String {
 
 /// The families of a GPU by how they stand and why, most of a kind first.
 fn families(gpu: &GpuDiagnosis) -> String {
-    let answered = gpu.families.iter().filter(|family| family.standing == Standing::Answered).count();
+    let answered = gpu.families.iter().filter(|family| family.standing == FamilyStatus::Answered).count();
     let mut page = format!("  {answered} families answered\n");
-    for standing in [Standing::Failed, Standing::Absent, Standing::Off] {
+    for standing in [FamilyStatus::Failed, FamilyStatus::Absent, FamilyStatus::Off] {
         let mut left: Vec<&FamilyDiagnosis> =
             gpu.families.iter().filter(|family| family.standing == standing).collect();
         left.sort_by_key(|family| (family.reason, &family.why));

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use super::bill::unowned;
 use super::quiesce::Socket;
 use super::{Failure, print};
-use crate::app::control::{self, Ask, InventoryLine};
 use crate::clock::system_now;
+use crate::control::{self, ControlRequest, InventoryLine};
 use crate::host::Host;
 use crate::ledger;
 
@@ -50,7 +50,7 @@ impl Inventory {
                 unowned(path, "inventory")?;
                 control::inventory(path).map_err(Failure::wrong)?
             }
-            None => self.socket.ask(&Ask::Inventory)?.inventory.unwrap_or_default(),
+            None => self.socket.ask(&ControlRequest::Inventory)?.inventory.unwrap_or_default(),
         };
         if self.json {
             let text = serde_json::to_string_pretty(&lines).map_err(Failure::found)?;
@@ -61,7 +61,7 @@ impl Inventory {
 
     fn forget(&self, uuid: &str) -> Result<(), Failure> {
         let Some(path) = &self.ledger else {
-            return self.socket.ask(&Ask::Forget { uuid: uuid.to_owned() }).map(drop);
+            return self.socket.ask(&ControlRequest::Forget { uuid: uuid.to_owned() }).map(drop);
         };
         let boot_id = Host::at("/").boot_id().unwrap_or_default();
         if ledger::forget(path, uuid, &boot_id, system_now().boottime).map_err(Failure::wrong)? {

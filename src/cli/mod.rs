@@ -24,10 +24,12 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::app::{self, Launch, Lines, Log, demo};
-use crate::clock::system_now;
+use crate::app::{self, Launch};
+use crate::clock::{Clock, system_now};
 use crate::config::{self, Config, ConfigFile, ListenAddress, Problems};
 use crate::host::UserDatabase;
+use crate::log::{Lines, LogWriter};
+use crate::{demo, policy, resolvers};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -192,7 +194,7 @@ impl Failure {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = match Log::start(cli.command.patience()) {
+    let log = match LogWriter::start(cli.command.patience()) {
         Ok(log) => log,
         Err(error) => {
             // Standard error may be closed; the status says it too.
@@ -255,14 +257,14 @@ fn agent(run: Run) -> Result<(), Failure> {
     if run.nvml_library.is_some() {
         config.nvml.library = run.nvml_library;
     }
-    let clock = app::clock_of(config.nvml.library.as_deref());
+    let clock = Clock::of_library(config.nvml.library.as_deref());
     app::run(Launch { config, source, clock, root: "/".into(), simulated: false, web: run.web.options() })
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
 fn simulated(options: Demo) -> Result<(), Failure> {
     let options = demo::Options {
-        source: demo::Source::Scenario(options.scenario),
+        source: demo::DemoSource::Scenario(options.scenario),
         listen: addresses(&options.listen)?,
         speed: options.speed,
         fresh: options.fresh,
@@ -296,11 +298,11 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
     let hints = app::check_web(&config, web_file, node).map_err(Failure::wrong)?;
     let file = file.display();
     let users = UserDatabase::of_host(Path::new("/"));
-    let mut warnings = app::unresolved_grants(&config, &users);
+    let mut warnings = resolvers::unresolved_grants(&config, &users);
     if node {
-        warnings.extend(app::unmatched_grants(&config));
+        warnings.extend(crate::doctor::unmatched_grants(&config));
     }
-    warnings.extend(app::price_warning(&config, system_now().utc));
+    warnings.extend(policy::price_warning(&config, system_now().utc));
     let mut told: String = warnings
         .iter()
         .map(|warning| {

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::quiesce::Socket;
 use super::{Failure, print};
-use crate::app::control::Ask;
+use crate::control::ControlRequest;
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -21,7 +21,7 @@ impl Probe {
     pub(super) fn run(&self) -> Result<(), Failure> {
         // Whatever is wrong, a probe has failed.
         let failed = |failure: Failure| Failure::found(failure.message);
-        self.socket.ask(&Ask::Probe { ready: self.ready }).map_err(failed)?;
+        self.socket.ask(&ControlRequest::Probe { ready: self.ready }).map_err(failed)?;
         print(if self.ready { "ready\n" } else { "healthy\n" })
     }
 }

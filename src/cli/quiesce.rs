@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::interrupts::Interrupts;
 use super::{Failure, configuration, print};
-use crate::app::control::{self, Ask, Reply};
 use crate::clock::system_now;
 use crate::config;
+use crate::control::{self, ControlReply, ControlRequest};
 use crate::model::Nanoseconds;
 
 /// Where the running agent listens.
@@ -59,12 +59,12 @@ impl Socket {
             .ok_or_else(|| Failure::wrong("web.control is off; set it to a path, or give one with --socket"))
     }
 
-    pub(super) fn ask(&self, ask: &Ask) -> Result<Reply, Failure> {
+    pub(super) fn ask(&self, ask: &ControlRequest) -> Result<ControlReply, Failure> {
         question(&self.path()?, ask)
     }
 }
 
-fn question(socket: &Path, ask: &Ask) -> Result<Reply, Failure> {
+fn question(socket: &Path, ask: &ControlRequest) -> Result<ControlReply, Failure> {
     let reply = control::ask(socket, ask).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::PermissionDenied => "only root and the agent's own user may ask: run it as one of them",
@@ -84,7 +84,7 @@ fn question(socket: &Path, ask: &Ask) -> Result<Reply, Failure> {
 
 /// Takes the driver up again.
 pub(super) fn resume(socket: &Socket) -> Result<(), Failure> {
-    match socket.ask(&Ask::Resume)?.was_released {
+    match socket.ask(&ControlRequest::Resume)?.was_released {
         Some(false) => print("the driver was not released; there was nothing to resume\n"),
         _ => print("the agent uses the driver again\n"),
     }
@@ -93,7 +93,7 @@ pub(super) fn resume(socket: &Socket) -> Result<(), Failure> {
 impl Quiesce {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let socket = self.socket.path()?;
-        let ask = Ask::Quiesce { nanoseconds: self.span.0 };
+        let ask = ControlRequest::Quiesce { nanoseconds: self.span.0 };
         let Some((program, arguments)) = self.command.split_first() else {
             question(&socket, &ask)?;
             let seconds = self.span.0 / Nanoseconds::SECOND.0;
@@ -120,7 +120,7 @@ impl Quiesce {
                 .spawn()
                 .and_then(|mut child| self.wait(&mut child, &mut interrupts, (&socket, &ask))),
         };
-        question(&socket, &Ask::Resume)?;
+        question(&socket, &ControlRequest::Resume)?;
         status(&name, outcome.map_err(|error| Failure::wrong(format!("{name}: {error}")))?)
     }
 
@@ -130,7 +130,7 @@ impl Quiesce {
         &self,
         child: &mut Child,
         interrupts: &mut Interrupts,
-        (socket, ask): (&Path, &Ask),
+        (socket, ask): (&Path, &ControlRequest),
     ) -> std::io::Result<ExitStatus> {
         const LOOK: Duration = Duration::from_millis(50);
         let mut asked = system_now();

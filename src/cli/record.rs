@@ -8,9 +8,11 @@ use clap::Args;
 
 use super::interrupts::Interrupts;
 use super::{Failure, addresses, print};
-use crate::app::{self, Recorded, Recording, demo};
+use crate::app;
 use crate::config::duration;
+use crate::demo;
 use crate::model::Nanoseconds;
+use crate::session::{self, Recorded, Recording};
 
 /// How often the end of the recording is looked for while no signal comes.
 const LOOK: Duration = Duration::from_millis(50);
@@ -38,7 +40,7 @@ impl Record {
     pub(super) fn run(&self) -> Result<(), Failure> {
         // Before the file is made, so that no signal leaves a recording without a word.
         let mut interrupts = Interrupts::new().map_err(Failure::found)?;
-        let running = app::record(Recording {
+        let running = session::record(Recording {
             library: self.nvml_library.clone(),
             file: self.file.clone(),
             length: self.length,
@@ -102,7 +104,7 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn run(&self) -> Result<(), Failure> {
         demo::run(&demo::Options {
-            source: demo::Source::Recording(self.file.clone()),
+            source: demo::DemoSource::Recording(self.file.clone()),
             listen: addresses(&self.listen)?,
             speed: self.speed,
             fresh: true,

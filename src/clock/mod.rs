@@ -9,6 +9,7 @@ mod stop;
 pub use page::{Moment, Page, PageError, PageState, REAL_TIME};
 pub use stop::Stop;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,12 @@ pub enum Clock {
 }
 
 impl Clock {
+    /// The clock of a driver library: a simulated one has a clock page beside it.
+    pub fn of_library(library: Option<&Path>) -> Self {
+        let page = library.and_then(|library| Page::open(&library.with_file_name("clock")).ok());
+        page.map_or(Self::System, |page| Self::Page(Arc::new(page)))
+    }
+
     /// This moment.
     pub fn now(&self) -> Stamp {
         match self {
@@ -74,6 +81,11 @@ pub fn system_now() -> Stamp {
     Stamp { boottime: Nanoseconds(nanoseconds(boot)), utc: Utc(nanoseconds(real)) }
 }
 
+/// The next multiple of `interval` after `now`: samplers and tick loop share one grid.
+pub fn next_multiple(now: Nanoseconds, interval: Nanoseconds) -> Nanoseconds {
+    Nanoseconds((now.0 / interval.0 + 1) * interval.0)
+}
+
 /// The processor time that this process has used, by all its threads.
 pub fn processor_time() -> Nanoseconds {
     Nanoseconds(nanoseconds(clock_gettime(ClockId::ProcessCPUTime)))
@@ -83,4 +95,15 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(Nanoseconds::SECOND.0).saturating_add(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_multiple_lies_after_now() {
+        let next = |now| next_multiple(Nanoseconds(now), Nanoseconds(10)).0;
+        assert_eq!([0, 10, 19].map(next), [10, 20, 20]);
+    }
 }

@@ -7,6 +7,7 @@
 
 mod answer;
 mod bill;
+mod bill_reader;
 mod client_certificate;
 mod connection;
 mod heartbeat;
@@ -34,6 +35,8 @@ use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 pub use bill::{BillError, BillRequest};
+pub(crate) use bill_reader::answer_bills;
+pub use bill_reader::{BillProblem, statement};
 pub use heartbeat::Heartbeat;
 pub use landing::landing_page;
 pub use listen::{Error, InheritError, bind, inherit};

@@ -30,14 +30,14 @@ pub struct Wanted<'a> {
 type Metrics = dyn Fn(Wanted<'_>) -> Option<Served> + Send + Sync;
 type Snapshot = dyn Fn(&Visible) -> Option<Bytes> + Send + Sync;
 type Verdicts = dyn Fn() -> Option<Bytes> + Send + Sync;
-type Sealed = dyn Fn() -> bool + Send + Sync;
+type PublishedSnapshot = dyn Fn() -> bool + Send + Sync;
 
 /// The pages of the latest snapshot; there are none before the first is sealed.
 pub struct Pages {
     metrics: Box<Metrics>,
     snapshot: Box<Snapshot>,
     health: Box<Verdicts>,
-    sealed: Box<Sealed>,
+    sealed: Box<PublishedSnapshot>,
 }
 
 impl Pages {

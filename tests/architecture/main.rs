@@ -1,17 +1,17 @@
-//! The shape of the house, as data, held against the code: who may import whom, and what must not occur.
+//! Compares the code with the architecture, which is stated as data: who may import whom, and what must not occur.
 //!
 //! ARCHITECTURE.md prints the same table; a difference fails here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
 
 mod edge_cases;
-mod rooms;
+mod modules;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpumeter::catalogue::families;
-use rooms::ROOMS;
+use modules::MODULES;
 use source::{SOURCES, Source};
 
 fn offences(of: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
@@ -23,23 +23,37 @@ fn none(offences: &[String]) {
 }
 
 #[test]
-fn every_room_is_in_the_table_and_every_row_is_a_room() {
-    let found: BTreeSet<String> = SOURCES.iter().filter_map(|source| source.room.clone()).collect();
-    let listed: BTreeSet<String> = ROOMS.iter().map(|room| room.name.to_owned()).collect();
+fn every_module_is_in_the_table_and_every_row_is_a_module() {
+    let found: BTreeSet<String> = SOURCES.iter().filter_map(|source| source.module.clone()).collect();
+    let listed: BTreeSet<String> = MODULES.iter().map(|module| module.name.to_owned()).collect();
     assert_eq!(found, listed);
 }
 
 #[test]
 fn no_import_runs_against_the_table() {
     none(&offences(|source| {
-        let Some(room) = source.room() else { return Vec::new() };
+        let Some(module) = source.module() else { return Vec::new() };
         source
             .imports
             .iter()
-            .filter(|(other, _)| *other != room.name && !room.may_import(other))
-            .map(|(other, line)| format!("{}:{line}: {} may not import {other}", source.path, room.name))
+            .filter(|(other, _)| *other != module.name && !module.may_import(other))
+            .map(|(other, line)| format!("{}:{line}: {} may not import {other}", source.path, module.name))
             .collect()
     }));
+}
+
+#[test]
+fn every_allowed_import_is_used() {
+    let sources = sources();
+    let is_used = |module: &str, other: &str| {
+        let own = sources.iter().filter(|source| source.is_in(module));
+        own.flat_map(|source| &source.imports).any(|(name, _)| name == other)
+    };
+    let unused = MODULES.iter().flat_map(|module| {
+        let others = module.may_import.iter().filter(|other| **other != "*" && !is_used(module.name, other));
+        others.map(|other| format!("{} does not import {other}: remove it from the table", module.name))
+    });
+    none(&unused.collect::<Vec<_>>());
 }
 
 #[test]
@@ -59,9 +73,9 @@ fn only_the_clock_reads_clocks() {
 }
 
 #[test]
-fn only_the_app_starts_threads() {
+fn only_the_thread_module_starts_threads_of_the_system() {
     none(&offences(|source| {
-        if source.is_in("app") {
+        if source.is_in("thread") {
             return Vec::new();
         }
         source.mentions(&["thread :: spawn", "thread :: Builder", "spawn_blocking"])
@@ -69,10 +83,23 @@ fn only_the_app_starts_threads() {
 }
 
 #[test]
+fn only_app_and_the_modules_with_threads_of_their_own_start_named_threads() {
+    // Each of these starts threads by need (a sampler per GPU, a resolver per source), or beside the agent.
+    const MODULES_WITH_THREADS: &[&str] =
+        &["app", "session", "resolvers", "control", "log", "doctor", "demo", "thread"];
+    none(&offences(|source| {
+        if MODULES_WITH_THREADS.iter().any(|module| source.is_in(module)) {
+            return Vec::new();
+        }
+        source.mentions(&["Thread :: start"])
+    }));
+}
+
+#[test]
 fn nothing_that_runs_in_an_agent_starts_a_process() {
     // The agent raises its limit on open files, which a child would inherit. The demo's children come before.
     none(&offences(|source| {
-        if source.path == "src/app/demo/local.rs" || source.is_in("cli") {
+        if source.path == "src/demo/local.rs" || source.is_in("cli") {
             Vec::new()
         } else {
             source.mentions(&["Command :: new"])
@@ -81,7 +108,7 @@ fn nothing_that_runs_in_an_agent_starts_a_process() {
 }
 
 #[test]
-fn only_the_driver_room_is_unsafe() {
+fn only_the_driver_module_is_unsafe() {
     none(&offences(|source| {
         // adjtimex(2) has no safe crate.
         if source.is_in("nvml") || source.path.ends_with("host/clock_sync.rs") {
@@ -93,7 +120,7 @@ fn only_the_driver_room_is_unsafe() {
 }
 
 #[test]
-fn nothing_above_the_driver_room_sees_an_nvml_type() {
+fn nothing_above_the_driver_module_sees_an_nvml_type() {
     none(&offences(|source| {
         if source.is_in("nvml") {
             Vec::new()
@@ -179,6 +206,6 @@ fn a_metric_name_is_written_once() {
 #[test]
 fn the_architecture_page_prints_this_table() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/ARCHITECTURE.md")).unwrap();
-    let table = rooms::table();
+    let table = modules::table();
     assert!(page.contains(&table), "ARCHITECTURE.md must contain:\n{table}");
 }

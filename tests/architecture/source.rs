@@ -8,7 +8,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use super::rooms::{ROOMS, Room};
+use super::modules::{MODULES, Module};
 
 pub(crate) struct Function {
     pub(crate) name: String,
@@ -19,7 +19,7 @@ pub(crate) struct Function {
 #[derive(Default)]
 pub(crate) struct Source {
     pub(crate) path: String,
-    pub(crate) room: Option<String>,
+    pub(crate) module: Option<String>,
     pub(crate) imports: Vec<(String, usize)>,
     pub(crate) functions: Vec<Function>,
     pub(crate) method_calls: Vec<(String, usize)>,
@@ -30,12 +30,12 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn room(&self) -> Option<&'static Room> {
-        ROOMS.iter().find(|room| Some(room.name) == self.room.as_deref())
+    pub(crate) fn module(&self) -> Option<&'static Module> {
+        MODULES.iter().find(|module| Some(module.name) == self.module.as_deref())
     }
 
-    pub(crate) fn is_in(&self, room: &str) -> bool {
-        self.room.as_deref() == Some(room)
+    pub(crate) fn is_in(&self, module: &str) -> bool {
+        self.module.as_deref() == Some(module)
     }
 
     pub(crate) fn mentions(&self, what: &[&str]) -> Vec<String> {
@@ -68,10 +68,10 @@ fn read(file: &Path, root: &Path) -> Source {
     let text = fs::read_to_string(file).unwrap();
     let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let relative = file.strip_prefix(root).unwrap();
-    let room = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+    let module = relative.components().next().unwrap().as_os_str().to_str().unwrap();
     let mut source = Source {
         path: format!("src/{}", relative.display()),
-        room: (!room.ends_with(".rs")).then(|| room.to_owned()),
+        module: (!module.ends_with(".rs")).then(|| module.to_owned()),
         has_module_docs: text.starts_with("//!"),
         ..Source::default()
     };

@@ -174,7 +174,7 @@ class Demo:
     """`gpumeter demo`, and the channel to its simulated driver."""
 
     # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
-    CONFIG = ROOT / "src/app/demo/config.yaml"
+    CONFIG = ROOT / "src/demo/config.yaml"
 
     def __init__(self, suite, *arguments, scenario=None, config=None, state=None, port=None, awaited="gpu_up{"):
         self.suite = suite

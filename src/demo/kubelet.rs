@@ -1,0 +1,87 @@
+//! The simulated node's kubelet, as far as the agent asks one: the pod-resources API on a unix socket.
+//!
+//! In: which containers were assigned which devices. Out: the answers of `List` and `GetAllocatableResources`, the same for
+//! as long as the demo runs.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixListener;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::DemoError;
+use crate::kubelet::messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse};
+use crate::thread::Thread;
+
+/// What the kubelet answers.
+#[derive(Clone, Debug)]
+pub(super) struct Answers {
+    pub(super) listed: ListPodResourcesResponse,
+    pub(super) allocatable: AllocatableResourcesResponse,
+}
+
+/// Serves at that path until the process ends.
+pub(super) fn start(socket: &Path, answers: Answers) -> Result<(), DemoError> {
+    let failed = |source: io::Error| DemoError::File { path: socket.into(), source };
+    let listener = StdListener::bind(socket).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    Thread::start("kubelet", move || runtime.block_on(serve(listener, Arc::new(answers))))?;
+    Ok(())
+}
+
+async fn serve(listener: StdListener, answers: Arc<Answers>) {
+    let Ok(listener) = UnixListener::from_std(listener) else { return };
+    while let Ok((stream, _)) = listener.accept().await {
+        let answers = Arc::clone(&answers);
+        tokio::spawn(async move {
+            let service = service_fn(|request| respond(request, Arc::clone(&answers)));
+            let connection = http2::Builder::new(TokioExecutor::new());
+            // The client may be gone before its answer.
+            let _ = connection.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn respond(
+    request: hyper::Request<Incoming>,
+    answers: Arc<Answers>,
+) -> Result<hyper::Response<Body>, Infallible> {
+    Ok(match request.uri().path() {
+        "/v1.PodResourcesLister/List" => answer(request, answers.listed.clone()).await,
+        "/v1.PodResourcesLister/GetAllocatableResources" => {
+            answer(request, answers.allocatable.clone()).await
+        }
+        _ => Status::unimplemented("the demo's kubelet does not have this method").into_http(),
+    })
+}
+
+async fn answer<M: prost::Message + Default + Clone + 'static>(
+    request: hyper::Request<Incoming>,
+    message: M,
+) -> hyper::Response<Body> {
+    Grpc::new(ProstCodec::<M, EmptyRequest>::default()).unary(Same(message), request).await
+}
+
+/// Answers every request with the same message.
+struct Same<M>(M);
+
+impl<M: prost::Message + Clone> UnaryService<EmptyRequest> for Same<M> {
+    type Response = M;
+    type Future = Ready<Result<Response<M>, Status>>;
+
+    fn call(&mut self, _: Request<EmptyRequest>) -> Self::Future {
+        ready(Ok(Response::new(self.0.clone())))
+    }
+}

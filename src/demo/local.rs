@@ -1,0 +1,44 @@
+//! Real child processes for the local scenario: they do nothing but exist, so that `/proc` knows them.
+
+use std::io::{self, Read};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use super::DemoScenario;
+
+/// The hidden command that a child runs.
+pub const COMMAND: &str = "demo-child";
+
+/// The children; they end when their standard input closes, which it does however this process ends.
+pub(super) struct Children {
+    children: Vec<(Child, Option<ChildStdin>)>,
+}
+
+/// Starts a child for every process of the scenario and puts its id there.
+pub(super) fn start(scenario: &mut DemoScenario) -> io::Result<Children> {
+    let program = std::env::current_exe()?;
+    let mut children = Vec::new();
+    scenario.assign(|| {
+        let mut child = Command::new(&program).arg(COMMAND).stdin(Stdio::piped()).spawn()?;
+        let pid = child.id();
+        let input = child.stdin.take();
+        children.push((child, input));
+        Ok(pid)
+    })?;
+    Ok(Children { children })
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for (mut child, input) in self.children.drain(..) {
+            drop(input);
+            // It ends by itself; this only takes its exit status.
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a child does: waits until its standard input closes.
+pub fn idle() {
+    let mut nothing = [0];
+    while io::stdin().read(&mut nothing).is_ok_and(|read| read > 0) {}
+}

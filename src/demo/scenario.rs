@@ -1,0 +1,149 @@
+//! The script of a simulated node: what the driver library reads, with the host's side of each process.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+use super::workloads::ScenarioWorkloads;
+
+/// The built-in scenarios.
+const CLUSTER: &str = include_str!("cluster.json");
+const NODE: &str = include_str!("node.json");
+const LOCAL: &str = include_str!("local.json");
+
+/// The name of a recording beside the driver library.
+pub(super) const RECORDING: &str = "recording";
+
+/// A scenario that cannot be used.
+#[derive(Debug, Error)]
+pub enum ScenarioError {
+    /// It cannot be read.
+    #[error("scenario {path}: {source}; the built-in ones are cluster, node and local")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is no scenario.
+    #[error("scenario {path}: {problem}")]
+    Broken {
+        /// The file or name.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A scenario. The driver library ignores what is for the host, and the host's side what is for the driver.
+#[derive(Clone, Debug)]
+pub struct DemoScenario {
+    /// Whether its processes are real children and its host is this one.
+    pub local: bool,
+    /// The agent's configuration in it, if not the demo's own.
+    pub config: Option<String>,
+    /// Its pods and jobs, if it has any.
+    pub(super) workloads: Option<ScenarioWorkloads>,
+    document: Value,
+}
+
+/// A process as the host knows it.
+#[derive(Clone, Debug)]
+pub struct HostProcess {
+    /// Its id.
+    pub pid: u32,
+    /// Its name as the kernel tells it.
+    pub comm: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its control group.
+    pub cgroup: String,
+}
+
+impl DemoScenario {
+    /// A built-in scenario by name, or a file.
+    pub fn load(name: &str) -> Result<Self, ScenarioError> {
+        match name {
+            "cluster" => Self::parse(CLUSTER, Path::new("cluster")),
+            "node" => Self::parse(NODE, Path::new("node")),
+            "local" => Self::parse(LOCAL, Path::new("local")),
+            file => {
+                let path = Path::new(file);
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| ScenarioError::Unreadable { path: path.into(), source })?;
+                Self::parse(&text, path)
+            }
+        }
+    }
+
+    /// The scenario of a replay: everything is in the recording, and the host knows none of its processes.
+    pub(super) fn of_recording() -> Self {
+        let document = serde_json::json!({ "gpus": [], "recording": RECORDING });
+        Self { local: false, config: None, workloads: None, document }
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {
+        let broken = |problem: String| ScenarioError::Broken { path: path.into(), problem };
+        let document: Value = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+        if !document.get("gpus").is_some_and(Value::is_array) {
+            return Err(broken(
+                "has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into(),
+            ));
+        }
+        let has_workloads = ["pods", "jobs"].iter().any(|key| document.get(key).is_some());
+        let workloads = has_workloads.then(|| ScenarioWorkloads::deserialize(&document));
+        let workloads =
+            workloads.transpose().map_err(|error| broken(format!("pods, replicas or jobs: {error}")))?;
+        Ok(Self {
+            workloads,
+            local: document.get("local").and_then(Value::as_bool).unwrap_or(false),
+            config: document.get("config").and_then(Value::as_str).map(Into::into),
+            document,
+        })
+    }
+
+    /// The text for the driver library.
+    pub fn text(&self) -> String {
+        format!("{:#}\n", self.document)
+    }
+
+    /// The processes that the host knows; one without a `host` entry is a process that it does not.
+    pub fn processes(&self) -> impl Iterator<Item = HostProcess> {
+        self.list("processes").filter_map(|process| {
+            let host = process.get("host")?;
+            let name = process.get("name").and_then(Value::as_str).unwrap_or_default();
+            Some(HostProcess {
+                pid: number(process.get("pid")?)?,
+                comm: name.rsplit('/').next().unwrap_or_default().chars().take(15).collect(),
+                uid: number(host.get("uid")?)?,
+                cgroup: host.get("cgroup").and_then(Value::as_str).unwrap_or("/").into(),
+            })
+        })
+    }
+
+    /// Users by id.
+    pub fn users(&self) -> impl Iterator<Item = (u32, String)> {
+        self.list("users")
+            .filter_map(|user| Some((number(user.get("uid")?)?, user.get("name")?.as_str()?.to_owned())))
+    }
+
+    /// Gives every process a new id, in order.
+    pub(super) fn assign(&mut self, mut pid: impl FnMut() -> std::io::Result<u32>) -> std::io::Result<()> {
+        if let Some(processes) = self.document.get_mut("processes").and_then(Value::as_array_mut) {
+            for process in processes {
+                process["pid"] = pid()?.into();
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, key: &str) -> impl Iterator<Item = &Value> {
+        self.document.get(key).and_then(Value::as_array).into_iter().flatten()
+    }
+}
+
+fn number(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok())
+}

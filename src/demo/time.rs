@@ -1,0 +1,196 @@
+//! The demo's time across its runs: it goes on where it stood, and while no demo runs it passes at real
+//! speed at most.
+//!
+//! A demo that ends slows its page down. One that is killed cannot, and its page runs on; so a thread
+//! writes down, ten times a second, a moment that the demo's time will not have passed until it writes
+//! again. The page itself is not written for that: a test may set it at any moment, and a writer killed
+//! half way would leave it torn.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{DemoError, absent_is_fine};
+use crate::clock::{Moment, Page, PageState, REAL_TIME, Stop, system_now};
+use crate::model::{Nanoseconds, Utc};
+use crate::record::Span;
+use crate::thread::Thread;
+
+const BEAT: Duration = Duration::from_millis(100);
+
+/// How far ahead the moment lies: some beats, since a busy machine delays the thread.
+const AHEAD: Nanoseconds = Nanoseconds(500_000_000);
+
+/// The running page, and the thread beside it.
+pub(super) struct DemoTime {
+    pub(super) page: Arc<Page>,
+    reached: PathBuf,
+    stop: Stop,
+    thread: Thread,
+}
+
+/// The speed in millionths.
+pub(super) fn speed(times: f64) -> Result<u64, DemoError> {
+    if !(0.001..=1_000.0).contains(&times) {
+        return Err(DemoError::Speed(times));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1,000 and 10^9")]
+    Ok((times * 1e6).round() as u64)
+}
+
+impl DemoTime {
+    /// Lets the page in that directory run; one that is held stays so.
+    pub(super) fn start(driver: &Path, speed: u64) -> Result<Self, DemoError> {
+        let page = open(&driver.join("clock"), &driver.join("reached"), speed)?;
+        Self::keep(driver, page, None)
+    }
+
+    /// Lets time pass again as it passed in a recording; at the end of it, time stands still.
+    pub(super) fn replay(driver: &Path, speed: u64, span: &Span) -> Result<Self, DemoError> {
+        let state = beginning(system_now().boottime, Utc(span.head.utc_ns), speed);
+        let page = Page::create(&driver.join("clock"), state)?;
+        Self::keep(driver, page, Some(Nanoseconds(span.length)))
+    }
+
+    fn keep(driver: &Path, page: Page, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
+        let (reached, page) = (driver.join("reached"), Arc::new(page));
+        let file = File::options().create(true).truncate(false).write(true).open(&reached);
+        let file = file.map_err(|source| DemoError::File { path: reached.clone(), source })?;
+        let stop = Stop::default();
+        let thread = Thread::start("demo", {
+            let (page, stop) = (Arc::clone(&page), stop.clone());
+            move || keep(&page, &file, end, &stop)
+        })?;
+        Ok(Self { page, reached, stop, thread })
+    }
+
+    /// From now on time passes at real speed at most.
+    pub(super) fn end(self) -> Result<(), DemoError> {
+        let Self { page, reached, stop, thread } = self;
+        stop.call();
+        thread.wait(10 * BEAT);
+        let state = page.state();
+        if !state.held {
+            page.run(state.speed.min(REAL_TIME))?;
+        }
+        absent_is_fine(fs::remove_file(&reached)).map_err(|source| DemoError::File { path: reached, source })
+    }
+}
+
+fn open(path: &Path, reached: &Path, speed: u64) -> Result<Page, DemoError> {
+    let now = system_now();
+    if !path.exists() {
+        return Ok(Page::create(path, beginning(now.boottime, now.utc, speed))?);
+    }
+    let page = Page::open(path)?;
+    let state = page.state();
+    if !state.held {
+        page.set(state.resumed(read(reached, &state), now.boottime, speed))?;
+    }
+    Ok(page)
+}
+
+/// The time of a node that was booted a while before; `origin` is the host's.
+fn beginning(origin: Nanoseconds, utc: Utc, speed: u64) -> PageState {
+    let boottime = Nanoseconds::from_seconds(1_000);
+    PageState { held: false, origin, elapsed: Nanoseconds(0), speed, utc, boottime }
+}
+
+fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
+    let mut fails = false;
+    loop {
+        let state = page.state();
+        if let Some(end) = end.filter(|end| !state.held && state.elapsed_at(system_now().boottime) >= *end) {
+            // Numbers that stand still must not look alive, so time stands still with them.
+            let held = page.set(PageState { held: true, elapsed: end, ..state });
+            match held {
+                Ok(()) => {
+                    tracing::info!("the recording is over; its end stands still until the replay is stopped")
+                }
+                Err(error) => tracing::warn!(%error, "the recording is over, and its time cannot be stopped"),
+            }
+        }
+        let host = system_now().boottime + AHEAD;
+        let line = line(&state, Moment { host, elapsed: state.elapsed_at(host) });
+        let failed = file.write_all_at(line.as_bytes(), 0).err();
+        if let Some(error) = failed.as_ref().filter(|_| !fails) {
+            tracing::warn!(%error, "the demo's time cannot be written down; after a kill it may repeat");
+        }
+        fails = failed.is_some();
+        if stop.wait(BEAT) {
+            return;
+        }
+    }
+}
+
+/// Of fixed width, so that it is written in place by one call. The page's UTC says of which page it is.
+fn line(state: &PageState, Moment { host, elapsed }: Moment) -> String {
+    format!("{:020} {:020} {:020}\n", host.0, elapsed.0, state.utc.0)
+}
+
+/// What was written down of this page, if anything.
+fn read(reached: &Path, state: &PageState) -> Option<Moment> {
+    let text = fs::read_to_string(reached).ok()?;
+    let mut numbers = text.split_ascii_whitespace().map(|word| word.parse::<u64>().ok());
+    let (host, elapsed, utc) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    (utc == state.utc.0).then_some(Moment { host: Nanoseconds(host), elapsed: Nanoseconds(elapsed) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files may panic")]
+
+    use super::*;
+
+    const FAST: u64 = 1_000 * REAL_TIME;
+
+    #[test]
+    fn time_goes_on_from_where_a_killed_demo_stood_and_not_from_where_its_page_ran_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let milliseconds = |count: u64| Nanoseconds(count * 1_000_000);
+        let before = |count| Nanoseconds(system_now().boottime.0 - milliseconds(count).0);
+        // Killed 50 ms after it began, and away for as long: its page is at 100 s, it had come to 50.
+        let state = PageState {
+            held: false,
+            origin: before(100),
+            elapsed: Nanoseconds(0),
+            speed: FAST,
+            utc: system_now().utc,
+            boottime: Nanoseconds(0),
+        };
+        Page::create(&directory.path().join("clock"), state).unwrap();
+        let stood = Moment { host: before(50), elapsed: milliseconds(50_000) };
+        fs::write(directory.path().join("reached"), line(&state, stood)).unwrap();
+
+        let time = DemoTime::start(directory.path(), REAL_TIME).unwrap();
+        let elapsed = time.page.now().utc.since(state.utc);
+        assert!(elapsed >= milliseconds(50_050), "{elapsed:?}: time was lost");
+        assert!(elapsed < milliseconds(99_000), "{elapsed:?}: the demo lived while it was away");
+        let written = (0..100).find_map(|_| {
+            std::thread::sleep(BEAT / 2);
+            read(&time.reached, &state).filter(|written| written.elapsed > stood.elapsed)
+        });
+        assert!(written.is_some_and(|written| written.elapsed > elapsed), "{written:?} is no beat ahead");
+        time.end().unwrap();
+    }
+
+    #[test]
+    fn a_demo_that_ends_leaves_its_page_at_real_speed_and_a_held_page_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let time = DemoTime::start(directory.path(), FAST).unwrap();
+        let page = Arc::clone(&time.page);
+        time.end().unwrap();
+        let state = page.state();
+        assert_eq!(state.speed, REAL_TIME);
+        assert!(!directory.path().join("reached").exists());
+
+        let held = PageState { held: true, elapsed: Nanoseconds(7), ..state };
+        page.set(held).unwrap();
+        let time = DemoTime::start(directory.path(), FAST).unwrap();
+        assert_eq!(page.state(), held);
+        time.end().unwrap();
+        assert_eq!(page.state(), held);
+    }
+}

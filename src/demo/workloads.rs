@@ -1,0 +1,176 @@
+//! The pods and Slurm jobs of a scenario: what their kubelet and prolog would have left on the node.
+//!
+//! In: the scenario's `pods` and `jobs`, and the UUIDs of the simulated GPUs. Out: a kubelet with its logs of containers,
+//! records of jobs with their cgroups, all below the demo's root. A device is written as the index of its GPU, and as
+//! `9::2` where it is a replica.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::kubelet::{self, Answers};
+use super::{DemoError, make, write};
+use crate::kubelet::messages::{
+    AllocatableResourcesResponse, ContainerDevices, ContainerResources, ListPodResourcesResponse,
+    PodResources,
+};
+
+/// Where a kubelet serves the pod-resources API.
+const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
+
+/// The scenario's workloads.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct ScenarioWorkloads {
+    #[serde(default)]
+    pods: Vec<ScenarioPod>,
+    /// Replicas of each GPU that is shared by time-slicing, by index.
+    #[serde(default)]
+    replicas: BTreeMap<String, u32>,
+    #[serde(default)]
+    jobs: Vec<Job>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ScenarioPod {
+    namespace: String,
+    name: String,
+    uid: String,
+    containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Container {
+    name: String,
+    id: String,
+    #[serde(default)]
+    devices: Vec<String>,
+}
+
+/// The record of a job as the prolog writes it, with the indices of its GPUs.
+#[derive(Clone, Debug, Deserialize)]
+struct Job {
+    job_id: u32,
+    gpus: Vec<usize>,
+    #[serde(flatten)]
+    lines: BTreeMap<String, String>,
+}
+
+impl ScenarioWorkloads {
+    /// Writes what they leave on the node, and starts the kubelet if there are pods.
+    pub(super) fn start(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
+        for job in &self.jobs {
+            job.write(root, uuids)?;
+        }
+        if self.pods.is_empty() {
+            return Ok(());
+        }
+        for pod in &self.pods {
+            pod.write_logs(root)?;
+        }
+        let socket = root.join(SOCKET);
+        make(&root.join("var/lib/kubelet/pod-resources"))?;
+        kubelet::start(&socket, self.answers(uuids)?)
+    }
+
+    fn answers(&self, uuids: &[String]) -> Result<Answers, DemoError> {
+        let mut pods = Vec::new();
+        let mut allocatable = Vec::new();
+        for pod in &self.pods {
+            let mut containers = Vec::new();
+            for container in &pod.containers {
+                let ids: Result<Vec<String>, _> =
+                    container.devices.iter().map(|device| device_id(device, uuids)).collect();
+                let ids = ids?;
+                allocatable.extend(ids.iter().filter(|id| !id.contains("::")).cloned());
+                containers.push(ContainerResources {
+                    name: container.name.clone(),
+                    devices: if ids.is_empty() { Vec::new() } else { vec![gpus(ids)] },
+                    dynamic_resources: Vec::new(),
+                });
+            }
+            pods.push(PodResources { name: pod.name.clone(), namespace: pod.namespace.clone(), containers });
+        }
+        for (gpu, count) in &self.replicas {
+            for replica in 0..*count {
+                allocatable.push(device_id(&format!("{gpu}::{replica}"), uuids)?);
+            }
+        }
+        Ok(Answers {
+            listed: ListPodResourcesResponse { pod_resources: pods },
+            allocatable: AllocatableResourcesResponse { devices: vec![gpus(allocatable)] },
+        })
+    }
+}
+
+/// The id of a device as NVIDIA's device plugin gives it.
+fn device_id(device: &str, uuids: &[String]) -> Result<String, DemoError> {
+    let (index, replica) = match device.split_once("::") {
+        Some((index, replica)) => (index, Some(replica)),
+        None => (device, None),
+    };
+    let uuid = index.parse::<usize>().ok().and_then(|index| uuids.get(index));
+    let uuid = uuid.ok_or_else(|| DemoError::UnknownDevice(device.to_owned()))?;
+    Ok(replica.map_or_else(|| uuid.clone(), |replica| format!("{uuid}::{replica}")))
+}
+
+fn gpus(device_ids: Vec<String>) -> ContainerDevices {
+    ContainerDevices { resource_name: "nvidia.com/gpu".to_owned(), device_ids }
+}
+
+impl ScenarioPod {
+    /// The directories and links that a kubelet makes for the logs of containers.
+    fn write_logs(&self, root: &Path) -> Result<(), DemoError> {
+        let Self { namespace, name, uid, containers } = self;
+        let links = root.join("var/log/containers");
+        make(&links)?;
+        for Container { name: container, id, .. } in containers {
+            let directory = format!("var/log/pods/{namespace}_{name}_{uid}/{container}");
+            make(&root.join(&directory))?;
+            let link = links.join(format!("{name}_{namespace}_{container}-{id}.log"));
+            symlink(format!("/{directory}/0.log"), &link)
+                .map_err(|source| DemoError::File { path: link, source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Job {
+    /// The record of its prolog, and its cgroup.
+    fn write(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
+        let Self { job_id, gpus, lines } = self;
+        let uuids: Result<Vec<String>, _> =
+            gpus.iter().map(|gpu| device_id(&gpu.to_string(), uuids)).collect();
+        let mut record = format!("job_id={job_id}\ngpus={}\n", uuids?.join(","));
+        for (key, value) in lines {
+            record += &format!("{key}={value}\n");
+        }
+        let records = root.join("run/gpumeter-slurm");
+        let cgroup = root.join(format!("sys/fs/cgroup/system.slice/slurmstepd.scope/job_{job_id}"));
+        make(&records)?;
+        // The agent writes its map of GPUs there.
+        make(&root.join("run/gpumeter"))?;
+        make(&cgroup)?;
+        write(&records.join(job_id.to_string()), record.as_bytes())
+    }
+}
+
+/// The UUIDs of the simulated GPUs, by index: the driver library writes them beside itself when it is opened.
+pub(super) fn uuids(library: &Path) -> Result<Vec<String>, DemoError> {
+    #[derive(Deserialize)]
+    struct DriverTruth {
+        gpus: Vec<DriverTruthGpu>,
+    }
+    #[derive(Deserialize)]
+    struct DriverTruthGpu {
+        uuid: String,
+    }
+    let path: PathBuf = library.with_file_name("truth");
+    let failed = |source: std::io::Error| DemoError::File { path: path.clone(), source };
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    let truth: DriverTruth =
+        serde_json::from_str(&text).map_err(|error| failed(std::io::Error::other(error)))?;
+    Ok(truth.gpus.into_iter().map(|gpu| gpu.uuid).collect())
+}

@@ -1,0 +1,142 @@
+//! What each standing grant matches on this node: which GPUs, and which users.
+
+use crate::config::{Config, Grantee, UserChoice};
+use crate::holders::{SessionGpu, in_words};
+use crate::host::UserDatabase;
+use crate::policy;
+
+/// A standing grant and what it matches.
+#[derive(Clone, Debug)]
+pub struct GrantDiagnosis {
+    /// Its id, or its place in the list.
+    pub grant: String,
+    /// How much of each GPU.
+    pub fraction: String,
+    /// The GPUs, and what it names that is not there.
+    pub gpus: String,
+    /// Who holds it.
+    pub holder: String,
+}
+
+/// All grants in the order of the file. The GPUs are those that the driver lists, if it does. It may wait for a network.
+pub(super) fn examine(
+    config: &Config,
+    gpus: Option<&[SessionGpu]>,
+    users: &UserDatabase,
+) -> Vec<GrantDiagnosis> {
+    let configured = config.attribution.standing.iter().map(|standing| &standing.holder);
+    let granted = policy::grants(config);
+    granted
+        .iter()
+        .zip(configured)
+        .map(|(grant, holder)| GrantDiagnosis {
+            grant: grant.id.clone(),
+            fraction: grant.fraction.to_string(),
+            gpus: match gpus {
+                None => format!("{} (not checked: the driver does not list its GPUs)", in_words(&grant.gpus)),
+                Some(gpus) => {
+                    let matched = gpus.iter().filter(|gpu| grant.selects(gpu)).map(name);
+                    let missing = grant.unmatched(gpus.iter());
+                    let missing = missing.iter().map(|gpu| format!("{gpu} (not there)"));
+                    matched.chain(missing).collect::<Vec<_>>().join(", ")
+                }
+            },
+            holder: in_full(holder, &grant.id, users),
+        })
+        .collect()
+}
+
+fn name(gpu: &SessionGpu) -> String {
+    let index = gpu.index.map(|index| format!("GPU {index} ")).unwrap_or_default();
+    format!("{index}{}", gpu.uuid)
+}
+
+fn in_full(holder: &Grantee, id: &str, users: &UserDatabase) -> String {
+    match holder {
+        Grantee::User(one) => format!("user {}", user(one, users)),
+        Grantee::Team(members) => {
+            let members: Vec<String> = members.iter().map(|member| user(member, users)).collect();
+            format!("team {id}, members {}", members.join(", "))
+        }
+        Grantee::Group(name) => format!("group {}", group(name, users)),
+        Grantee::Unit(name) => format!("unit {name}"),
+    }
+}
+
+fn user(choice: &UserChoice, users: &UserDatabase) -> String {
+    match choice {
+        UserChoice::Name(name) => match users.has_user(name) {
+            Ok(true) => name.clone(),
+            Ok(false) => format!("{name} (not on this machine)"),
+            Err(_) => format!("{name} (cannot be looked up)"),
+        },
+        UserChoice::Uid(uid) => match users.look_up(*uid) {
+            Ok(Some(name)) => format!("{name} (uid {uid})"),
+            Ok(None) => format!("{uid} (not on this machine)"),
+            Err(_) => format!("{uid} (cannot be looked up)"),
+        },
+    }
+}
+
+fn group(name: &str, users: &UserDatabase) -> String {
+    let group = match users.group(name) {
+        Ok(Some(group)) => group,
+        Ok(None) => return format!("{name} (not on this machine)"),
+        Err(_) => return format!("{name} (cannot be looked up)"),
+    };
+    let members: Vec<&str> = group.members.values().map(AsRef::as_ref).collect();
+    // The name service does not list them.
+    let others = if users.needs_thread() { "users whose first group it is" } else { "" };
+    let members = match (members.is_empty(), others.is_empty()) {
+        (true, true) => "none".to_owned(),
+        (true, false) => others.to_owned(),
+        (false, true) => members.join(", "),
+        (false, false) => format!("{} and {others}", members.join(", ")),
+    };
+    format!("{name} (gid {}), members {members}", group.gid)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_grant_is_listed_with_its_gpus_and_its_users() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        std::fs::write(&path, "ada:x:1001:100::/:\nben:x:1002:1200::/:\n").unwrap();
+        std::fs::write(directory.path().join("group"), "lab:x:1200:ada\n").unwrap();
+        let users = UserDatabase::of_file(&path);
+        let text = r#"attribution:
+  standing:
+    - {id: condo, gpu: [0, 99], fraction: 0.5, group: lab}
+    - {gpu: 1, user: 1001}
+    - {id: pair, gpu: GPU-1d1c0000-0000-1111-2222-333344445555, fraction: 1/2, user: [ada, zoe]}
+    - {gpu: 2, group: labb}"#;
+        let config = Config::parse(text, "test").unwrap();
+        let uuid = "GPU-1d1c0000-0000-1111-2222-333344445555";
+        let gpus = [
+            SessionGpu { index: Some(0), uuid: uuid.into() },
+            SessionGpu { index: Some(1), uuid: "GPU-b".into() },
+        ];
+        let lines = |gpus| -> Vec<String> {
+            let all = examine(&config, gpus, &users);
+            all.iter()
+                .map(|one| format!("{} {} | {} | {}", one.grant, one.fraction, one.gpus, one.holder))
+                .collect()
+        };
+        assert_eq!(
+            lines(Some(&gpus)),
+            [
+                format!(
+                    "condo 1/2 | GPU 0 {uuid}, GPU 99 (not there) | group lab (gid 1200), members ada, ben"
+                ),
+                "2 1/1 | GPU 1 GPU-b | user ada (uid 1001)".to_owned(),
+                format!("pair 1/2 | GPU 0 {uuid} | team pair, members ada, zoe (not on this machine)"),
+                "4 1/1 | GPU 2 (not there) | group labb (not on this machine)".to_owned(),
+            ]
+        );
+        assert!(lines(None)[0].contains("| GPU 0, GPU 99 (not checked: "), "{:?}", lines(None));
+    }
+}

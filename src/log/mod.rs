@@ -1,0 +1,148 @@
+//! The log thread: writes lines of all threads to standard error, in order.
+//!
+//! A thread that logs never waits. A full pipe blocks this thread only: the buffer is bounded, and lines that do not fit
+//! are counted and reported once there is room again.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::thread::{self, Thread};
+
+/// The most bytes in the buffer.
+const MOST_BYTES: usize = 256 * 1024;
+
+/// The log while the program runs; dropping it waits until the buffer is written, with a limit.
+pub struct LogWriter {
+    lines: Lines,
+    timeout: Duration,
+    thread: Thread,
+}
+
+/// A writer for lines; each write is one line.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<LineBuffer>);
+
+#[derive(Default)]
+struct LineBuffer {
+    waiting: Mutex<WaitingLines>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WaitingLines {
+    bytes: Vec<u8>,
+    lost: u64,
+    ended: bool,
+}
+
+impl LogWriter {
+    /// Starts the thread. `timeout` limits how long dropping the log waits for it.
+    pub fn start(timeout: Duration) -> Result<Self, thread::Error> {
+        let lines = Lines::default();
+        let theirs = lines.clone();
+        let thread = Thread::start("log", move || write(&theirs, &mut io::stderr()))?;
+        // The standard hook writes to standard error by itself, and would wait for its reader.
+        std::panic::set_hook(Box::new(|panic| {
+            let thread = std::thread::current();
+            tracing::error!(thread = thread.name().unwrap_or("?"), "{panic}");
+        }));
+        Ok(Self { lines, timeout, thread })
+    }
+
+    /// The writer for a subscriber.
+    pub fn lines(&self) -> Lines {
+        self.lines.clone()
+    }
+
+    /// Writes a line even when the buffer is full: the last message of a program.
+    pub fn say(&self, line: &str) {
+        let mut waiting = self.lines.lock();
+        waiting.bytes.extend_from_slice(line.as_bytes());
+        waiting.bytes.push(b'\n');
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        self.lines.lock().ended = true;
+        self.lines.0.changed.notify_one();
+        self.thread.wait(self.timeout);
+    }
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, WaitingLines> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for lines; returns them and how many did not fit since the last call. None at the end.
+    fn take(&self) -> Option<(Vec<u8>, u64)> {
+        let idle =
+            |waiting: &mut WaitingLines| waiting.bytes.is_empty() && waiting.lost == 0 && !waiting.ended;
+        let waited = self.0.changed.wait_while(self.lock(), idle);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
+        let taken = (std::mem::take(&mut waiting.bytes), std::mem::take(&mut waiting.lost));
+        (taken != (Vec::new(), 0)).then_some(taken)
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut waiting = self.lock();
+        if waiting.bytes.len() + line.len() > MOST_BYTES {
+            waiting.lost = waiting.lost.saturating_add(1);
+        } else {
+            waiting.bytes.extend_from_slice(line);
+        }
+        drop(waiting);
+        self.0.changed.notify_one();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes lines until the end.
+fn write(lines: &Lines, reader: &mut impl Write) {
+    while let Some((bytes, lost)) = lines.take() {
+        // A closed standard error is no failure of the program.
+        let _ = reader.write_all(&bytes);
+        if lost > 0 {
+            tracing::warn!(lost, "lines of the log found no room: nobody read it");
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_find_no_room_are_counted_and_those_before_them_are_whole() {
+        let mut lines = Lines::default();
+        let line = [b'x'; 1_000];
+        for _ in 0..1_000 {
+            lines.write_all(&line).unwrap();
+        }
+        let (bytes, lost) = lines.take().unwrap();
+        assert_eq!(bytes.len(), MOST_BYTES / line.len() * line.len());
+        assert_eq!(bytes.len() / line.len() + usize::try_from(lost).unwrap(), 1_000);
+        lines.write_all(&line).unwrap();
+        assert_eq!(lines.take().unwrap(), (line.to_vec(), 0), "there is room again");
+    }
+
+    #[test]
+    fn what_was_left_before_the_end_is_handed_on() {
+        let mut lines = Lines::default();
+        lines.write_all(b"one\n").unwrap();
+        lines.write_all(b"two\n").unwrap();
+        lines.lock().ended = true;
+        let mut read = Vec::new();
+        write(&lines, &mut read);
+        assert_eq!(read, b"one\ntwo\n");
+    }
+}

@@ -1,0 +1,88 @@
+//! The configuration in force, shared by all threads: a reload swaps it whole.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{ActiveConfig, ResolvedGrantees};
+use crate::clock::{Clock, Stop};
+use crate::ledger::Timeline;
+use crate::model::Nanoseconds;
+
+/// The configuration in force and the account's time axis, by which its prices are dated.
+pub(crate) struct CurrentConfig {
+    active: Mutex<Arc<ActiveConfig>>,
+    timeline: Mutex<Timeline>,
+}
+
+impl CurrentConfig {
+    pub(crate) fn new(active: ActiveConfig) -> Self {
+        Self { active: Mutex::new(Arc::new(active)), timeline: Mutex::default() }
+    }
+
+    /// The configuration in force.
+    pub(crate) fn active(&self) -> Arc<ActiveConfig> {
+        Arc::clone(&self.lock())
+    }
+
+    /// Puts another configuration in force.
+    pub(crate) fn replace(&self, next: ActiveConfig) {
+        let next = next.dated_by(self.timeline());
+        *self.lock() = Arc::new(next);
+    }
+
+    /// Stores the account's time axis; prices that were changed on another one are dated again.
+    pub(crate) fn set_timeline(&self, timeline: Timeline) {
+        let last = {
+            let mut last = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *last, timeline)
+        };
+        if last != timeline {
+            let mut active = self.lock();
+            *active = Arc::new(ActiveConfig::clone(&active).dated_by(timeline));
+        }
+    }
+
+    /// Updates names of users and members of groups in the grants of the configuration in force.
+    pub(crate) fn resolve_grants(&self, resolved: &ResolvedGrantees) {
+        let mut active = self.lock();
+        if let Some(next) = active.with(resolved) {
+            *active = Arc::new(next);
+        }
+    }
+
+    /// Waits until the clock shows `wait.until`, or until the sampling schedule is no longer that of `waited_by`; false
+    /// if `end` was called first.
+    pub(crate) fn wait_until(
+        &self,
+        clock: &Clock,
+        waited_by: &ActiveConfig,
+        end: &Stop,
+        mut wait: Wait<impl FnMut()>,
+    ) -> bool {
+        loop {
+            let next = clock.now().boottime + wait.every;
+            if !clock.wait_until(wait.until.min(next), end, &mut wait.notify) {
+                return false;
+            }
+            if wait.until <= next || self.active().cadence != waited_by.cadence {
+                return true;
+            }
+        }
+    }
+
+    fn timeline(&self) -> Timeline {
+        *self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<ActiveConfig>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long to wait, and whom to notify meanwhile.
+pub(crate) struct Wait<F> {
+    pub(crate) until: Nanoseconds,
+    /// The longest time between two calls of `notify`.
+    pub(crate) every: Nanoseconds,
+    /// Called while waiting, to show that the thread is alive.
+    pub(crate) notify: F,
+}

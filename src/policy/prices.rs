@@ -1,0 +1,72 @@
+//! What the operator should know of the prices in the configuration: which is in force, or since when none.
+//!
+//! In: the configuration and the time. Out: a sentence. Each rate applies until the next one, and to every model,
+//! so the only time without a price is that before the first rate.
+
+use crate::config::{Config, PriceBookConfig};
+use crate::model::Utc;
+
+/// A warning where prices are configured and none is in force yet.
+pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
+    let Some(PriceBookConfig::Own { rates, .. }) = &config.prices else { return None };
+    let first = rates.first()?.from.filter(|from| *from > now)?;
+    Some(format!(
+        "prices.rates: no price is in force before {}, when the first rate begins; GPU time until then costs nothing \
+         and is `unpriced` in the bill: give that rate an earlier `from`, or none",
+        in_utc(first)
+    ))
+}
+
+/// The price in force, or why there is none.
+pub(crate) fn price_in_words(config: &Config, now: Utc) -> String {
+    match &config.prices {
+        None => "none are configured: bills have hours and energy only".into(),
+        Some(PriceBookConfig::Example) => "the example price, not yours (prices.book: example)".into(),
+        Some(PriceBookConfig::Own { currency, rates }) => {
+            let active = rates.iter().rev().find(|rate| rate.from.is_none_or(|from| from <= now));
+            active.map_or_else(String::new, |rate| {
+                let since = rate.from.map(|from| format!(", since {}", in_utc(from))).unwrap_or_default();
+                format!("a rate in {currency} is in force, class {}{since}", rate.class.name())
+            })
+        }
+    }
+}
+
+fn in_utc(at: Utc) -> String {
+    jiff::Timestamp::from_nanosecond(at.0.into()).map_or_else(|_| at.0.to_string(), |at| at.to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    /// 2026-11-22T17:30:00Z.
+    const NOON: Utc = Utc(1_795_368_600_000_000_000);
+
+    fn config(prices: &str) -> Config {
+        Config::parse(&format!("prices: {prices}"), "test").unwrap()
+    }
+
+    #[test]
+    fn a_first_rate_that_lies_in_the_future_is_warned_of_and_no_other() {
+        let rates = |rates: &str| config(&format!("{{currency: EUR, rates: [{rates}]}}"));
+        let later = "{gpu_hour: 2, from: \"2026-11-22T17:45:00Z\"}";
+        let told = price_warning(&rates(later), NOON).unwrap();
+        assert!(
+            told.starts_with("prices.rates: no price is in force before 2026-11-22T17:45:00Z,"),
+            "{told}"
+        );
+        let now = "{gpu_hour: 1, from: \"2026-11-22T17:30:00Z\", class: spot}";
+        for well in [now, "{gpu_hour: 1}", &format!("{later}, {now}")] {
+            assert_eq!(price_warning(&rates(well), NOON), None, "{well}");
+        }
+        assert_eq!(
+            price_in_words(&rates(&format!("{later}, {now}")), NOON),
+            "a rate in EUR is in force, class spot, since 2026-11-22T17:30:00Z"
+        );
+        for other in ["{book: example}", "{}"] {
+            assert_eq!(price_warning(&config(other), NOON), None, "{other}");
+        }
+    }
+}

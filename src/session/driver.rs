@@ -1,0 +1,277 @@
+//! One session of the driver library: its samplers, what ends it, and its end.
+//!
+//! A session ends when the agent stops, when the operator asks, when every sampler reports that the driver is gone,
+//! or when there are other GPUs than it knows. A sampler that is stuck in a call is left alone and named; the
+//! library it is in then stays open, and the next session goes on with it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{DriverSessions, SamplerThread, Search, lock, start_sampler};
+use crate::clock::{Stop, system_now};
+use crate::host::Pci;
+use crate::meter::News;
+use crate::model::Nanoseconds;
+use crate::nvml::{CallSlot, Library, count, find};
+
+/// How often it is looked whether there are other GPUs.
+const RECOUNT_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// How long every call may fail before the driver is closed: one that was unloaded returns nothing but errors.
+const SILENCE: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// The kernel's driver, by its name on the bus.
+const DRIVER: &str = "nvidia";
+
+/// A session that ends earlier counts as failed.
+const MIN_LIFETIME: Nanoseconds = Nanoseconds::from_seconds(30);
+
+/// How long samplers may take to end; a GSP that does not answer takes 45 s for each call.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT_AT_EXIT: Duration = Duration::from_millis(400);
+
+/// What is kept from one session to the next.
+#[derive(Default)]
+pub(crate) struct DriverState {
+    /// A library that could not be closed, with the samplers that are stuck in it.
+    kept: Option<(Arc<Library>, u32)>,
+    stuck: Vec<SamplerThread>,
+    /// Which loading of the kernel's module the last session saw.
+    epoch: Option<u64>,
+    /// Whether there was a session.
+    pub(crate) was_open: bool,
+    /// Whether the last one ended because the driver answered nothing.
+    died: bool,
+    /// Whether the driver was away since; then its counters begin again.
+    pub(crate) away: bool,
+    /// When the last session began, by the system's boot clock, and how many sessions in a row have failed early.
+    begun: Nanoseconds,
+    young: u32,
+}
+
+/// A library that is open.
+pub(crate) struct OpenSession<'a> {
+    library: Arc<Library>,
+    counted: u32,
+    samplers: Vec<SamplerThread>,
+    end: &'a Stop,
+    slot: &'a CallSlot,
+    shared: &'a Arc<DriverSessions>,
+    /// When to look for other GPUs, by the system's boot clock.
+    recount: Nanoseconds,
+    /// Since when no sampler has had an answer.
+    silent: Option<Nanoseconds>,
+    /// What the bus showed at the last look.
+    bus: Option<Arc<Pci>>,
+}
+
+impl DriverState {
+    /// Waits before the next session when the last ones failed early.
+    pub(crate) fn wait_after_failure(&self, end: &Stop) {
+        if self.young > 0 {
+            end.wait(Duration::from_secs(self.young.min(3).into()));
+        }
+    }
+
+    fn die(&mut self) {
+        self.died = true;
+        let lived = system_now().boottime.0.saturating_sub(self.begun.0);
+        self.young = if lived < MIN_LIFETIME.0 { self.young + 1 } else { 0 };
+    }
+
+    /// The library that could not be closed, if it may be gone on with; a dead one is closed first, which
+    /// waits for the samplers that are stuck in it. None within when `end` was called.
+    pub(crate) fn kept(&mut self, end: &Stop) -> Option<Option<(Arc<Library>, u32)>> {
+        const LOOK: Duration = Duration::from_millis(200);
+        if !self.died {
+            return Some(self.kept.take());
+        }
+        while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
+            if end.wait(LOOK) {
+                return None;
+            }
+        }
+        for sampler in self.stuck.drain(..) {
+            sampler.thread.join();
+        }
+        self.kept = None;
+        Some(None)
+    }
+
+    /// Reports to the orders that the driver is closed, or which calls are stuck.
+    pub(crate) fn report_closed(&self, shared: &DriverSessions) {
+        if self.stuck.is_empty() {
+            shared.orders.closed();
+        } else {
+            shared.orders.stuck(self.stuck.iter().map(SamplerThread::call).collect());
+        }
+    }
+
+    /// Begins a session: starts a sampler for every counted GPU, unless it has one that is stuck.
+    pub(crate) fn begin<'a>(
+        &mut self,
+        (library, counted): (Arc<Library>, u32),
+        (end, slot): (&'a Stop, &'a CallSlot),
+        shared: &'a Arc<DriverSessions>,
+    ) -> OpenSession<'a> {
+        // A library that was kept has counted once for all, those too whose samplers are stuck.
+        if self.stuck.is_empty() {
+            let epoch = shared.host.module_epoch();
+            let anew = self.was_open && (self.away || epoch != self.epoch);
+            (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
+            self.begun = system_now().boottime;
+            // The receiver is gone once the tick loop has ended.
+            let _ = shared.news.send(News::Opened { anew, module: epoch });
+        }
+        let mut samplers = lock(shared);
+        samplers.search = Search::Found(counted as usize);
+        samplers.unidentified_gpus = 0;
+        samplers.gone.clear();
+        samplers.silent.clear();
+        samplers.lost.clear();
+        samplers.unregistered.clear();
+        drop(samplers);
+        let recount = system_now().boottime + RECOUNT_INTERVAL;
+        let mut session = OpenSession {
+            library,
+            counted,
+            samplers: Vec::new(),
+            end,
+            slot,
+            shared,
+            recount,
+            silent: None,
+            bus: None,
+        };
+        let stuck: BTreeSet<u32> = self.stuck.iter().map(|sampler| sampler.index).collect();
+        for index in (0..counted).filter(|index| !stuck.contains(index)) {
+            session.start(index);
+        }
+        session
+    }
+
+    /// Waits for the samplers, and closes the library if none is stuck in it.
+    pub(crate) fn end(&mut self, session: OpenSession<'_>) {
+        let OpenSession { library, counted, samplers, shared, end, .. } = session;
+        end.call();
+        shared.orders.closing();
+        let timeout = if shared.stop.is_called() { CLOSE_TIMEOUT_AT_EXIT } else { CLOSE_TIMEOUT };
+        let begun = system_now();
+        for sampler in samplers.into_iter().chain(std::mem::take(&mut self.stuck)) {
+            // One limit for all: with every sampler stuck it still ends in time.
+            if sampler.thread.wait(timeout.saturating_sub(system_now().since(begun).duration())) {
+                lock(shared).remove(&sampler);
+                sampler.thread.join();
+            } else {
+                self.stuck.push(sampler);
+            }
+        }
+        lock(shared).search = Search::Pending;
+        if self.stuck.is_empty() {
+            // The last reference: this shuts the library down and unmaps it.
+            drop(library);
+            return self.report_closed(shared);
+        }
+        let calls: Vec<String> = self.stuck.iter().map(SamplerThread::call).collect();
+        tracing::warn!(stuck = calls.join(", "), "driver calls have not returned; the library is not closed");
+        if shared.stop.is_called() {
+            // A shutdown would wait for the stuck call.
+            std::mem::forget(library);
+        } else {
+            self.kept = Some((library, counted));
+        }
+        self.report_closed(shared);
+    }
+}
+
+impl OpenSession<'_> {
+    fn start(&mut self, index: u32) {
+        match start_sampler(&self.library, index, self.end, self.shared) {
+            Ok(sampler) => self.samplers.push(sampler),
+            Err(error) => tracing::error!(%error, index, "a GPU is not read"),
+        }
+    }
+
+    /// Checks the session; false when it must end. Called a few times a second.
+    pub(crate) fn is_to_continue(&mut self, driver: &mut DriverState) -> bool {
+        if self.end.is_called() {
+            return false;
+        }
+        if self.is_dead(driver) {
+            tracing::warn!(
+                "the driver answers nothing for any GPU; it is closed, and opened when it is back"
+            );
+            driver.die();
+            return false;
+        }
+        self.revive(driver);
+        if self.is_changed() {
+            tracing::info!("there are other GPUs than before; the driver is opened again");
+            return false;
+        }
+        true
+    }
+
+    /// Whether every sampler reports that the driver is gone, or all calls have failed for a while.
+    fn is_dead(&mut self, driver: &mut DriverState) -> bool {
+        let now = system_now().boottime;
+        let samplers = lock(self.shared);
+        let (all, gone) = (self.samplers.len(), samplers.gone.len());
+        let silent = gone + samplers.silent.len();
+        drop(samplers);
+        driver.away |= gone > 0 && gone >= all;
+        self.silent = self.silent.or(Some(now)).filter(|_| silent > 0 && silent >= all);
+        driver.away || self.silent.is_some_and(|since| now.0 - since.0 >= SILENCE.0)
+    }
+
+    /// Replaces samplers that were stuck at the end of the last session and have returned.
+    fn revive(&mut self, driver: &mut DriverState) {
+        let stuck = std::mem::take(&mut driver.stuck);
+        for sampler in stuck {
+            if sampler.thread.wait(Duration::ZERO) {
+                lock(self.shared).remove(&sampler);
+                sampler.thread.join();
+                self.start(sampler.index);
+            } else {
+                driver.stuck.push(sampler);
+            }
+        }
+    }
+
+    /// Whether the driver or the bus has other GPUs than this session reads. The driver counts what it saw at
+    /// its initialisation, so a GPU that comes to the bus is only counted when it is opened anew; that costs
+    /// every GPU about a tick without readings.
+    fn is_changed(&mut self) -> bool {
+        if self.has_arrived() {
+            return true;
+        }
+        let now = system_now().boottime;
+        if now < self.recount {
+            return false;
+        }
+        self.recount = now + RECOUNT_INTERVAL;
+        let clock = &self.shared.clock;
+        let counted = count(&self.library, self.slot, clock);
+        if counted.is_ok_and(|counted| counted != self.counted) {
+            return true;
+        }
+        let lost: Vec<u32> = lock(self.shared).lost.iter().copied().collect();
+        lost.into_iter().any(|index| {
+            find(&self.library, index, self.slot, clock)
+                .is_ok_and(|found| !lock(self.shared).slots.contains_key(&found.id.uuid))
+        })
+    }
+
+    /// Whether the bus has a GPU for the driver that it did not have at the last look.
+    fn has_arrived(&mut self) -> bool {
+        let now = self.shared.processes.pci();
+        let before = std::mem::replace(&mut self.bus, now.clone());
+        let (Some(before), Some(now)) = (before, now) else { return false };
+        if Arc::ptr_eq(&before, &now) {
+            return false;
+        }
+        let known: BTreeSet<_> = before.bound_to(DRIVER).collect();
+        now.bound_to(DRIVER).any(|gpu| !known.contains(&gpu))
+    }
+}

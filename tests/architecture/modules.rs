@@ -1,0 +1,153 @@
+//! The modules under `src/`, from the bottom to the top: what each is for and what it may import.
+
+pub(crate) struct Module {
+    pub(crate) name: &'static str,
+    pub(crate) purpose: &'static str,
+    pub(crate) may_import: &'static [&'static str],
+}
+
+impl Module {
+    pub(crate) fn may_import(&self, other: &str) -> bool {
+        self.may_import.contains(&other) || self.may_import == ["*"]
+    }
+}
+
+const fn module(name: &'static str, may_import: &'static [&'static str], purpose: &'static str) -> Module {
+    Module { name, purpose, may_import }
+}
+
+pub(crate) const MODULES: &[Module] = &[
+    module(
+        "model",
+        &[],
+        "readings, frames, holders, holdings, spans, rows, snapshots, and quantities as types",
+    ),
+    module(
+        "clock",
+        &["model"],
+        "the one source of time; in demo and tests it reads a file that the test sets",
+    ),
+    module("catalogue", &["model"], "every metric as a row of a table, and the XID table"),
+    module("record", &[], "the file format of recorded driver answers"),
+    module(
+        "nvml",
+        &["model", "clock", "catalogue", "record"],
+        "the only code that knows the driver: call wrapper, plan per GPU, sampler",
+    ),
+    module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
+    module(
+        "kubelet",
+        &[],
+        "clients of the kubelet and the API server: devices of containers, pods of the node",
+    ),
+    module("docker", &[], "client of Docker's API: names and images of containers"),
+    module(
+        "holders",
+        &["model", "host", "kubelet", "docker"],
+        "resolves a process to its holder; finds out who holds which GPU",
+    ),
+    module("tenants", &["model"], "maps a holder's facts to a tenant"),
+    module("attribution", &["model"], "pure: settles a window's integrals into account rows"),
+    module(
+        "ledger",
+        &["model", "attribution", "tenants"],
+        "the durable account in SQLite: prices, bills, migrations",
+    ),
+    module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
+    module(
+        "meter",
+        &["model", "catalogue", "nvml", "host", "holders", "tenants", "attribution", "ledger", "health"],
+        "one tick: identify, integrate, settle, judge, publish",
+    ),
+    module("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
+    module("push", &["model", "clock"], "sends OTLP over HTTP to a collector"),
+    module(
+        "serve",
+        &["model", "ledger", "clock", "config"],
+        "the HTTP server: TLS, users, metrics, health, API",
+    ),
+    module("config", &["model", "catalogue"], "YAML to a validated configuration; each key is declared once"),
+    module("thread", &["clock"], "starts named threads, and ends the agent when a vital one fails"),
+    module("log", &["thread"], "writes log lines to standard error on a thread of its own"),
+    module("systemd", &["model"], "tells systemd of readiness, reloads and stop, and feeds its watchdog"),
+    module(
+        "policy",
+        &["model", "clock", "catalogue", "config", "holders", "ledger", "meter", "export"],
+        "what follows from a configuration: sampling schedule, grants, prices",
+    ),
+    module(
+        "resolvers",
+        &[
+            "model", "clock", "host", "kubelet", "docker", "holders", "ledger", "export", "config", "thread",
+            "policy",
+        ],
+        "threads that ask /proc, kubelet, Slurm, runtime and name service who uses and holds GPUs",
+    ),
+    module(
+        "session",
+        &[
+            "model",
+            "clock",
+            "catalogue",
+            "record",
+            "nvml",
+            "host",
+            "health",
+            "meter",
+            "export",
+            "config",
+            "thread",
+            "policy",
+            "resolvers",
+        ],
+        "opens and closes the driver; samplers, driver events, XIDs of the kernel log, recordings",
+    ),
+    module(
+        "control",
+        &["model", "clock", "host", "ledger", "meter", "export", "serve", "thread", "session"],
+        "the local socket: quiesce, probe, inventory of expected GPUs",
+    ),
+    module("app", &["*"], "wiring: starts and ends the threads, reloads the configuration"),
+    module(
+        "demo",
+        &["model", "clock", "record", "nvml", "host", "kubelet", "ledger", "config", "thread", "app"],
+        "the agent on a simulated node, and the replay of a recording",
+    ),
+    module(
+        "doctor",
+        &[
+            "model",
+            "clock",
+            "catalogue",
+            "nvml",
+            "host",
+            "kubelet",
+            "docker",
+            "holders",
+            "ledger",
+            "meter",
+            "push",
+            "config",
+            "thread",
+            "policy",
+            "resolvers",
+            "session",
+            "demo",
+        ],
+        "examines a node as the agent would find it",
+    ),
+    module("cli", &["*"], "the command line: parse, call, exit status"),
+];
+
+/// The table as ARCHITECTURE.md prints it.
+pub(crate) fn table() -> String {
+    let head = "| module | purpose | may import |\n|---|---|---|\n".to_owned();
+    MODULES.iter().fold(head, |table, module| {
+        let imports = match module.may_import {
+            [] => "–".to_owned(),
+            ["*"] => "all".to_owned(),
+            names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" "),
+        };
+        table + &format!("| `{}` | {} | {imports} |\n", module.name, module.purpose)
+    })
+}
