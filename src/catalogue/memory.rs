@@ -51,5 +51,10 @@ const BAR1_TOTAL: &[Point] = &[point(&[], &[call(CallValue::Bar1Total)])];
 const BAR1_USED: &[Point] = &[point(&[], &[call(CallValue::Bar1Used)])];
 
 const fn bytes(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::Bytes, help, Rows::Device(points)).level(level).tier(Tier::Medium)
+    Family::gauge(name, Unit::Bytes, help, Rows::Device(points))
+        .level(level)
+        .tier(Tier::Medium)
+        .unsupported(NO_MEMORY)
 }
+
+const NO_MEMORY: &str = "a GPU that shares the host's memory has none of its own; see the host's";
