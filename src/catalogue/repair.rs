@@ -1,7 +1,7 @@
 //! What the board did, or asks for, to repair itself: remapped rows, retired pages, the recovery action.
 
 use super::aliases::dcgm;
-use super::source::{call, field, point};
+use super::source::{call, field, named, point};
 use super::{CallValue, Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -88,7 +88,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "1 while a memory page waits for the next restart to be retired, else 0; on boards \
          before Ampere.",
-        &[point(&[], &[field(31), call(CallValue::RetiredPending)])],
+        &[point(&[], &[field(31), named("nvmlDeviceGetRetiredPagesPendingStatus", 0)])],
     )
     .most(1)
     .unsupported(PAGES_ARE_NOT_RETIRED)

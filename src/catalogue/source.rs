@@ -28,6 +28,11 @@ pub(super) const fn call(value: CallValue) -> Source {
     Source::Call { value, times: 1 }
 }
 
+/// The value at that place in the answer of an NVML function, in the family's unit.
+pub(super) const fn named(function: &'static str, place: usize) -> Source {
+    call(CallValue::Named { function, place })
+}
+
 /// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
 /// the driver's unit to the family's integer unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +87,11 @@ pub const RENUMBERED: (u32, u32) = (580, 82);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each name says the value; units are the driver's, the row's factor converts")]
 pub enum CallValue {
+    /// A value of the answer of the NVML function of that name, by its place there.
+    Named {
+        function: &'static str,
+        place: usize,
+    },
     UtilizationGpu,
     UtilizationMemory,
     UtilizationEncoder,
@@ -107,14 +117,12 @@ pub enum CallValue {
     Fan(u32),
     Clock(u32),
     ClockMax(u32),
-    PerformanceState,
-    PcieReplays,
-    PcieGeneration,
-    PcieGenerationMax,
-    PcieWidth,
-    PcieWidthMax,
     NvLinksUp,
-    EccCounter { kind: u32, counter: u32, location: u32 },
+    EccCounter {
+        kind: u32,
+        counter: u32,
+        location: u32,
+    },
     SramCorrected,
     SramUncorrected,
     SramCorrectedLifetime,
@@ -129,7 +137,6 @@ pub enum CallValue {
     BanksPartial,
     BanksLow,
     BanksNone,
-    RetiredPending,
     FabricNotStarted,
     FabricInProgress,
     FabricCompleted,

@@ -1,6 +1,6 @@
 //! Direct calls: which driver function brings which values of the catalogue.
 //!
-//! A metric from a new driver call adds a value to the catalogue's `CallValue` and its function here.
+//! A metric from a new driver call names the function in its row of the catalogue, and has it in [`NAMED`] here.
 
 mod structures;
 
@@ -36,19 +36,18 @@ pub(super) enum Function {
     Fan(u32),
     Clock(u32),
     ClockMax(u32),
-    PerformanceState,
-    PcieReplays,
-    PcieGeneration,
-    PcieGenerationMax,
-    PcieWidth,
-    PcieWidthMax,
     NvLinksUp,
-    EccCounter { kind: u32, counter: u32, location: u32 },
+    EccCounter {
+        kind: u32,
+        counter: u32,
+        location: u32,
+    },
     Sram,
     Remap,
     Banks,
-    RetiredPending,
     Fabric,
+    /// One of [`NAMED`].
+    Named(&'static str),
 }
 
 /// The function that brings a value.
@@ -59,6 +58,7 @@ pub(super) const fn function(value: CallValue) -> Function {
 /// The function that brings a value, and where the value stands in its answer.
 const fn place(value: CallValue) -> (Function, usize) {
     match value {
+        CallValue::Named { function, place } => (Function::Named(function), place),
         CallValue::UtilizationGpu => (Function::Utilization, 0),
         CallValue::UtilizationMemory => (Function::Utilization, 1),
         CallValue::UtilizationEncoder => (Function::Encoder, 0),
@@ -84,12 +84,6 @@ const fn place(value: CallValue) -> (Function, usize) {
         CallValue::Fan(fan) => (Function::Fan(fan), 0),
         CallValue::Clock(clock) => (Function::Clock(clock), 0),
         CallValue::ClockMax(clock) => (Function::ClockMax(clock), 0),
-        CallValue::PerformanceState => (Function::PerformanceState, 0),
-        CallValue::PcieReplays => (Function::PcieReplays, 0),
-        CallValue::PcieGeneration => (Function::PcieGeneration, 0),
-        CallValue::PcieGenerationMax => (Function::PcieGenerationMax, 0),
-        CallValue::PcieWidth => (Function::PcieWidth, 0),
-        CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
         CallValue::NvLinksUp => (Function::NvLinksUp, 0),
         CallValue::FabricNotStarted => (Function::Fabric, 0),
         CallValue::FabricInProgress => (Function::Fabric, 1),
@@ -109,8 +103,7 @@ const fn place(value: CallValue) -> (Function, usize) {
         | CallValue::BanksHigh
         | CallValue::BanksPartial
         | CallValue::BanksLow
-        | CallValue::BanksNone
-        | CallValue::RetiredPending => place_of_error(value),
+        | CallValue::BanksNone => place_of_error(value),
     }
 }
 
@@ -132,8 +125,7 @@ const fn place_of_error(value: CallValue) -> (Function, usize) {
         CallValue::BanksHigh => (Function::Banks, 1),
         CallValue::BanksPartial => (Function::Banks, 2),
         CallValue::BanksLow => (Function::Banks, 3),
-        CallValue::BanksNone => (Function::Banks, 4),
-        _ => (Function::RetiredPending, 0),
+        _ => (Function::Banks, 4),
     }
 }
 
@@ -192,6 +184,7 @@ pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answe
         Function::Remap => structures::remap(door, device),
         Function::Banks => structures::banks(door, device),
         Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
+        Function::Named(name) => named(door, device, name),
         Function::NvLinksUp => Ok(Values::of([links_up(door, device)?])),
         Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
         _ => Ok(Values::of_words([number(door, device, function)?])),
@@ -254,33 +247,51 @@ fn number(door: &mut Door, Handle(device): Handle, function: Function) -> Result
         },
         Function::Clock(clock) => ask!(door, nvmlDeviceGetClockInfo(device, clock, value)),
         Function::ClockMax(clock) => ask!(door, nvmlDeviceGetMaxClockInfo(device, clock, value)),
-        _ => return state(door, Handle(device), function),
+        _ => Err(Refusal::NoSymbol),
     }?;
     Ok(number)
 }
 
-/// Functions that bring one number which says how something stands.
-fn state(door: &mut Door, Handle(device): Handle, function: Function) -> Result<c_uint, Refusal> {
-    let mut number: c_uint = 0;
-    let value = &raw mut number;
-    match function {
-        Function::PerformanceState => {
-            ask!(door, nvmlDeviceGetPerformanceState(device, value))?;
-            // 32 is NVML's word for not knowing.
-            if number == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
-                return Err(Refusal::Code(super::door::NOT_SUPPORTED));
-            }
-            Ok(())
-        }
-        Function::PcieGeneration => ask!(door, nvmlDeviceGetCurrPcieLinkGeneration(device, value)),
-        Function::PcieGenerationMax => ask!(door, nvmlDeviceGetMaxPcieLinkGeneration(device, value)),
-        Function::PcieWidth => ask!(door, nvmlDeviceGetCurrPcieLinkWidth(device, value)),
-        Function::PcieWidthMax => ask!(door, nvmlDeviceGetMaxPcieLinkWidth(device, value)),
-        Function::RetiredPending => ask!(door, nvmlDeviceGetRetiredPagesPendingStatus(device, value)),
-        Function::PcieReplays => ask!(door, nvmlDeviceGetPcieReplayCounter(device, value)),
-        _ => Err(Refusal::NoSymbol),
-    }?;
-    Ok(number)
+/// A driver function and how it is called.
+type NamedFunction = (&'static str, fn(&mut Door, Handle) -> Answer);
+
+/// A function that brings words, each in an argument of its own.
+macro_rules! words {
+    ($function:ident, $($value:ident),+) => {
+        (stringify!($function), |door, Handle(device)| {
+            $(let mut $value: c_uint = 0;)+
+            ask!(door, $function(device, $(&raw mut $value),+))?;
+            Ok(Values::of_words([$($value),+]))
+        })
+    };
+}
+
+/// The functions that the catalogue names ([`CallValue::Named`]).
+const NAMED: &[NamedFunction] = &[
+    ("nvmlDeviceGetPerformanceState", performance_state),
+    words!(nvmlDeviceGetCurrPcieLinkGeneration, generation),
+    words!(nvmlDeviceGetMaxPcieLinkGeneration, generation),
+    words!(nvmlDeviceGetCurrPcieLinkWidth, lanes),
+    words!(nvmlDeviceGetMaxPcieLinkWidth, lanes),
+    words!(nvmlDeviceGetRetiredPagesPendingStatus, pending),
+    words!(nvmlDeviceGetPcieReplayCounter, replays),
+];
+
+/// Calls a function by its name.
+fn named(door: &mut Door, device: Handle, name: &str) -> Answer {
+    let known = NAMED.iter().find(|(known, _)| *known == name);
+    known.map_or(Err(Absence::NoSymbol), |(_, call)| call(door, device))
+}
+
+fn performance_state(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut state: c_uint = 0;
+    ask!(door, nvmlDeviceGetPerformanceState(device, &raw mut state))?;
+    // 32 is NVML's word for not knowing.
+    if state == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
+        Err(Absence::NotSupported)
+    } else {
+        Ok(Values::of_words([state]))
+    }
 }
 
 /// The uncorrected SRAM errors of a MIG instance since the driver was loaded: all that is told of one.
@@ -347,6 +358,15 @@ mod tests {
         let values: Vec<CallValue> = calls.collect();
         let places: BTreeSet<_> = values.iter().map(|value| place(*value)).collect();
         assert_eq!(places.len(), values.len(), "each value is read for one point");
+    }
+
+    #[test]
+    fn every_function_that_the_catalogue_names_is_known() {
+        for source in device_points().flat_map(|(_, point)| point.sources) {
+            if let Source::Call { value: CallValue::Named { function, .. }, .. } = source {
+                assert!(NAMED.iter().any(|(known, _)| known == function), "{function}");
+            }
+        }
     }
 
     #[test]
