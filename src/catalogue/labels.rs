@@ -60,6 +60,7 @@ const OWN: &[Label] = &[
     open("driver_version", "version of the driver"),
     open("cuda_version", "newest CUDA version that the driver supports, such as 13.0"),
     closed("mig", "whether the GPU is partitioned into MIG instances", &["true", "false"]),
+    open("feature", "mode of the GPU that is on or off"),
     open("chassis_serial", "serial number of the rack's chassis"),
     open("slot", "slot of the chassis"),
     open("tray", "compute tray of the slot"),

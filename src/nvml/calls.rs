@@ -275,6 +275,11 @@ const NAMED: &[NamedFunction] = &[
     words!(nvmlDeviceGetMaxPcieLinkWidth, lanes),
     words!(nvmlDeviceGetRetiredPagesPendingStatus, pending),
     words!(nvmlDeviceGetPcieReplayCounter, replays),
+    words!(nvmlDeviceGetPersistenceMode, mode),
+    words!(nvmlDeviceGetEccMode, current, pending),
+    words!(nvmlDeviceGetMigMode, current, pending),
+    words!(nvmlDeviceGetAccountingMode, mode),
+    ("nvmlDeviceGetComputeMode", compute_mode),
 ];
 
 /// Calls a function by its name.
@@ -291,6 +296,18 @@ fn performance_state(door: &mut Door, Handle(device): Handle) -> Answer {
         Err(Absence::NotSupported)
     } else {
         Ok(Values::of_words([state]))
+    }
+}
+
+/// One value per compute mode, in NVML's order: 1 for the one that the GPU is in, else 0.
+fn compute_mode(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut mode: c_uint = 0;
+    ask!(door, nvmlDeviceGetComputeMode(device, &raw mut mode))?;
+    let modes: [c_uint; 4] = [0, 1, 2, 3];
+    if modes.contains(&mode) {
+        Ok(Values::of(modes.map(|one| u64::from(one == mode))))
+    } else {
+        Err(Absence::Rejected)
     }
 }
 
