@@ -1,9 +1,7 @@
 //! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
 
-use super::{Family, Rows};
+use super::{Family, LabelPair, Rows};
 use crate::model::Fact;
-
-type Pair = (&'static str, &'static str);
 
 /// A label name.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +147,7 @@ const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'s
 
 /// All values that a label can have in a family, in order; empty where they are not a closed set.
 pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
-    let own: &mut dyn Iterator<Item = &'static [Pair]> = match &family.rows {
+    let own: &mut dyn Iterator<Item = &'static [LabelPair]> = match &family.rows {
         Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
         Rows::Instance(points) | Rows::InstanceIntegral(points) => {
             &mut points.iter().map(|point| point.labels)

@@ -232,10 +232,10 @@ pub(super) const ROWS: &[Family] = &[
         "Always 1; state of the GPU's registration with its NVLink fabric. Jobs can use the \
          fabric only when it is completed; failed means that registration ended with an error.",
         Rows::State(&[
-            point(&[("state", "not_started")], &[call(CallValue::FabricNotStarted)]),
-            point(&[("state", "in_progress")], &[call(CallValue::FabricInProgress)]),
-            point(&[("state", "completed")], &[call(CallValue::FabricCompleted)]),
-            point(&[("state", "failed")], &[call(CallValue::FabricFailed)]),
+            point(&[("state", "not_started")], &[named("nvmlDeviceGetGpuFabricInfo", 0)]),
+            point(&[("state", "in_progress")], &[named("nvmlDeviceGetGpuFabricInfo", 1)]),
+            point(&[("state", "completed")], &[named("nvmlDeviceGetGpuFabricInfo", 2)]),
+            point(&[("state", "failed")], &[named("nvmlDeviceGetGpuFabricInfo", 3)]),
         ]),
     )
     .labels(&["gpu", "uuid", "state"])

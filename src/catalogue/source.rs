@@ -2,19 +2,19 @@
 
 use super::Counter;
 
+/// A label name and one of its values.
+pub type LabelPair = (&'static str, &'static str);
+
 /// One series per GPU, read by its plan.
 #[derive(Debug)]
 pub struct Point {
     /// Values of the family's labels beyond `gpu` and `uuid`.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
     /// Where to ask, best first; a board's plan takes the first that it answers.
     pub sources: &'static [Source],
 }
 
-pub(super) const fn point(
-    labels: &'static [(&'static str, &'static str)],
-    sources: &'static [Source],
-) -> Point {
+pub(super) const fn point(labels: &'static [LabelPair], sources: &'static [Source]) -> Point {
     Point { labels, sources }
 }
 
@@ -30,7 +30,12 @@ pub(super) const fn call(value: CallValue) -> Source {
 
 /// The value at that place in the answer of an NVML function, in the family's unit.
 pub(super) const fn named(function: &'static str, place: usize) -> Source {
-    call(CallValue::Named { function, place })
+    call(value_of(function, place))
+}
+
+/// The value at that place in the answer of an NVML function.
+pub(super) const fn value_of(function: &'static str, place: usize) -> CallValue {
+    CallValue::Named { function, place }
 }
 
 /// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
@@ -102,17 +107,6 @@ pub enum CallValue {
     MemoryUsed,
     MemoryFree,
     MemoryReserved,
-    Bar1Total,
-    Bar1Used,
-    PowerUsage,
-    PowerLimitEnforced,
-    PowerLimitRequested,
-    PowerLimitDefault,
-    PowerLimitMin,
-    PowerLimitMax,
-    Energy,
-    TemperatureVersioned,
-    Temperature,
     Threshold(u32),
     Fan(u32),
     Clock(u32),
@@ -128,17 +122,4 @@ pub enum CallValue {
     SramCorrectedLifetime,
     SramUncorrectedLifetime,
     SramThresholdExceeded,
-    RemappedCorrectable,
-    RemappedUncorrectable,
-    RemapPending,
-    RemapFailure,
-    BanksMax,
-    BanksHigh,
-    BanksPartial,
-    BanksLow,
-    BanksNone,
-    FabricNotStarted,
-    FabricInProgress,
-    FabricCompleted,
-    FabricFailed,
 }

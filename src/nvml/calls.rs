@@ -23,15 +23,6 @@ pub(super) enum Function {
     Jpeg,
     Ofa,
     Memory,
-    Bar1,
-    PowerUsage,
-    PowerLimitEnforced,
-    PowerLimitRequested,
-    PowerLimitDefault,
-    PowerLimitRange,
-    Energy,
-    TemperatureVersioned,
-    Temperature,
     Threshold(u32),
     Fan(u32),
     Clock(u32),
@@ -43,9 +34,6 @@ pub(super) enum Function {
         location: u32,
     },
     Sram,
-    Remap,
-    Banks,
-    Fabric,
     /// One of [`NAMED`].
     Named(&'static str),
 }
@@ -69,46 +57,11 @@ const fn place(value: CallValue) -> (Function, usize) {
         CallValue::MemoryUsed => (Function::Memory, 1),
         CallValue::MemoryFree => (Function::Memory, 2),
         CallValue::MemoryReserved => (Function::Memory, 3),
-        CallValue::Bar1Total => (Function::Bar1, 0),
-        CallValue::Bar1Used => (Function::Bar1, 1),
-        CallValue::PowerUsage => (Function::PowerUsage, 0),
-        CallValue::PowerLimitEnforced => (Function::PowerLimitEnforced, 0),
-        CallValue::PowerLimitRequested => (Function::PowerLimitRequested, 0),
-        CallValue::PowerLimitDefault => (Function::PowerLimitDefault, 0),
-        CallValue::PowerLimitMin => (Function::PowerLimitRange, 0),
-        CallValue::PowerLimitMax => (Function::PowerLimitRange, 1),
-        CallValue::Energy => (Function::Energy, 0),
-        CallValue::TemperatureVersioned => (Function::TemperatureVersioned, 0),
-        CallValue::Temperature => (Function::Temperature, 0),
         CallValue::Threshold(threshold) => (Function::Threshold(threshold), 0),
         CallValue::Fan(fan) => (Function::Fan(fan), 0),
         CallValue::Clock(clock) => (Function::Clock(clock), 0),
         CallValue::ClockMax(clock) => (Function::ClockMax(clock), 0),
         CallValue::NvLinksUp => (Function::NvLinksUp, 0),
-        CallValue::FabricNotStarted => (Function::Fabric, 0),
-        CallValue::FabricInProgress => (Function::Fabric, 1),
-        CallValue::FabricCompleted => (Function::Fabric, 2),
-        CallValue::FabricFailed => (Function::Fabric, 3),
-        CallValue::EccCounter { .. }
-        | CallValue::SramCorrected
-        | CallValue::SramUncorrected
-        | CallValue::SramCorrectedLifetime
-        | CallValue::SramUncorrectedLifetime
-        | CallValue::SramThresholdExceeded
-        | CallValue::RemappedCorrectable
-        | CallValue::RemappedUncorrectable
-        | CallValue::RemapPending
-        | CallValue::RemapFailure
-        | CallValue::BanksMax
-        | CallValue::BanksHigh
-        | CallValue::BanksPartial
-        | CallValue::BanksLow
-        | CallValue::BanksNone => place_of_error(value),
-    }
-}
-
-const fn place_of_error(value: CallValue) -> (Function, usize) {
-    match value {
         CallValue::EccCounter { kind, counter, location } => {
             (Function::EccCounter { kind, counter, location }, 0)
         }
@@ -117,15 +70,6 @@ const fn place_of_error(value: CallValue) -> (Function, usize) {
         CallValue::SramCorrectedLifetime => (Function::Sram, 2),
         CallValue::SramUncorrectedLifetime => (Function::Sram, 3),
         CallValue::SramThresholdExceeded => (Function::Sram, 4),
-        CallValue::RemappedCorrectable => (Function::Remap, 0),
-        CallValue::RemappedUncorrectable => (Function::Remap, 1),
-        CallValue::RemapPending => (Function::Remap, 2),
-        CallValue::RemapFailure => (Function::Remap, 3),
-        CallValue::BanksMax => (Function::Banks, 0),
-        CallValue::BanksHigh => (Function::Banks, 1),
-        CallValue::BanksPartial => (Function::Banks, 2),
-        CallValue::BanksLow => (Function::Banks, 3),
-        _ => (Function::Banks, 4),
     }
 }
 
@@ -177,31 +121,25 @@ pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answe
     match function {
         Function::Utilization => structures::utilization(door, device),
         Function::Memory => memory(door, device),
-        Function::Bar1 => structures::bar1(door, device),
-        Function::PowerLimitRange => structures::power_limits(door, device),
-        Function::TemperatureVersioned => structures::temperature(door, device),
         Function::Sram => structures::sram(door, device),
-        Function::Remap => structures::remap(door, device),
-        Function::Banks => structures::banks(door, device),
-        Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
         Function::Named(name) => named(door, device, name),
         Function::NvLinksUp => Ok(Values::of([links_up(door, device)?])),
-        Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
+        Function::EccCounter { kind, counter, location } => {
+            Ok(Values::of([ecc_counter(door, device, (kind, counter, location))?]))
+        }
         _ => Ok(Values::of_words([number(door, device, function)?])),
     }
 }
 
-/// Functions that bring one long number.
-fn long(door: &mut Door, Handle(device): Handle, function: Function) -> Result<u64, Refusal> {
-    let mut value: u64 = 0;
-    match function {
-        Function::EccCounter { kind, counter, location } => {
-            ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut value))?;
-        }
-        Function::Energy => ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
-        _ => return Err(Refusal::NoSymbol),
-    }
-    Ok(value)
+/// How often a kind of error was counted at a place, by NVML's numbers of kind, counter and place.
+fn ecc_counter(
+    door: &mut Door,
+    Handle(device): Handle,
+    (kind, counter, location): (u32, u32, u32),
+) -> Result<u64, Refusal> {
+    let mut errors: u64 = 0;
+    ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut errors))?;
+    Ok(errors)
 }
 
 /// How many NVLinks are up: a call for each, and one that says that there is no other.
@@ -229,15 +167,6 @@ fn number(door: &mut Door, Handle(device): Handle, function: Function) -> Result
         Function::Decoder => ask!(door, nvmlDeviceGetDecoderUtilization(device, value, period)),
         Function::Jpeg => ask!(door, nvmlDeviceGetJpgUtilization(device, value, period)),
         Function::Ofa => ask!(door, nvmlDeviceGetOfaUtilization(device, value, period)),
-        Function::PowerUsage => ask!(door, nvmlDeviceGetPowerUsage(device, value)),
-        Function::PowerLimitEnforced => ask!(door, nvmlDeviceGetEnforcedPowerLimit(device, value)),
-        Function::PowerLimitRequested => ask!(door, nvmlDeviceGetPowerManagementLimit(device, value)),
-        Function::PowerLimitDefault => {
-            ask!(door, nvmlDeviceGetPowerManagementDefaultLimit(device, value))
-        }
-        Function::Temperature => {
-            ask!(door, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, value))
-        }
         Function::Threshold(threshold) => {
             ask!(door, nvmlDeviceGetTemperatureThreshold(device, threshold, value))
         }
@@ -275,6 +204,18 @@ const NAMED: &[NamedFunction] = &[
     words!(nvmlDeviceGetMaxPcieLinkWidth, lanes),
     words!(nvmlDeviceGetRetiredPagesPendingStatus, pending),
     words!(nvmlDeviceGetPcieReplayCounter, replays),
+    words!(nvmlDeviceGetPowerUsage, milliwatts),
+    words!(nvmlDeviceGetEnforcedPowerLimit, milliwatts),
+    words!(nvmlDeviceGetPowerManagementLimit, milliwatts),
+    words!(nvmlDeviceGetPowerManagementDefaultLimit, milliwatts),
+    ("nvmlDeviceGetPowerManagementLimitConstraints", structures::power_limits),
+    ("nvmlDeviceGetTotalEnergyConsumption", energy),
+    ("nvmlDeviceGetTemperatureV", structures::temperature),
+    ("nvmlDeviceGetTemperature", temperature),
+    ("nvmlDeviceGetBAR1MemoryInfo", structures::bar1),
+    ("nvmlDeviceGetRemappedRows", structures::remap),
+    ("nvmlDeviceGetRowRemapperHistogram", structures::banks),
+    ("nvmlDeviceGetGpuFabricInfo", fabric_states),
     words!(nvmlDeviceGetPersistenceMode, mode),
     words!(nvmlDeviceGetEccMode, current, pending),
     words!(nvmlDeviceGetMigMode, current, pending),
@@ -299,6 +240,23 @@ fn performance_state(door: &mut Door, Handle(device): Handle) -> Answer {
     }
 }
 
+fn energy(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut millijoules: u64 = 0;
+    ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut millijoules))?;
+    Ok(Values::of([millijoules]))
+}
+
+fn temperature(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut degrees: c_uint = 0;
+    ask!(door, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, &raw mut degrees))?;
+    Ok(Values::of_words([degrees]))
+}
+
+/// One value per state of the registration with a fabric: 1 for the one that the GPU is in, else 0.
+fn fabric_states(door: &mut Door, device: Handle) -> Answer {
+    Ok(Values::of(fabric(door, device)?.states().map(u64::from)))
+}
+
 /// One value per compute mode, in NVML's order: 1 for the one that the GPU is in, else 0.
 fn compute_mode(door: &mut Door, Handle(device): Handle) -> Answer {
     let mut mode: c_uint = 0;
@@ -313,8 +271,7 @@ fn compute_mode(door: &mut Door, Handle(device): Handle) -> Answer {
 
 /// The uncorrected SRAM errors of a MIG instance since the driver was loaded: all that is told of one.
 pub(super) fn instance_errors(door: &mut Door, device: Handle) -> Result<u64, Absence> {
-    let function = Function::EccCounter { kind: 1, counter: 0, location: 7 };
-    Ok(long(door, device, function)?)
+    Ok(ecc_counter(door, device, (1, 0, 7))?)
 }
 
 /// Whether ECC is on; none where the board has none.

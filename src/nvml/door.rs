@@ -98,7 +98,7 @@ pub(super) enum Refusal {
 
 const UNINITIALIZED: c_uint = 1;
 pub(super) const INVALID_ARGUMENT: c_uint = 2;
-const NOT_SUPPORTED: c_uint = 3;
+pub(super) const NOT_SUPPORTED: c_uint = 3;
 const NO_PERMISSION: c_uint = 4;
 pub(super) const NOT_FOUND: c_uint = 6;
 pub(super) const INSUFFICIENT_SIZE: c_uint = 7;
