@@ -4,6 +4,8 @@
 //! of our families has no row: the last XID's code as a value (DCGM_FI_DEV_XID_ERRORS; ours tell it as a label), used
 //! memory as a share, states as numbers.
 
+use super::LabelPair;
+
 /// Whose names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -44,13 +46,13 @@ pub struct Alias {
     /// Its declared type.
     pub kind: Instrument,
     /// The labels that choose among the family's series; what is chosen is added up, except over labels renamed.
-    pub when: &'static [(&'static str, &'static str)],
+    pub when: &'static [LabelPair],
     /// Factor and divisor from the family's base unit to the alias' unit.
     pub scale: (u64, u64),
     /// Whether it is the growth per second of a counter.
     pub rate: bool,
     /// Labels of the alias: name and value, or name and `=` with the family's label whose value it takes.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
 }
 
 /// OpenTelemetry's label of what the hardware is.
@@ -60,20 +62,16 @@ pub(super) const fn dcgm(name: &'static str) -> Alias {
     Alias::new(Profile::Dcgm, name, &[])
 }
 
-pub(super) const fn otel(name: &'static str, labels: &'static [(&'static str, &'static str)]) -> Alias {
+pub(super) const fn otel(name: &'static str, labels: &'static [LabelPair]) -> Alias {
     Alias::new(Profile::Otel, name, labels)
 }
 
 impl Alias {
-    const fn new(
-        profile: Profile,
-        name: &'static str,
-        labels: &'static [(&'static str, &'static str)],
-    ) -> Self {
+    const fn new(profile: Profile, name: &'static str, labels: &'static [LabelPair]) -> Self {
         Self { profile, name, kind: Instrument::Gauge, when: &[], scale: (1, 1), rate: false, labels }
     }
 
-    pub(super) const fn when(mut self, labels: &'static [(&'static str, &'static str)]) -> Self {
+    pub(super) const fn when(mut self, labels: &'static [LabelPair]) -> Self {
         self.when = labels;
         self
     }

@@ -1,7 +1,7 @@
 //! Clocks, and what holds them down.
 
 use super::aliases::dcgm;
-use super::source::{call, field, point};
+use super::source::{field, named, point};
 use super::{CallValue, Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Performance state: 0 is the fastest, 15 the slowest; boards with HBM stay at 0 even \
          when idle.",
-        Rows::Device(&[point(&[], &[call(CallValue::PerformanceState)])]),
+        Rows::Device(&[point(&[], &[named("nvmlDeviceGetPerformanceState", 0)])]),
     )
     .level(Level::Standard)
     .tier(Tier::Medium)

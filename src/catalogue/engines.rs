@@ -8,13 +8,11 @@
 use super::aliases::dcgm;
 use super::power::NO_GRACE;
 use super::source::point;
-use super::{Family, Integral, Kind, Point, Rows, Source};
+use super::{Family, Integral, LabelPair, Point, Rows, Source};
 use crate::model::Unit;
 
 /// Percent to billionths.
 const PERCENT: i64 = 10_000_000;
-
-type Label = (&'static str, &'static str);
 
 /// Of a kind as many as the header knows: engine, number, GPM's id.
 const VIDEO: [(&str, &str, u32); COUNT] = [
@@ -44,7 +42,7 @@ const VIDEO: [(&str, &str, u32); COUNT] = [
 
 const COUNT: usize = 22;
 
-static LABELS: [[Label; 2]; COUNT] = {
+static LABELS: [[LabelPair; 2]; COUNT] = {
     let mut labels = [[("", ""); 2]; COUNT];
     let mut place = 0;
     while place < COUNT {
@@ -160,8 +158,7 @@ const fn ratio(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    let (kind, unit, rows) = (Kind::Gauge, Unit::Ratio, Rows::Device(points));
-    Family::new(kind, name, unit, help, rows).labels(labels)
+    Family::gauge(name, Unit::Ratio, help, Rows::Device(points)).labels(labels)
 }
 
 const fn seconds(
@@ -170,6 +167,5 @@ const fn seconds(
     help: &'static str,
     integrals: &'static [Integral],
 ) -> Family {
-    let (kind, unit, rows) = (Kind::Counter, Unit::Seconds, Rows::Integral(integrals));
-    Family::new(kind, name, unit, help, rows).labels(labels)
+    Family::counter(name, Unit::Seconds, help, Rows::Integral(integrals)).labels(labels)
 }

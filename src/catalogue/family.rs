@@ -1,6 +1,6 @@
 //! What a row of the catalogue is: a family of series, when it is read and shown, and what kind of values it has.
 
-use super::source::{Point, Source};
+use super::source::{LabelPair, Point, Source};
 use super::values::{AccountPoint, HoldingValue, IdentityValue, InstancePoint, ProcessPoint, XidValue};
 use super::{Alias, Counter};
 use crate::model::Unit;
@@ -313,7 +313,7 @@ impl Rows {
 #[derive(Debug)]
 pub struct Integral {
     /// Values of the family's labels beyond `gpu` and `uuid`.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
     /// The family of the ratio; its point with the same label values is integrated.
     pub of: &'static str,
     /// What counts the same time, and is preferred where a board has it.
@@ -322,16 +322,12 @@ pub struct Integral {
 
 impl Integral {
     /// One that only its ratio tells.
-    pub(super) const fn of(labels: &'static [(&'static str, &'static str)], of: &'static str) -> Self {
+    pub(super) const fn of(labels: &'static [LabelPair], of: &'static str) -> Self {
         Self { labels, of, counter: None }
     }
 
     /// One that a counter tells, too.
-    pub(super) const fn counted(
-        labels: &'static [(&'static str, &'static str)],
-        of: &'static str,
-        counter: Counter,
-    ) -> Self {
+    pub(super) const fn counted(labels: &'static [LabelPair], of: &'static str, counter: Counter) -> Self {
         Self { labels, of, counter: Some(counter) }
     }
 }

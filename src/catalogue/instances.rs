@@ -4,7 +4,7 @@
 //! goes over PCIe and NVLink it tells of the whole GPU alone.
 
 use super::ecc::NO_ECC;
-use super::{Family, InstancePoint, InstanceValue, Kind, Level, Rows};
+use super::{Family, InstancePoint, InstanceValue, LabelPair, Level, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -144,7 +144,7 @@ const PIPES: &[InstancePoint] = &[
     pipe(&[("pipe", "tensor_imma")], InstanceValue::TensorImma),
 ];
 
-const fn pipe(labels: &'static [(&'static str, &'static str)], value: InstanceValue) -> InstancePoint {
+const fn pipe(labels: &'static [LabelPair], value: InstanceValue) -> InstancePoint {
     InstancePoint { labels, value }
 }
 
@@ -158,7 +158,10 @@ const fn bytes(
     help: &'static str,
     points: &'static [InstancePoint],
 ) -> Family {
-    instance(name, (level, Tier::Medium), (Kind::Gauge, Unit::Bytes), help, Rows::Instance(points))
+    Family::gauge(name, Unit::Bytes, help, Rows::Instance(points))
+        .labels(INSTANCE)
+        .level(level)
+        .tier(Tier::Medium)
 }
 
 const fn ratio(
@@ -167,7 +170,7 @@ const fn ratio(
     help: &'static str,
     points: &'static [InstancePoint],
 ) -> Family {
-    instance(name, (level, Tier::Fast), (Kind::Gauge, Unit::Ratio), help, Rows::Instance(points))
+    Family::gauge(name, Unit::Ratio, help, Rows::Instance(points)).labels(INSTANCE).level(level)
 }
 
 const fn seconds(
@@ -176,16 +179,5 @@ const fn seconds(
     help: &'static str,
     points: &'static [InstancePoint],
 ) -> Family {
-    let rows = Rows::InstanceIntegral(points);
-    instance(name, (level, Tier::Fast), (Kind::Counter, Unit::Seconds), help, rows)
-}
-
-const fn instance(
-    name: &'static str,
-    (level, tier): (Level, Tier),
-    (kind, unit): (Kind, Unit),
-    help: &'static str,
-    rows: Rows,
-) -> Family {
-    Family::new(kind, name, unit, help, rows).labels(INSTANCE).level(level).tier(tier)
+    Family::counter(name, Unit::Seconds, help, Rows::InstanceIntegral(points)).labels(INSTANCE).level(level)
 }

@@ -1,9 +1,7 @@
 //! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
 
-use super::{Family, Rows};
+use super::{Family, LabelPair, Rows};
 use crate::model::Fact;
-
-type Pair = (&'static str, &'static str);
 
 /// A label name.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +58,7 @@ const OWN: &[Label] = &[
     open("driver_version", "version of the driver"),
     open("cuda_version", "newest CUDA version that the driver supports, such as 13.0"),
     closed("mig", "whether the GPU is partitioned into MIG instances", &["true", "false"]),
+    open("feature", "mode of the GPU that is on or off"),
     open("chassis_serial", "serial number of the rack's chassis"),
     open("slot", "slot of the chassis"),
     open("tray", "compute tray of the slot"),
@@ -148,7 +147,7 @@ const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'s
 
 /// All values that a label can have in a family, in order; empty where they are not a closed set.
 pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
-    let own: &mut dyn Iterator<Item = &'static [Pair]> = match &family.rows {
+    let own: &mut dyn Iterator<Item = &'static [LabelPair]> = match &family.rows {
         Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
         Rows::Instance(points) | Rows::InstanceIntegral(points) => {
             &mut points.iter().map(|point| point.labels)

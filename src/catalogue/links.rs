@@ -5,7 +5,7 @@ mod per_link;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::HOPPER;
 use super::power::NO_GRACE;
-use super::source::{call, field, point};
+use super::source::{call, field, named, point};
 use super::{ALL_LINKS, CallValue, Counter, Family, Level, MOST_LINKS, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_pcie_link_generation",
         Level::Standard,
         "Current PCIe generation of the link; boards lower it when idle to save power.",
-        &[point(&[], &[call(CallValue::PcieGeneration)])],
+        &[point(&[], &[named("nvmlDeviceGetCurrPcieLinkGeneration", 0)])],
     )
     // Generation 7 is the last that is specified, 32 lanes the widest link.
     .most(10)
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_pcie_link_generation_max",
         Level::Standard,
         "Highest PCIe generation that GPU and system reach together.",
-        &[point(&[], &[call(CallValue::PcieGenerationMax)])],
+        &[point(&[], &[named("nvmlDeviceGetMaxPcieLinkGeneration", 0)])],
     )
     .most(10),
     pcie(
@@ -41,7 +41,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Current PCIe lanes of the link; fewer than the maximum means a badly seated board, a \
          bad riser or a bad slot.",
-        &[point(&[], &[call(CallValue::PcieWidth)])],
+        &[point(&[], &[named("nvmlDeviceGetCurrPcieLinkWidth", 0)])],
     )
     .most(32)
     .aliases(&[dcgm("DCGM_FI_DEV_PCIE_LINK_WIDTH")]),
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_pcie_link_width_max",
         Level::Standard,
         "Most PCIe lanes that GPU and system reach together.",
-        &[point(&[], &[call(CallValue::PcieWidthMax)])],
+        &[point(&[], &[named("nvmlDeviceGetMaxPcieLinkWidth", 0)])],
     )
     .most(32),
     Family::counter(
@@ -85,7 +85,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "PCIe transfers repeated since the driver was loaded; a total above 100 is normal on \
          some boards, an increase is not.",
-        Rows::Device(&[point(&[], &[field(94), call(CallValue::PcieReplays)])]),
+        Rows::Device(&[point(&[], &[field(94), named("nvmlDeviceGetPcieReplayCounter", 0)])]),
     )
     .level(Level::Lean)
     .tier(Tier::Medium)
@@ -232,10 +232,10 @@ pub(super) const ROWS: &[Family] = &[
         "Always 1; state of the GPU's registration with its NVLink fabric. Jobs can use the \
          fabric only when it is completed; failed means that registration ended with an error.",
         Rows::State(&[
-            point(&[("state", "not_started")], &[call(CallValue::FabricNotStarted)]),
-            point(&[("state", "in_progress")], &[call(CallValue::FabricInProgress)]),
-            point(&[("state", "completed")], &[call(CallValue::FabricCompleted)]),
-            point(&[("state", "failed")], &[call(CallValue::FabricFailed)]),
+            point(&[("state", "not_started")], &[named("nvmlDeviceGetGpuFabricInfo", 0)]),
+            point(&[("state", "in_progress")], &[named("nvmlDeviceGetGpuFabricInfo", 1)]),
+            point(&[("state", "completed")], &[named("nvmlDeviceGetGpuFabricInfo", 2)]),
+            point(&[("state", "failed")], &[named("nvmlDeviceGetGpuFabricInfo", 3)]),
         ]),
     )
     .labels(&["gpu", "uuid", "state"])

@@ -1,7 +1,7 @@
 //! Device memory: total = used + free + reserved; and the window through which the host reaches it.
 
 use super::aliases::{dcgm, otel};
-use super::source::{call, point};
+use super::source::{call, named, point};
 use super::{CallValue, Family, Level, Point, Rows};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -47,9 +47,14 @@ const TOTAL: &[Point] = &[point(&[], &[call(CallValue::MemoryTotal)])];
 const USED: &[Point] = &[point(&[], &[call(CallValue::MemoryUsed)])];
 const FREE: &[Point] = &[point(&[], &[call(CallValue::MemoryFree)])];
 const RESERVED: &[Point] = &[point(&[], &[call(CallValue::MemoryReserved)])];
-const BAR1_TOTAL: &[Point] = &[point(&[], &[call(CallValue::Bar1Total)])];
-const BAR1_USED: &[Point] = &[point(&[], &[call(CallValue::Bar1Used)])];
+const BAR1_TOTAL: &[Point] = &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 0)])];
+const BAR1_USED: &[Point] = &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 1)])];
 
 const fn bytes(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::Bytes, help, Rows::Device(points)).level(level).tier(Tier::Medium)
+    Family::gauge(name, Unit::Bytes, help, Rows::Device(points))
+        .level(level)
+        .tier(Tier::Medium)
+        .unsupported(NO_MEMORY)
 }
+
+const NO_MEMORY: &str = "a GPU that shares the host's memory has none of its own; see the host's";

@@ -2,7 +2,7 @@
 
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::ADA;
-use super::source::{call, field, point};
+use super::source::{field, named, point, value_of};
 use super::{CallValue, Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -16,7 +16,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Watts,
         "Power draw averaged by the driver over 1 s (on boards before Ampere and on GA100: at \
          that moment).",
-        Rows::Device(&[point(&[], &[field(185), call(CallValue::PowerUsage)])]),
+        Rows::Device(&[point(&[], &[field(185), named("nvmlDeviceGetPowerUsage", 0)])]),
     )
     .level(Level::Lean)
     .read_for_account()
@@ -81,11 +81,20 @@ pub(super) const ROWS: &[Family] = &[
         "Power limits: enforced is the lowest limit that applies, requested is what was set, \
          default, min and max are the board's.",
         Rows::Device(&[
-            point(&[("limit", "enforced")], &[field(190), call(CallValue::PowerLimitEnforced)]),
-            point(&[("limit", "requested")], &[field(192), call(CallValue::PowerLimitRequested)]),
-            point(&[("limit", "default")], &[field(189), call(CallValue::PowerLimitDefault)]),
-            point(&[("limit", "min")], &[field(187), call(CallValue::PowerLimitMin)]),
-            point(&[("limit", "max")], &[field(188), call(CallValue::PowerLimitMax)]),
+            point(&[("limit", "enforced")], &[field(190), named("nvmlDeviceGetEnforcedPowerLimit", 0)]),
+            point(&[("limit", "requested")], &[field(192), named("nvmlDeviceGetPowerManagementLimit", 0)]),
+            point(
+                &[("limit", "default")],
+                &[field(189), named("nvmlDeviceGetPowerManagementDefaultLimit", 0)],
+            ),
+            point(
+                &[("limit", "min")],
+                &[field(187), named("nvmlDeviceGetPowerManagementLimitConstraints", 0)],
+            ),
+            point(
+                &[("limit", "max")],
+                &[field(188), named("nvmlDeviceGetPowerManagementLimitConstraints", 1)],
+            ),
         ]),
     )
     .labels(LIMIT)
@@ -103,7 +112,7 @@ pub(super) const ROWS: &[Family] = &[
             &[],
             &[
                 Source::Field { id: 83, scope: 0, times: THOUSAND },
-                Source::Call { value: CallValue::Energy, times: THOUSAND },
+                Source::Call { value: value_of("nvmlDeviceGetTotalEnergyConsumption", 0), times: THOUSAND },
             ],
         )]),
     )
@@ -121,7 +130,10 @@ pub(super) const ROWS: &[Family] = &[
         Rows::Device(&[
             point(
                 &[("sensor", "gpu")],
-                &[degrees(CallValue::TemperatureVersioned), degrees(CallValue::Temperature)],
+                &[
+                    degrees(value_of("nvmlDeviceGetTemperatureV", 0)),
+                    degrees(value_of("nvmlDeviceGetTemperature", 0)),
+                ],
             ),
             point(&[("sensor", "memory")], &[Source::Field { id: 82, scope: 0, times: THOUSAND }]),
         ]),

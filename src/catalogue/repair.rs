@@ -1,8 +1,8 @@
 //! What the board did, or asks for, to repair itself: remapped rows, retired pages, the recovery action.
 
 use super::aliases::dcgm;
-use super::source::{call, field, point};
-use super::{CallValue, Family, Level, Point, Rows, Source};
+use super::source::{field, named, point};
+use super::{Family, Level, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -18,8 +18,8 @@ pub(super) const ROWS: &[Family] = &[
          board, whose spare rows are limited, and therefore a gauge, although it never \
          decreases.",
         &[
-            point(&[("cause", "correctable")], &[field(142), call(CallValue::RemappedCorrectable)]),
-            point(&[("cause", "uncorrectable")], &[field(143), call(CallValue::RemappedUncorrectable)]),
+            point(&[("cause", "correctable")], &[field(142), named("nvmlDeviceGetRemappedRows", 0)]),
+            point(&[("cause", "uncorrectable")], &[field(143), named("nvmlDeviceGetRemappedRows", 1)]),
         ],
     )
     // An H100 has 2,560 banks with 8 spare rows each; a board that retires pages has 64 at most.
@@ -34,7 +34,7 @@ pub(super) const ROWS: &[Family] = &[
         GPU,
         Level::Lean,
         "1 while a memory row waits for the next reset to be replaced, else 0.",
-        &[point(&[], &[field(144), call(CallValue::RemapPending)])],
+        &[point(&[], &[field(144), named("nvmlDeviceGetRemappedRows", 2)])],
     )
     .most(1)
     .unsupported(ROWS_ARE_NOT_REMAPPED)
@@ -44,7 +44,7 @@ pub(super) const ROWS: &[Family] = &[
         GPU,
         Level::Lean,
         "1 when a memory row could not be replaced, so that the board must be replaced, else 0.",
-        &[point(&[], &[field(145), call(CallValue::RemapFailure)])],
+        &[point(&[], &[field(145), named("nvmlDeviceGetRemappedRows", 3)])],
     )
     .most(1)
     .unsupported(ROWS_ARE_NOT_REMAPPED)
@@ -55,11 +55,11 @@ pub(super) const ROWS: &[Family] = &[
         Level::Full,
         "Number of memory banks, by how many of their spare rows are left.",
         &[
-            point(&[("availability", "max")], &[call(CallValue::BanksMax)]),
-            point(&[("availability", "high")], &[call(CallValue::BanksHigh)]),
-            point(&[("availability", "partial")], &[call(CallValue::BanksPartial)]),
-            point(&[("availability", "low")], &[call(CallValue::BanksLow)]),
-            point(&[("availability", "none")], &[call(CallValue::BanksNone)]),
+            point(&[("availability", "max")], &[named("nvmlDeviceGetRowRemapperHistogram", 0)]),
+            point(&[("availability", "high")], &[named("nvmlDeviceGetRowRemapperHistogram", 1)]),
+            point(&[("availability", "partial")], &[named("nvmlDeviceGetRowRemapperHistogram", 2)]),
+            point(&[("availability", "low")], &[named("nvmlDeviceGetRowRemapperHistogram", 3)]),
+            point(&[("availability", "none")], &[named("nvmlDeviceGetRowRemapperHistogram", 4)]),
         ],
     )
     .most(1_000_000)
@@ -88,7 +88,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "1 while a memory page waits for the next restart to be retired, else 0; on boards \
          before Ampere.",
-        &[point(&[], &[field(31), call(CallValue::RetiredPending)])],
+        &[point(&[], &[field(31), named("nvmlDeviceGetRetiredPagesPendingStatus", 0)])],
     )
     .most(1)
     .unsupported(PAGES_ARE_NOT_RETIRED)

@@ -2,19 +2,19 @@
 
 use super::Counter;
 
+/// A label name and one of its values.
+pub type LabelPair = (&'static str, &'static str);
+
 /// One series per GPU, read by its plan.
 #[derive(Debug)]
 pub struct Point {
     /// Values of the family's labels beyond `gpu` and `uuid`.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
     /// Where to ask, best first; a board's plan takes the first that it answers.
     pub sources: &'static [Source],
 }
 
-pub(super) const fn point(
-    labels: &'static [(&'static str, &'static str)],
-    sources: &'static [Source],
-) -> Point {
+pub(super) const fn point(labels: &'static [LabelPair], sources: &'static [Source]) -> Point {
     Point { labels, sources }
 }
 
@@ -26,6 +26,16 @@ pub(super) const fn field(id: u32) -> Source {
 /// A value of a call in the family's unit.
 pub(super) const fn call(value: CallValue) -> Source {
     Source::Call { value, times: 1 }
+}
+
+/// The value at that place in the answer of an NVML function, in the family's unit.
+pub(super) const fn named(function: &'static str, place: usize) -> Source {
+    call(value_of(function, place))
+}
+
+/// The value at that place in the answer of an NVML function.
+pub(super) const fn value_of(function: &'static str, place: usize) -> CallValue {
+    CallValue::Named { function, place }
 }
 
 /// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
@@ -82,6 +92,11 @@ pub const RENUMBERED: (u32, u32) = (580, 82);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each name says the value; units are the driver's, the row's factor converts")]
 pub enum CallValue {
+    /// A value of the answer of the NVML function of that name, by its place there.
+    Named {
+        function: &'static str,
+        place: usize,
+    },
     UtilizationGpu,
     UtilizationMemory,
     UtilizationEncoder,
@@ -92,46 +107,19 @@ pub enum CallValue {
     MemoryUsed,
     MemoryFree,
     MemoryReserved,
-    Bar1Total,
-    Bar1Used,
-    PowerUsage,
-    PowerLimitEnforced,
-    PowerLimitRequested,
-    PowerLimitDefault,
-    PowerLimitMin,
-    PowerLimitMax,
-    Energy,
-    TemperatureVersioned,
-    Temperature,
     Threshold(u32),
     Fan(u32),
     Clock(u32),
     ClockMax(u32),
-    PerformanceState,
-    PcieReplays,
-    PcieGeneration,
-    PcieGenerationMax,
-    PcieWidth,
-    PcieWidthMax,
     NvLinksUp,
-    EccCounter { kind: u32, counter: u32, location: u32 },
+    EccCounter {
+        kind: u32,
+        counter: u32,
+        location: u32,
+    },
     SramCorrected,
     SramUncorrected,
     SramCorrectedLifetime,
     SramUncorrectedLifetime,
     SramThresholdExceeded,
-    RemappedCorrectable,
-    RemappedUncorrectable,
-    RemapPending,
-    RemapFailure,
-    BanksMax,
-    BanksHigh,
-    BanksPartial,
-    BanksLow,
-    BanksNone,
-    RetiredPending,
-    FabricNotStarted,
-    FabricInProgress,
-    FabricCompleted,
-    FabricFailed,
 }

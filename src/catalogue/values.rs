@@ -1,6 +1,8 @@
 //! Whatever a family tells that is no reading of a whole GPU: of instances, processes, tenants and holdings, and what
 //! is known of a GPU beside its readings.
 
+use super::LabelPair;
+
 /// What is known of a GPU beside its readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each family's help says it")]
@@ -31,7 +33,7 @@ pub enum XidValue {
 #[derive(Debug)]
 pub struct InstancePoint {
     /// Values of the family's labels beyond `gpu`, `uuid` and `gpu_instance`.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
     /// Which reading.
     pub value: InstanceValue,
 }
@@ -91,7 +93,7 @@ impl InstanceValue {
 #[derive(Debug)]
 pub struct ProcessPoint {
     /// Values of the family's labels beyond those that tell the process.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
     /// Which value.
     pub value: ProcessValue,
 }
@@ -114,7 +116,7 @@ pub enum ProcessValue {
 #[derive(Debug)]
 pub struct AccountPoint {
     /// Values of the family's labels beyond `tenant` or `workload`, `gpu` and `uuid`.
-    pub labels: &'static [(&'static str, &'static str)],
+    pub labels: &'static [LabelPair],
     /// Which value of the account.
     pub value: AccountValue,
 }

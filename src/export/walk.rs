@@ -74,12 +74,12 @@ const _: () = {
 
 /// Visits every series of the families that are exported at `level`.
 pub fn walk<S: Sink>(snapshot: &Snapshot, level: Level, sink: &mut S) {
-    let mut numbers = Numbers::default();
+    let mut numbers = FamilyNumbers::default();
     for family in catalogue::families() {
         let own = numbers.take(family, &snapshot.roster);
         if family.level <= level {
             sink.family(family);
-            rows::Walk { snapshot, family, sink }.rows(own);
+            rows::FamilyWalk { snapshot, family, sink }.rows(own);
         }
     }
     debug_assert_eq!(
@@ -101,13 +101,13 @@ pub(super) fn start(snapshot: &Snapshot, family: &Family) -> Option<Utc> {
 
 /// Where the values of the next family begin. Families below the level are counted too.
 #[derive(Default)]
-struct Numbers {
+struct FamilyNumbers {
     point: usize,
     integral: usize,
     agent: usize,
 }
 
-impl Numbers {
+impl FamilyNumbers {
     /// The numbers of this family's values, empty where it is not numbered.
     fn take(&mut self, family: &Family, roster: &Roster) -> Range<usize> {
         let (next, count) = match &family.rows {

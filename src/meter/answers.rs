@@ -14,11 +14,11 @@ use crate::catalogue::{
 use crate::model::{Absence, Frame, InstanceFrame};
 
 /// One value is enough.
-type Answer = Result<(), Absence>;
+type FamilyAnswer = Result<(), Absence>;
 
 /// Every family in the order of the page, with how the GPU answers it.
 pub fn answers(frame: &Frame) -> impl Iterator<Item = (&'static Family, Result<(), Absence>)> {
-    let told = Told { frame };
+    let told = FrameAnswers { frame };
     FAMILIES.iter().map(move |(family, points)| (*family, told.of_board(family, points)))
 }
 
@@ -39,9 +39,9 @@ static POINTS: LazyLock<BTreeMap<&'static str, Range<PointId>>> = LazyLock::new(
 });
 
 /// A family with the points that answer for it: its own, or those that its values are integrals of.
-type Asked = (&'static Family, Vec<Range<PointId>>);
+type FamilyPoints = (&'static Family, Vec<Range<PointId>>);
 
-static FAMILIES: LazyLock<Vec<Asked>> = LazyLock::new(|| {
+static FAMILIES: LazyLock<Vec<FamilyPoints>> = LazyLock::new(|| {
     let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
     let points = |family: &Family| match &family.rows {
         Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => vec![of(family.name)],
@@ -52,14 +52,14 @@ static FAMILIES: LazyLock<Vec<Asked>> = LazyLock::new(|| {
 });
 
 /// What a frame tells.
-struct Told<'a> {
+struct FrameAnswers<'a> {
     frame: &'a Frame,
 }
 
-impl Told<'_> {
+impl FrameAnswers<'_> {
     /// A driver that lacks a function says nothing of the board: one that came before the first board with it would
     /// not tell with any driver.
-    fn of_board(&self, family: &Family, points: &[Range<PointId>]) -> Answer {
+    fn of_board(&self, family: &Family, points: &[Range<PointId>]) -> FamilyAnswer {
         let comes_later = |first| self.capability().is_some_and(|own| own < first);
         match self.of(family, points) {
             Err(Absence::NoSymbol) if family.first_capability().is_some_and(comes_later) => {
@@ -75,7 +75,7 @@ impl Told<'_> {
         Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
-    fn of(&self, family: &Family, points: &[Range<PointId>]) -> Answer {
+    fn of(&self, family: &Family, points: &[Range<PointId>]) -> FamilyAnswer {
         let identity = &self.frame.identity;
         match &family.rows {
             Rows::Device(_) | Rows::State(_) | Rows::Flow(_) | Rows::Integral(_) => {
@@ -108,17 +108,17 @@ impl Told<'_> {
         }
     }
 
-    fn reading(&self, family: &str) -> Answer {
+    fn reading(&self, family: &str) -> FamilyAnswer {
         POINTS.get(family).map_or(Ok(()), |points| self.read(points))
     }
 
-    fn read(&self, points: &Range<PointId>) -> Answer {
+    fn read(&self, points: &Range<PointId>) -> FamilyAnswer {
         let readings = self.frame.readings.get(points.clone()).unwrap_or_default();
         best(readings.iter().map(|reading| reading.map(|_| ())))
     }
 
     /// Activity by any of its meters; none tells that of a GPU that is cut into instances.
-    fn busy(&self) -> Answer {
+    fn busy(&self) -> FamilyAnswer {
         if self.frame.identity.mig {
             return Err(Absence::NotSupported);
         }
@@ -130,7 +130,7 @@ impl Told<'_> {
 
     /// A reading of any instance; without instances there is nothing that could not be told. GPU instances are read
     /// by their first compute instance.
-    fn instance(&self, value: InstanceValue) -> Answer {
+    fn instance(&self, value: InstanceValue) -> FamilyAnswer {
         let same = |one: &InstanceFrame, next: &InstanceFrame| {
             one.identity.id.gpu_instance == next.identity.id.gpu_instance
         };
@@ -140,12 +140,12 @@ impl Told<'_> {
 }
 
 /// The best of several answers.
-fn best(answers: impl Iterator<Item = Answer>) -> Answer {
+fn best(answers: impl Iterator<Item = FamilyAnswer>) -> FamilyAnswer {
     answers.reduce(either).unwrap_or(Ok(()))
 }
 
 /// One value is enough; without one, what may pass is not for good.
-fn either(one: Answer, other: Answer) -> Answer {
+fn either(one: FamilyAnswer, other: FamilyAnswer) -> FamilyAnswer {
     match (one, other) {
         (Ok(()), _) | (_, Ok(())) => Ok(()),
         (Err(one), Err(other)) if other.is_permanent() && !one.is_permanent() => Err(one),
@@ -193,7 +193,7 @@ mod tests {
         Frame { identity: Arc::new(identity), instances: instances.into(), ..whole }
     }
 
-    fn answer(frame: &Frame, name: &str) -> Answer {
+    fn answer(frame: &Frame, name: &str) -> FamilyAnswer {
         answers(frame).find(|(family, _)| family.name == name).unwrap().1
     }
 

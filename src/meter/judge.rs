@@ -69,7 +69,7 @@ const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(600);
 const DECIDES: Nanoseconds = Nanoseconds::from_seconds(5);
 
 /// The points that tell a sign, with their tier.
-type Points = Vec<(PointId, Tier)>;
+type SignPoints = Vec<(PointId, Tier)>;
 
 /// XIDs told by a place at which no GPU is known.
 #[derive(Default)]
@@ -101,7 +101,7 @@ impl Unplaced {
 }
 
 /// Every sign with its points.
-static PLACES: LazyLock<Vec<(HealthInput, Points)>> = LazyLock::new(|| {
+static PLACES: LazyLock<Vec<(HealthInput, SignPoints)>> = LazyLock::new(|| {
     INPUT_SOURCES
         .iter()
         .map(|place| {

@@ -40,11 +40,11 @@ struct Metered {
     label: Arc<str>,
     /// From which level on.
     from: Level,
-    by: By,
+    by: MeteredBy,
 }
 
 /// Where to look for what serves it.
-enum By {
+enum MeteredBy {
     /// The account, whose own it is.
     Account,
     /// The way of its points.
@@ -63,14 +63,14 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
         let by = match &family.rows {
             Rows::Integral(_) | Rows::Flow(_) => {
                 let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(integral);
-                By::Integral(integral, points_beside(point))
+                MeteredBy::Integral(integral, points_beside(point))
             }
-            Rows::InstanceIntegral(points) => By::Instance(points),
+            Rows::InstanceIntegral(points) => MeteredBy::Instance(points),
             Rows::Device(_) => {
                 let first = device_points().position(|(other, _)| std::ptr::eq(other, family));
-                By::Points(first.map(points_beside).unwrap_or_default())
+                MeteredBy::Points(first.map(points_beside).unwrap_or_default())
             }
-            _ => By::Account,
+            _ => MeteredBy::Account,
         };
         integral += match &family.rows {
             Rows::Integral(integrals) => integrals.len(),
@@ -94,18 +94,18 @@ fn points_beside(first: PointId) -> Range<PointId> {
 impl Metered {
     /// None where nothing serves it; what is not read at this level is counted no more, either.
     fn source(&self, gpu: &Gpu) -> Option<&'static str> {
-        if matches!(self.by, By::Account) {
+        if matches!(self.by, MeteredBy::Account) {
             return gpu.account.source().map(ActivitySource::name);
         }
         let frame = gpu.frame.as_deref()?;
         match &self.by {
-            By::Account => None,
-            By::Points(points) => Some(match via(frame, points)? {
+            MeteredBy::Account => None,
+            MeteredBy::Points(points) => Some(match via(frame, points)? {
                 // Of bytes that the driver counts GPM has a counter, too, and no rate is asked for.
                 Via::Gpm => COUNTER,
                 via => via.name(),
             }),
-            By::Integral(integral, points) => {
+            MeteredBy::Integral(integral, points) => {
                 let via = via(frame, points)?;
                 let counts = gpu.since.get(*integral).is_some_and(Since::is_in_force);
                 Some(match via {
@@ -115,7 +115,7 @@ impl Metered {
                     via => via.name(),
                 })
             }
-            By::Instance(points) => of_instances(gpu, frame, points),
+            MeteredBy::Instance(points) => of_instances(gpu, frame, points),
         }
     }
 }
@@ -158,16 +158,16 @@ mod tests {
             (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));
         const PIPE: (usize, PointId) =
             (first_integral("gpu_pipe_active_seconds_total"), first_point("gpu_pipe_active_ratio"));
-        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(By::Integral(integral, points))
+        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(MeteredBy::Integral(integral, points))
             if (*integral, points.start) == SM && points.len() == 1));
-        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(By::Integral(integral, points))
+        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(MeteredBy::Integral(integral, points))
             if (*integral, points.start) == PIPE && points.len() == 8));
-        assert!(matches!(by("gpu_power_watts"), Some(By::Points(points)) if points.len() == 1));
+        assert!(matches!(by("gpu_power_watts"), Some(MeteredBy::Points(points)) if points.len() == 1));
     }
 
     #[test]
     fn level_standard_tells_of_busy_time_power_and_pcie() {
-        let shown = METERED.iter().filter(|metered| !matches!(metered.by, By::Instance(_)));
+        let shown = METERED.iter().filter(|metered| !matches!(metered.by, MeteredBy::Instance(_)));
         let shown = shown.filter(|metered| metered.from < Level::Full).map(|metered| &*metered.label);
         assert!(shown.eq(["gpu_busy_seconds_total", "gpu_power_watts", "gpu_pcie_bytes_total"]));
     }

@@ -1,6 +1,6 @@
 //! Direct calls: which driver function brings which values of the catalogue.
 //!
-//! A metric from a new driver call adds a value to the catalogue's `CallValue` and its function here.
+//! A metric from a new driver call names the function in its row of the catalogue, and has it in [`NAMED`] here.
 
 mod structures;
 
@@ -23,32 +23,19 @@ pub(super) enum Function {
     Jpeg,
     Ofa,
     Memory,
-    Bar1,
-    PowerUsage,
-    PowerLimitEnforced,
-    PowerLimitRequested,
-    PowerLimitDefault,
-    PowerLimitRange,
-    Energy,
-    TemperatureVersioned,
-    Temperature,
     Threshold(u32),
     Fan(u32),
     Clock(u32),
     ClockMax(u32),
-    PerformanceState,
-    PcieReplays,
-    PcieGeneration,
-    PcieGenerationMax,
-    PcieWidth,
-    PcieWidthMax,
     NvLinksUp,
-    EccCounter { kind: u32, counter: u32, location: u32 },
+    EccCounter {
+        kind: u32,
+        counter: u32,
+        location: u32,
+    },
     Sram,
-    Remap,
-    Banks,
-    RetiredPending,
-    Fabric,
+    /// One of [`NAMED`].
+    Named(&'static str),
 }
 
 /// The function that brings a value.
@@ -59,6 +46,7 @@ pub(super) const fn function(value: CallValue) -> Function {
 /// The function that brings a value, and where the value stands in its answer.
 const fn place(value: CallValue) -> (Function, usize) {
     match value {
+        CallValue::Named { function, place } => (Function::Named(function), place),
         CallValue::UtilizationGpu => (Function::Utilization, 0),
         CallValue::UtilizationMemory => (Function::Utilization, 1),
         CallValue::UtilizationEncoder => (Function::Encoder, 0),
@@ -69,53 +57,11 @@ const fn place(value: CallValue) -> (Function, usize) {
         CallValue::MemoryUsed => (Function::Memory, 1),
         CallValue::MemoryFree => (Function::Memory, 2),
         CallValue::MemoryReserved => (Function::Memory, 3),
-        CallValue::Bar1Total => (Function::Bar1, 0),
-        CallValue::Bar1Used => (Function::Bar1, 1),
-        CallValue::PowerUsage => (Function::PowerUsage, 0),
-        CallValue::PowerLimitEnforced => (Function::PowerLimitEnforced, 0),
-        CallValue::PowerLimitRequested => (Function::PowerLimitRequested, 0),
-        CallValue::PowerLimitDefault => (Function::PowerLimitDefault, 0),
-        CallValue::PowerLimitMin => (Function::PowerLimitRange, 0),
-        CallValue::PowerLimitMax => (Function::PowerLimitRange, 1),
-        CallValue::Energy => (Function::Energy, 0),
-        CallValue::TemperatureVersioned => (Function::TemperatureVersioned, 0),
-        CallValue::Temperature => (Function::Temperature, 0),
         CallValue::Threshold(threshold) => (Function::Threshold(threshold), 0),
         CallValue::Fan(fan) => (Function::Fan(fan), 0),
         CallValue::Clock(clock) => (Function::Clock(clock), 0),
         CallValue::ClockMax(clock) => (Function::ClockMax(clock), 0),
-        CallValue::PerformanceState => (Function::PerformanceState, 0),
-        CallValue::PcieReplays => (Function::PcieReplays, 0),
-        CallValue::PcieGeneration => (Function::PcieGeneration, 0),
-        CallValue::PcieGenerationMax => (Function::PcieGenerationMax, 0),
-        CallValue::PcieWidth => (Function::PcieWidth, 0),
-        CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
         CallValue::NvLinksUp => (Function::NvLinksUp, 0),
-        CallValue::FabricNotStarted => (Function::Fabric, 0),
-        CallValue::FabricInProgress => (Function::Fabric, 1),
-        CallValue::FabricCompleted => (Function::Fabric, 2),
-        CallValue::FabricFailed => (Function::Fabric, 3),
-        CallValue::EccCounter { .. }
-        | CallValue::SramCorrected
-        | CallValue::SramUncorrected
-        | CallValue::SramCorrectedLifetime
-        | CallValue::SramUncorrectedLifetime
-        | CallValue::SramThresholdExceeded
-        | CallValue::RemappedCorrectable
-        | CallValue::RemappedUncorrectable
-        | CallValue::RemapPending
-        | CallValue::RemapFailure
-        | CallValue::BanksMax
-        | CallValue::BanksHigh
-        | CallValue::BanksPartial
-        | CallValue::BanksLow
-        | CallValue::BanksNone
-        | CallValue::RetiredPending => place_of_error(value),
-    }
-}
-
-const fn place_of_error(value: CallValue) -> (Function, usize) {
-    match value {
         CallValue::EccCounter { kind, counter, location } => {
             (Function::EccCounter { kind, counter, location }, 0)
         }
@@ -124,16 +70,6 @@ const fn place_of_error(value: CallValue) -> (Function, usize) {
         CallValue::SramCorrectedLifetime => (Function::Sram, 2),
         CallValue::SramUncorrectedLifetime => (Function::Sram, 3),
         CallValue::SramThresholdExceeded => (Function::Sram, 4),
-        CallValue::RemappedCorrectable => (Function::Remap, 0),
-        CallValue::RemappedUncorrectable => (Function::Remap, 1),
-        CallValue::RemapPending => (Function::Remap, 2),
-        CallValue::RemapFailure => (Function::Remap, 3),
-        CallValue::BanksMax => (Function::Banks, 0),
-        CallValue::BanksHigh => (Function::Banks, 1),
-        CallValue::BanksPartial => (Function::Banks, 2),
-        CallValue::BanksLow => (Function::Banks, 3),
-        CallValue::BanksNone => (Function::Banks, 4),
-        _ => (Function::RetiredPending, 0),
     }
 }
 
@@ -185,30 +121,25 @@ pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answe
     match function {
         Function::Utilization => structures::utilization(door, device),
         Function::Memory => memory(door, device),
-        Function::Bar1 => structures::bar1(door, device),
-        Function::PowerLimitRange => structures::power_limits(door, device),
-        Function::TemperatureVersioned => structures::temperature(door, device),
         Function::Sram => structures::sram(door, device),
-        Function::Remap => structures::remap(door, device),
-        Function::Banks => structures::banks(door, device),
-        Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
+        Function::Named(name) => named(door, device, name),
         Function::NvLinksUp => Ok(Values::of([links_up(door, device)?])),
-        Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
+        Function::EccCounter { kind, counter, location } => {
+            Ok(Values::of([ecc_counter(door, device, (kind, counter, location))?]))
+        }
         _ => Ok(Values::of_words([number(door, device, function)?])),
     }
 }
 
-/// Functions that bring one long number.
-fn long(door: &mut Door, Handle(device): Handle, function: Function) -> Result<u64, Refusal> {
-    let mut value: u64 = 0;
-    match function {
-        Function::EccCounter { kind, counter, location } => {
-            ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut value))?;
-        }
-        Function::Energy => ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
-        _ => return Err(Refusal::NoSymbol),
-    }
-    Ok(value)
+/// How often a kind of error was counted at a place, by NVML's numbers of kind, counter and place.
+fn ecc_counter(
+    door: &mut Door,
+    Handle(device): Handle,
+    (kind, counter, location): (u32, u32, u32),
+) -> Result<u64, Refusal> {
+    let mut errors: u64 = 0;
+    ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut errors))?;
+    Ok(errors)
 }
 
 /// How many NVLinks are up: a call for each, and one that says that there is no other.
@@ -236,15 +167,6 @@ fn number(door: &mut Door, Handle(device): Handle, function: Function) -> Result
         Function::Decoder => ask!(door, nvmlDeviceGetDecoderUtilization(device, value, period)),
         Function::Jpeg => ask!(door, nvmlDeviceGetJpgUtilization(device, value, period)),
         Function::Ofa => ask!(door, nvmlDeviceGetOfaUtilization(device, value, period)),
-        Function::PowerUsage => ask!(door, nvmlDeviceGetPowerUsage(device, value)),
-        Function::PowerLimitEnforced => ask!(door, nvmlDeviceGetEnforcedPowerLimit(device, value)),
-        Function::PowerLimitRequested => ask!(door, nvmlDeviceGetPowerManagementLimit(device, value)),
-        Function::PowerLimitDefault => {
-            ask!(door, nvmlDeviceGetPowerManagementDefaultLimit(device, value))
-        }
-        Function::Temperature => {
-            ask!(door, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, value))
-        }
         Function::Threshold(threshold) => {
             ask!(door, nvmlDeviceGetTemperatureThreshold(device, threshold, value))
         }
@@ -254,39 +176,102 @@ fn number(door: &mut Door, Handle(device): Handle, function: Function) -> Result
         },
         Function::Clock(clock) => ask!(door, nvmlDeviceGetClockInfo(device, clock, value)),
         Function::ClockMax(clock) => ask!(door, nvmlDeviceGetMaxClockInfo(device, clock, value)),
-        _ => return state(door, Handle(device), function),
-    }?;
-    Ok(number)
-}
-
-/// Functions that bring one number which says how something stands.
-fn state(door: &mut Door, Handle(device): Handle, function: Function) -> Result<c_uint, Refusal> {
-    let mut number: c_uint = 0;
-    let value = &raw mut number;
-    match function {
-        Function::PerformanceState => {
-            ask!(door, nvmlDeviceGetPerformanceState(device, value))?;
-            // 32 is NVML's word for not knowing.
-            if number == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
-                return Err(Refusal::Code(super::door::NOT_SUPPORTED));
-            }
-            Ok(())
-        }
-        Function::PcieGeneration => ask!(door, nvmlDeviceGetCurrPcieLinkGeneration(device, value)),
-        Function::PcieGenerationMax => ask!(door, nvmlDeviceGetMaxPcieLinkGeneration(device, value)),
-        Function::PcieWidth => ask!(door, nvmlDeviceGetCurrPcieLinkWidth(device, value)),
-        Function::PcieWidthMax => ask!(door, nvmlDeviceGetMaxPcieLinkWidth(device, value)),
-        Function::RetiredPending => ask!(door, nvmlDeviceGetRetiredPagesPendingStatus(device, value)),
-        Function::PcieReplays => ask!(door, nvmlDeviceGetPcieReplayCounter(device, value)),
         _ => Err(Refusal::NoSymbol),
     }?;
     Ok(number)
 }
 
+/// A driver function and how it is called.
+type NamedFunction = (&'static str, fn(&mut Door, Handle) -> Answer);
+
+/// A function that brings words, each in an argument of its own.
+macro_rules! words {
+    ($function:ident, $($value:ident),+) => {
+        (stringify!($function), |door, Handle(device)| {
+            $(let mut $value: c_uint = 0;)+
+            ask!(door, $function(device, $(&raw mut $value),+))?;
+            Ok(Values::of_words([$($value),+]))
+        })
+    };
+}
+
+/// The functions that the catalogue names ([`CallValue::Named`]).
+const NAMED: &[NamedFunction] = &[
+    ("nvmlDeviceGetPerformanceState", performance_state),
+    words!(nvmlDeviceGetCurrPcieLinkGeneration, generation),
+    words!(nvmlDeviceGetMaxPcieLinkGeneration, generation),
+    words!(nvmlDeviceGetCurrPcieLinkWidth, lanes),
+    words!(nvmlDeviceGetMaxPcieLinkWidth, lanes),
+    words!(nvmlDeviceGetRetiredPagesPendingStatus, pending),
+    words!(nvmlDeviceGetPcieReplayCounter, replays),
+    words!(nvmlDeviceGetPowerUsage, milliwatts),
+    words!(nvmlDeviceGetEnforcedPowerLimit, milliwatts),
+    words!(nvmlDeviceGetPowerManagementLimit, milliwatts),
+    words!(nvmlDeviceGetPowerManagementDefaultLimit, milliwatts),
+    ("nvmlDeviceGetPowerManagementLimitConstraints", structures::power_limits),
+    ("nvmlDeviceGetTotalEnergyConsumption", energy),
+    ("nvmlDeviceGetTemperatureV", structures::temperature),
+    ("nvmlDeviceGetTemperature", temperature),
+    ("nvmlDeviceGetBAR1MemoryInfo", structures::bar1),
+    ("nvmlDeviceGetRemappedRows", structures::remap),
+    ("nvmlDeviceGetRowRemapperHistogram", structures::banks),
+    ("nvmlDeviceGetGpuFabricInfo", fabric_states),
+    words!(nvmlDeviceGetPersistenceMode, mode),
+    words!(nvmlDeviceGetEccMode, current, pending),
+    words!(nvmlDeviceGetMigMode, current, pending),
+    words!(nvmlDeviceGetAccountingMode, mode),
+    ("nvmlDeviceGetComputeMode", compute_mode),
+];
+
+/// Calls a function by its name.
+fn named(door: &mut Door, device: Handle, name: &str) -> Answer {
+    let known = NAMED.iter().find(|(known, _)| *known == name);
+    known.map_or(Err(Absence::NoSymbol), |(_, call)| call(door, device))
+}
+
+fn performance_state(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut state: c_uint = 0;
+    ask!(door, nvmlDeviceGetPerformanceState(device, &raw mut state))?;
+    // 32 is NVML's word for not knowing.
+    if state == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
+        Err(Absence::NotSupported)
+    } else {
+        Ok(Values::of_words([state]))
+    }
+}
+
+fn energy(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut millijoules: u64 = 0;
+    ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut millijoules))?;
+    Ok(Values::of([millijoules]))
+}
+
+fn temperature(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut degrees: c_uint = 0;
+    ask!(door, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, &raw mut degrees))?;
+    Ok(Values::of_words([degrees]))
+}
+
+/// One value per state of the registration with a fabric: 1 for the one that the GPU is in, else 0.
+fn fabric_states(door: &mut Door, device: Handle) -> Answer {
+    Ok(Values::of(fabric(door, device)?.states().map(u64::from)))
+}
+
+/// One value per compute mode, in NVML's order: 1 for the one that the GPU is in, else 0.
+fn compute_mode(door: &mut Door, Handle(device): Handle) -> Answer {
+    let mut mode: c_uint = 0;
+    ask!(door, nvmlDeviceGetComputeMode(device, &raw mut mode))?;
+    let modes: [c_uint; 4] = [0, 1, 2, 3];
+    if modes.contains(&mode) {
+        Ok(Values::of(modes.map(|one| u64::from(one == mode))))
+    } else {
+        Err(Absence::Rejected)
+    }
+}
+
 /// The uncorrected SRAM errors of a MIG instance since the driver was loaded: all that is told of one.
 pub(super) fn instance_errors(door: &mut Door, device: Handle) -> Result<u64, Absence> {
-    let function = Function::EccCounter { kind: 1, counter: 0, location: 7 };
-    Ok(long(door, device, function)?)
+    Ok(ecc_counter(door, device, (1, 0, 7))?)
 }
 
 /// Whether ECC is on; none where the board has none.
@@ -347,6 +332,15 @@ mod tests {
         let values: Vec<CallValue> = calls.collect();
         let places: BTreeSet<_> = values.iter().map(|value| place(*value)).collect();
         assert_eq!(places.len(), values.len(), "each value is read for one point");
+    }
+
+    #[test]
+    fn every_function_that_the_catalogue_names_is_known() {
+        for source in device_points().flat_map(|(_, point)| point.sources) {
+            if let Source::Call { value: CallValue::Named { function, .. }, .. } = source {
+                assert!(NAMED.iter().any(|(known, _)| known == function), "{function}");
+            }
+        }
     }
 
     #[test]

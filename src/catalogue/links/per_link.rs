@@ -2,14 +2,12 @@
 
 use super::NO_NVLINK;
 use crate::catalogue::source::point;
-use crate::catalogue::{Family, MOST_LINKS, Point, Rows, Source};
+use crate::catalogue::{Family, LabelPair, MOST_LINKS, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
 const LINKS: usize = MOST_LINKS as usize;
 const KIBIBYTE: i64 = 1_024;
-
-type Label = (&'static str, &'static str);
 
 const NUMBERS: [&str; LINKS] = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18",
@@ -17,16 +15,16 @@ const NUMBERS: [&str; LINKS] = [
 ];
 
 /// Something that every link answers: its label beside `link`, and the fields, at most two, best first.
-struct Asked {
-    label: Label,
+struct LinkFields {
+    label: LabelPair,
     fields: &'static [(u32, i64)],
 }
 
 /// As many as a point has at most.
-type Sources = [Source; 2];
+type LinkSources = [Source; 2];
 
 /// Labels of all links for all that is asked, link by link.
-const fn labels<const N: usize>(asked: &[Asked]) -> [[Label; 2]; N] {
+const fn labels<const N: usize>(asked: &[LinkFields]) -> [[LabelPair; 2]; N] {
     let mut labels = [[("", ""); 2]; N];
     let mut place = 0;
     while place < N {
@@ -36,8 +34,8 @@ const fn labels<const N: usize>(asked: &[Asked]) -> [[Label; 2]; N] {
     labels
 }
 
-/// Sources in the same order.
-const fn sources<const N: usize>(asked: &[Asked]) -> [Sources; N] {
+/// LinkSources in the same order.
+const fn sources<const N: usize>(asked: &[LinkFields]) -> [LinkSources; N] {
     let mut sources = [[Source::Link { id: 0, link: 0, times: 0 }; 2]; N];
     let mut place = 0;
     while place < N {
@@ -56,10 +54,10 @@ const fn sources<const N: usize>(asked: &[Asked]) -> [Sources; N] {
 
 /// Points of these labels, of which the first `count` are the family's, and sources.
 const fn points<const N: usize>(
-    asked: &[Asked],
-    labels: &'static [[Label; 2]; N],
+    asked: &[LinkFields],
+    labels: &'static [[LabelPair; 2]; N],
     count: usize,
-    sources: &'static [Sources; N],
+    sources: &'static [LinkSources; N],
 ) -> [Point; N] {
     let mut points = [const { point(&[], &[]) }; N];
     let mut place = 0;
@@ -71,35 +69,35 @@ const fn points<const N: usize>(
     points
 }
 
-const STATE: &[Asked] = &[Asked { label: ("", ""), fields: &[(165, 1)] }];
-static STATE_LABELS: [[Label; 2]; LINKS] = labels(STATE);
-static STATE_SOURCES: [Sources; LINKS] = sources(STATE);
+const STATE: &[LinkFields] = &[LinkFields { label: ("", ""), fields: &[(165, 1)] }];
+static STATE_LABELS: [[LabelPair; 2]; LINKS] = labels(STATE);
+static STATE_SOURCES: [LinkSources; LINKS] = sources(STATE);
 static STATE_POINTS: [Point; LINKS] = points(STATE, &STATE_LABELS, 1, &STATE_SOURCES);
 
-const BYTES: &[Asked] = &[
-    Asked { label: ("direction", "transmit"), fields: &[(138, KIBIBYTE), (202, 1)] },
-    Asked { label: ("direction", "receive"), fields: &[(139, KIBIBYTE), (204, 1)] },
+const BYTES: &[LinkFields] = &[
+    LinkFields { label: ("direction", "transmit"), fields: &[(138, KIBIBYTE), (202, 1)] },
+    LinkFields { label: ("direction", "receive"), fields: &[(139, KIBIBYTE), (204, 1)] },
 ];
-static BYTES_LABELS: [[Label; 2]; LINKS * 2] = labels(BYTES);
-static BYTES_SOURCES: [Sources; LINKS * 2] = sources(BYTES);
+static BYTES_LABELS: [[LabelPair; 2]; LINKS * 2] = labels(BYTES);
+static BYTES_SOURCES: [LinkSources; LINKS * 2] = sources(BYTES);
 static BYTES_POINTS: [Point; LINKS * 2] = points(BYTES, &BYTES_LABELS, 2, &BYTES_SOURCES);
 
 /// The first two up to Hopper, recoveries on all, the others from the fifth generation of NVLink on.
-const ERRORS: &[Asked] = &[
-    Asked { label: ("kind", "crc_flit"), fields: &[(163, 1)] },
-    Asked { label: ("kind", "replay"), fields: &[(161, 1)] },
+const ERRORS: &[LinkFields] = &[
+    LinkFields { label: ("kind", "crc_flit"), fields: &[(163, 1)] },
+    LinkFields { label: ("kind", "replay"), fields: &[(161, 1)] },
     // NVLink 5 tells those that succeeded.
-    Asked { label: ("kind", "recovery"), fields: &[(162, 1), (213, 1)] },
-    Asked { label: ("kind", "malformed_packet"), fields: &[(206, 1)] },
-    Asked { label: ("kind", "buffer_overrun"), fields: &[(207, 1)] },
-    Asked { label: ("kind", "receive"), fields: &[(208, 1)] },
-    Asked { label: ("kind", "local_integrity"), fields: &[(211, 1)] },
-    Asked { label: ("kind", "recovery_failed"), fields: &[(214, 1)] },
-    Asked { label: ("kind", "effective"), fields: &[(219, 1)] },
-    Asked { label: ("kind", "symbol"), fields: &[(221, 1)] },
+    LinkFields { label: ("kind", "recovery"), fields: &[(162, 1), (213, 1)] },
+    LinkFields { label: ("kind", "malformed_packet"), fields: &[(206, 1)] },
+    LinkFields { label: ("kind", "buffer_overrun"), fields: &[(207, 1)] },
+    LinkFields { label: ("kind", "receive"), fields: &[(208, 1)] },
+    LinkFields { label: ("kind", "local_integrity"), fields: &[(211, 1)] },
+    LinkFields { label: ("kind", "recovery_failed"), fields: &[(214, 1)] },
+    LinkFields { label: ("kind", "effective"), fields: &[(219, 1)] },
+    LinkFields { label: ("kind", "symbol"), fields: &[(221, 1)] },
 ];
-static ERRORS_LABELS: [[Label; 2]; LINKS * 10] = labels(ERRORS);
-static ERRORS_SOURCES: [Sources; LINKS * 10] = sources(ERRORS);
+static ERRORS_LABELS: [[LabelPair; 2]; LINKS * 10] = labels(ERRORS);
+static ERRORS_SOURCES: [LinkSources; LINKS * 10] = sources(ERRORS);
 static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_LABELS, 2, &ERRORS_SOURCES);
 
 pub(in crate::catalogue) const ROWS: &[Family] = &[

@@ -16,13 +16,13 @@ use crate::model::{Fraction, HealthState, HolderId, PodLabel, Reading, Unattribu
 type Pairs = &'static [(&'static str, &'static str)];
 
 /// One family of one snapshot on its way into a sink.
-pub(super) struct Walk<'a, S> {
+pub(super) struct FamilyWalk<'a, S> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) family: &'static Family,
     pub(super) sink: &'a mut S,
 }
 
-impl<'a, S: Sink> Walk<'a, S> {
+impl<'a, S: Sink> FamilyWalk<'a, S> {
     /// Visits the family's series; `own` are the numbers of its values where it is numbered.
     pub(super) fn rows(&mut self, own: Range<usize>) {
         match &self.family.rows {
