@@ -10,7 +10,7 @@ use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::meter::NoticeCount;
 use crate::model::{GpuName, Nanoseconds, Notice, Stamp, XidCount, XidSource};
-use crate::nvml::{Event, Told};
+use crate::nvml::{DriverEvent, DriverEventKind};
 
 /// Kinds of XID that are kept apart between two pulses; a node of 16 GPUs in MIG has fewer.
 const MOST_KINDS: usize = 1_024;
@@ -57,14 +57,14 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Counts an event of the driver.
-    pub(super) fn event(&mut self, event: Event) {
-        match event.told {
-            Told::Xid { xid, gpu_instance, compute_instance } => {
+    pub(super) fn event(&mut self, event: DriverEvent) {
+        match event.kind {
+            DriverEventKind::Xid { xid, gpu_instance, compute_instance } => {
                 let gpu = GpuName::Uuid(event.uuid);
                 let source = XidSource::Events;
                 self.xid(Kind { source, gpu, xid, gpu_instance, compute_instance });
             }
-            Told::Notice(notice) => *self.notices.entry((event.uuid, notice)).or_default() += 1,
+            DriverEventKind::Notice(notice) => *self.notices.entry((event.uuid, notice)).or_default() += 1,
         }
     }
 
@@ -146,12 +146,12 @@ impl Heard {
 mod tests {
     use super::*;
 
-    fn event(uuid: &str, told: Told) -> Event {
-        Event { uuid: uuid.into(), told }
+    fn event(uuid: &str, kind: DriverEventKind) -> DriverEvent {
+        DriverEvent { uuid: uuid.into(), kind }
     }
 
-    fn xid(xid: u32) -> Told {
-        Told::Xid { xid, gpu_instance: None, compute_instance: None }
+    fn xid(xid: u32) -> DriverEventKind {
+        DriverEventKind::Xid { xid, gpu_instance: None, compute_instance: None }
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
     fn a_lane_hears_of_a_reshape_and_of_what_slow_readings_tell_more_of() {
         let heard = Heard::default();
         let mut batch = Batch::default();
-        batch.event(event("GPU-1", Told::Notice(Notice::MigChanged)));
+        batch.event(event("GPU-1", DriverEventKind::Notice(Notice::MigChanged)));
         batch.event(event("GPU-2", xid(48)));
         batch.event(event("GPU-3", xid(13)));
         heard.add(batch, Stamp::default());

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::meter::News;
 use crate::model::frame::Tier;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
-use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
+use crate::nvml::{CallSlot, FoundGpu, InFlight, Library, Sampler, find};
 
 pub(super) use orders::Orders;
 use session::Driver;
@@ -39,7 +39,7 @@ pub(super) struct Lanes {
     /// Indices whose GPU did not say who it is.
     mute: usize,
     /// GPUs that the event set does not hold yet.
-    unheard: Vec<Found>,
+    unheard: Vec<FoundGpu>,
     /// Indices whose lane says that the driver is gone, whose GPU answers nothing, and whose GPU is lost.
     gone: BTreeSet<u32>,
     silent: BTreeSet<u32>,
@@ -302,7 +302,7 @@ fn start_lane(
         let (slot, shared) = (slot_by_thread, shared_by_thread);
         if let Some(found) = meet(&library, index, &slot, &end, &shared) {
             let level = shared.in_force().cadence.level;
-            let lane = Lane::new(library, &found, slot, shared.clock.clone(), level);
+            let lane = Sampler::new(library, &found, slot, shared.clock.clone(), level);
             sample(lane, &end, &shared);
         }
     })?;
@@ -310,7 +310,13 @@ fn start_lane(
 }
 
 /// Asks who lives at an index until it says so; none when the session ends.
-fn meet(library: &Arc<Library>, index: u32, slot: &CallSlot, end: &Stop, shared: &Shared) -> Option<Found> {
+fn meet(
+    library: &Arc<Library>,
+    index: u32,
+    slot: &CallSlot,
+    end: &Stop,
+    shared: &Shared,
+) -> Option<FoundGpu> {
     let collector = collector(index);
     watch(shared, Arc::clone(&collector), slot);
     let mut mute = false;
@@ -368,7 +374,7 @@ fn tell_if_all_are_known(shared: &Shared) {
 }
 
 /// Whether this lane is the first for that GPU.
-fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
+fn claim(found: &FoundGpu, slot: &CallSlot, shared: &Shared) -> bool {
     let mut lanes = lock(shared);
     if lanes.slots.contains_key(&found.id.uuid) {
         return false;
@@ -380,7 +386,7 @@ fn claim(found: &Found, slot: &CallSlot, shared: &Shared) -> bool {
 }
 
 /// The lane thread: reads at every multiple of the interval, from the start on.
-fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
+fn sample(mut lane: Sampler, end: &Stop, shared: &Shared) {
     let collector = collector(lane.gpu().index);
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
@@ -393,18 +399,18 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
         let mut earliest = Nanoseconds(0);
         let hint = shared.heard.take_hint(&gpu.uuid);
         if hint.recut {
-            lane.forget_plan();
+            lane.drop_plan();
         }
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
         happened |= hint.ask_all;
         if happened && tick >= next_look {
             // What happens again and again, as XIDs do, is no reason to read everything in every tick.
             (happened, next_look) = (false, tick + cadence.every[Tier::Medium as usize]);
-            lane.read_all();
+            lane.read_all_tiers_next();
         }
         // The lane is whole after a panic: its readings may be half new, and the next plan replaces them.
         let tick_as_told = || {
-            lane.follow(cadence.level, cadence.presence, part(cadence.driver_share, shared));
+            lane.configure(cadence.level, cadence.presence, part(cadence.driver_share, shared));
             lane.tick(due)
         };
         match catch_unwind(AssertUnwindSafe(tick_as_told)) {
@@ -421,7 +427,7 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
             }
             Err(_) => {
                 count(shared, Arc::clone(&collector), "panic");
-                lane.forget_plan();
+                lane.drop_plan();
             }
         }
         tick += 1;
@@ -430,7 +436,7 @@ fn sample(mut lane: Lane, end: &Stop, shared: &Shared) {
     }
     if !shared.stop.is_called() {
         // What the driver keeps for the plan is given back, since the driver may outlive the session.
-        lane.forget_plan();
+        lane.drop_plan();
     }
 }
 
@@ -445,7 +451,7 @@ struct Lateness {
 
 /// Sends what a tick brought; a frame that comes too late is dropped, with its plan.
 fn deliver(
-    lane: &mut Lane,
+    lane: &mut Sampler,
     gpu: &GpuId,
     answer: Result<Frame, Absence>,
     lateness: Lateness,
@@ -455,13 +461,13 @@ fn deliver(
     let is_late = |frame: &Frame| frame.ended.since(frame.begun) > lateness.limit;
     let news = match answer {
         Ok(frame) if is_late(&frame) && !lateness.begins => {
-            lane.forget_tick();
+            lane.discard_last_tick();
             count(shared, Arc::clone(collector), "late");
             News::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
         }
         Ok(frame) => {
             if is_late(&frame) {
-                lane.forgive_tick();
+                lane.ignore_cost_of_last_tick();
             }
             let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
             let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);

@@ -1,4 +1,4 @@
-//! Direct calls: which driver function brings which values of the catalogue.
+//! Direct calls: which driver function returns which values of the catalogue.
 //!
 //! A metric from a new driver call adds a value to the catalogue's `CallValue` and its function here.
 
@@ -8,15 +8,15 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, INVALID_ARGUMENT, Refusal, ask};
+use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
 use crate::catalogue::{CallValue, MOST_LINKS};
 use crate::model::Absence;
 
 pub(super) use structures::{fabric, memory};
 
-/// A driver function that brings one or more values.
+/// A driver function that returns one or more values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Function {
+pub(super) enum DriverFunction {
     Utilization,
     Encoder,
     Decoder,
@@ -51,50 +51,50 @@ pub(super) enum Function {
     Fabric,
 }
 
-/// The function that brings a value.
-pub(super) const fn function(value: CallValue) -> Function {
+/// The function that returns a value.
+pub(super) const fn function(value: CallValue) -> DriverFunction {
     place(value).0
 }
 
-/// The function that brings a value, and where the value stands in its answer.
-const fn place(value: CallValue) -> (Function, usize) {
+/// The function that returns a value, and the value's place in its answer.
+const fn place(value: CallValue) -> (DriverFunction, usize) {
     match value {
-        CallValue::UtilizationGpu => (Function::Utilization, 0),
-        CallValue::UtilizationMemory => (Function::Utilization, 1),
-        CallValue::UtilizationEncoder => (Function::Encoder, 0),
-        CallValue::UtilizationDecoder => (Function::Decoder, 0),
-        CallValue::UtilizationJpeg => (Function::Jpeg, 0),
-        CallValue::UtilizationOfa => (Function::Ofa, 0),
-        CallValue::MemoryTotal => (Function::Memory, 0),
-        CallValue::MemoryUsed => (Function::Memory, 1),
-        CallValue::MemoryFree => (Function::Memory, 2),
-        CallValue::MemoryReserved => (Function::Memory, 3),
-        CallValue::Bar1Total => (Function::Bar1, 0),
-        CallValue::Bar1Used => (Function::Bar1, 1),
-        CallValue::PowerUsage => (Function::PowerUsage, 0),
-        CallValue::PowerLimitEnforced => (Function::PowerLimitEnforced, 0),
-        CallValue::PowerLimitRequested => (Function::PowerLimitRequested, 0),
-        CallValue::PowerLimitDefault => (Function::PowerLimitDefault, 0),
-        CallValue::PowerLimitMin => (Function::PowerLimitRange, 0),
-        CallValue::PowerLimitMax => (Function::PowerLimitRange, 1),
-        CallValue::Energy => (Function::Energy, 0),
-        CallValue::TemperatureVersioned => (Function::TemperatureVersioned, 0),
-        CallValue::Temperature => (Function::Temperature, 0),
-        CallValue::Threshold(threshold) => (Function::Threshold(threshold), 0),
-        CallValue::Fan(fan) => (Function::Fan(fan), 0),
-        CallValue::Clock(clock) => (Function::Clock(clock), 0),
-        CallValue::ClockMax(clock) => (Function::ClockMax(clock), 0),
-        CallValue::PerformanceState => (Function::PerformanceState, 0),
-        CallValue::PcieReplays => (Function::PcieReplays, 0),
-        CallValue::PcieGeneration => (Function::PcieGeneration, 0),
-        CallValue::PcieGenerationMax => (Function::PcieGenerationMax, 0),
-        CallValue::PcieWidth => (Function::PcieWidth, 0),
-        CallValue::PcieWidthMax => (Function::PcieWidthMax, 0),
-        CallValue::NvLinksUp => (Function::NvLinksUp, 0),
-        CallValue::FabricNotStarted => (Function::Fabric, 0),
-        CallValue::FabricInProgress => (Function::Fabric, 1),
-        CallValue::FabricCompleted => (Function::Fabric, 2),
-        CallValue::FabricFailed => (Function::Fabric, 3),
+        CallValue::UtilizationGpu => (DriverFunction::Utilization, 0),
+        CallValue::UtilizationMemory => (DriverFunction::Utilization, 1),
+        CallValue::UtilizationEncoder => (DriverFunction::Encoder, 0),
+        CallValue::UtilizationDecoder => (DriverFunction::Decoder, 0),
+        CallValue::UtilizationJpeg => (DriverFunction::Jpeg, 0),
+        CallValue::UtilizationOfa => (DriverFunction::Ofa, 0),
+        CallValue::MemoryTotal => (DriverFunction::Memory, 0),
+        CallValue::MemoryUsed => (DriverFunction::Memory, 1),
+        CallValue::MemoryFree => (DriverFunction::Memory, 2),
+        CallValue::MemoryReserved => (DriverFunction::Memory, 3),
+        CallValue::Bar1Total => (DriverFunction::Bar1, 0),
+        CallValue::Bar1Used => (DriverFunction::Bar1, 1),
+        CallValue::PowerUsage => (DriverFunction::PowerUsage, 0),
+        CallValue::PowerLimitEnforced => (DriverFunction::PowerLimitEnforced, 0),
+        CallValue::PowerLimitRequested => (DriverFunction::PowerLimitRequested, 0),
+        CallValue::PowerLimitDefault => (DriverFunction::PowerLimitDefault, 0),
+        CallValue::PowerLimitMin => (DriverFunction::PowerLimitRange, 0),
+        CallValue::PowerLimitMax => (DriverFunction::PowerLimitRange, 1),
+        CallValue::Energy => (DriverFunction::Energy, 0),
+        CallValue::TemperatureVersioned => (DriverFunction::TemperatureVersioned, 0),
+        CallValue::Temperature => (DriverFunction::Temperature, 0),
+        CallValue::Threshold(threshold) => (DriverFunction::Threshold(threshold), 0),
+        CallValue::Fan(fan) => (DriverFunction::Fan(fan), 0),
+        CallValue::Clock(clock) => (DriverFunction::Clock(clock), 0),
+        CallValue::ClockMax(clock) => (DriverFunction::ClockMax(clock), 0),
+        CallValue::PerformanceState => (DriverFunction::PerformanceState, 0),
+        CallValue::PcieReplays => (DriverFunction::PcieReplays, 0),
+        CallValue::PcieGeneration => (DriverFunction::PcieGeneration, 0),
+        CallValue::PcieGenerationMax => (DriverFunction::PcieGenerationMax, 0),
+        CallValue::PcieWidth => (DriverFunction::PcieWidth, 0),
+        CallValue::PcieWidthMax => (DriverFunction::PcieWidthMax, 0),
+        CallValue::NvLinksUp => (DriverFunction::NvLinksUp, 0),
+        CallValue::FabricNotStarted => (DriverFunction::Fabric, 0),
+        CallValue::FabricInProgress => (DriverFunction::Fabric, 1),
+        CallValue::FabricCompleted => (DriverFunction::Fabric, 2),
+        CallValue::FabricFailed => (DriverFunction::Fabric, 3),
         CallValue::EccCounter { .. }
         | CallValue::SramCorrected
         | CallValue::SramUncorrected
@@ -114,38 +114,38 @@ const fn place(value: CallValue) -> (Function, usize) {
     }
 }
 
-const fn place_of_error(value: CallValue) -> (Function, usize) {
+const fn place_of_error(value: CallValue) -> (DriverFunction, usize) {
     match value {
         CallValue::EccCounter { kind, counter, location } => {
-            (Function::EccCounter { kind, counter, location }, 0)
+            (DriverFunction::EccCounter { kind, counter, location }, 0)
         }
-        CallValue::SramCorrected => (Function::Sram, 0),
-        CallValue::SramUncorrected => (Function::Sram, 1),
-        CallValue::SramCorrectedLifetime => (Function::Sram, 2),
-        CallValue::SramUncorrectedLifetime => (Function::Sram, 3),
-        CallValue::SramThresholdExceeded => (Function::Sram, 4),
-        CallValue::RemappedCorrectable => (Function::Remap, 0),
-        CallValue::RemappedUncorrectable => (Function::Remap, 1),
-        CallValue::RemapPending => (Function::Remap, 2),
-        CallValue::RemapFailure => (Function::Remap, 3),
-        CallValue::BanksMax => (Function::Banks, 0),
-        CallValue::BanksHigh => (Function::Banks, 1),
-        CallValue::BanksPartial => (Function::Banks, 2),
-        CallValue::BanksLow => (Function::Banks, 3),
-        CallValue::BanksNone => (Function::Banks, 4),
-        _ => (Function::RetiredPending, 0),
+        CallValue::SramCorrected => (DriverFunction::Sram, 0),
+        CallValue::SramUncorrected => (DriverFunction::Sram, 1),
+        CallValue::SramCorrectedLifetime => (DriverFunction::Sram, 2),
+        CallValue::SramUncorrectedLifetime => (DriverFunction::Sram, 3),
+        CallValue::SramThresholdExceeded => (DriverFunction::Sram, 4),
+        CallValue::RemappedCorrectable => (DriverFunction::Remap, 0),
+        CallValue::RemappedUncorrectable => (DriverFunction::Remap, 1),
+        CallValue::RemapPending => (DriverFunction::Remap, 2),
+        CallValue::RemapFailure => (DriverFunction::Remap, 3),
+        CallValue::BanksMax => (DriverFunction::Banks, 0),
+        CallValue::BanksHigh => (DriverFunction::Banks, 1),
+        CallValue::BanksPartial => (DriverFunction::Banks, 2),
+        CallValue::BanksLow => (DriverFunction::Banks, 3),
+        CallValue::BanksNone => (DriverFunction::Banks, 4),
+        _ => (DriverFunction::RetiredPending, 0),
     }
 }
 
-/// What one call brought; a value that the answer does not hold is absent.
-pub(super) type Answer = Result<Values, Absence>;
+/// The values of one call, or why it failed.
+pub(super) type CallResult = Result<CallValues, Absence>;
 
-/// The values of one answer, in the driver's units.
+/// The values of one answer, in the driver's units; values that it does not hold are `None`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Values([Option<u64>; 5]);
+pub(super) struct CallValues([Option<u64>; 5]);
 
-impl Values {
-    /// Of words, whose way to say that there is no value is shorter.
+impl CallValues {
+    /// Values from 32-bit words, which have their own marker for "no value".
     fn of_words<const N: usize>(words: [c_uint; N]) -> Self {
         Self::of(words.map(word))
     }
@@ -172,127 +172,135 @@ impl Values {
     }
 }
 
-/// NVML's word for no value (`NVML_VALUE_NOT_AVAILABLE`), in an answer that says that it succeeded.
+/// NVML's marker for "no value" (`NVML_VALUE_NOT_AVAILABLE`) in an answer with the code for success.
 const NO_VALUE: u64 = u64::MAX;
 
-/// A word, in which all ones are no value.
+/// Widens a word, in which all ones mean "no value".
 fn word(word: c_uint) -> u64 {
     if word == c_uint::MAX { NO_VALUE } else { word.into() }
 }
 
 /// Calls one function.
-pub(super) fn call(door: &mut Door, device: Handle, function: Function) -> Answer {
+pub(super) fn call(api: &mut DriverApi, device: Handle, function: DriverFunction) -> CallResult {
     match function {
-        Function::Utilization => structures::utilization(door, device),
-        Function::Memory => memory(door, device),
-        Function::Bar1 => structures::bar1(door, device),
-        Function::PowerLimitRange => structures::power_limits(door, device),
-        Function::TemperatureVersioned => structures::temperature(door, device),
-        Function::Sram => structures::sram(door, device),
-        Function::Remap => structures::remap(door, device),
-        Function::Banks => structures::banks(door, device),
-        Function::Fabric => fabric(door, device).map(|fabric| Values::of(fabric.states().map(u64::from))),
-        Function::NvLinksUp => Ok(Values::of([links_up(door, device)?])),
-        Function::Energy | Function::EccCounter { .. } => Ok(Values::of([long(door, device, function)?])),
-        _ => Ok(Values::of_words([number(door, device, function)?])),
+        DriverFunction::Utilization => structures::utilization(api, device),
+        DriverFunction::Memory => memory(api, device),
+        DriverFunction::Bar1 => structures::bar1(api, device),
+        DriverFunction::PowerLimitRange => structures::power_limits(api, device),
+        DriverFunction::TemperatureVersioned => structures::temperature(api, device),
+        DriverFunction::Sram => structures::sram(api, device),
+        DriverFunction::Remap => structures::remap(api, device),
+        DriverFunction::Banks => structures::banks(api, device),
+        DriverFunction::Fabric => {
+            fabric(api, device).map(|fabric| CallValues::of(fabric.states().map(u64::from)))
+        }
+        DriverFunction::NvLinksUp => Ok(CallValues::of([links_up(api, device)?])),
+        DriverFunction::Energy | DriverFunction::EccCounter { .. } => {
+            Ok(CallValues::of([long(api, device, function)?]))
+        }
+        _ => Ok(CallValues::of_words([number(api, device, function)?])),
     }
 }
 
-/// Functions that bring one long number.
-fn long(door: &mut Door, Handle(device): Handle, function: Function) -> Result<u64, Refusal> {
+/// Calls functions that return one 64-bit number.
+fn long(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) -> Result<u64, CallError> {
     let mut value: u64 = 0;
     match function {
-        Function::EccCounter { kind, counter, location } => {
-            ask!(door, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut value))?;
+        DriverFunction::EccCounter { kind, counter, location } => {
+            call!(api, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut value))?;
         }
-        Function::Energy => ask!(door, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
-        _ => return Err(Refusal::NoSymbol),
+        DriverFunction::Energy => call!(api, nvmlDeviceGetTotalEnergyConsumption(device, &raw mut value))?,
+        _ => return Err(CallError::NoSymbol),
     }
     Ok(value)
 }
 
-/// How many NVLinks are up: a call for each, and one that says that there is no other.
-fn links_up(door: &mut Door, Handle(device): Handle) -> Result<u64, Absence> {
+/// How many NVLinks are up: one call for each link, until one fails because there is no such link.
+fn links_up(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Absence> {
     let mut up = 0;
     for link in 0..MOST_LINKS {
         let mut active: sys::nvmlEnableState_t = 0;
-        match ask!(door, nvmlDeviceGetNvLinkState(device, link, &raw mut active)) {
+        match call!(api, nvmlDeviceGetNvLinkState(device, link, &raw mut active)) {
             Ok(()) if active > 1 => return Err(Absence::Rejected),
             Ok(()) => up += u64::from(active),
-            Err(Refusal::Code(INVALID_ARGUMENT)) if link > 0 => break,
-            Err(refusal) => return Err(refusal.into()),
+            Err(CallError::Code(INVALID_ARGUMENT)) if link > 0 => break,
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(up)
 }
 
-/// Functions that bring one number.
-fn number(door: &mut Door, Handle(device): Handle, function: Function) -> Result<c_uint, Refusal> {
+/// Calls functions that return one number.
+fn number(
+    api: &mut DriverApi,
+    Handle(device): Handle,
+    function: DriverFunction,
+) -> Result<c_uint, CallError> {
     let (mut number, mut period): (c_uint, c_uint) = (0, 0);
     let value = &raw mut number;
     let period = &raw mut period;
     match function {
-        Function::Encoder => ask!(door, nvmlDeviceGetEncoderUtilization(device, value, period)),
-        Function::Decoder => ask!(door, nvmlDeviceGetDecoderUtilization(device, value, period)),
-        Function::Jpeg => ask!(door, nvmlDeviceGetJpgUtilization(device, value, period)),
-        Function::Ofa => ask!(door, nvmlDeviceGetOfaUtilization(device, value, period)),
-        Function::PowerUsage => ask!(door, nvmlDeviceGetPowerUsage(device, value)),
-        Function::PowerLimitEnforced => ask!(door, nvmlDeviceGetEnforcedPowerLimit(device, value)),
-        Function::PowerLimitRequested => ask!(door, nvmlDeviceGetPowerManagementLimit(device, value)),
-        Function::PowerLimitDefault => {
-            ask!(door, nvmlDeviceGetPowerManagementDefaultLimit(device, value))
+        DriverFunction::Encoder => call!(api, nvmlDeviceGetEncoderUtilization(device, value, period)),
+        DriverFunction::Decoder => call!(api, nvmlDeviceGetDecoderUtilization(device, value, period)),
+        DriverFunction::Jpeg => call!(api, nvmlDeviceGetJpgUtilization(device, value, period)),
+        DriverFunction::Ofa => call!(api, nvmlDeviceGetOfaUtilization(device, value, period)),
+        DriverFunction::PowerUsage => call!(api, nvmlDeviceGetPowerUsage(device, value)),
+        DriverFunction::PowerLimitEnforced => call!(api, nvmlDeviceGetEnforcedPowerLimit(device, value)),
+        DriverFunction::PowerLimitRequested => call!(api, nvmlDeviceGetPowerManagementLimit(device, value)),
+        DriverFunction::PowerLimitDefault => {
+            call!(api, nvmlDeviceGetPowerManagementDefaultLimit(device, value))
         }
-        Function::Temperature => {
-            ask!(door, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, value))
+        DriverFunction::Temperature => {
+            call!(api, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, value))
         }
-        Function::Threshold(threshold) => {
-            ask!(door, nvmlDeviceGetTemperatureThreshold(device, threshold, value))
+        DriverFunction::Threshold(threshold) => {
+            call!(api, nvmlDeviceGetTemperatureThreshold(device, threshold, value))
         }
-        Function::Fan(fan) => match ask!(door, nvmlDeviceGetFanSpeed_v2(device, fan, value)) {
-            Err(Refusal::NoSymbol) if fan == 0 => ask!(door, nvmlDeviceGetFanSpeed(device, value)),
+        DriverFunction::Fan(fan) => match call!(api, nvmlDeviceGetFanSpeed_v2(device, fan, value)) {
+            Err(CallError::NoSymbol) if fan == 0 => call!(api, nvmlDeviceGetFanSpeed(device, value)),
             answer => answer,
         },
-        Function::Clock(clock) => ask!(door, nvmlDeviceGetClockInfo(device, clock, value)),
-        Function::ClockMax(clock) => ask!(door, nvmlDeviceGetMaxClockInfo(device, clock, value)),
-        _ => return state(door, Handle(device), function),
+        DriverFunction::Clock(clock) => call!(api, nvmlDeviceGetClockInfo(device, clock, value)),
+        DriverFunction::ClockMax(clock) => call!(api, nvmlDeviceGetMaxClockInfo(device, clock, value)),
+        _ => return state(api, Handle(device), function),
     }?;
     Ok(number)
 }
 
-/// Functions that bring one number which says how something stands.
-fn state(door: &mut Door, Handle(device): Handle, function: Function) -> Result<c_uint, Refusal> {
+/// Calls functions that return a state or a PCIe number.
+fn state(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) -> Result<c_uint, CallError> {
     let mut number: c_uint = 0;
     let value = &raw mut number;
     match function {
-        Function::PerformanceState => {
-            ask!(door, nvmlDeviceGetPerformanceState(device, value))?;
-            // 32 is NVML's word for not knowing.
+        DriverFunction::PerformanceState => {
+            call!(api, nvmlDeviceGetPerformanceState(device, value))?;
+            // 32 is NVML's number for an unknown state.
             if number == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
-                return Err(Refusal::Code(super::door::NOT_SUPPORTED));
+                return Err(CallError::Code(super::driver_api::NOT_SUPPORTED));
             }
             Ok(())
         }
-        Function::PcieGeneration => ask!(door, nvmlDeviceGetCurrPcieLinkGeneration(device, value)),
-        Function::PcieGenerationMax => ask!(door, nvmlDeviceGetMaxPcieLinkGeneration(device, value)),
-        Function::PcieWidth => ask!(door, nvmlDeviceGetCurrPcieLinkWidth(device, value)),
-        Function::PcieWidthMax => ask!(door, nvmlDeviceGetMaxPcieLinkWidth(device, value)),
-        Function::RetiredPending => ask!(door, nvmlDeviceGetRetiredPagesPendingStatus(device, value)),
-        Function::PcieReplays => ask!(door, nvmlDeviceGetPcieReplayCounter(device, value)),
-        _ => Err(Refusal::NoSymbol),
+        DriverFunction::PcieGeneration => call!(api, nvmlDeviceGetCurrPcieLinkGeneration(device, value)),
+        DriverFunction::PcieGenerationMax => call!(api, nvmlDeviceGetMaxPcieLinkGeneration(device, value)),
+        DriverFunction::PcieWidth => call!(api, nvmlDeviceGetCurrPcieLinkWidth(device, value)),
+        DriverFunction::PcieWidthMax => call!(api, nvmlDeviceGetMaxPcieLinkWidth(device, value)),
+        DriverFunction::RetiredPending => call!(api, nvmlDeviceGetRetiredPagesPendingStatus(device, value)),
+        DriverFunction::PcieReplays => call!(api, nvmlDeviceGetPcieReplayCounter(device, value)),
+        _ => Err(CallError::NoSymbol),
     }?;
     Ok(number)
 }
 
-/// The uncorrected SRAM errors of a MIG instance since the driver was loaded: all that is told of one.
-pub(super) fn instance_errors(door: &mut Door, device: Handle) -> Result<u64, Absence> {
-    let function = Function::EccCounter { kind: 1, counter: 0, location: 7 };
-    Ok(long(door, device, function)?)
+/// Uncorrected SRAM errors of a MIG instance since the driver was loaded; the only error count of an instance.
+pub(super) fn instance_errors(api: &mut DriverApi, device: Handle) -> Result<u64, Absence> {
+    let function = DriverFunction::EccCounter { kind: 1, counter: 0, location: 7 };
+    Ok(long(api, device, function)?)
 }
 
-/// Whether ECC is on; none where the board has none.
-pub(super) fn ecc(door: &mut Door, Handle(device): Handle) -> Result<(), Absence> {
+/// Succeeds if ECC is on.
+pub(super) fn ecc(api: &mut DriverApi, Handle(device): Handle) -> Result<(), Absence> {
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
-    ask!(door, nvmlDeviceGetEccMode(device, &raw mut current, &raw mut pending))?;
+    call!(api, nvmlDeviceGetEccMode(device, &raw mut current, &raw mut pending))?;
     match current {
         0 => Err(Absence::NotSupported),
         1 => Ok(()),
@@ -300,34 +308,34 @@ pub(super) fn ecc(door: &mut Door, Handle(device): Handle) -> Result<(), Absence
     }
 }
 
-/// How many fans the board has; without the function as many as answer.
-pub(super) fn fans(door: &mut Door, Handle(device): Handle) -> Result<u32, Absence> {
+/// How many fans the board has; without the function, any number may answer.
+pub(super) fn fans(api: &mut DriverApi, Handle(device): Handle) -> Result<u32, Absence> {
     let mut count: c_uint = 0;
-    match ask!(door, nvmlDeviceGetNumFans(device, &raw mut count)) {
+    match call!(api, nvmlDeviceGetNumFans(device, &raw mut count)) {
         Ok(()) => Ok(count),
-        Err(Refusal::NoSymbol) => Ok(u32::MAX),
-        Err(refusal) => Err(refusal.into()),
+        Err(CallError::NoSymbol) => Ok(u32::MAX),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// The distance to the nearest thermal limit, in degrees.
-pub(super) fn margin(door: &mut Door, Handle(device): Handle) -> Result<i64, Absence> {
+pub(super) fn margin(api: &mut DriverApi, Handle(device): Handle) -> Result<i64, Absence> {
     let version = u32::try_from(size_of::<sys::nvmlMarginTemperature_t>()).unwrap_or(0) | (1 << 24);
     let mut margin = sys::nvmlMarginTemperature_t { version, marginTemperature: 0 };
-    ask!(door, nvmlDeviceGetMarginTemperature(device, &raw mut margin))?;
+    call!(api, nvmlDeviceGetMarginTemperature(device, &raw mut margin))?;
     Ok(margin.marginTemperature.into())
 }
 
 /// The clock event reasons as bits; older libraries know the function by its former name only.
-pub(super) fn reasons(door: &mut Door, Handle(device): Handle) -> Result<u64, Absence> {
+pub(super) fn reasons(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Absence> {
     let mut reasons: u64 = 0;
-    let answer = ask!(door, nvmlDeviceGetCurrentClocksEventReasons(device, &raw mut reasons));
-    if let Err(Refusal::NoSymbol) = answer {
-        ask!(door, nvmlDeviceGetCurrentClocksThrottleReasons(device, &raw mut reasons))?;
+    let answer = call!(api, nvmlDeviceGetCurrentClocksEventReasons(device, &raw mut reasons));
+    if let Err(CallError::NoSymbol) = answer {
+        call!(api, nvmlDeviceGetCurrentClocksThrottleReasons(device, &raw mut reasons))?;
     } else {
         answer?;
     }
-    // No header knows a bit above the ninth.
+    // No header defines a bit above the ninth.
     if reasons > u32::MAX.into() { Err(Absence::Rejected) } else { Ok(reasons) }
 }
 
@@ -351,17 +359,17 @@ mod tests {
 
     #[test]
     fn a_value_that_the_answer_does_not_hold_is_absent() {
-        let first_version = Values::of([100, 40, 60]);
+        let first_version = CallValues::of([100, 40, 60]);
         assert_eq!(first_version.get(CallValue::MemoryFree), Ok(60));
         assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NoSymbol));
     }
 
     #[test]
     fn all_ones_are_no_value_in_whatever_length_they_come() {
-        let words = Values::of_words([u32::MAX, 250]);
+        let words = CallValues::of_words([u32::MAX, 250]);
         let told = [CallValue::UtilizationGpu, CallValue::UtilizationMemory].map(|value| words.get(value));
         assert_eq!(told, [Err(Absence::Rejected), Ok(250)]);
-        let long = Values::of([u64::MAX, u32::MAX.into()]);
+        let long = CallValues::of([u64::MAX, u32::MAX.into()]);
         let told = [CallValue::MemoryTotal, CallValue::MemoryUsed].map(|value| long.get(value));
         assert_eq!(told, [Err(Absence::Rejected), Ok(u32::MAX.into())]);
     }

@@ -1,4 +1,4 @@
-//! Reading a recording, as far as the agent needs it: what it is, and how long.
+//! Reads what kind of recording a file is and how long it lasts.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{Entry, FORMAT, Head};
+use super::{FORMAT, RecordedAnswer, RecordingHead};
 
 /// A recording that cannot be played.
 #[derive(Debug, Error)]
@@ -19,7 +19,7 @@ pub enum ReadError {
         /// Why.
         source: io::Error,
     },
-    /// A line is none of a recording.
+    /// A line is not of a recording.
     #[error("recording {path}:{line}: {problem}")]
     Broken {
         /// The file.
@@ -31,19 +31,19 @@ pub enum ReadError {
     },
 }
 
-/// What a recording spans.
+/// A recording's first line and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct RecordingSpan {
     /// Its first line.
-    pub head: Head,
+    pub head: RecordingHead,
     /// From the beginning to the last entry, in nanoseconds.
     pub length: u64,
-    /// Bytes of whole lines: a recording that was interrupted may end within a line, which is no part of it.
+    /// Bytes of complete lines; an interrupted recording may end within a line, which is ignored.
     pub whole: u64,
 }
 
-/// Reads a recording once, whole: a broken line is found before anything is played.
-pub fn span(path: &Path) -> Result<Span, ReadError> {
+/// Reads a whole recording, so that a broken line is found before it is played.
+pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: path.into(), source };
     let file = File::open(path).map_err(unreadable)?;
     let mut file = BufReader::new(file);
@@ -59,7 +59,7 @@ pub fn span(path: &Path) -> Result<Span, ReadError> {
         if head.is_none() {
             head = Some(first(&line).map_err(broken)?);
         } else {
-            let entry: Entry =
+            let entry: RecordedAnswer =
                 serde_json::from_str(&line).map_err(|error| broken(format!("{}; {OTHER}", said(&error))))?;
             length = length.max(entry.at);
         }
@@ -70,14 +70,14 @@ pub fn span(path: &Path) -> Result<Span, ReadError> {
         line: 1,
         problem: format!("is empty; {OTHER}"),
     })?;
-    Ok(Span { head, length, whole })
+    Ok(RecordingSpan { head, length, whole })
 }
 
-/// What to do about what is none.
+/// The advice for a file that is not a recording.
 const OTHER: &str = "give a file that gpumeter record wrote, as it wrote it";
 
-fn first(line: &str) -> Result<Head, String> {
-    let head: Head =
+fn first(line: &str) -> Result<RecordingHead, String> {
+    let head: RecordingHead =
         serde_json::from_str(line).map_err(|error| format!("is no recording: {}; {OTHER}", said(&error)))?;
     if head.gpumeter_recording == FORMAT {
         return Ok(head);
@@ -88,7 +88,7 @@ fn first(line: &str) -> Result<Head, String> {
     ))
 }
 
-/// The error without its place, which is within the one line that was parsed.
+/// The error without its position, which is within the one line that was parsed.
 fn said(error: &serde_json::Error) -> String {
     let told = error.to_string();
     told.rsplit_once(" at line ").map_or(told.clone(), |(said, _)| said.to_owned())
@@ -98,7 +98,7 @@ fn said(error: &serde_json::Error) -> String {
 mod tests {
     use super::*;
 
-    fn over(text: &str) -> Result<Span, ReadError> {
+    fn over(text: &str) -> Result<RecordingSpan, ReadError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         span(file.path())

@@ -5,9 +5,9 @@
 mod activity;
 mod budget;
 mod counters;
+mod driver_budget;
 mod driver_time;
 mod garbage;
-mod governor;
 mod gpm;
 mod instances;
 mod links;

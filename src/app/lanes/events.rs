@@ -10,7 +10,7 @@ use crate::app::heard::{Batch, Kind};
 use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::model::{Absence, GpuName, Nanoseconds, Stamp};
-use crate::nvml::{CallSlot, Events, Library, Waited};
+use crate::nvml::{CallSlot, EventSet, EventWait, Library};
 
 /// How often it is asked whether the session goes on.
 const LOOK: Duration = Duration::from_millis(200);
@@ -21,7 +21,7 @@ pub(super) fn event_set(
     slot: &CallSlot,
     shared: &Shared,
     mut goes_on: impl FnMut() -> bool,
-) -> Option<Events> {
+) -> Option<EventSet> {
     let mut pause = || {
         let again = shared.clock.now().boottime + LOOK_AGAIN;
         while shared.clock.now().boottime < again && goes_on() {
@@ -31,7 +31,7 @@ pub(super) fn event_set(
     };
     let mut told = None;
     loop {
-        match Events::new(library, slot.clone(), shared.clock.clone()) {
+        match EventSet::new(library, slot.clone(), shared.clock.clone()) {
             Ok(events) => return Some(events),
             Err(absence) => {
                 count(shared, "events".into(), absence.reason());
@@ -47,7 +47,7 @@ pub(super) fn event_set(
 }
 
 /// Hears events for as long as the session goes on, which is asked a few times a second.
-pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMut() -> bool) {
+pub(super) fn listen(mut events: EventSet, shared: &Shared, mut goes_on: impl FnMut() -> bool) {
     let mut again = shared.clock.now().boottime;
     let (mut refused, mut told) = (Vec::new(), Refusals::default());
     let mut crier = Crier::default();
@@ -101,7 +101,7 @@ pub(super) fn listen(mut events: Events, shared: &Shared, mut goes_on: impl FnMu
 /// Waits a fifth of a second for the first event and takes those behind it, as many as a stop may wait for.
 /// Events that cannot be told apart are counted one by one, and do not hide those behind them.
 fn drain(
-    mut next: impl FnMut(u32) -> Result<Waited, Absence>,
+    mut next: impl FnMut(u32) -> Result<EventWait, Absence>,
     batch: &mut Batch,
     mut nameless: impl FnMut(Absence),
 ) -> Result<(), Absence> {
@@ -110,10 +110,10 @@ fn drain(
     let mut wait = WAIT_MILLISECONDS;
     for _ in 0..MOST {
         match next(wait)? {
-            Waited::Event(event) => batch.event(event),
-            Waited::Noise => {}
-            Waited::Nameless(absence) => nameless(absence),
-            Waited::Quiet => break,
+            EventWait::Event(event) => batch.event(event),
+            EventWait::Ignored => {}
+            EventWait::Unidentified(absence) => nameless(absence),
+            EventWait::Timeout => break,
         }
         wait = 0;
     }
@@ -223,11 +223,12 @@ mod tests {
 
     #[test]
     fn an_event_of_a_gpu_without_a_name_does_not_hide_those_behind_it() {
-        let event = Waited::Event(crate::nvml::Event {
+        let event = EventWait::Event(crate::nvml::DriverEvent {
             uuid: "GPU-1".into(),
-            told: crate::nvml::Told::Xid { xid: 79, gpu_instance: None, compute_instance: None },
+            kind: crate::nvml::DriverEventKind::Xid { xid: 79, gpu_instance: None, compute_instance: None },
         });
-        let mut waiting = vec![Waited::Quiet, event, Waited::Noise, Waited::Nameless(Absence::Lost)];
+        let mut waiting =
+            vec![EventWait::Timeout, event, EventWait::Ignored, EventWait::Unidentified(Absence::Lost)];
         let (mut batch, mut nameless) = (Batch::default(), Vec::new());
         let next = |_| waiting.pop().ok_or(Absence::Failed);
         assert_eq!(drain(next, &mut batch, |absence| nameless.push(absence)), Ok(()));

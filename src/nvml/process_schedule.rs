@@ -1,129 +1,128 @@
-//! When to ask the driver who is on a GPU, and how busy each process kept it: the dearest calls there are (4.5 ms were
-//! seen for the graphics list), which mostly tell what was known before.
+//! Decides when the process lists and the utilization samples per process are read.
 //!
-//! In go what a tick knows without them and how far lists are stretched; out comes what to ask for. Why the account
-//! gets what it needs all the same is told in docs/sampling.md. It calls no driver and knows neither
-//! holders nor what a list costs.
+//! They are the most expensive calls (a graphics list took 4.5 ms on one board) and mostly repeat what is known.
+//! The inputs are what a tick has read without them and the stretch of the driver-time budget. docs/sampling.md
+//! says why the account stays exact. No driver is called here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::footprint::Footprint;
+use super::memory_watch::MemoryWatch;
 use crate::model::{Nanoseconds, ProcessSample};
 
-/// How long a process that worked must have been silent before it is looked for: some boards' sample windows
-/// are longer than a short tick.
+/// How long a process must have had no sample before its list is read again; sample windows of some boards are
+/// longer than a short tick.
 const SILENCE: Nanoseconds = Nanoseconds(500_000_000);
 
-/// The most pids that are remembered as being on no list.
+/// The most unlisted pids that are remembered.
 const MOST_STRANGERS: usize = 1_024;
 
-/// The graphics list has one in so many of its turns while memory stands still.
+/// While memory does not change, the graphics list is read on every fifth slow tick only.
 const SELDOM: u64 = 5;
 
-/// The most that graphics lists are stretched: their turn is with the slow tier already.
+/// The longest stretch of the graphics list, which is read with the slow tier already.
 const MOST_GRAPHICS: u32 = 4;
 
-/// What a tick knows before it asks for anything.
+/// What a tick knows before it reads anything about processes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Occasion {
+pub(super) struct TickState {
     pub(super) now: Nanoseconds,
     /// Whether the medium and the slow tier are due, however far they are stretched.
     pub(super) medium: bool,
     pub(super) slow: bool,
-    /// Whether the medium tier was read, stretched as it is.
+    /// Whether the medium tier was read in this tick.
     pub(super) read: bool,
-    /// Whether something happened after which everything is looked at.
+    /// Whether an event such as an XID requires everything to be read.
     pub(super) all: bool,
-    /// Whether the driver may give samples per process.
+    /// Whether the driver is known to return samples per process, or may do so.
     pub(super) gives_samples: bool,
-    /// Whether somebody wants to see the samples of one who is alone, too.
+    /// Whether samples are published even if only one process is there.
     pub(super) shown: bool,
-    /// Whether the GPU did anything; none where that is not known of the whole tick.
+    /// Whether the GPU did anything; absent if that is not known for the whole tick.
     pub(super) busy: Option<bool>,
 }
 
-/// What a tick knows before it asks for lists.
-pub(super) struct Signs<'a> {
-    pub(super) occasion: Occasion,
-    /// Samples per process that are new; none where the driver gives none, and where they rested.
+/// What a tick knows before it reads lists.
+pub(super) struct TickSamples<'a> {
+    pub(super) occasion: TickState,
+    /// New samples per process; absent if the driver has none or they were not read.
     pub(super) samples: Option<&'a [ProcessSample]>,
 }
 
-/// Pids on the lists as they were last answered; none where a list could not be had and may yet.
-pub(super) struct Known {
+/// Pids of the lists as last read; absent if a list failed and may work later.
+pub(super) struct ListedPids {
     pub(super) compute: Option<BTreeSet<u32>>,
     pub(super) graphics: Option<BTreeSet<u32>>,
-    /// Whether who computes is on a list at all; some drivers never give it.
+    /// Whether compute processes are listed at all; some drivers refuse that list for good.
     pub(super) names_all: bool,
 }
 
-/// What comes up again and again, of which only so many are taken.
+/// Calls of which the stretch lets one in so many be made.
 #[derive(Clone, Copy)]
-enum Turn {
+enum Ration {
     /// The compute list, with the medium tier.
     Compute,
-    /// The compute list in a tick of its own.
+    /// The compute list, on any tick.
     Tick,
     /// The graphics list, with the slow tier.
     Graphics,
 }
 
-/// Which lists are asked for.
+/// Lists to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct ListsDue {
     pub(super) compute: bool,
     pub(super) graphics: bool,
 }
 
-/// What is remembered from tick to tick.
+/// State between ticks.
 #[derive(Default)]
-pub(super) struct Attention {
-    /// Whether presence decides who holds.
+pub(super) struct ProcessSchedule {
+    /// Whether the presence of a process decides who holds the GPU.
     presence: bool,
-    /// How many turns go by for one that is taken.
+    /// One in so many rationed calls is made.
     stretch: u32,
-    turns: [u64; Turn::Graphics as usize + 1],
-    /// Turns of the graphics list since it was last asked for.
+    turns: [u64; Ration::Graphics as usize + 1],
+    /// Slow ticks since the graphics list was last read.
     passed: u64,
-    memory: Footprint,
-    /// Whether memory moved since the compute list had its turn.
+    memory: MemoryWatch,
+    /// Whether memory changed since the compute list was last due.
     restless: bool,
-    /// Whether the samples told of nobody when they were last asked for, and nothing was done since.
+    /// Whether the last samples named no process and the GPU has been idle since.
     hushed: bool,
-    /// When a listed process was last heard working.
+    /// When a listed process last had a sample.
     heard: BTreeMap<u32, Nanoseconds>,
-    /// Pids with samples that no list names: other namespaces, and who has just ended.
+    /// Pids that have samples but are on no list: of other PID namespaces, or just ended.
     strangers: BTreeSet<u32>,
-    /// Whether a busy GPU without processes was already wondered at.
+    /// Whether the GPU was already busy without listed processes on the tick before.
     wondered: bool,
-    /// What was due and had no room in its tick.
-    postponed: Look,
+    /// Lists that were due in the last tick and exceeded its calls.
+    postponed: ListsDue,
 }
 
-impl Attention {
+impl ProcessSchedule {
     pub(super) fn new(presence: bool) -> Self {
         Self { presence, stretch: 1, ..Self::default() }
     }
 
-    /// Lets only one in so many turns be taken; what is due at once is not touched, nor is presence.
+    /// Sets the stretch of rationed calls; under presence nothing is rationed.
     pub(super) fn stretch(&mut self, stretch: u32) {
         self.stretch = if self.presence { 1 } else { stretch.max(1) };
     }
 
     /// Memory in use.
-    pub(super) fn memory(&mut self) -> &mut Footprint {
+    pub(super) fn memory(&mut self) -> &mut MemoryWatch {
         &mut self.memory
     }
 
-    /// Whether memory in use is to be read in this tick.
-    pub(super) fn needs_memory(&self, occasion: &Occasion, known: &Known) -> bool {
+    /// Whether memory in use must be read in this tick.
+    pub(super) fn needs_memory(&self, occasion: &TickState, known: &ListedPids) -> bool {
         let tier = occasion.medium || occasion.slow || occasion.all;
         tier || self.presence || !occasion.gives_samples || known.count().is_none_or(|count| count < 2)
     }
 
-    /// Whether samples are to be asked for, after memory was read where it is needed.
-    pub(super) fn needs_samples(&self, occasion: &Occasion, known: &Known) -> bool {
-        // All lists were taken under this very memory, or somebody may be there whom none names yet.
+    /// Whether samples must be read; called after memory was read.
+    pub(super) fn needs_samples(&self, occasion: &TickState, known: &ListedPids) -> bool {
+        // If memory differs from when a list was read, an unlisted process may be there.
         let still = self.memory.is_known() && !self.memory.moved() && !self.memory.moved_since_graphics();
         let alone =
             known.count() == Some(1) && known.names_all && self.strangers.is_empty() && !occasion.shown;
@@ -131,24 +130,24 @@ impl Attention {
         !(self.does_nothing(occasion) || still && alone && !checked && occasion.busy.is_some())
     }
 
-    /// Whether ticks in which samples rested weigh nothing in the next answer: nothing was done in them, or they
-    /// were another company's, beside whom one who came just now would weigh too little.
-    pub(super) fn counts_anew(&self, occasion: &Occasion) -> bool {
+    /// Whether the next answer must leave out the time in which samples were not read: either nothing ran, or
+    /// other processes did, next to which a new one would get too little weight.
+    pub(super) fn counts_anew(&self, occasion: &TickState) -> bool {
         self.does_nothing(occasion) || self.memory.moved()
     }
 
-    fn does_nothing(&self, occasion: &Occasion) -> bool {
+    fn does_nothing(&self, occasion: &TickState) -> bool {
         occasion.busy == Some(false) && self.hushed
     }
 
-    /// What to ask for, before any list was.
-    pub(super) fn look(&mut self, signs: &Signs<'_>, known: &Known) -> Look {
+    /// Selects the lists to read.
+    pub(super) fn select_lists(&mut self, signs: &TickSamples<'_>, known: &ListedPids) -> ListsDue {
         let occasion = &signs.occasion;
         if occasion.slow {
             self.strangers.clear();
         }
         let (Some(compute), Some(graphics)) = (&known.compute, &known.graphics) else {
-            return Look { compute: known.compute.is_none(), graphics: known.graphics.is_none() };
+            return ListsDue { compute: known.compute.is_none(), graphics: known.graphics.is_none() };
         };
         let nobody = compute.is_empty() && graphics.is_empty();
         let mut look = std::mem::take(&mut self.postponed);
@@ -165,53 +164,54 @@ impl Attention {
         look
     }
 
-    fn compute_is_due(&mut self, occasion: &Occasion, count: usize) -> bool {
+    fn compute_is_due(&mut self, occasion: &TickState, count: usize) -> bool {
         let deaf = self.presence || !occasion.gives_samples;
-        let turn = self.takes(Turn::Compute, occasion.medium);
+        let turn = self.takes(Ration::Compute, occasion.medium);
         if !self.memory.is_known() {
             return turn
                 || occasion.all
                 || self.presence
-                || ((deaf || count == 0) && self.takes(Turn::Tick, true));
+                || ((deaf || count == 0) && self.takes(Ration::Tick, true));
         }
         let moved = self.memory.moved();
         self.restless &= !turn;
-        // Memory may move for ever: by the driver's own housekeeping on an empty GPU, by tenants that go on allocating
-        // where samples cannot tell who works (MIG). The first move is followed, then one in so many ticks.
+        // Memory may change for ever: by the driver's housekeeping on an empty GPU, or by tenants that keep
+        // allocating where there are no samples (MIG). The first change is followed at once, later ones by
+        // ration.
         let rationed =
-            (!occasion.gives_samples || count == 0) && self.takes(Turn::Tick, moved && self.restless);
+            (!occasion.gives_samples || count == 0) && self.takes(Ration::Tick, moved && self.restless);
         let first = (!occasion.gives_samples || count < 2) && !self.restless;
         let at_once = self.presence || rationed || first;
         self.restless |= moved && !turn;
         (moved && (at_once || turn)) || (deaf && turn) || occasion.slow || occasion.all
     }
 
-    fn graphics_is_due(&mut self, occasion: &Occasion) -> bool {
+    fn graphics_is_due(&mut self, occasion: &TickState) -> bool {
         let moved = !self.memory.is_known() || self.memory.moved_since_graphics();
-        let turn = self.takes(Turn::Graphics, occasion.slow);
+        let turn = self.takes(Ration::Graphics, occasion.slow);
         self.passed += u64::from(occasion.slow);
         turn && moved || self.passed >= SELDOM || self.presence && moved && occasion.medium
     }
 
-    /// Whether the graphics list is needed too, now that the compute list was asked for.
-    pub(super) fn look_further(&self, samples: &[ProcessSample], known: &Known) -> bool {
+    /// Whether the graphics list is needed too, after the compute list was read.
+    pub(super) fn needs_graphics_too(&self, samples: &[ProcessSample], known: &ListedPids) -> bool {
         let unexplained = self.memory.is_known() && self.memory.moved_since_graphics();
         (unexplained && known.count() == Some(0))
             || samples.iter().any(|sample| self.is_new(sample.pid, known))
     }
 
-    /// Whether a compute list is taken even where the tick has no room: under presence it says who holds.
+    /// Whether the compute list is read even if the tick has no calls left: under presence it decides who holds.
     pub(super) fn cannot_wait(&self) -> bool {
         self.presence
     }
 
-    /// Puts off what has no room in this tick.
-    pub(super) fn postpone(&mut self, look: Look) {
+    /// Postpones lists to the next tick.
+    pub(super) fn postpone(&mut self, look: ListsDue) {
         self.postponed = look;
     }
 
-    /// Takes note of the lists that were taken.
-    pub(super) fn looked(&mut self, look: Look) {
+    /// Records which lists were read.
+    pub(super) fn note_read(&mut self, look: ListsDue) {
         if look.compute {
             self.memory.listed();
         }
@@ -221,38 +221,38 @@ impl Attention {
         }
     }
 
-    /// Remembers who worked, and who is on no list.
-    pub(super) fn settle(&mut self, signs: &Signs<'_>, known: &Known) {
-        // What is done late in a tick has its sample in the next one.
+    /// Remembers which processes have samples, and which of them are unlisted.
+    pub(super) fn settle(&mut self, signs: &TickSamples<'_>, known: &ListedPids) {
+        // Work late in a tick has its sample in the next one.
         let told_of_nobody = signs.samples.map_or(self.hushed, <[_]>::is_empty);
         self.hushed = told_of_nobody && signs.occasion.busy == Some(false);
         for pid in signs.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
             if known.has(pid) {
                 self.heard.insert(pid, signs.occasion.now);
-            } else if self.strangers.len() < MOST_STRANGERS && self.postponed == Look::default() {
+            } else if self.strangers.len() < MOST_STRANGERS && self.postponed == ListsDue::default() {
                 self.strangers.insert(pid);
             }
         }
         self.heard.retain(|pid, _| known.has(*pid));
     }
 
-    /// Whether it is taken this time, if it comes up.
-    fn takes(&mut self, turn: Turn, comes_up: bool) -> bool {
+    /// Whether a rationed call is made; `comes_up` says that it is due.
+    fn takes(&mut self, turn: Ration, comes_up: bool) -> bool {
         if !comes_up {
             return false;
         }
-        let most = if matches!(turn, Turn::Graphics) { MOST_GRAPHICS } else { u32::MAX };
+        let most = if matches!(turn, Ration::Graphics) { MOST_GRAPHICS } else { u32::MAX };
         let turns = &mut self.turns[turn as usize];
         *turns += 1;
         (*turns - 1).is_multiple_of(self.stretch.clamp(1, most).into())
     }
 
-    fn is_new(&self, pid: u32, known: &Known) -> bool {
+    fn is_new(&self, pid: u32, known: &ListedPids) -> bool {
         !known.has(pid) && !self.strangers.contains(&pid) && self.strangers.len() < MOST_STRANGERS
     }
 
-    /// Who worked until lately and does not any more; each is told once, when samples could tell.
-    fn silent(&mut self, signs: &Signs<'_>) -> Vec<u32> {
+    /// Listed processes that stopped having samples; each is returned once.
+    fn silent(&mut self, signs: &TickSamples<'_>) -> Vec<u32> {
         let Some(samples) = signs.samples else { return Vec::new() };
         let heard: BTreeSet<u32> = samples.iter().map(|sample| sample.pid).collect();
         let now = signs.occasion.now;
@@ -269,8 +269,8 @@ impl Attention {
     }
 }
 
-impl Known {
-    /// How many processes there are; none while a list is missing.
+impl ListedPids {
+    /// How many processes are listed; absent while a list is missing.
     pub(super) fn count(&self) -> Option<usize> {
         let (compute, graphics) = (self.compute.as_ref()?, self.graphics.as_ref()?);
         Some(compute.union(graphics).count())

@@ -1,16 +1,16 @@
-//! MIG instances of a GPU: what they are, and their readings.
+//! MIG instances of a GPU: their identity and readings.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::belief::{Belief, taken};
 use super::calls;
-use super::door::{Door, Handle, NOT_FOUND, Refusal, ask};
-use super::gpm::{Counters, Pair};
+use super::driver_api::{CallError, DriverApi, Handle, NOT_FOUND, call};
+use super::gpm::{GpmCounters, GpmPair};
 use super::inventory::{name, uuid};
-use super::placements::{Placement, slices};
+use super::mig_placements::{SlicePlacement, slices};
+use super::plausibility::{CounterCheck, check_reading};
 use crate::catalogue::{Bound, CallValue, Counter, InstanceValue};
 use crate::model::frame::Tier;
 use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, MigSlices, Reading, Unit};
@@ -34,82 +34,84 @@ const RATIOS: [(InstanceValue, u32); 13] = [
 const PERCENT: i64 = 10_000_000;
 
 /// One MIG instance with its sample buffers and its latest readings.
-pub(super) struct Instance {
+pub(super) struct MigInstance {
     handle: Handle,
     identity: InstanceIdentity,
-    /// Whether its GPU instance is read through it; the other compute instances show the same.
+    /// Whether its GPU instance is read through it; other compute instances of it have the same values.
     first: bool,
-    /// Whether the driver no longer knows it, though it did under this plan.
+    /// Whether the driver reported under this plan that it no longer exists.
     gone: bool,
-    gpm: Option<Pair>,
-    errors: Belief,
-    counters: Counters,
-    /// By the order of the catalogue's instance values.
+    gpm: Option<GpmPair>,
+    errors: CounterCheck,
+    counters: GpmCounters,
+    /// In the order of the catalogue's instance values.
     readings: [Reading; InstanceValue::ALL.len()],
 }
 
-/// How a GPU is cut: ids and UUID of each instance, by id.
-pub(super) type Layout = Vec<(InstanceId, Arc<str>)>;
+/// The MIG layout of a GPU: ids and UUID of each instance, by id.
+pub(super) type MigLayout = Vec<(InstanceId, Arc<str>)>;
 
-/// What was found of a GPU's instances.
+/// The instances found on a GPU.
 #[derive(Default)]
-pub(super) struct Instances {
-    /// Those that say what they are, by id.
-    pub(super) found: Vec<Instance>,
-    /// All that say who they are.
-    pub(super) layout: Layout,
-    /// How the GPU's memory slices are used, where the driver tells that.
+pub(super) struct MigInstances {
+    /// Instances with a known identity, by id.
+    pub(super) found: Vec<MigInstance>,
+    /// All instances with known ids and UUID.
+    pub(super) layout: MigLayout,
+    /// How the GPU's memory slices are used, if the driver reports it.
     pub(super) slices: Option<MigSlices>,
-    /// Whether none is missing that may come.
+    /// Whether nothing failed that may work later.
     pub(super) whole: bool,
 }
 
-/// The instances of a GPU, with what GPM may count of each, where it works.
-pub(super) fn find(door: &mut Door, parent: Handle, gpm: Option<&[Counter]>) -> Instances {
-    let handles = match handles(door, parent) {
+/// Finds the instances of a GPU; `gpm` has the counters of each, if GPM works.
+pub(super) fn find(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>) -> MigInstances {
+    let handles = match handles(api, parent) {
         Ok(handles) => handles,
-        Err(absence) => return Instances { whole: absence.is_permanent(), ..Instances::default() },
+        Err(absence) => return MigInstances { whole: absence.is_permanent(), ..MigInstances::default() },
     };
     let (mut found, mut layout) = (Vec::new(), Vec::new());
     let mut whole = true;
     for handle in handles {
-        let answer = place(door, handle).and_then(|(id, uuid)| {
+        let answer = place(api, handle).and_then(|(id, uuid)| {
             layout.push((id, Arc::clone(&uuid)));
-            identity(door, handle, (id, uuid))
+            identity(api, handle, (id, uuid))
         });
         match answer {
-            Ok(identity) => found.push(Instance::new(handle, identity)),
+            Ok(identity) => found.push(MigInstance::new(handle, identity)),
             Err(absence) => whole &= absence.is_permanent(),
         }
     }
     layout.sort();
     found.sort_by_key(|instance| instance.identity.id);
-    let mut last: Option<(u32, Result<Placement, Absence>)> = None;
+    let mut last: Option<(u32, Result<SlicePlacement, Absence>)> = None;
     let mut placements = Vec::new();
     for instance in &mut found {
         let id = instance.identity.id.gpu_instance;
         let known = last.filter(|(known, _)| *known == id);
         instance.first = known.is_none();
-        let placement = known.map_or_else(|| placement(door, parent, id), |(_, placement)| placement);
+        let placement = known.map_or_else(|| placement(api, parent, id), |(_, placement)| placement);
         last = Some((id, placement));
-        instance.identity.placement = placement
-            .map_or_else(|_| Arc::default(), |Placement { start, size }| format!("{start}:{size}").into());
+        instance.identity.placement = placement.map_or_else(
+            |_| Arc::default(),
+            |SlicePlacement { start, size }| format!("{start}:{size}").into(),
+        );
         if instance.first {
             placements.push(placement);
-            whole &= gpm.is_none_or(|counters| instance.pair_up(door, counters));
+            whole &= gpm.is_none_or(|counters| instance.pair_up(api, counters));
         }
     }
-    let placements: Result<Vec<Placement>, Absence> = placements.into_iter().collect();
-    let slices = placements.and_then(|placements| slices(door, parent, &placements));
+    let placements: Result<Vec<SlicePlacement>, Absence> = placements.into_iter().collect();
+    let slices = placements.and_then(|placements| slices(api, parent, &placements));
     whole &= slices.err().is_none_or(Absence::is_permanent);
-    Instances { found, layout, slices: slices.ok(), whole }
+    MigInstances { found, layout, slices: slices.ok(), whole }
 }
 
-/// Which instances there are now.
-pub(super) fn layout(door: &mut Door, parent: Handle) -> Result<Layout, Absence> {
+/// Reads the present layout.
+pub(super) fn layout(api: &mut DriverApi, parent: Handle) -> Result<MigLayout, Absence> {
     let mut found = Vec::new();
-    for handle in handles(door, parent)? {
-        match place(door, handle) {
+    for handle in handles(api, parent)? {
+        match place(api, handle) {
             Ok(instance) => found.push(instance),
             Err(absence) if absence.is_permanent() => {}
             Err(absence) => return Err(absence),
@@ -119,68 +121,68 @@ pub(super) fn layout(door: &mut Door, parent: Handle) -> Result<Layout, Absence>
     Ok(found)
 }
 
-/// The handles of the instances. Empty places answer NOT_FOUND.
-fn handles(door: &mut Door, Handle(parent): Handle) -> Result<Vec<Handle>, Absence> {
+/// The handles of the instances; unused indexes return NOT_FOUND.
+fn handles(api: &mut DriverApi, Handle(parent): Handle) -> Result<Vec<Handle>, Absence> {
     let mut most: c_uint = 0;
-    ask!(door, nvmlDeviceGetMaxMigDeviceCount(parent, &raw mut most))?;
+    call!(api, nvmlDeviceGetMaxMigDeviceCount(parent, &raw mut most))?;
     let mut handles = Vec::new();
     for index in 0..most.min(16) {
         let mut device = std::ptr::null_mut();
-        match ask!(door, nvmlDeviceGetMigDeviceHandleByIndex(parent, index, &raw mut device)) {
+        match call!(api, nvmlDeviceGetMigDeviceHandleByIndex(parent, index, &raw mut device)) {
             Ok(()) => handles.push(Handle(device)),
-            Err(Refusal::Code(NOT_FOUND)) => {}
-            Err(refusal) => return Err(refusal.into()),
+            Err(CallError::Code(NOT_FOUND)) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(handles)
 }
 
-/// Which instance it is. Ids and UUID are asked for, since ids are used again.
-fn place(door: &mut Door, handle: Handle) -> Result<(InstanceId, Arc<str>), Absence> {
+/// The ids and UUID of an instance; both, since ids are reused.
+fn place(api: &mut DriverApi, handle: Handle) -> Result<(InstanceId, Arc<str>), Absence> {
     let Handle(device) = handle;
     let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
-    ask!(door, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
-    ask!(door, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
+    call!(api, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
+    call!(api, nvmlDeviceGetComputeInstanceId(device, &raw mut compute_instance))?;
     if gpu_instance.max(compute_instance) > LAST_ID {
         return Err(Absence::Rejected);
     }
-    Ok((InstanceId { gpu_instance, compute_instance }, uuid(door, handle)?))
+    Ok((InstanceId { gpu_instance, compute_instance }, uuid(api, handle)?))
 }
 
-/// No instance has a higher id: a GPU is cut into eight at most, and ids are used again.
+/// The highest id: a GPU has at most eight instances, and ids are reused.
 const LAST_ID: c_uint = 255;
 
 fn identity(
-    door: &mut Door,
+    api: &mut DriverApi,
     handle: Handle,
     (id, uuid): (InstanceId, Arc<str>),
 ) -> Result<InstanceIdentity, Absence> {
     let Handle(device) = handle;
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
-    ask!(door, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
+    call!(api, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
     let memory = attributes.memorySizeMB.saturating_mul(1 << 20);
     whole(memory).and_then(|memory| Bound::BYTES.hold(memory).ok_or(Absence::Rejected))?;
     Ok(InstanceIdentity {
         id,
         uuid,
-        profile: profile(&name(door, handle).unwrap_or_default()),
+        profile: profile(&name(api, handle).unwrap_or_default()),
         placement: Arc::default(),
         memory: Bytes(memory),
     })
 }
 
-/// Where a GPU instance lies, which drivers tell only who may change it. Its handle is nothing to be given back.
-fn placement(door: &mut Door, Handle(parent): Handle, id: u32) -> Result<Placement, Absence> {
+/// The placement of a GPU instance, which drivers return to administrators only. Its handle needs no freeing.
+fn placement(api: &mut DriverApi, Handle(parent): Handle, id: u32) -> Result<SlicePlacement, Absence> {
     let mut instance: sys::nvmlGpuInstance_t = std::ptr::null_mut();
-    ask!(door, nvmlDeviceGetGpuInstanceById(parent, id, &raw mut instance))?;
+    call!(api, nvmlDeviceGetGpuInstanceById(parent, id, &raw mut instance))?;
     // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
     let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
-    ask!(door, nvmlGpuInstanceGetInfo(instance, &raw mut info))?;
-    if info.id == id { Placement::of(info.placement) } else { Err(Absence::Rejected) }
+    call!(api, nvmlGpuInstanceGetInfo(instance, &raw mut info))?;
+    if info.id == id { SlicePlacement::of(info.placement) } else { Err(Absence::Rejected) }
 }
 
-/// `NVIDIA H100 80GB HBM3 MIG 1g.10gb` to `1g.10gb`.
+/// Converts `NVIDIA H100 80GB HBM3 MIG 1g.10gb` to `1g.10gb`.
 fn profile(name: &str) -> Arc<str> {
     name.rsplit_once(" MIG ")
         .and_then(|(_, profile)| profile.split_whitespace().next())
@@ -188,7 +190,7 @@ fn profile(name: &str) -> Arc<str> {
         .into()
 }
 
-impl Instance {
+impl MigInstance {
     fn new(handle: Handle, identity: InstanceIdentity) -> Self {
         Self {
             handle,
@@ -196,16 +198,16 @@ impl Instance {
             first: false,
             gone: false,
             gpm: None,
-            errors: Belief::new(Unit::None),
-            counters: Counters::new(Vec::new()),
+            errors: CounterCheck::new(Unit::None),
+            counters: GpmCounters::new(Vec::new()),
             readings: [Err(Absence::NotYet); _],
         }
     }
 
-    /// Gets its sample buffers, and whether that is for good.
-    fn pair_up(&mut self, door: &mut Door, counters: &[Counter]) -> bool {
-        let counters = Counters::new(counters.into());
-        match Pair::new(door, RATIOS.iter().map(|(_, id)| *id).chain(counters.ids()).collect()) {
+    /// Allocates its sample buffers; whether the result is final.
+    fn pair_up(&mut self, api: &mut DriverApi, counters: &[Counter]) -> bool {
+        let counters = GpmCounters::new(counters.into());
+        match GpmPair::new(api, RATIOS.iter().map(|(_, id)| *id).chain(counters.ids()).collect()) {
             Ok(pair) => {
                 self.gpm = Some(pair);
                 self.counters = counters;
@@ -215,7 +217,7 @@ impl Instance {
         }
     }
 
-    /// What it is.
+    /// Its identity.
     pub(super) fn identity(&self) -> &InstanceIdentity {
         &self.identity
     }
@@ -230,20 +232,20 @@ impl Instance {
         self.gpm.is_some()
     }
 
-    /// Whether the driver no longer knows it: the GPU was cut anew.
+    /// Whether the driver no longer has it, since the layout changed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Reads what is due of the instance: two calls at every tick, one more with the medium and the slow tier.
-    pub(super) fn read(&mut self, door: &mut Door, parent: Handle, due: [bool; 3]) -> InstanceFrame {
+    /// Reads what is due: two calls on every tick, one more with the medium and with the slow tier.
+    pub(super) fn read(&mut self, api: &mut DriverApi, parent: Handle, due: [bool; 3]) -> InstanceFrame {
         if self.first {
-            self.read_activity(door, parent);
+            self.read_activity(api, parent);
             if due[Tier::Medium as usize] {
-                self.read_memory(door);
+                self.read_memory(api);
             }
             if due[Tier::Slow as usize] {
-                self.read_errors(door);
+                self.read_errors(api);
             }
         }
         InstanceFrame {
@@ -253,63 +255,63 @@ impl Instance {
         }
     }
 
-    fn put(&mut self, door: &mut Door, value: InstanceValue, raw: Result<i64, Absence>) {
+    fn put(&mut self, api: &mut DriverApi, value: InstanceValue, raw: Result<i64, Absence>) {
         let counter = (value == InstanceValue::SramUncorrected).then_some(&mut self.errors);
-        self.readings[value as usize] = taken(door, raw, (1, value.bound()), counter);
+        self.readings[value as usize] = check_reading(api, raw, (1, value.bound()), counter);
     }
 
-    fn read_memory(&mut self, door: &mut Door) {
+    fn read_memory(&mut self, api: &mut DriverApi) {
         let was_there = self.readings[InstanceValue::MemoryTotal as usize].is_ok();
-        door.take_missed();
-        let memory = calls::memory(door, self.handle);
-        self.gone |= was_there && door.take_missed();
+        api.take_not_found();
+        let memory = calls::memory(api, self.handle);
+        self.gone |= was_there && api.take_not_found();
         for (value, from) in [
             (InstanceValue::MemoryTotal, CallValue::MemoryTotal),
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
             (InstanceValue::MemoryFree, CallValue::MemoryFree),
         ] {
-            self.put(door, value, memory.and_then(|memory| memory.get(from)).and_then(whole));
+            self.put(api, value, memory.and_then(|memory| memory.get(from)).and_then(whole));
         }
     }
 
-    fn read_errors(&mut self, door: &mut Door) {
-        // Nobody has asked before: the counter begins with two answers.
+    fn read_errors(&mut self, api: &mut DriverApi) {
+        // The probe does not read this counter, so its first read makes both calls that a new counter needs.
         for _ in 0..1 + u8::from(self.errors.is_new()) {
-            let errors = calls::instance_errors(door, self.handle).and_then(whole);
-            self.put(door, InstanceValue::SramUncorrected, errors);
+            let errors = calls::instance_errors(api, self.handle).and_then(whole);
+            self.put(api, InstanceValue::SramUncorrected, errors);
         }
     }
 
-    fn read_activity(&mut self, door: &mut Door, parent: Handle) {
+    fn read_activity(&mut self, api: &mut DriverApi, parent: Handle) {
         let instance = Some(self.identity.id.gpu_instance);
         let answer = match &mut self.gpm {
             Some(pair) => {
                 let was_there = pair.has_sample();
-                door.take_missed();
-                let sampled = pair.sample(door, parent, instance);
-                self.gone |= was_there && door.take_missed();
-                sampled.and_then(|()| pair.compute(door))
+                api.take_not_found();
+                let sampled = pair.sample(api, parent, instance);
+                self.gone |= was_there && api.take_not_found();
+                sampled.and_then(|()| pair.compute(api))
             }
             None => Err(Absence::NotSupported),
         };
         for (value, id) in RATIOS {
             let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
             let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
-            self.put(door, value, ratio);
+            self.put(api, value, ratio);
         }
         if let Some(pair) = &self.gpm {
-            self.counters.read(door, pair, answer);
+            self.counters.read(api, pair, answer);
         }
     }
 
-    pub(super) fn free(self, door: &mut Door) {
+    pub(super) fn free(self, api: &mut DriverApi) {
         if let Some(pair) = self.gpm {
-            pair.free(door);
+            pair.free(api);
         }
     }
 }
 
-/// Frames that tell nothing but what is refused for good: what was read may be another instance's.
+/// Clears all readings except permanent absences, since they may be another instance's.
 pub(super) fn disown(frames: &[InstanceFrame]) -> Arc<[InstanceFrame]> {
     let none =
         |readings: &[Reading]| readings.iter().map(|reading| reading.and(Err(Absence::Failed))).collect();

@@ -1,33 +1,33 @@
-//! Which processes have a context on a GPU: the driver's compute, graphics and MPS lists, each asked for when
-//! `attention` says so, and kept in between.
+//! Reads the driver's compute, graphics and MPS process lists when `process_schedule` selects them, and keeps
+//! them in between.
 //!
-//! Clients of MPS stand on a list of their own, under their own pids (Volta and later). It is asked with the
-//! graphics list, which is seldom; where it names somebody, with the compute list. A list for which a fast tick
-//! has no room waits for the next one: samples attribute meanwhile.
+//! MPS clients are on a list of their own, under their own pids (Volta and later). It is read together with the
+//! graphics list, and with the compute list once it names a client. A list that exceeds the calls of a fast tick
+//! waits for the next one; meanwhile use is attributed by samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::attention::{Attention, Known, Look, Occasion, Signs};
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, Refusal, ask, more_room};
-use super::footprint::Footprint;
+use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, call, more_room};
+use super::memory_watch::MemoryWatch;
+use super::process_schedule::{ListedPids, ListsDue, ProcessSchedule, TickSamples, TickState};
 use super::quirks::ListForm;
 use crate::model::{Absence, Bytes, GpuProcess, Nanoseconds, Rejection, Stamp};
 
-/// More processes than any GPU runs: a driver that asks for more answers garbage.
+/// More processes than any GPU runs; a larger count from the driver is garbage.
 pub(super) const MOST: usize = 65_536;
 
-/// The driver's word for "no value".
+/// The driver's marker for "no value".
 const UNKNOWN_ID: u32 = u32::MAX;
 
-/// More memory than any GPU has: 16 TiB, far above the driver's other words for "no value".
+/// More memory than any GPU has: 16 TiB, far below the driver's other markers for "no value".
 const MOST_MEMORY: u64 = 1 << 44;
 
-/// The bytes that a driver may write per process: 535.54 to 535.97 added a field to the structure without
-/// telling (go-nvml issue 75, nvitop issue 79). They are asked for another form, but a driver that does not
-/// tell its version must not write past the buffer.
+/// The bytes that a driver may write per process: 535.54 to 535.97 added a field to the structure without a new
+/// version (go-nvml issue 75, nvitop issue 79). The older form is used with them, but a driver that does not
+/// report its version must not write past the buffer either.
 const LARGEST_INFO: usize = 32;
 
 const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
@@ -37,47 +37,47 @@ const NO_INFO: sys::nvmlProcessInfo_t = sys::nvmlProcessInfo_t {
     computeInstanceId: UNKNOWN_ID,
 };
 
-/// The devices whose lists may be asked for.
-pub(super) struct Devices {
+/// The devices whose lists may be read.
+pub(super) struct ListDevices {
     /// The GPU.
     pub(super) whole: Handle,
     /// Its MIG instances, by GPU instance id.
     pub(super) instances: Vec<(u32, Handle)>,
 }
 
-type List = Result<Vec<GpuProcess>, Absence>;
+type ListResult = Result<Vec<GpuProcess>, Absence>;
 
-/// Which of the driver's lists.
+/// One of the driver's process lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ListKind {
     Compute,
     Graphics,
     Mps,
 }
 
-/// The lists as they were last answered, with the buffer that they are asked into.
-pub(super) struct Lists {
+/// The lists as last read, with the buffer that the driver fills.
+pub(super) struct ProcessLists {
     infos: Vec<sys::nvmlProcessInfo_t>,
     form: ListForm,
-    /// Whether the lists of the whole GPU are refused to this user.
+    /// Whether this user may not read the lists of the whole GPU.
     is_whole_refused: bool,
-    compute: List,
-    graphics: List,
-    mps: List,
-    attention: Attention,
+    compute: ListResult,
+    graphics: ListResult,
+    mps: ListResult,
+    schedule: ProcessSchedule,
     merged: Result<Arc<[GpuProcess]>, Absence>,
     listed: Option<Stamp>,
-    /// Boot time after the calls.
+    /// The boot time after the list calls.
     read: Option<Nanoseconds>,
-    /// When it was last known that the compute list is as it was: taken, or memory did not move.
+    /// When the compute list was last known to be current: it was read, or memory had not changed.
     confirmed: Option<Stamp>,
 }
 
 // SAFETY: the buffer is plain memory that the driver writes only during a call.
-unsafe impl Send for Lists {}
+unsafe impl Send for ProcessLists {}
 
-impl Lists {
-    /// Lists of which nothing is known; `presence` says whether they decide who holds.
+impl ProcessLists {
+    /// Lists that were never read; `presence` says whether they decide who holds the GPU.
     pub(super) fn new(presence: bool, form: ListForm) -> Self {
         Self {
             infos: vec![NO_INFO; 32],
@@ -86,7 +86,7 @@ impl Lists {
             compute: Err(Absence::NotYet),
             graphics: Err(Absence::NotYet),
             mps: Err(Absence::NotYet),
-            attention: Attention::new(presence),
+            schedule: ProcessSchedule::new(presence),
             merged: Err(Absence::NotYet),
             listed: None,
             read: None,
@@ -94,21 +94,21 @@ impl Lists {
         }
     }
 
-    /// What decides when to look.
-    pub(super) fn attention(&mut self) -> &mut Attention {
-        &mut self.attention
+    /// The schedule of the lists.
+    pub(super) fn schedule(&mut self) -> &mut ProcessSchedule {
+        &mut self.schedule
     }
 
-    /// Has memory in use read where that may tell who came or went; whether samples are to be asked for.
-    pub(super) fn weigh(
+    /// Reads memory in use if the schedule needs it; returns whether samples must be read.
+    pub(super) fn check_memory(
         &mut self,
-        occasion: &Occasion,
+        occasion: &TickState,
         at: Stamp,
-        read: impl FnOnce(&mut Footprint),
+        read: impl FnOnce(&mut MemoryWatch),
     ) -> bool {
         let known = self.known();
-        let is_needed = self.attention.needs_memory(occasion, &known);
-        let memory = self.attention.memory();
+        let is_needed = self.schedule.needs_memory(occasion, &known);
+        let memory = self.schedule.memory();
         memory.pass();
         if is_needed {
             read(memory);
@@ -116,64 +116,65 @@ impl Lists {
         if memory.is_known() && !memory.moved() {
             self.confirmed = Some(at);
         }
-        self.attention.needs_samples(occasion, &known)
+        self.schedule.needs_samples(occasion, &known)
     }
 
-    /// All processes with a context, by pid, as last listed, and when that was.
+    /// All processes with a context, by pid, and when the lists were read.
     pub(super) fn get(&self) -> (Result<Arc<[GpuProcess]>, Absence>, Option<Stamp>) {
         (self.merged.clone(), self.listed)
     }
 
-    /// Boot time at which the last list had been taken.
+    /// The boot time at which the last list had been read.
     pub(super) fn read(&self) -> Option<Nanoseconds> {
         self.read
     }
 
-    /// Whether it is known of that moment that the list names nobody.
-    pub(super) fn is_deserted(&self, at: Stamp) -> bool {
+    /// Whether the lists are known to be empty at that time.
+    pub(super) fn is_known_empty(&self, at: Stamp) -> bool {
         self.confirmed == Some(at) && self.merged.as_ref().is_ok_and(|list| list.is_empty())
     }
 
-    /// Asks for the lists that are due, for at most so many calls: what has no room waits for the next tick.
-    pub(super) fn look(
+    /// Reads the lists that are due with at most `room` calls; a list that needs more waits for the next tick.
+    pub(super) fn read_due(
         &mut self,
-        (door, devices): (&mut Door, &Devices),
-        signs: &Signs<'_>,
+        (api, devices): (&mut DriverApi, &ListDevices),
+        signs: &TickSamples<'_>,
         at: Stamp,
         mut room: usize,
     ) {
-        let mut look = self.attention.look(signs, &self.known());
+        let mut look = self.schedule.select_lists(signs, &self.known());
         let has_clients = self.mps.as_ref().is_ok_and(|clients| !clients.is_empty());
         let has_room = look.compute && take(&mut room, 1 + usize::from(has_clients));
-        let compute = look.compute && (has_room || self.attention.cannot_wait());
+        let compute = look.compute && (has_room || self.schedule.cannot_wait());
         if compute {
-            self.compute = self.list(door, devices, Kind::Compute);
+            self.compute = self.list(api, devices, ListKind::Compute);
             if has_clients {
-                self.mps = self.list(door, devices, Kind::Mps);
+                self.mps = self.list(api, devices, ListKind::Mps);
             }
             (self.listed, self.confirmed) = (Some(at), Some(at));
-            look.graphics |= self.attention.look_further(signs.samples.unwrap_or_default(), &self.known());
+            look.graphics |=
+                self.schedule.needs_graphics_too(signs.samples.unwrap_or_default(), &self.known());
         }
         let graphics = look.graphics && take(&mut room, 2);
         if graphics {
-            self.graphics = self.list(door, devices, Kind::Graphics);
-            self.mps = self.list(door, devices, Kind::Mps);
+            self.graphics = self.list(api, devices, ListKind::Graphics);
+            self.mps = self.list(api, devices, ListKind::Mps);
         }
         if compute || graphics {
-            self.read = Some(door.clock().now().boottime);
+            self.read = Some(api.clock().now().boottime);
             self.merged = merge([&self.compute, &self.graphics, &self.mps]).map(Into::into);
         }
-        self.attention.looked(Look { compute, graphics });
-        self.attention
-            .postpone(Look { compute: look.compute && !compute, graphics: look.graphics && !graphics });
+        self.schedule.note_read(ListsDue { compute, graphics });
+        self.schedule
+            .postpone(ListsDue { compute: look.compute && !compute, graphics: look.graphics && !graphics });
         let known = self.known();
-        self.attention.settle(signs, &known);
+        self.schedule.settle(signs, &known);
     }
 
-    /// A list that is refused for good is empty for ever; one that failed is not known. Nor is the graphics list while
-    /// that of MPS clients failed, since they are asked together: else nobody asked again before its next turn.
-    fn known(&self) -> Known {
-        let pids = |list: &List| match list {
+    /// A list that is refused for good is empty; one that failed is unknown. The graphics list is unknown also
+    /// while the MPS list failed, so that both are read again at once.
+    fn known(&self) -> ListedPids {
+        let pids = |list: &ListResult| match list {
             Ok(list) => Some(list.iter().map(|process| process.pid).collect()),
             Err(absence) => absence.is_permanent().then(BTreeSet::new),
         };
@@ -181,26 +182,27 @@ impl Lists {
         let compute = pids(&self.compute).map(|known| known.union(&clients).copied().collect());
         let names_all = !self.compute.as_ref().is_err_and(|absence| absence.is_permanent());
         let clients_failed = self.mps.as_ref().is_err_and(|absence| !absence.is_permanent());
-        Known { compute, graphics: pids(&self.graphics).filter(|_| !clients_failed), names_all }
+        ListedPids { compute, graphics: pids(&self.graphics).filter(|_| !clients_failed), names_all }
     }
 
-    fn last(&self, kind: Kind) -> &List {
+    fn last(&self, kind: ListKind) -> &ListResult {
         match kind {
-            Kind::Compute => &self.compute,
-            Kind::Graphics => &self.graphics,
-            Kind::Mps => &self.mps,
+            ListKind::Compute => &self.compute,
+            ListKind::Graphics => &self.graphics,
+            ListKind::Mps => &self.mps,
         }
     }
 
-    /// One list of the GPU; of its instances, where drivers tell that of a whole MIG GPU only to who may change it.
-    fn list(&mut self, door: &mut Door, devices: &Devices, kind: Kind) -> List {
+    /// Reads one list of the GPU, or of each MIG instance where the driver returns the whole GPU's list to
+    /// administrators only.
+    fn list(&mut self, api: &mut DriverApi, devices: &ListDevices, kind: ListKind) -> ListResult {
         if let Err(absence) = self.last(kind)
             && absence.is_permanent()
         {
             return Err(*absence);
         }
         if !self.is_whole_refused {
-            let list = self.list_of(door, devices.whole, kind);
+            let list = self.list_of(api, devices.whole, kind);
             if devices.instances.is_empty() || list != Err(Absence::NoPermission) {
                 return list;
             }
@@ -208,7 +210,7 @@ impl Lists {
         }
         let mut all = Vec::new();
         for (id, device) in &devices.instances {
-            let list = self.list_of(door, *device, kind)?;
+            let list = self.list_of(api, *device, kind)?;
             let on_instance = |process: GpuProcess| GpuProcess {
                 gpu_instance: process.gpu_instance.or(Some(*id)),
                 ..process
@@ -218,15 +220,15 @@ impl Lists {
         Ok(all)
     }
 
-    /// One list in the newest form that the library has.
-    fn list_of(&mut self, door: &mut Door, device: Handle, kind: Kind) -> List {
+    /// Reads one list in the newest form that the library has.
+    fn list_of(&mut self, api: &mut DriverApi, device: Handle, kind: ListKind) -> ListResult {
         loop {
             let answer = match self.form {
-                ListForm::Third | ListForm::Second => self.long(door, device, kind),
-                ListForm::First => short(door, device, kind),
+                ListForm::Third | ListForm::Second => self.long(api, device, kind),
+                ListForm::First => short(api, device, kind),
             };
-            if kind == Kind::Mps {
-                // A library that lacks this list says nothing of the form of the others.
+            if kind == ListKind::Mps {
+                // The MPS list may be missing in a library that has the newest form of the others.
                 return answer;
             }
             self.form = match (answer, self.form) {
@@ -237,40 +239,40 @@ impl Lists {
         }
     }
 
-    fn long(&mut self, door: &mut Door, Handle(device): Handle, kind: Kind) -> List {
+    fn long(&mut self, api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListResult {
         let count = loop {
             let announced = self.infos.len() * size_of::<sys::nvmlProcessInfo_t>() / LARGEST_INFO;
             let mut count = u32::try_from(announced).unwrap_or(u32::MAX);
             let (number, buffer) = (&raw mut count, self.infos.as_mut_ptr());
             let second = buffer.cast::<sys::nvmlProcessInfo_v2_t>();
             let answer = match (self.form, kind) {
-                (ListForm::Third, Kind::Compute) => {
-                    ask!(door, nvmlDeviceGetComputeRunningProcesses_v3(device, number, buffer))
+                (ListForm::Third, ListKind::Compute) => {
+                    call!(api, nvmlDeviceGetComputeRunningProcesses_v3(device, number, buffer))
                 }
-                (ListForm::Third, Kind::Graphics) => {
-                    ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v3(device, number, buffer))
+                (ListForm::Third, ListKind::Graphics) => {
+                    call!(api, nvmlDeviceGetGraphicsRunningProcesses_v3(device, number, buffer))
                 }
-                (ListForm::Third, Kind::Mps) => {
-                    ask!(door, nvmlDeviceGetMPSComputeRunningProcesses_v3(device, number, buffer))
+                (ListForm::Third, ListKind::Mps) => {
+                    call!(api, nvmlDeviceGetMPSComputeRunningProcesses_v3(device, number, buffer))
                 }
-                (_, Kind::Compute) => {
-                    ask!(door, nvmlDeviceGetComputeRunningProcesses_v2(device, number, second))
+                (_, ListKind::Compute) => {
+                    call!(api, nvmlDeviceGetComputeRunningProcesses_v2(device, number, second))
                 }
-                (_, Kind::Graphics) => {
-                    ask!(door, nvmlDeviceGetGraphicsRunningProcesses_v2(device, number, second))
+                (_, ListKind::Graphics) => {
+                    call!(api, nvmlDeviceGetGraphicsRunningProcesses_v2(device, number, second))
                 }
-                (_, Kind::Mps) => {
-                    ask!(door, nvmlDeviceGetMPSComputeRunningProcesses_v2(device, number, second))
+                (_, ListKind::Mps) => {
+                    call!(api, nvmlDeviceGetMPSComputeRunningProcesses_v2(device, number, second))
                 }
             };
             match answer {
                 Ok(()) => break (count as usize).min(announced),
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
+                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
                     let room = (count as usize * LARGEST_INFO).div_ceil(size_of::<sys::nvmlProcessInfo_t>());
-                    let wanted = more(door, self.infos.len(), room)?;
+                    let wanted = more(api, self.infos.len(), room)?;
                     self.infos.resize(wanted, NO_INFO);
                 }
-                Err(refusal) => return Err(refusal.into()),
+                Err(error) => return Err(error.into()),
             }
         };
         let infos = self.infos.get(..count).unwrap_or_default();
@@ -283,21 +285,21 @@ impl Lists {
     }
 }
 
-// The second form is the third under another name: what is written as one is read as the other.
+// The second form is the third under another name, so one buffer serves both.
 const _: () = assert!(
     size_of::<sys::nvmlProcessInfo_v2_t>() == size_of::<sys::nvmlProcessInfo_t>()
         && align_of::<sys::nvmlProcessInfo_v2_t>() == align_of::<sys::nvmlProcessInfo_t>()
 );
 
-/// Takes so many calls out of the room that is left, if there is enough.
+/// Takes calls out of the remaining room, if there are enough.
 fn take(room: &mut usize, calls: usize) -> bool {
     let left = room.checked_sub(calls);
     *room = left.unwrap_or(*room);
     left.is_some()
 }
 
-/// The first form, which knows no instances: drivers before 460.
-fn short(door: &mut Door, Handle(device): Handle, kind: Kind) -> List {
+/// Reads the first form, which has no instance ids; for drivers before 460.
+fn short(api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListResult {
     let none = sys::nvmlProcessInfo_v1_t { pid: 0, usedGpuMemory: 0 };
     let mut infos = vec![none; 32];
     let count = loop {
@@ -305,17 +307,17 @@ fn short(door: &mut Door, Handle(device): Handle, kind: Kind) -> List {
         let mut count = u32::try_from(room).unwrap_or(u32::MAX);
         let (number, buffer) = (&raw mut count, infos.as_mut_ptr());
         let answer = match kind {
-            Kind::Compute => ask!(door, nvmlDeviceGetComputeRunningProcesses(device, number, buffer)),
-            Kind::Graphics => ask!(door, nvmlDeviceGetGraphicsRunningProcesses(device, number, buffer)),
-            Kind::Mps => ask!(door, nvmlDeviceGetMPSComputeRunningProcesses(device, number, buffer)),
+            ListKind::Compute => call!(api, nvmlDeviceGetComputeRunningProcesses(device, number, buffer)),
+            ListKind::Graphics => call!(api, nvmlDeviceGetGraphicsRunningProcesses(device, number, buffer)),
+            ListKind::Mps => call!(api, nvmlDeviceGetMPSComputeRunningProcesses(device, number, buffer)),
         };
         match answer {
             Ok(()) => break (count as usize).min(room),
-            Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                let wanted = more(door, room, count as usize)?;
+            Err(CallError::Code(INSUFFICIENT_SIZE)) => {
+                let wanted = more(api, room, count as usize)?;
                 infos.resize(wanted, none);
             }
-            Err(refusal) => return Err(refusal.into()),
+            Err(error) => return Err(error.into()),
         }
     };
     let process = |info: &sys::nvmlProcessInfo_v1_t| GpuProcess {
@@ -330,18 +332,17 @@ fn memory(used: u64) -> Option<Bytes> {
     (used <= MOST_MEMORY).then_some(Bytes(used))
 }
 
-/// Room for so many; none for more than any GPU runs.
-fn more(door: &mut Door, room: usize, wanted: usize) -> Result<usize, Absence> {
+/// The next buffer length; rejected above what any GPU runs.
+fn more(api: &mut DriverApi, room: usize, wanted: usize) -> Result<usize, Absence> {
     more_room(room, wanted, MOST).ok_or_else(|| {
-        door.reject(Rejection::Count, 1);
+        api.reject(Rejection::Count, 1);
         Absence::Rejected
     })
 }
 
-/// The lists as one, by pid; a process that is on several counts once, with the larger memory, since all show
-/// the same allocation. A list that may come back leaves out whoever is on it: no list is better than a part
-/// of one.
-fn merge(lists: [&List; 3]) -> List {
+/// Merges the lists by pid. A process on several lists counts once, with the larger memory, since all show the
+/// same allocation. If a list failed for now there is no result, since a part of the processes would be missing.
+fn merge(lists: [&ListResult; 3]) -> ListResult {
     let refused = |passing: bool| {
         let mut absences = lists.iter().filter_map(|list| list.as_ref().err());
         absences.find(|absence| absence.is_permanent() != passing).copied()
@@ -364,7 +365,7 @@ fn merge(lists: [&List; 3]) -> List {
 mod tests {
     use super::*;
 
-    const NONE: List = Err(Absence::NoSymbol);
+    const NONE: ListResult = Err(Absence::NoSymbol);
 
     fn process(pid: u32, memory: Option<u64>) -> GpuProcess {
         GpuProcess { pid, gpu_instance: None, memory: memory.map(Bytes) }
@@ -379,7 +380,7 @@ mod tests {
 
     #[test]
     fn no_list_is_better_than_a_part_of_one_unless_the_rest_never_comes() {
-        let some: List = Ok(vec![process(7, None)]);
+        let some: ListResult = Ok(vec![process(7, None)]);
         assert_eq!(merge([&some, &Err(Absence::Failed), &NONE]), Err(Absence::Failed));
         assert_eq!(merge([&some, &Err(Absence::NotSupported), &NONE]), some);
         assert_eq!(merge([&Err(Absence::NoPermission), &NONE, &NONE]), Err(Absence::NoPermission));

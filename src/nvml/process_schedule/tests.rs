@@ -3,13 +3,13 @@
 use super::*;
 use crate::model::Absence;
 
-const NONE: Look = Look { compute: false, graphics: false };
-const COMPUTE: Look = Look { compute: true, graphics: false };
-const BOTH: Look = Look { compute: true, graphics: true };
+const NONE: ListsDue = ListsDue { compute: false, graphics: false };
+const COMPUTE: ListsDue = ListsDue { compute: true, graphics: false };
+const BOTH: ListsDue = ListsDue { compute: true, graphics: true };
 
-fn known(compute: &[u32], graphics: &[u32]) -> Known {
+fn known(compute: &[u32], graphics: &[u32]) -> ListedPids {
     let set = |pids: &[u32]| Some(pids.iter().copied().collect());
-    Known { compute: set(compute), graphics: set(graphics), names_all: true }
+    ListedPids { compute: set(compute), graphics: set(graphics), names_all: true }
 }
 
 fn samples(pids: &[u32]) -> Vec<ProcessSample> {
@@ -18,15 +18,15 @@ fn samples(pids: &[u32]) -> Vec<ProcessSample> {
 }
 
 /// Attention of a GPU on which lists were taken while that much memory was in use.
-fn settled(memory: u64) -> Attention {
-    let mut attention = Attention::new(false);
+fn settled(memory: u64) -> ProcessSchedule {
+    let mut attention = ProcessSchedule::new(false);
     attention.memory().take(Ok(vec![memory]));
-    attention.looked(BOTH);
+    attention.note_read(BOTH);
     attention
 }
 
-fn occasion(second: u64) -> Occasion {
-    Occasion {
+fn occasion(second: u64) -> TickState {
+    TickState {
         now: Nanoseconds::from_seconds(second),
         medium: second.is_multiple_of(5),
         slow: second.is_multiple_of(60),
@@ -40,11 +40,11 @@ fn occasion(second: u64) -> Occasion {
 
 /// A tick in which these pids worked and that much memory was in use; what was asked for, samples last.
 fn tick_of(
-    attention: &mut Attention,
-    mut occasion: Occasion,
+    attention: &mut ProcessSchedule,
+    mut occasion: TickState,
     (pids, memory): (&[u32], Option<u64>),
-    known: &Known,
-) -> (Look, bool) {
+    known: &ListedPids,
+) -> (ListsDue, bool) {
     occasion.busy = Some(!pids.is_empty());
     attention.memory().pass();
     if attention.needs_memory(&occasion, known) {
@@ -52,18 +52,18 @@ fn tick_of(
     }
     let asked = occasion.gives_samples && attention.needs_samples(&occasion, known);
     let samples = samples(pids);
-    let signs = Signs { occasion, samples: asked.then_some(&samples) };
-    let look = attention.look(&signs, known);
-    attention.looked(look);
+    let signs = TickSamples { occasion, samples: asked.then_some(&samples) };
+    let look = attention.select_lists(&signs, known);
+    attention.note_read(look);
     attention.settle(&signs, known);
     (look, asked)
 }
 
-fn tick(attention: &mut Attention, second: u64, pids: &[u32], known: &Known) -> Look {
+fn tick(attention: &mut ProcessSchedule, second: u64, pids: &[u32], known: &ListedPids) -> ListsDue {
     tick_of(attention, occasion(second), (pids, Some(1)), known).0
 }
 
-fn count(looks: impl Iterator<Item = Look>) -> (usize, usize) {
+fn count(looks: impl Iterator<Item = ListsDue>) -> (usize, usize) {
     looks.fold((0, 0), |(compute, graphics), look| {
         (compute + usize::from(look.compute), graphics + usize::from(look.graphics))
     })
@@ -91,8 +91,9 @@ fn lists_at_full_stretch_come_every_minute_and_graphics_every_five() {
     let looks: Vec<_> = (1..=1_200)
         .map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0)
         .collect();
-    let longest =
-        |of: fn(&Look) -> bool| looks.split(of).map(|between| between.len() + 1).max().unwrap_or(usize::MAX);
+    let longest = |of: fn(&ListsDue) -> bool| {
+        looks.split(of).map(|between| between.len() + 1).max().unwrap_or(usize::MAX)
+    };
     assert_eq!(longest(|look| look.compute), 60);
     assert!(longest(|look| look.graphics) <= 300);
 }
@@ -109,8 +110,8 @@ fn a_pid_that_no_list_names_is_looked_for_at_once_and_only_once() {
 fn a_look_that_had_no_room_comes_in_the_next_tick() {
     let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
     let samples = samples(&[6, 7, 8]);
-    let signs = Signs { occasion: occasion(1), samples: Some(&samples) };
-    assert_eq!(attention.look(&signs, &known), COMPUTE);
+    let signs = TickSamples { occasion: occasion(1), samples: Some(&samples) };
+    assert_eq!(attention.select_lists(&signs, &known), COMPUTE);
     attention.postpone(COMPUTE);
     attention.settle(&signs, &known);
     assert_eq!(tick(&mut attention, 2, &[6, 7], &known), COMPUTE);
@@ -124,7 +125,7 @@ fn who_worked_and_falls_silent_is_looked_for_in_the_next_tick() {
     tick(&mut attention, 1, &[7, 8, 9], &known);
     assert_eq!(tick(&mut attention, 2, &[7, 9], &known), COMPUTE);
     assert_eq!(tick(&mut attention, 3, &[7, 9], &known), NONE, "it idles");
-    assert_eq!(tick(&mut attention, 4, &[7], &known), Look { compute: false, graphics: true });
+    assert_eq!(tick(&mut attention, 4, &[7], &known), ListsDue { compute: false, graphics: true });
 }
 
 #[test]
@@ -132,14 +133,15 @@ fn an_empty_gpu_is_asked_when_memory_moves_and_a_busy_one_without_processes_wond
     let (mut attention, nobody) = (settled(1), known(&[], &[]));
     assert_eq!(tick(&mut attention, 1, &[], &nobody), NONE);
     assert_eq!(tick_of(&mut attention, occasion(2), (&[], Some(9)), &nobody).0, COMPUTE);
-    assert!(attention.look_further(&[], &nobody), "who is not on the compute list may be on another");
-    let wonder = |attention: &mut Attention, second| {
+    assert!(attention.needs_graphics_too(&[], &nobody), "who is not on the compute list may be on another");
+    let wonder = |attention: &mut ProcessSchedule, second| {
         attention.memory().take(Ok(vec![9]));
-        let look = attention.look(&Signs { occasion: occasion(second), samples: Some(&[]) }, &nobody);
-        attention.looked(look);
+        let look =
+            attention.select_lists(&TickSamples { occasion: occasion(second), samples: Some(&[]) }, &nobody);
+        attention.note_read(look);
         look
     };
-    assert_eq!(wonder(&mut attention, 3), Look { compute: false, graphics: true });
+    assert_eq!(wonder(&mut attention, 3), ListsDue { compute: false, graphics: true });
     assert_eq!(wonder(&mut attention, 4), NONE);
 }
 
@@ -173,7 +175,7 @@ fn rested_time_is_left_out_only_where_nothing_was_done_or_somebody_may_have_come
     let (mut attention, known) = (settled(1), known(&[7], &[]));
     let mut anew = |second, pids: &[u32], memory| {
         tick_of(&mut attention, occasion(second), (pids, Some(memory)), &known);
-        attention.counts_anew(&Occasion { busy: Some(!pids.is_empty()), ..occasion(second) })
+        attention.counts_anew(&TickState { busy: Some(!pids.is_empty()), ..occasion(second) })
     };
     assert!(!anew(1, &[7], 1), "a stranger may work, too");
     assert!(!anew(2, &[], 1), "what he did is yet to be told");
@@ -197,10 +199,10 @@ fn memory_that_moves_though_nobody_is_there_costs_no_more_lists_than_the_stretch
 #[test]
 fn samples_that_are_shown_or_name_strangers_do_not_rest() {
     let (mut attention, known) = (settled(1), known(&[7], &[]));
-    let shown = Occasion { shown: true, ..occasion(1) };
+    let shown = TickState { shown: true, ..occasion(1) };
     assert!(tick_of(&mut attention, shown, (&[7], Some(1)), &known).1);
     assert!(!tick_of(&mut attention, occasion(2), (&[7], Some(1)), &known).1);
-    let partial = Known { names_all: false, ..self::known(&[], &[7]) };
+    let partial = ListedPids { names_all: false, ..self::known(&[], &[7]) };
     assert!(tick_of(&mut attention, occasion(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
     tick_of(&mut attention, occasion(5), (&[7, 8], Some(1)), &known);
     assert!(tick_of(&mut attention, occasion(6), (&[7], Some(1)), &known).1);
@@ -223,7 +225,7 @@ fn deaf(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
     let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
     attention.stretch(stretch);
     let look = |(second, memory): &(u64, u64)| {
-        let occasion = Occasion { gives_samples: false, ..occasion(*second) };
+        let occasion = TickState { gives_samples: false, ..occasion(*second) };
         tick_of(&mut attention, occasion, (&[], Some(*memory)), &known).0.compute
     };
     seconds.iter().map(look).collect()
@@ -249,7 +251,7 @@ fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_l
     let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
     assert_eq!(tick(&mut attention, 1, &[7, 8, 9], &known), COMPUTE);
     let looks = (2..60).map(|second| {
-        let occasion = Occasion { all: second % 5 == 2, ..occasion(second) };
+        let occasion = TickState { all: second % 5 == 2, ..occasion(second) };
         tick_of(&mut attention, occasion, (&[7, 8, 9], Some(1)), &known).0
     });
     assert_eq!(count(looks), (12, 0));
@@ -257,11 +259,11 @@ fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_l
 
 #[test]
 fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
-    let mut attention = Attention::new(false);
+    let mut attention = ProcessSchedule::new(false);
     let nobody = known(&[], &[]);
     let mut look = |second| tick_of(&mut attention, occasion(second), (&[], None), &nobody).0.compute;
     assert!((1..20).all(&mut look));
-    let mut attention = Attention::new(true);
+    let mut attention = ProcessSchedule::new(true);
     attention.stretch(8);
     let known = known(&[7], &[]);
     let mut look = |second| tick_of(&mut attention, occasion(second), (&[7], None), &known).0.compute;
@@ -271,6 +273,6 @@ fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
 #[test]
 fn a_list_that_failed_for_now_is_asked_for_again_alone() {
     let mut attention = settled(1);
-    let failed = Known { compute: None, ..known(&[], &[9]) };
+    let failed = ListedPids { compute: None, ..known(&[], &[9]) };
     assert_eq!(tick(&mut attention, 1, &[], &failed), COMPUTE);
 }
