@@ -77,7 +77,7 @@ impl Activity {
                 for target in
                     plan.utilization.iter().filter(|target| target.from == CallValue::UtilizationGpu)
                 {
-                    readings.put(api, target, Ok(last.into()));
+                    readings.store(api, target, Ok(last.into()));
                 }
             }
             Ok(RingRead::Nothing) => {
@@ -90,7 +90,7 @@ impl Activity {
 
     fn read_plain(&mut self, api: &mut DriverApi, plan: &Plan, readings: &mut Readings) {
         let answer = calls::call(api, plan.device, UTILIZATION);
-        put_all(api, readings, &plan.utilization, answer);
+        store_all(api, readings, &plan.utilization, answer);
         self.plain = true;
     }
 
@@ -103,7 +103,7 @@ impl Activity {
         for (place, (function, targets)) in plan.video.iter().enumerate() {
             if !resting || self.tick % RESTING == place % RESTING {
                 let answer = calls::call(api, plan.device, *function);
-                put_all(api, readings, targets, answer);
+                store_all(api, readings, targets, answer);
             }
         }
     }
@@ -139,7 +139,7 @@ impl Activity {
         };
         let engine = readings.get(GR_ENGINE).is_ok().then(|| is_stale_utilization(readings.get(GR_ENGINE)));
         let plain = self.plain.then(|| is_stale_utilization(readings.get(GPU_UTILIZATION)));
-        let (engine, plain) = (self.stale.0.look(engine), self.stale.1.look(plain));
+        let (engine, plain) = (self.stale.0.read(engine), self.stale.1.read(plain));
         if engine {
             api.reject(Rejection::GhostBusy, 1);
             readings.set(GR_ENGINE, Err(Absence::Rejected));
@@ -157,7 +157,7 @@ impl Activity {
 }
 
 /// Stores the values of one call in the points that it serves.
-pub(super) fn put_all(
+pub(super) fn store_all(
     api: &mut DriverApi,
     readings: &mut Readings,
     targets: &[ReadTarget<CallValue>],
@@ -167,6 +167,6 @@ pub(super) fn put_all(
         let value = answer
             .and_then(|values| values.get(target.from))
             .and_then(|value| i64::try_from(value).map_err(|_| Absence::Rejected));
-        readings.put(api, target, value);
+        readings.store(api, target, value);
     }
 }

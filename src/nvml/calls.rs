@@ -194,16 +194,16 @@ pub(super) fn call(api: &mut DriverApi, device: Handle, function: DriverFunction
         DriverFunction::Fabric => {
             fabric(api, device).map(|fabric| CallValues::of(fabric.states().map(u64::from)))
         }
-        DriverFunction::NvLinksUp => Ok(CallValues::of([links_up(api, device)?])),
+        DriverFunction::NvLinksUp => Ok(CallValues::of([count_links_up(api, device)?])),
         DriverFunction::Energy | DriverFunction::EccCounter { .. } => {
-            Ok(CallValues::of([long(api, device, function)?]))
+            Ok(CallValues::of([read_u64(api, device, function)?]))
         }
-        _ => Ok(CallValues::of_words([number(api, device, function)?])),
+        _ => Ok(CallValues::of_words([read_u32(api, device, function)?])),
     }
 }
 
 /// Calls functions that return one 64-bit number.
-fn long(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) -> Result<u64, CallError> {
+fn read_u64(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) -> Result<u64, CallError> {
     let mut value: u64 = 0;
     match function {
         DriverFunction::EccCounter { kind, counter, location } => {
@@ -216,7 +216,7 @@ fn long(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) -
 }
 
 /// How many NVLinks are up: one call for each link, until one fails because there is no such link.
-fn links_up(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Absence> {
+fn count_links_up(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Absence> {
     let mut up = 0;
     for link in 0..MOST_LINKS {
         let mut active: sys::nvmlEnableState_t = 0;
@@ -231,7 +231,7 @@ fn links_up(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Absence>
 }
 
 /// Calls functions that return one number.
-fn number(
+fn read_u32(
     api: &mut DriverApi,
     Handle(device): Handle,
     function: DriverFunction,
@@ -262,13 +262,17 @@ fn number(
         },
         DriverFunction::Clock(clock) => call!(api, nvmlDeviceGetClockInfo(device, clock, value)),
         DriverFunction::ClockMax(clock) => call!(api, nvmlDeviceGetMaxClockInfo(device, clock, value)),
-        _ => return state(api, Handle(device), function),
+        _ => return read_state(api, Handle(device), function),
     }?;
     Ok(number)
 }
 
 /// Calls functions that return a state or a PCIe number.
-fn state(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) -> Result<c_uint, CallError> {
+fn read_state(
+    api: &mut DriverApi,
+    Handle(device): Handle,
+    function: DriverFunction,
+) -> Result<c_uint, CallError> {
     let mut number: c_uint = 0;
     let value = &raw mut number;
     match function {
@@ -294,7 +298,7 @@ fn state(api: &mut DriverApi, Handle(device): Handle, function: DriverFunction) 
 /// Uncorrected SRAM errors of a MIG instance since the driver was loaded; the only error count of an instance.
 pub(super) fn instance_errors(api: &mut DriverApi, device: Handle) -> Result<u64, Absence> {
     let function = DriverFunction::EccCounter { kind: 1, counter: 0, location: 7 };
-    Ok(long(api, device, function)?)
+    Ok(read_u64(api, device, function)?)
 }
 
 /// Succeeds if ECC is on.

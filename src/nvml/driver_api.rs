@@ -129,7 +129,7 @@ impl From<CallError> for Absence {
 
 /// How many items to make room for after the driver wanted more: some slack for new ones, and at least twice the
 /// present room, so that a driver that always wants more is soon refused. None above `most`.
-pub(super) fn more_room(room: usize, wanted: usize, most: usize) -> Option<usize> {
+fn more_room(room: usize, wanted: usize, most: usize) -> Option<usize> {
     let wanted = wanted.saturating_add(8).max(room.saturating_mul(2).min(most));
     (wanted <= most && room < most).then_some(wanted)
 }
@@ -183,6 +183,14 @@ impl DriverApi {
     /// Sets the driver version's quirks.
     pub(super) fn set_quirks(&mut self, quirks: Quirks) {
         self.quirks = quirks;
+    }
+
+    /// The room for a second try after the driver wanted more than there was; rejected above `most`.
+    pub(super) fn grow(&mut self, room: usize, wanted: usize, most: usize) -> Result<usize, Absence> {
+        more_room(room, wanted, most).ok_or_else(|| {
+            self.reject(Rejection::Count, 1);
+            Absence::Rejected
+        })
     }
 
     /// Counts values that were rejected.

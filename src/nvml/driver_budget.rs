@@ -45,9 +45,9 @@ pub(super) struct TickCost {
 impl TickCost {
     /// Counts tiers that were read outside their schedule as fast, since they could not wait and do not measure
     /// the cost of a scheduled read.
-    pub(super) fn with_unscheduled_as_fast(mut self, turn: [bool; 3]) -> Self {
+    pub(super) fn with_unscheduled_as_fast(mut self, selected: [bool; 3]) -> Self {
         for (tier, cost) in [(Tier::Medium, &mut self.medium), (Tier::Slow, &mut self.slow)] {
-            if !turn[tier as usize] {
+            if !selected[tier as usize] {
                 self.fast += cost.take().unwrap_or_default();
             }
         }
@@ -56,6 +56,7 @@ impl TickCost {
 }
 
 /// The budget of one sampler.
+#[derive(Default)]
 pub(super) struct DriverBudget {
     share: u64,
     /// Whether the share changed since the last check.
@@ -100,22 +101,7 @@ struct RecentCosts(VecDeque<(Nanoseconds, u64)>);
 impl DriverBudget {
     /// A budget of `share` millionths of wall time.
     pub(super) fn new(share: u64) -> Self {
-        Self {
-            share,
-            is_new: false,
-            step: 0,
-            begun: None,
-            checked: Nanoseconds(0),
-            changed: Nanoseconds(0),
-            medium: TierTurns::default(),
-            slow: TierTurns::default(),
-            fast: RecentCosts::default(),
-            medium_costs: RecentCosts::default(),
-            slow_costs: RecentCosts::default(),
-            lists: RecentCosts::default(),
-            last: LastTick::default(),
-            ignored: None,
-        }
+        Self { share, ..Self::default() }
     }
 
     /// Sets another share; the measured costs stay valid.
@@ -140,12 +126,12 @@ impl DriverBudget {
     }
 
     /// Adds a tick's cost and returns the stretch if it changed.
-    pub(super) fn add_tick(&mut self, now: Nanoseconds, spent: TickCost) -> Option<Stretch> {
+    pub(super) fn add_tick(&mut self, now: Nanoseconds, tick: TickCost) -> Option<Stretch> {
         self.last = LastTick { at: now, step: self.step, changed: self.changed };
-        let lists = spent.lists.0.saturating_mul(self.stretch().lists.into());
-        self.fast.add(now, spent.fast.0);
+        let lists = tick.lists.0.saturating_mul(self.stretch().lists.into());
+        self.fast.add(now, tick.fast.0);
         self.lists.add(now, lists);
-        for (costs, cost) in [(&mut self.medium_costs, spent.medium), (&mut self.slow_costs, spent.slow)] {
+        for (costs, cost) in [(&mut self.medium_costs, tick.medium), (&mut self.slow_costs, tick.slow)] {
             if let Some(cost) = cost {
                 costs.add(now, cost.0);
             }
@@ -177,7 +163,7 @@ impl DriverBudget {
         self.ignored = Some(at);
         (self.step, self.changed) = (step, changed);
         for costs in [&mut self.fast, &mut self.medium_costs, &mut self.slow_costs, &mut self.lists] {
-            costs.0.retain(|(spent, _)| *spent != at);
+            costs.0.retain(|(tick, _)| *tick != at);
         }
         (!probed_value).then(|| self.stretch())
     }
@@ -265,15 +251,16 @@ mod tests {
         let mut changes = Vec::new();
         for second in from..from + seconds {
             let now = Nanoseconds::from_seconds(second);
-            let turn = budget.select_tiers(now, [true, second.is_multiple_of(5), second.is_multiple_of(60)]);
+            let selected =
+                budget.select_tiers(now, [true, second.is_multiple_of(5), second.is_multiple_of(60)]);
             let listed = second.is_multiple_of(5 * u64::from(budget.stretch().lists));
-            let spent = TickCost {
+            let tick = TickCost {
                 fast: micros(load.0),
-                medium: turn[1].then(|| micros(load.1)),
-                slow: turn[2].then(|| micros(load.2)),
+                medium: selected[1].then(|| micros(load.1)),
+                slow: selected[2].then(|| micros(load.2)),
                 lists: micros(if listed { load.3 } else { 0 }),
             };
-            changes.extend(budget.add_tick(now, spent));
+            changes.extend(budget.add_tick(now, tick));
         }
         changes
     }
@@ -340,8 +327,8 @@ mod tests {
     #[test]
     fn a_call_that_hung_is_forgiven_and_a_driver_that_hangs_again_and_again_is_not() {
         let hang = |budget: &mut DriverBudget, second| {
-            let spent = TickCost { fast: Nanoseconds::from_seconds(60), ..TickCost::default() };
-            budget.add_tick(Nanoseconds::from_seconds(second), spent);
+            let tick = TickCost { fast: Nanoseconds::from_seconds(60), ..TickCost::default() };
+            budget.add_tick(Nanoseconds::from_seconds(second), tick);
             let stretched = budget.stretch();
             budget.ignore_last_tick();
             stretched
@@ -358,14 +345,14 @@ mod tests {
 
     #[test]
     fn what_is_read_out_of_turn_could_not_wait_and_is_no_measure_of_a_turn() {
-        let spent = |fast, medium: Option<u64>, slow: Option<u64>| TickCost {
+        let tick = |fast, medium: Option<u64>, slow: Option<u64>| TickCost {
             fast: Nanoseconds(fast),
             medium: medium.map(Nanoseconds),
             slow: slow.map(Nanoseconds),
             lists: Nanoseconds(4),
         };
-        let all = spent(1, Some(2), Some(3));
-        assert_eq!(all.with_unscheduled_as_fast([true, false, true]), spent(3, None, Some(3)));
+        let all = tick(1, Some(2), Some(3));
+        assert_eq!(all.with_unscheduled_as_fast([true, false, true]), tick(3, None, Some(3)));
         assert_eq!(all.with_unscheduled_as_fast([true; 3]), all);
     }
 

@@ -148,7 +148,7 @@ fn decode(answer: &sys::nvmlFieldValue_t) -> Result<i64, Absence> {
     unsafe {
         match answer.valueType {
             0 if answer.fieldId == MEMORY_TEMPERATURE => Ok(value.uiVal.into()),
-            0 => whole(value.dVal),
+            0 => round_to_i64(value.dVal),
             // The driver's marker for "no value".
             1 if value.uiVal == u32::MAX => Err(Absence::Rejected),
             1 => Ok(value.uiVal.into()),
@@ -163,7 +163,7 @@ fn decode(answer: &sys::nvmlFieldValue_t) -> Result<i64, Absence> {
 }
 
 /// Rounds the driver's doubles to integers.
-pub(super) fn whole(value: f64) -> Result<i64, Absence> {
+pub(super) fn round_to_i64(value: f64) -> Result<i64, Absence> {
     const LIMIT: f64 = 9.0e18;
     if value.is_finite() && value.abs() < LIMIT {
         #[expect(clippy::cast_possible_truncation, reason = "within the range just checked")]

@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings as sys;
 pub(super) use self::counters::GpmCounters;
 
 use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
-use super::fields::whole;
+use super::fields::round_to_i64;
 use super::probe::GpmMetrics;
 use crate::model::Absence;
 use crate::record::RecordedValue;
@@ -33,8 +33,8 @@ impl GpmPair {
     pub(super) fn new(api: &mut DriverApi, mut metrics: Vec<u32>) -> Result<Self, Absence> {
         metrics.sort_by_key(|id| is_late(*id));
         metrics.truncate(MOST);
-        let newer = allocate(api)?;
-        let older = match allocate(api) {
+        let newer = allocate_sample(api)?;
+        let older = match allocate_sample(api) {
             Ok(older) => older,
             Err(absence) => {
                 // A failure leaves nothing to do: the buffer is lost with the library.
@@ -84,15 +84,15 @@ impl GpmPair {
         if self.taken < 2 {
             return Err(Absence::NotYet);
         }
-        match self.get(api) {
-            Err(CallError::Code(INVALID_ARGUMENT)) => self.get_what_is_known(api)?,
+        match self.compute_metrics(api) {
+            Err(CallError::Code(INVALID_ARGUMENT)) => self.compute_without_late_metrics(api)?,
             answer => answer?,
         }
         self.record(api);
         Ok(())
     }
 
-    fn get(&mut self, api: &mut DriverApi) -> Result<(), CallError> {
+    fn compute_metrics(&mut self, api: &mut DriverApi) -> Result<(), CallError> {
         self.request.version = sys::NVML_GPM_METRICS_GET_VERSION;
         self.request.numMetrics = u32::try_from(self.metrics.len()).unwrap_or(0);
         self.request.sample1 = self.older;
@@ -108,9 +108,10 @@ impl GpmPair {
 
     /// Some drivers refuse the whole request for a metric that their header lacks. If it works without the late
     /// metrics they are dropped; otherwise all are requested again next time.
-    fn get_what_is_known(&mut self, api: &mut DriverApi) -> Result<(), CallError> {
+    fn compute_without_late_metrics(&mut self, api: &mut DriverApi) -> Result<(), CallError> {
         let late = self.metrics.split_off(self.metrics.partition_point(|id| !is_late(*id)));
-        let answer = if late.is_empty() { Err(CallError::Code(INVALID_ARGUMENT)) } else { self.get(api) };
+        let answer =
+            if late.is_empty() { Err(CallError::Code(INVALID_ARGUMENT)) } else { self.compute_metrics(api) };
         if answer.is_err() {
             self.metrics.extend(late);
         }
@@ -133,7 +134,7 @@ impl GpmPair {
         let position = self.metrics.iter().position(|other| *other == id).ok_or(Absence::NotSupported)?;
         let metric = self.request.metrics.get(position).ok_or(Absence::NotSupported)?;
         match metric.nvmlReturn {
-            0 => whole(metric.value * times as f64),
+            0 => round_to_i64(metric.value * times as f64),
             // As with fields, drivers return "invalid argument" for what they do not have.
             INVALID_ARGUMENT => Err(Absence::NotSupported),
             code => Err(CallError::Code(code).into()),
@@ -163,7 +164,7 @@ fn is_late(id: u32) -> bool {
     id == 8 || id > 97
 }
 
-fn allocate(api: &mut DriverApi) -> Result<sys::nvmlGpmSample_t, Absence> {
+fn allocate_sample(api: &mut DriverApi) -> Result<sys::nvmlGpmSample_t, Absence> {
     let mut sample: sys::nvmlGpmSample_t = std::ptr::null_mut();
     call!(api, nvmlGpmSampleAlloc(&raw mut sample))?;
     if sample.is_null() { Err(Absence::Failed) } else { Ok(sample) }

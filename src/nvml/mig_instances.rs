@@ -49,7 +49,7 @@ pub(super) struct MigInstance {
 }
 
 /// The MIG layout of a GPU: ids and UUID of each instance, by id.
-pub(super) type MigLayout = Vec<(InstanceId, Arc<str>)>;
+pub(super) type InstanceLayout = Vec<(InstanceId, Arc<str>)>;
 
 /// The instances found on a GPU.
 #[derive(Default)]
@@ -57,7 +57,7 @@ pub(super) struct MigInstances {
     /// Instances with a known identity, by id.
     pub(super) found: Vec<MigInstance>,
     /// All instances with known ids and UUID.
-    pub(super) layout: MigLayout,
+    pub(super) layout: InstanceLayout,
     /// How the GPU's memory slices are used, if the driver reports it.
     pub(super) slices: Option<MigSlices>,
     /// Whether nothing failed that may work later.
@@ -65,17 +65,17 @@ pub(super) struct MigInstances {
 }
 
 /// Finds the instances of a GPU; `gpm` has the counters of each, if GPM works.
-pub(super) fn find(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>) -> MigInstances {
-    let handles = match handles(api, parent) {
+pub(super) fn find_instances(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>) -> MigInstances {
+    let handles = match read_handles(api, parent) {
         Ok(handles) => handles,
         Err(absence) => return MigInstances { whole: absence.is_permanent(), ..MigInstances::default() },
     };
     let (mut found, mut layout) = (Vec::new(), Vec::new());
     let mut whole = true;
     for handle in handles {
-        let answer = place(api, handle).and_then(|(id, uuid)| {
+        let answer = read_ids(api, handle).and_then(|(id, uuid)| {
             layout.push((id, Arc::clone(&uuid)));
-            identity(api, handle, (id, uuid))
+            read_identity(api, handle, (id, uuid))
         });
         match answer {
             Ok(identity) => found.push(MigInstance::new(handle, identity)),
@@ -90,7 +90,7 @@ pub(super) fn find(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>)
         let id = instance.identity.id.gpu_instance;
         let known = last.filter(|(known, _)| *known == id);
         instance.first = known.is_none();
-        let placement = known.map_or_else(|| placement(api, parent, id), |(_, placement)| placement);
+        let placement = known.map_or_else(|| read_placement(api, parent, id), |(_, placement)| placement);
         last = Some((id, placement));
         instance.identity.placement = placement.map_or_else(
             |_| Arc::default(),
@@ -98,7 +98,7 @@ pub(super) fn find(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>)
         );
         if instance.first {
             placements.push(placement);
-            whole &= gpm.is_none_or(|counters| instance.pair_up(api, counters));
+            whole &= gpm.is_none_or(|counters| instance.allocate_gpm(api, counters));
         }
     }
     let placements: Result<Vec<SlicePlacement>, Absence> = placements.into_iter().collect();
@@ -108,10 +108,10 @@ pub(super) fn find(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>)
 }
 
 /// Reads the present layout.
-pub(super) fn layout(api: &mut DriverApi, parent: Handle) -> Result<MigLayout, Absence> {
+pub(super) fn read_layout(api: &mut DriverApi, parent: Handle) -> Result<InstanceLayout, Absence> {
     let mut found = Vec::new();
-    for handle in handles(api, parent)? {
-        match place(api, handle) {
+    for handle in read_handles(api, parent)? {
+        match read_ids(api, handle) {
             Ok(instance) => found.push(instance),
             Err(absence) if absence.is_permanent() => {}
             Err(absence) => return Err(absence),
@@ -122,7 +122,7 @@ pub(super) fn layout(api: &mut DriverApi, parent: Handle) -> Result<MigLayout, A
 }
 
 /// The handles of the instances; unused indexes return NOT_FOUND.
-fn handles(api: &mut DriverApi, Handle(parent): Handle) -> Result<Vec<Handle>, Absence> {
+fn read_handles(api: &mut DriverApi, Handle(parent): Handle) -> Result<Vec<Handle>, Absence> {
     let mut most: c_uint = 0;
     call!(api, nvmlDeviceGetMaxMigDeviceCount(parent, &raw mut most))?;
     let mut handles = Vec::new();
@@ -138,7 +138,7 @@ fn handles(api: &mut DriverApi, Handle(parent): Handle) -> Result<Vec<Handle>, A
 }
 
 /// The ids and UUID of an instance; both, since ids are reused.
-fn place(api: &mut DriverApi, handle: Handle) -> Result<(InstanceId, Arc<str>), Absence> {
+fn read_ids(api: &mut DriverApi, handle: Handle) -> Result<(InstanceId, Arc<str>), Absence> {
     let Handle(device) = handle;
     let (mut gpu_instance, mut compute_instance): (c_uint, c_uint) = (0, 0);
     call!(api, nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance))?;
@@ -152,7 +152,7 @@ fn place(api: &mut DriverApi, handle: Handle) -> Result<(InstanceId, Arc<str>), 
 /// The highest id: a GPU has at most eight instances, and ids are reused.
 const LAST_ID: c_uint = 255;
 
-fn identity(
+fn read_identity(
     api: &mut DriverApi,
     handle: Handle,
     (id, uuid): (InstanceId, Arc<str>),
@@ -162,7 +162,7 @@ fn identity(
     let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
     call!(api, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
     let memory = attributes.memorySizeMB.saturating_mul(1 << 20);
-    whole(memory).and_then(|memory| Bound::BYTES.hold(memory).ok_or(Absence::Rejected))?;
+    to_i64(memory).and_then(|memory| Bound::BYTES.hold(memory).ok_or(Absence::Rejected))?;
     Ok(InstanceIdentity {
         id,
         uuid,
@@ -173,7 +173,7 @@ fn identity(
 }
 
 /// The placement of a GPU instance, which drivers return to administrators only. Its handle needs no freeing.
-fn placement(api: &mut DriverApi, Handle(parent): Handle, id: u32) -> Result<SlicePlacement, Absence> {
+fn read_placement(api: &mut DriverApi, Handle(parent): Handle, id: u32) -> Result<SlicePlacement, Absence> {
     let mut instance: sys::nvmlGpuInstance_t = std::ptr::null_mut();
     call!(api, nvmlDeviceGetGpuInstanceById(parent, id, &raw mut instance))?;
     // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
@@ -205,7 +205,7 @@ impl MigInstance {
     }
 
     /// Allocates its sample buffers; whether the result is final.
-    fn pair_up(&mut self, api: &mut DriverApi, counters: &[Counter]) -> bool {
+    fn allocate_gpm(&mut self, api: &mut DriverApi, counters: &[Counter]) -> bool {
         let counters = GpmCounters::new(counters.into());
         match GpmPair::new(api, RATIOS.iter().map(|(_, id)| *id).chain(counters.ids()).collect()) {
             Ok(pair) => {
@@ -270,14 +270,14 @@ impl MigInstance {
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
             (InstanceValue::MemoryFree, CallValue::MemoryFree),
         ] {
-            self.put(api, value, memory.and_then(|memory| memory.get(from)).and_then(whole));
+            self.put(api, value, memory.and_then(|memory| memory.get(from)).and_then(to_i64));
         }
     }
 
     fn read_errors(&mut self, api: &mut DriverApi) {
         // The probe does not read this counter, so its first read makes both calls that a new counter needs.
         for _ in 0..1 + u8::from(self.errors.is_new()) {
-            let errors = calls::instance_errors(api, self.handle).and_then(whole);
+            let errors = calls::instance_errors(api, self.handle).and_then(to_i64);
             self.put(api, InstanceValue::SramUncorrected, errors);
         }
     }
@@ -312,7 +312,7 @@ impl MigInstance {
 }
 
 /// Clears all readings except permanent absences, since they may be another instance's.
-pub(super) fn disown(frames: &[InstanceFrame]) -> Arc<[InstanceFrame]> {
+pub(super) fn clear_readings(frames: &[InstanceFrame]) -> Arc<[InstanceFrame]> {
     let none =
         |readings: &[Reading]| readings.iter().map(|reading| reading.and(Err(Absence::Failed))).collect();
     let disowned = frames.iter().map(|frame| InstanceFrame {
@@ -323,6 +323,6 @@ pub(super) fn disown(frames: &[InstanceFrame]) -> Arc<[InstanceFrame]> {
     disowned.collect()
 }
 
-fn whole(amount: u64) -> Reading {
+fn to_i64(amount: u64) -> Reading {
     i64::try_from(amount).map_err(|_| Absence::Rejected)
 }

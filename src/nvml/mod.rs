@@ -20,7 +20,6 @@ mod gpm;
 mod identity;
 mod inventory;
 mod library;
-mod memory_watch;
 mod mig_instances;
 mod mig_placements;
 mod plan;

@@ -13,7 +13,7 @@ use super::fields::FieldBatch;
 use super::gpm::{GpmCounters, GpmPair};
 use super::identity;
 use super::inventory::{self, FoundGpu};
-use super::mig_instances::{self, MigInstance, MigInstances, MigLayout};
+use super::mig_instances::{self, InstanceLayout, MigInstance, MigInstances};
 use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ProbeResult, ReadMethod};
 use super::process_lists::ListDevices;
 use super::quirks::Quirks;
@@ -33,7 +33,7 @@ pub(super) struct Plan {
     pub(super) video: Vec<(DriverFunction, Vec<ReadTarget<CallValue>>)>,
     pub(super) instances: Vec<MigInstance>,
     /// The MIG layout, including instances that could not be identified.
-    layout: MigLayout,
+    layout: InstanceLayout,
     /// The initial reading of every point: absent for good, or not yet read.
     pub(super) blank: Box<[Reading]>,
     /// The driver's counters as the probe read them.
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     /// Whether something failed that may work later.
     pub(super) provisional: bool,
     /// Whether the GPU supports MIG.
-    cuttable: bool,
+    supports_mig: bool,
     chosen: Vec<ChosenMethod>,
 }
 
@@ -87,12 +87,12 @@ impl Plan {
             probe::choose(api, device, wanted, &identity.driver_version)?;
         identity.via = via.into();
         let MigInstances { found: instances, layout, slices, whole: complete } = if identity.mig {
-            mig_instances::find(api, device, can_pair.then_some(of_instances.as_slice()))
+            mig_instances::find_instances(api, device, can_pair.then_some(of_instances.as_slice()))
         } else {
             MigInstances { whole: true, ..MigInstances::default() }
         };
         identity.mig_slices = slices;
-        let (gpm, allocated) = gpm(api, &chosen, counters);
+        let (gpm, allocated) = plan_gpm(api, &chosen, counters);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
         let SeparateCalls { utilization, video } = SeparateCalls::take(&mut tiers);
         Ok(Self {
@@ -107,13 +107,13 @@ impl Plan {
             blank: blank.into(),
             probed: probed.into(),
             provisional: !(whole && complete && allocated && settled),
-            cuttable: mig.is_some(),
+            supports_mig: mig.is_some(),
             chosen,
         })
     }
 
     /// Whether both plans read the same things of the same GPU.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(super) fn reads_same_as(&self, other: &Self) -> bool {
         let ways =
             |plan: &Self| plan.chosen.iter().map(|chosen| (chosen.point, chosen.way)).collect::<Vec<_>>();
         self.identity == other.identity
@@ -126,13 +126,15 @@ impl Plan {
     }
 
     /// Whether the MIG layout changed; if it cannot be read now, it has not.
-    pub(super) fn is_recut(&self, api: &mut DriverApi) -> bool {
-        if !self.cuttable {
+    pub(super) fn has_new_layout(&self, api: &mut DriverApi) -> bool {
+        if !self.supports_mig {
             return false;
         }
         match inventory::mig_mode(api, self.device) {
             Ok(Some(mig)) if mig != self.identity.mig => true,
-            Ok(Some(true)) => mig_instances::layout(api, self.device).is_ok_and(|now| now != self.layout),
+            Ok(Some(true)) => {
+                mig_instances::read_layout(api, self.device).is_ok_and(|now| now != self.layout)
+            }
             _ => false,
         }
     }
@@ -170,7 +172,7 @@ impl Plan {
 }
 
 /// The GPM pair if a point needs one, and whether the result is final.
-fn gpm(api: &mut DriverApi, chosen: &[ChosenMethod], counters: Vec<Counter>) -> (Option<GpmPlan>, bool) {
+fn plan_gpm(api: &mut DriverApi, chosen: &[ChosenMethod], counters: Vec<Counter>) -> (Option<GpmPlan>, bool) {
     let metrics: Vec<_> = chosen
         .iter()
         .filter_map(|chosen| match chosen.way {

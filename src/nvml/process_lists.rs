@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, call, more_room};
-use super::memory_watch::MemoryWatch;
-use super::process_schedule::{ListedPids, ListsDue, ProcessSchedule, TickSamples, TickState};
+use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, call};
+use super::process_schedule::{
+    ListedPids, ListsDue, MemoryWatch, ProcessSchedule, ScheduleInputs, TickState,
+};
 use super::quirks::ListForm;
-use crate::model::{Absence, Bytes, GpuProcess, Nanoseconds, Rejection, Stamp};
+use crate::model::{Absence, Bytes, GpuProcess, Nanoseconds, Stamp};
 
 /// More processes than any GPU runs; a larger count from the driver is garbage.
 pub(super) const MOST: usize = 65_536;
@@ -102,21 +103,21 @@ impl ProcessLists {
     /// Reads memory in use if the schedule needs it; returns whether samples must be read.
     pub(super) fn check_memory(
         &mut self,
-        occasion: &TickState,
+        state: &TickState,
         at: Stamp,
         read: impl FnOnce(&mut MemoryWatch),
     ) -> bool {
         let known = self.known();
-        let is_needed = self.schedule.needs_memory(occasion, &known);
+        let is_needed = self.schedule.needs_memory(state, &known);
         let memory = self.schedule.memory();
-        memory.pass();
+        memory.clear();
         if is_needed {
             read(memory);
         }
-        if memory.is_known() && !memory.moved() {
+        if memory.is_known() && !memory.changed() {
             self.confirmed = Some(at);
         }
-        self.schedule.needs_samples(occasion, &known)
+        self.schedule.needs_samples(state, &known)
     }
 
     /// All processes with a context, by pid, and when the lists were read.
@@ -138,27 +139,27 @@ impl ProcessLists {
     pub(super) fn read_due(
         &mut self,
         (api, devices): (&mut DriverApi, &ListDevices),
-        signs: &TickSamples<'_>,
+        inputs: &ScheduleInputs<'_>,
         at: Stamp,
         mut room: usize,
     ) {
-        let mut look = self.schedule.select_lists(signs, &self.known());
+        let mut due = self.schedule.select_lists(inputs, &self.known());
         let has_clients = self.mps.as_ref().is_ok_and(|clients| !clients.is_empty());
-        let has_room = look.compute && take(&mut room, 1 + usize::from(has_clients));
-        let compute = look.compute && (has_room || self.schedule.cannot_wait());
+        let has_room = due.compute && take_calls(&mut room, 1 + usize::from(has_clients));
+        let compute = due.compute && (has_room || self.schedule.cannot_wait());
         if compute {
-            self.compute = self.list(api, devices, ListKind::Compute);
+            self.compute = self.read_list(api, devices, ListKind::Compute);
             if has_clients {
-                self.mps = self.list(api, devices, ListKind::Mps);
+                self.mps = self.read_list(api, devices, ListKind::Mps);
             }
             (self.listed, self.confirmed) = (Some(at), Some(at));
-            look.graphics |=
-                self.schedule.needs_graphics_too(signs.samples.unwrap_or_default(), &self.known());
+            due.graphics |=
+                self.schedule.needs_graphics_too(inputs.samples.unwrap_or_default(), &self.known());
         }
-        let graphics = look.graphics && take(&mut room, 2);
+        let graphics = due.graphics && take_calls(&mut room, 2);
         if graphics {
-            self.graphics = self.list(api, devices, ListKind::Graphics);
-            self.mps = self.list(api, devices, ListKind::Mps);
+            self.graphics = self.read_list(api, devices, ListKind::Graphics);
+            self.mps = self.read_list(api, devices, ListKind::Mps);
         }
         if compute || graphics {
             self.read = Some(api.clock().now().boottime);
@@ -166,9 +167,9 @@ impl ProcessLists {
         }
         self.schedule.note_read(ListsDue { compute, graphics });
         self.schedule
-            .postpone(ListsDue { compute: look.compute && !compute, graphics: look.graphics && !graphics });
+            .postpone(ListsDue { compute: due.compute && !compute, graphics: due.graphics && !graphics });
         let known = self.known();
-        self.schedule.settle(signs, &known);
+        self.schedule.note_samples(inputs, &known);
     }
 
     /// A list that is refused for good is empty; one that failed is unknown. The graphics list is unknown also
@@ -180,12 +181,12 @@ impl ProcessLists {
         };
         let clients = pids(&self.mps).unwrap_or_default();
         let compute = pids(&self.compute).map(|known| known.union(&clients).copied().collect());
-        let names_all = !self.compute.as_ref().is_err_and(|absence| absence.is_permanent());
+        let lists_compute = !self.compute.as_ref().is_err_and(|absence| absence.is_permanent());
         let clients_failed = self.mps.as_ref().is_err_and(|absence| !absence.is_permanent());
-        ListedPids { compute, graphics: pids(&self.graphics).filter(|_| !clients_failed), names_all }
+        ListedPids { compute, graphics: pids(&self.graphics).filter(|_| !clients_failed), lists_compute }
     }
 
-    fn last(&self, kind: ListKind) -> &ListResult {
+    fn last_result(&self, kind: ListKind) -> &ListResult {
         match kind {
             ListKind::Compute => &self.compute,
             ListKind::Graphics => &self.graphics,
@@ -195,14 +196,14 @@ impl ProcessLists {
 
     /// Reads one list of the GPU, or of each MIG instance where the driver returns the whole GPU's list to
     /// administrators only.
-    fn list(&mut self, api: &mut DriverApi, devices: &ListDevices, kind: ListKind) -> ListResult {
-        if let Err(absence) = self.last(kind)
+    fn read_list(&mut self, api: &mut DriverApi, devices: &ListDevices, kind: ListKind) -> ListResult {
+        if let Err(absence) = self.last_result(kind)
             && absence.is_permanent()
         {
             return Err(*absence);
         }
         if !self.is_whole_refused {
-            let list = self.list_of(api, devices.whole, kind);
+            let list = self.read_list_of(api, devices.whole, kind);
             if devices.instances.is_empty() || list != Err(Absence::NoPermission) {
                 return list;
             }
@@ -210,7 +211,7 @@ impl ProcessLists {
         }
         let mut all = Vec::new();
         for (id, device) in &devices.instances {
-            let list = self.list_of(api, *device, kind)?;
+            let list = self.read_list_of(api, *device, kind)?;
             let on_instance = |process: GpuProcess| GpuProcess {
                 gpu_instance: process.gpu_instance.or(Some(*id)),
                 ..process
@@ -221,11 +222,11 @@ impl ProcessLists {
     }
 
     /// Reads one list in the newest form that the library has.
-    fn list_of(&mut self, api: &mut DriverApi, device: Handle, kind: ListKind) -> ListResult {
+    fn read_list_of(&mut self, api: &mut DriverApi, device: Handle, kind: ListKind) -> ListResult {
         loop {
             let answer = match self.form {
-                ListForm::Third | ListForm::Second => self.long(api, device, kind),
-                ListForm::First => short(api, device, kind),
+                ListForm::Third | ListForm::Second => self.read_with_instance_ids(api, device, kind),
+                ListForm::First => read_first_form(api, device, kind),
             };
             if kind == ListKind::Mps {
                 // The MPS list may be missing in a library that has the newest form of the others.
@@ -239,7 +240,12 @@ impl ProcessLists {
         }
     }
 
-    fn long(&mut self, api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListResult {
+    fn read_with_instance_ids(
+        &mut self,
+        api: &mut DriverApi,
+        Handle(device): Handle,
+        kind: ListKind,
+    ) -> ListResult {
         let count = loop {
             let announced = self.infos.len() * size_of::<sys::nvmlProcessInfo_t>() / LARGEST_INFO;
             let mut count = u32::try_from(announced).unwrap_or(u32::MAX);
@@ -269,7 +275,7 @@ impl ProcessLists {
                 Ok(()) => break (count as usize).min(announced),
                 Err(CallError::Code(INSUFFICIENT_SIZE)) => {
                     let room = (count as usize * LARGEST_INFO).div_ceil(size_of::<sys::nvmlProcessInfo_t>());
-                    let wanted = more(api, self.infos.len(), room)?;
+                    let wanted = api.grow(self.infos.len(), room, MOST)?;
                     self.infos.resize(wanted, NO_INFO);
                 }
                 Err(error) => return Err(error.into()),
@@ -292,14 +298,14 @@ const _: () = assert!(
 );
 
 /// Takes calls out of the remaining room, if there are enough.
-fn take(room: &mut usize, calls: usize) -> bool {
+fn take_calls(room: &mut usize, calls: usize) -> bool {
     let left = room.checked_sub(calls);
     *room = left.unwrap_or(*room);
     left.is_some()
 }
 
 /// Reads the first form, which has no instance ids; for drivers before 460.
-fn short(api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListResult {
+fn read_first_form(api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListResult {
     let none = sys::nvmlProcessInfo_v1_t { pid: 0, usedGpuMemory: 0 };
     let mut infos = vec![none; 32];
     let count = loop {
@@ -314,7 +320,7 @@ fn short(api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListRes
         match answer {
             Ok(()) => break (count as usize).min(room),
             Err(CallError::Code(INSUFFICIENT_SIZE)) => {
-                let wanted = more(api, room, count as usize)?;
+                let wanted = api.grow(room, count as usize, MOST)?;
                 infos.resize(wanted, none);
             }
             Err(error) => return Err(error.into()),
@@ -330,14 +336,6 @@ fn short(api: &mut DriverApi, Handle(device): Handle, kind: ListKind) -> ListRes
 
 fn memory(used: u64) -> Option<Bytes> {
     (used <= MOST_MEMORY).then_some(Bytes(used))
-}
-
-/// The next buffer length; rejected above what any GPU runs.
-fn more(api: &mut DriverApi, room: usize, wanted: usize) -> Result<usize, Absence> {
-    more_room(room, wanted, MOST).ok_or_else(|| {
-        api.reject(Rejection::Count, 1);
-        Absence::Rejected
-    })
 }
 
 /// Merges the lists by pid. A process on several lists counts once, with the larger memory, since all show the

@@ -2,7 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call, more_room};
+use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
 use super::process_lists::MOST;
 use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
@@ -110,10 +110,7 @@ impl ProcessSamples {
                 Ok(()) => break (count as usize).min(self.samples.len()),
                 Err(CallError::Code(NOT_FOUND)) => break 0,
                 Err(CallError::Code(INSUFFICIENT_SIZE)) => {
-                    let Some(room) = more_room(self.samples.len(), count as usize, MOST) else {
-                        api.reject(Rejection::Count, 1);
-                        return Err(Absence::Rejected);
-                    };
+                    let room = api.grow(self.samples.len(), count as usize, MOST)?;
                     self.samples.resize(room, NO_SAMPLE);
                 }
                 Err(error) => return Err(error.into()),

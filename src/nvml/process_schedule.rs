@@ -6,18 +6,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::memory_watch::MemoryWatch;
-use crate::model::{Nanoseconds, ProcessSample};
+use super::calls;
+use super::driver_api::{DriverApi, Handle};
+use crate::catalogue::CallValue;
+use crate::model::{Absence, Nanoseconds, ProcessSample};
 
 /// How long a process must have had no sample before its list is read again; sample windows of some boards are
 /// longer than a short tick.
-const SILENCE: Nanoseconds = Nanoseconds(500_000_000);
+const IDLE_AFTER: Nanoseconds = Nanoseconds(500_000_000);
 
 /// The most unlisted pids that are remembered.
-const MOST_STRANGERS: usize = 1_024;
+const MOST_UNLISTED: usize = 1_024;
 
 /// While memory does not change, the graphics list is read on every fifth slow tick only.
-const SELDOM: u64 = 5;
+const GRAPHICS_EVERY: u64 = 5;
 
 /// The longest stretch of the graphics list, which is read with the slow tier already.
 const MOST_GRAPHICS: u32 = 4;
@@ -34,7 +36,7 @@ pub(super) struct TickState {
     /// Whether an event such as an XID requires everything to be read.
     pub(super) all: bool,
     /// Whether the driver is known to return samples per process, or may do so.
-    pub(super) gives_samples: bool,
+    pub(super) may_have_samples: bool,
     /// Whether samples are published even if only one process is there.
     pub(super) shown: bool,
     /// Whether the GPU did anything; absent if that is not known for the whole tick.
@@ -42,8 +44,8 @@ pub(super) struct TickState {
 }
 
 /// What a tick knows before it reads lists.
-pub(super) struct TickSamples<'a> {
-    pub(super) occasion: TickState,
+pub(super) struct ScheduleInputs<'a> {
+    pub(super) state: TickState,
     /// New samples per process; absent if the driver has none or they were not read.
     pub(super) samples: Option<&'a [ProcessSample]>,
 }
@@ -53,7 +55,7 @@ pub(super) struct ListedPids {
     pub(super) compute: Option<BTreeSet<u32>>,
     pub(super) graphics: Option<BTreeSet<u32>>,
     /// Whether compute processes are listed at all; some drivers refuse that list for good.
-    pub(super) names_all: bool,
+    pub(super) lists_compute: bool,
 }
 
 /// Calls of which the stretch lets one in so many be made.
@@ -81,20 +83,20 @@ pub(super) struct ProcessSchedule {
     presence: bool,
     /// One in so many rationed calls is made.
     stretch: u32,
-    turns: [u64; Ration::Graphics as usize + 1],
+    due_counts: [u64; Ration::Graphics as usize + 1],
     /// Slow ticks since the graphics list was last read.
-    passed: u64,
+    slow_ticks: u64,
     memory: MemoryWatch,
     /// Whether memory changed since the compute list was last due.
-    restless: bool,
+    memory_keeps_changing: bool,
     /// Whether the last samples named no process and the GPU has been idle since.
-    hushed: bool,
+    was_idle: bool,
     /// When a listed process last had a sample.
-    heard: BTreeMap<u32, Nanoseconds>,
+    last_sample_at: BTreeMap<u32, Nanoseconds>,
     /// Pids that have samples but are on no list: of other PID namespaces, or just ended.
-    strangers: BTreeSet<u32>,
+    unlisted: BTreeSet<u32>,
     /// Whether the GPU was already busy without listed processes on the tick before.
-    wondered: bool,
+    was_unexplained: bool,
     /// Lists that were due in the last tick and exceeded its calls.
     postponed: ListsDue,
 }
@@ -115,89 +117,90 @@ impl ProcessSchedule {
     }
 
     /// Whether memory in use must be read in this tick.
-    pub(super) fn needs_memory(&self, occasion: &TickState, known: &ListedPids) -> bool {
-        let tier = occasion.medium || occasion.slow || occasion.all;
-        tier || self.presence || !occasion.gives_samples || known.count().is_none_or(|count| count < 2)
+    pub(super) fn needs_memory(&self, state: &TickState, known: &ListedPids) -> bool {
+        let tier = state.medium || state.slow || state.all;
+        tier || self.presence || !state.may_have_samples || known.count().is_none_or(|count| count < 2)
     }
 
     /// Whether samples must be read; called after memory was read.
-    pub(super) fn needs_samples(&self, occasion: &TickState, known: &ListedPids) -> bool {
+    pub(super) fn needs_samples(&self, state: &TickState, known: &ListedPids) -> bool {
         // If memory differs from when a list was read, an unlisted process may be there.
-        let still = self.memory.is_known() && !self.memory.moved() && !self.memory.moved_since_graphics();
+        let still = self.memory.is_known() && !self.memory.changed() && !self.memory.changed_since_graphics();
         let alone =
-            known.count() == Some(1) && known.names_all && self.strangers.is_empty() && !occasion.shown;
-        let checked = occasion.read || occasion.slow;
-        !(self.does_nothing(occasion) || still && alone && !checked && occasion.busy.is_some())
+            known.count() == Some(1) && known.lists_compute && self.unlisted.is_empty() && !state.shown;
+        let checked = state.read || state.slow;
+        !(self.is_idle(state) || still && alone && !checked && state.busy.is_some())
     }
 
     /// Whether the next answer must leave out the time in which samples were not read: either nothing ran, or
     /// other processes did, next to which a new one would get too little weight.
-    pub(super) fn counts_anew(&self, occasion: &TickState) -> bool {
-        self.does_nothing(occasion) || self.memory.moved()
+    pub(super) fn drops_deferred_samples(&self, state: &TickState) -> bool {
+        self.is_idle(state) || self.memory.changed()
     }
 
-    fn does_nothing(&self, occasion: &TickState) -> bool {
-        occasion.busy == Some(false) && self.hushed
+    fn is_idle(&self, state: &TickState) -> bool {
+        state.busy == Some(false) && self.was_idle
     }
 
     /// Selects the lists to read.
-    pub(super) fn select_lists(&mut self, signs: &TickSamples<'_>, known: &ListedPids) -> ListsDue {
-        let occasion = &signs.occasion;
-        if occasion.slow {
-            self.strangers.clear();
+    pub(super) fn select_lists(&mut self, inputs: &ScheduleInputs<'_>, known: &ListedPids) -> ListsDue {
+        let state = &inputs.state;
+        if state.slow {
+            self.unlisted.clear();
         }
         let (Some(compute), Some(graphics)) = (&known.compute, &known.graphics) else {
             return ListsDue { compute: known.compute.is_none(), graphics: known.graphics.is_none() };
         };
         let nobody = compute.is_empty() && graphics.is_empty();
-        let mut look = std::mem::take(&mut self.postponed);
-        look.compute |= self.compute_is_due(occasion, known.count().unwrap_or(0));
-        look.graphics |= self.graphics_is_due(occasion);
-        let wondering = occasion.busy == Some(true) && nobody;
-        look.graphics |= wondering && !self.wondered;
-        self.wondered = wondering;
-        for pid in self.silent(signs) {
-            look.compute |= compute.contains(&pid);
-            look.graphics |= graphics.contains(&pid);
+        let mut lists = std::mem::take(&mut self.postponed);
+        lists.compute |= self.compute_is_due(state, known.count().unwrap_or(0));
+        lists.graphics |= self.graphics_is_due(state);
+        let is_unexplained = state.busy == Some(true) && nobody;
+        lists.graphics |= is_unexplained && !self.was_unexplained;
+        self.was_unexplained = is_unexplained;
+        for pid in self.newly_idle(inputs) {
+            lists.compute |= compute.contains(&pid);
+            lists.graphics |= graphics.contains(&pid);
         }
-        look.compute |= signs.samples.unwrap_or_default().iter().any(|sample| self.is_new(sample.pid, known));
-        look
+        lists.compute |=
+            inputs.samples.unwrap_or_default().iter().any(|sample| self.is_unknown(sample.pid, known));
+        lists
     }
 
-    fn compute_is_due(&mut self, occasion: &TickState, count: usize) -> bool {
-        let deaf = self.presence || !occasion.gives_samples;
-        let turn = self.takes(Ration::Compute, occasion.medium);
+    fn compute_is_due(&mut self, state: &TickState, count: usize) -> bool {
+        let without_samples = self.presence || !state.may_have_samples;
+        let turn = self.ration(Ration::Compute, state.medium);
         if !self.memory.is_known() {
             return turn
-                || occasion.all
+                || state.all
                 || self.presence
-                || ((deaf || count == 0) && self.takes(Ration::Tick, true));
+                || ((without_samples || count == 0) && self.ration(Ration::Tick, true));
         }
-        let moved = self.memory.moved();
-        self.restless &= !turn;
+        let changed = self.memory.changed();
+        self.memory_keeps_changing &= !turn;
         // Memory may change for ever: by the driver's housekeeping on an empty GPU, or by tenants that keep
         // allocating where there are no samples (MIG). The first change is followed at once, later ones by
         // ration.
-        let rationed =
-            (!occasion.gives_samples || count == 0) && self.takes(Ration::Tick, moved && self.restless);
-        let first = (!occasion.gives_samples || count < 2) && !self.restless;
+        let rationed = (!state.may_have_samples || count == 0)
+            && self.ration(Ration::Tick, changed && self.memory_keeps_changing);
+        let first = (!state.may_have_samples || count < 2) && !self.memory_keeps_changing;
         let at_once = self.presence || rationed || first;
-        self.restless |= moved && !turn;
-        (moved && (at_once || turn)) || (deaf && turn) || occasion.slow || occasion.all
+        self.memory_keeps_changing |= changed && !turn;
+        (changed && (at_once || turn)) || (without_samples && turn) || state.slow || state.all
     }
 
-    fn graphics_is_due(&mut self, occasion: &TickState) -> bool {
-        let moved = !self.memory.is_known() || self.memory.moved_since_graphics();
-        let turn = self.takes(Ration::Graphics, occasion.slow);
-        self.passed += u64::from(occasion.slow);
-        turn && moved || self.passed >= SELDOM || self.presence && moved && occasion.medium
+    fn graphics_is_due(&mut self, state: &TickState) -> bool {
+        let changed = !self.memory.is_known() || self.memory.changed_since_graphics();
+        let turn = self.ration(Ration::Graphics, state.slow);
+        self.slow_ticks += u64::from(state.slow);
+        turn && changed || self.slow_ticks >= GRAPHICS_EVERY || self.presence && changed && state.medium
     }
 
     /// Whether the graphics list is needed too, after the compute list was read.
     pub(super) fn needs_graphics_too(&self, samples: &[ProcessSample], known: &ListedPids) -> bool {
-        let unexplained = self.memory.is_known() && self.memory.moved_since_graphics();
+        let unexplained = self.memory.is_known() && self.memory.changed_since_graphics();
         (unexplained && known.count() == Some(0))
-            || samples.iter().any(|sample| self.is_new(sample.pid, known))
+            || samples.iter().any(|sample| self.is_unknown(sample.pid, known))
     }
 
     /// Whether the compute list is read even if the tick has no calls left: under presence it decides who holds.
@@ -206,66 +209,66 @@ impl ProcessSchedule {
     }
 
     /// Postpones lists to the next tick.
-    pub(super) fn postpone(&mut self, look: ListsDue) {
-        self.postponed = look;
+    pub(super) fn postpone(&mut self, lists: ListsDue) {
+        self.postponed = lists;
     }
 
     /// Records which lists were read.
-    pub(super) fn note_read(&mut self, look: ListsDue) {
-        if look.compute {
-            self.memory.listed();
+    pub(super) fn note_read(&mut self, lists: ListsDue) {
+        if lists.compute {
+            self.memory.mark_compute_read();
         }
-        if look.graphics {
-            self.passed = 0;
-            self.memory.listed_graphics();
+        if lists.graphics {
+            self.slow_ticks = 0;
+            self.memory.mark_graphics_read();
         }
     }
 
     /// Remembers which processes have samples, and which of them are unlisted.
-    pub(super) fn settle(&mut self, signs: &TickSamples<'_>, known: &ListedPids) {
+    pub(super) fn note_samples(&mut self, inputs: &ScheduleInputs<'_>, known: &ListedPids) {
         // Work late in a tick has its sample in the next one.
-        let told_of_nobody = signs.samples.map_or(self.hushed, <[_]>::is_empty);
-        self.hushed = told_of_nobody && signs.occasion.busy == Some(false);
-        for pid in signs.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
+        let names_nobody = inputs.samples.map_or(self.was_idle, <[_]>::is_empty);
+        self.was_idle = names_nobody && inputs.state.busy == Some(false);
+        for pid in inputs.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
             if known.has(pid) {
-                self.heard.insert(pid, signs.occasion.now);
-            } else if self.strangers.len() < MOST_STRANGERS && self.postponed == ListsDue::default() {
-                self.strangers.insert(pid);
+                self.last_sample_at.insert(pid, inputs.state.now);
+            } else if self.unlisted.len() < MOST_UNLISTED && self.postponed == ListsDue::default() {
+                self.unlisted.insert(pid);
             }
         }
-        self.heard.retain(|pid, _| known.has(*pid));
+        self.last_sample_at.retain(|pid, _| known.has(*pid));
     }
 
-    /// Whether a rationed call is made; `comes_up` says that it is due.
-    fn takes(&mut self, turn: Ration, comes_up: bool) -> bool {
-        if !comes_up {
+    /// Whether a rationed call is made; `is_due` says whether it would be without one.
+    fn ration(&mut self, call: Ration, is_due: bool) -> bool {
+        if !is_due {
             return false;
         }
-        let most = if matches!(turn, Ration::Graphics) { MOST_GRAPHICS } else { u32::MAX };
-        let turns = &mut self.turns[turn as usize];
-        *turns += 1;
-        (*turns - 1).is_multiple_of(self.stretch.clamp(1, most).into())
+        let most = if matches!(call, Ration::Graphics) { MOST_GRAPHICS } else { u32::MAX };
+        let count = &mut self.due_counts[call as usize];
+        *count += 1;
+        (*count - 1).is_multiple_of(self.stretch.clamp(1, most).into())
     }
 
-    fn is_new(&self, pid: u32, known: &ListedPids) -> bool {
-        !known.has(pid) && !self.strangers.contains(&pid) && self.strangers.len() < MOST_STRANGERS
+    fn is_unknown(&self, pid: u32, known: &ListedPids) -> bool {
+        !known.has(pid) && !self.unlisted.contains(&pid) && self.unlisted.len() < MOST_UNLISTED
     }
 
     /// Listed processes that stopped having samples; each is returned once.
-    fn silent(&mut self, signs: &TickSamples<'_>) -> Vec<u32> {
-        let Some(samples) = signs.samples else { return Vec::new() };
-        let heard: BTreeSet<u32> = samples.iter().map(|sample| sample.pid).collect();
-        let now = signs.occasion.now;
-        let silent: Vec<u32> = self
-            .heard
+    fn newly_idle(&mut self, inputs: &ScheduleInputs<'_>) -> Vec<u32> {
+        let Some(samples) = inputs.samples else { return Vec::new() };
+        let active: BTreeSet<u32> = samples.iter().map(|sample| sample.pid).collect();
+        let now = inputs.state.now;
+        let newly_idle: Vec<u32> = self
+            .last_sample_at
             .iter()
-            .filter(|(pid, at)| !heard.contains(pid) && now.0.saturating_sub(at.0) >= SILENCE.0)
+            .filter(|(pid, at)| !active.contains(pid) && now.0.saturating_sub(at.0) >= IDLE_AFTER.0)
             .map(|(pid, _)| *pid)
             .collect();
-        for pid in &silent {
-            self.heard.remove(pid);
+        for pid in &newly_idle {
+            self.last_sample_at.remove(pid);
         }
-        silent
+        newly_idle
     }
 }
 
@@ -279,6 +282,66 @@ impl ListedPids {
     fn has(&self, pid: u32) -> bool {
         let on = |list: &Option<BTreeSet<u32>>| list.as_ref().is_some_and(|pids| pids.contains(&pid));
         on(&self.compute) || on(&self.graphics)
+    }
+}
+
+/// Memory in use now and when each list was last read; a change is a cheap sign that a process came or went, since
+/// every context allocates some.
+#[derive(Default)]
+pub(super) struct MemoryWatch {
+    /// By device; absent if it is not known for this tick.
+    now: Option<Vec<u64>>,
+    compute: Option<Vec<u64>>,
+    graphics: Option<Vec<u64>>,
+    /// Whether the driver refused for good.
+    refused: bool,
+}
+
+impl MemoryWatch {
+    /// Reads the memory in use of each device.
+    pub(super) fn read(&mut self, api: &mut DriverApi, devices: impl Iterator<Item = Handle>) {
+        self.now = None;
+        if self.refused {
+            return;
+        }
+        let used = |device| calls::memory(api, device).and_then(|memory| memory.get(CallValue::MemoryUsed));
+        self.set(devices.map(used).collect());
+    }
+
+    /// Sets memory in use from an answer; a failed read leaves it unknown.
+    pub(super) fn set(&mut self, answer: Result<Vec<u64>, Absence>) {
+        self.refused = answer.as_ref().is_err_and(|absence| absence.is_permanent());
+        self.now = answer.ok();
+    }
+
+    /// Clears the value of the tick before.
+    pub(super) fn clear(&mut self) {
+        self.now = None;
+    }
+
+    /// Whether it was read in this tick.
+    pub(super) fn is_known(&self) -> bool {
+        self.now.is_some()
+    }
+
+    /// Whether it differs from when the compute list was read.
+    pub(super) fn changed(&self) -> bool {
+        self.now != self.compute
+    }
+
+    /// Whether it differs from when the graphics list was read.
+    pub(super) fn changed_since_graphics(&self) -> bool {
+        self.now != self.graphics
+    }
+
+    /// Records that the compute list was read.
+    pub(super) fn mark_compute_read(&mut self) {
+        self.compute.clone_from(&self.now);
+    }
+
+    /// Records that the graphics list was read.
+    pub(super) fn mark_graphics_read(&mut self) {
+        self.graphics.clone_from(&self.now);
     }
 }
 

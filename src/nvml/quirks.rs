@@ -101,8 +101,8 @@ pub(super) struct StaleFlag(u32);
 
 impl StaleFlag {
     /// Counts this tick's read, if there was one; whether utilization is stale by now.
-    pub(super) fn look(&mut self, ghost: Option<bool>) -> bool {
-        match ghost {
+    pub(super) fn read(&mut self, stale: Option<bool>) -> bool {
+        match stale {
             Some(true) => self.0 = self.0.saturating_add(1),
             Some(false) => self.0 = 0,
             None => return false,
@@ -131,32 +131,32 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_gpu_with_nobody_there_is_a_ghost_only_if_everything_says_so() {
-        let ghost = UtilizationContext {
+    fn utilization_is_stale_only_if_memory_power_and_lists_all_show_an_idle_gpu() {
+        let stale = UtilizationContext {
             activity: Ok(1_000_000_000),
             deserted: true,
             memory: Ok(0),
             power: Ok(194_000_000),
             limit: Ok(1_000_000_000),
         };
-        assert!(is_stale_utilization(&ghost));
+        assert!(is_stale_utilization(&stale));
         for real in [
-            UtilizationContext { activity: Ok(900_000_000), ..ghost },
-            UtilizationContext { deserted: false, ..ghost },
-            UtilizationContext { memory: Ok(400 << 20), ..ghost },
-            UtilizationContext { power: Ok(600_000_000), ..ghost },
-            UtilizationContext { memory: Err(Absence::NotSupported), ..ghost },
-            UtilizationContext { power: Err(Absence::NotYet), ..ghost },
+            UtilizationContext { activity: Ok(900_000_000), ..stale },
+            UtilizationContext { deserted: false, ..stale },
+            UtilizationContext { memory: Ok(400 << 20), ..stale },
+            UtilizationContext { power: Ok(600_000_000), ..stale },
+            UtilizationContext { memory: Err(Absence::NotSupported), ..stale },
+            UtilizationContext { power: Err(Absence::NotYet), ..stale },
         ] {
             assert!(!is_stale_utilization(&real), "{real:?}");
         }
     }
 
     #[test]
-    fn a_ghost_is_told_at_the_third_look_and_forgotten_at_the_first_that_shows_none() {
-        let mut haunting = StaleFlag::default();
-        let looks = [Some(true), Some(true), None, Some(true), Some(true), Some(false), Some(true)];
-        let told = looks.map(|look| haunting.look(look));
-        assert_eq!(told, [false, false, false, true, true, false, false]);
+    fn a_stale_flag_is_reported_at_the_third_read_and_cleared_by_the_first_that_shows_none() {
+        let mut flag = StaleFlag::default();
+        let reads = [Some(true), Some(true), None, Some(true), Some(true), Some(false), Some(true)];
+        let results = reads.map(|read| flag.read(read));
+        assert_eq!(results, [false, false, false, true, true, false, false]);
     }
 }

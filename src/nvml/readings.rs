@@ -41,17 +41,17 @@ impl Readings {
     }
 
     /// Stores the value of a point.
-    pub(super) fn put<T>(
+    pub(super) fn store<T>(
         &mut self,
         api: &mut DriverApi,
         target: &ReadTarget<T>,
         answer: Result<i64, Absence>,
     ) {
-        self.put_times(api, target, answer, target.times);
+        self.store_times(api, target, answer, target.times);
     }
 
     /// Stores a value to which another factor applies than the point's own.
-    pub(super) fn put_times<T>(
+    pub(super) fn store_times<T>(
         &mut self,
         api: &mut DriverApi,
         target: &ReadTarget<T>,

@@ -10,7 +10,7 @@ mod process_reads;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::activity::{Activity, put_all};
+use super::activity::{Activity, store_all};
 use super::calls;
 use super::driver_api::{CallSlot, DriverApi, Handle};
 use super::driver_budget::{DriverBudget, SHARE, TickCost};
@@ -128,29 +128,29 @@ impl Sampler {
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
         self.review();
         let all = std::mem::take(&mut self.reads_all);
-        let turn = self.budget.select_tiers(self.api.clock().now().boottime, due);
+        let selected = self.budget.select_tiers(self.api.clock().now().boottime, due);
         let before = self.api.time_spent();
-        if (all || turn[Tier::Medium as usize])
-            && self.plan.as_ref().is_some_and(|plan| plan.is_recut(&mut self.api))
+        if (all || selected[Tier::Medium as usize])
+            && self.plan.as_ref().is_some_and(|plan| plan.has_new_layout(&mut self.api))
         {
             self.drop_plan();
         }
-        let looked = since(&self.api, before);
+        let layout_check = since(&self.api, before);
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
             None => self.compile()?,
         };
         // Under a new plan every tier is read at once.
-        let (due, turn) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, turn) };
+        let (due, selected) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, selected) };
         let begun = self.api.clock().now();
         self.api.take_responded();
-        let round = DueTiers { due, turn, all };
-        let spent = self.read(&mut plan, &round, begun);
-        let present = self.read_processes(&plan, &round, begun);
-        if present.missed || plan.instances.iter().any(MigInstance::is_gone) {
+        let tiers = DueTiers { due, selected, all };
+        let cost = self.read(&mut plan, &tiers, begun);
+        let processes = self.read_processes(&plan, &tiers, begun);
+        if processes.instance_missing || plan.instances.iter().any(MigInstance::is_gone) {
             // The MIG layout changed and instance ids are reused, so this tick's readings may belong to other
             // instances.
-            self.instances = mig_instances::disown(&self.instances);
+            self.instances = mig_instances::clear_readings(&self.instances);
             self.outdated = true;
         }
         if let Some(absence) = self.api.take_fatal() {
@@ -158,10 +158,10 @@ impl Sampler {
             return Err(absence);
         }
         // The MIG layout is checked with the medium tier, so its cost belongs to that tier.
-        let medium = spent.medium.map(|medium| medium + looked);
-        let spent = TickCost { fast: spent.fast + present.fast, medium, lists: present.lists, ..spent };
-        self.apply_budget(begun, spent.with_unscheduled_as_fast(turn));
-        let frame = self.frame(&plan, begun, present);
+        let medium = cost.medium.map(|medium| medium + layout_check);
+        let cost = TickCost { fast: cost.fast + processes.fast, medium, lists: processes.lists, ..cost };
+        self.apply_budget(begun, cost.with_unscheduled_as_fast(selected));
+        let frame = self.frame(&plan, begun, processes);
         if !self.api.take_responded() {
             // Without this, old readings of slower tiers would be shown as current until they are due.
             plan.free(&mut self.api);
@@ -243,7 +243,7 @@ impl Sampler {
         let wanted =
             ProbeRequest { level: self.level, refused: &self.refused, implausible: &self.implausible };
         let (plan, spare) = match Plan::compile(&mut self.api, &self.found, wanted) {
-            Ok(new) if new.is_like(&old) => {
+            Ok(new) if new.reads_same_as(&old) => {
                 if !new.provisional {
                     self.review = None;
                 }
@@ -262,8 +262,8 @@ impl Sampler {
     }
 
     /// Reads the tiers that are due and returns what each cost.
-    fn read(&mut self, plan: &mut Plan, round: &DueTiers, begun: Stamp) -> TickCost {
-        let due = round.turn.map(|turn| turn || round.all);
+    fn read(&mut self, plan: &mut Plan, tiers: &DueTiers, begun: Stamp) -> TickCost {
+        let due = tiers.selected.map(|selected| selected || tiers.all);
         let before = self.api.time_spent();
         // GPM is sampled first, so that its interval runs from the start of one frame to the start of the next.
         self.read_gpm(plan);
@@ -282,7 +282,7 @@ impl Sampler {
             due[tier as usize].then(|| since(&self.api, before))
         });
         // This call is cheap and belongs to the fast tier, so stretching does not delay it.
-        let medium_is_due = round.due[Tier::Medium as usize] || round.all;
+        let medium_is_due = tiers.due[Tier::Medium as usize] || tiers.all;
         self.activity.read(&mut self.api, plan, &mut self.readings, medium_is_due);
         let (api, device) = (&mut self.api, plan.device);
         if !plan.instances.is_empty() {
@@ -306,7 +306,7 @@ impl Sampler {
             if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&target.from.first) {
                 self.outdated |= self.refused.insert(target.from.first);
             }
-            self.readings.put_times(&mut self.api, target, value, 1);
+            self.readings.store_times(&mut self.api, target, value, 1);
         }
         gpm.counters.read(&mut self.api, &gpm.pair, answer);
     }
@@ -318,7 +318,7 @@ impl Sampler {
         let answered = batch.read(api, device);
         for target in fields.iter() {
             let value = answered.and_then(|()| batch.value(target.from));
-            readings.put(api, target, value);
+            readings.store(api, target, value);
             if readings.has_become_implausible(target.point)
                 && has_better_call(api, device, (readings, target))
             {
@@ -333,32 +333,32 @@ impl Sampler {
                 let distance = answered
                     .and_then(|()| batch.value(target.from))
                     .and_then(|limit| margin?.checked_sub(limit).ok_or(Absence::Rejected));
-                readings.put(api, target, distance);
+                readings.store(api, target, distance);
             }
         }
         for (function, targets) in calls.iter() {
             let answer = calls::call(api, device, *function);
-            put_all(api, readings, targets, answer);
+            store_all(api, readings, targets, answer);
         }
         if !reasons.is_empty() {
             let bits = calls::reasons(api, device);
             for target in reasons.iter() {
                 let (bit, unless) = target.from;
                 let is_set = bits.map(|bits| bits & bit != 0 && bits & unless == 0);
-                readings.put(api, target, is_set.map(i64::from));
+                readings.store(api, target, is_set.map(i64::from));
             }
         }
     }
 
     /// Accounts the tick's cost in the budget. Under presence, process lists cannot be stretched and count as
     /// fast.
-    fn apply_budget(&mut self, begun: Stamp, spent: TickCost) {
-        let spent = if self.presence {
-            TickCost { fast: spent.fast + spent.lists, lists: Nanoseconds(0), ..spent }
+    fn apply_budget(&mut self, begun: Stamp, cost: TickCost) {
+        let cost = if self.presence {
+            TickCost { fast: cost.fast + cost.lists, lists: Nanoseconds(0), ..cost }
         } else {
-            spent
+            cost
         };
-        let stretch = self.budget.add_tick(begun.boottime, spent);
+        let stretch = self.budget.add_tick(begun.boottime, cost);
         self.log_stretch(stretch);
     }
 
@@ -374,7 +374,7 @@ impl Sampler {
         }
     }
 
-    fn frame(&mut self, plan: &Plan, begun: Stamp, present: ProcessReads) -> Frame {
+    fn frame(&mut self, plan: &Plan, begun: Stamp, reads: ProcessReads) -> Frame {
         let (processes, listed) = self.lists.get();
         // A reading taken under a longer stretch stays valid for that longer interval.
         let now = self.budget.stretch();
@@ -397,8 +397,8 @@ impl Sampler {
             processes,
             listed,
             list_read: self.lists.read(),
-            deserted: present.deserted,
-            samples: present.samples,
+            deserted: reads.deserted,
+            samples: reads.samples,
             stretch,
             rejected: self.api.take_rejected(),
             calls: self.api.take_calls(),
@@ -408,9 +408,9 @@ impl Sampler {
 
 /// The tiers of one tick.
 struct DueTiers {
-    /// `due`: tiers that are due by their interval. `turn`: those of them that the budget lets be read.
+    /// `due`: tiers that are due by their interval. `selected`: those of them that the budget lets be read.
     due: [bool; 3],
-    turn: [bool; 3],
+    selected: [bool; 3],
     /// Whether every tier is read, due or not.
     all: bool,
 }

@@ -7,7 +7,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call, more_room};
+use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
 use crate::model::{Absence, Nanoseconds, Rejection, Sampled};
 
 /// Rings have some hundred samples; a driver that wants room for more than this returns garbage.
@@ -119,10 +119,7 @@ impl UtilizationRing {
                 Ok(()) => return Ok((value_type, (count as usize).min(self.buffer.len()))),
                 Err(CallError::Code(NOT_FOUND)) => return Ok((value_type, 0)),
                 Err(CallError::Code(INSUFFICIENT_SIZE)) => {
-                    let Some(room) = more_room(self.buffer.len(), count as usize, MOST) else {
-                        api.reject(Rejection::Count, 1);
-                        return Err(Absence::Rejected);
-                    };
+                    let room = api.grow(self.buffer.len(), count as usize, MOST)?;
                     self.buffer.resize(room, NO_SAMPLE);
                 }
                 Err(error) => return Err(error.into()),

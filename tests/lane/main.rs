@@ -1,4 +1,4 @@
-//! A lane over the simulated driver: how few calls it makes, what it sees by them, and that it gives way.
+//! A sampler over the simulated driver: how few calls it makes, what it still sees, and how it stretches.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
 

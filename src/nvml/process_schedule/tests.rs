@@ -1,7 +1,6 @@
-//! Attention, tick by tick, without a driver.
+//! The schedule of process reads, tick by tick, without a driver.
 
 use super::*;
-use crate::model::Absence;
 
 const NONE: ListsDue = ListsDue { compute: false, graphics: false };
 const COMPUTE: ListsDue = ListsDue { compute: true, graphics: false };
@@ -9,7 +8,7 @@ const BOTH: ListsDue = ListsDue { compute: true, graphics: true };
 
 fn known(compute: &[u32], graphics: &[u32]) -> ListedPids {
     let set = |pids: &[u32]| Some(pids.iter().copied().collect());
-    ListedPids { compute: set(compute), graphics: set(graphics), names_all: true }
+    ListedPids { compute: set(compute), graphics: set(graphics), lists_compute: true }
 }
 
 fn samples(pids: &[u32]) -> Vec<ProcessSample> {
@@ -17,147 +16,146 @@ fn samples(pids: &[u32]) -> Vec<ProcessSample> {
     pids.iter().map(of).collect()
 }
 
-/// Attention of a GPU on which lists were taken while that much memory was in use.
+/// The schedule of a GPU whose lists were read while that much memory was in use.
 fn settled(memory: u64) -> ProcessSchedule {
-    let mut attention = ProcessSchedule::new(false);
-    attention.memory().take(Ok(vec![memory]));
-    attention.note_read(BOTH);
-    attention
+    let mut schedule = ProcessSchedule::new(false);
+    schedule.memory().set(Ok(vec![memory]));
+    schedule.note_read(BOTH);
+    schedule
 }
 
-fn occasion(second: u64) -> TickState {
+fn state(second: u64) -> TickState {
     TickState {
         now: Nanoseconds::from_seconds(second),
         medium: second.is_multiple_of(5),
         slow: second.is_multiple_of(60),
         read: second.is_multiple_of(5),
         all: false,
-        gives_samples: true,
+        may_have_samples: true,
         shown: false,
         busy: Some(true),
     }
 }
 
-/// A tick in which these pids worked and that much memory was in use; what was asked for, samples last.
+/// A tick in which these pids worked and that much memory was in use; returns the lists read, and whether samples were.
 fn tick_of(
-    attention: &mut ProcessSchedule,
-    mut occasion: TickState,
+    schedule: &mut ProcessSchedule,
+    mut state: TickState,
     (pids, memory): (&[u32], Option<u64>),
     known: &ListedPids,
 ) -> (ListsDue, bool) {
-    occasion.busy = Some(!pids.is_empty());
-    attention.memory().pass();
-    if attention.needs_memory(&occasion, known) {
-        attention.memory().take(memory.map(|used| vec![used]).ok_or(Absence::NotSupported));
+    state.busy = Some(!pids.is_empty());
+    schedule.memory().clear();
+    if schedule.needs_memory(&state, known) {
+        schedule.memory().set(memory.map(|used| vec![used]).ok_or(Absence::NotSupported));
     }
-    let asked = occasion.gives_samples && attention.needs_samples(&occasion, known);
+    let asked = state.may_have_samples && schedule.needs_samples(&state, known);
     let samples = samples(pids);
-    let signs = TickSamples { occasion, samples: asked.then_some(&samples) };
-    let look = attention.select_lists(&signs, known);
-    attention.note_read(look);
-    attention.settle(&signs, known);
-    (look, asked)
+    let inputs = ScheduleInputs { state, samples: asked.then_some(&samples) };
+    let lists = schedule.select_lists(&inputs, known);
+    schedule.note_read(lists);
+    schedule.note_samples(&inputs, known);
+    (lists, asked)
 }
 
-fn tick(attention: &mut ProcessSchedule, second: u64, pids: &[u32], known: &ListedPids) -> ListsDue {
-    tick_of(attention, occasion(second), (pids, Some(1)), known).0
+fn tick(schedule: &mut ProcessSchedule, second: u64, pids: &[u32], known: &ListedPids) -> ListsDue {
+    tick_of(schedule, state(second), (pids, Some(1)), known).0
 }
 
-fn count(looks: impl Iterator<Item = ListsDue>) -> (usize, usize) {
-    looks.fold((0, 0), |(compute, graphics), look| {
-        (compute + usize::from(look.compute), graphics + usize::from(look.graphics))
+fn count(reads: impl Iterator<Item = ListsDue>) -> (usize, usize) {
+    reads.fold((0, 0), |(compute, graphics), lists| {
+        (compute + usize::from(lists.compute), graphics + usize::from(lists.graphics))
     })
 }
 
 #[test]
 fn while_memory_stands_still_lists_wait_for_the_slow_tier_and_graphics_for_every_fifth() {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
-    let looks = (1..=600).map(|second| tick(&mut attention, second, &[7, 8], &known));
-    assert_eq!(count(looks), (10, 2));
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    let reads = (1..=600).map(|second| tick(&mut schedule, second, &[7, 8], &known));
+    assert_eq!(count(reads), (10, 2));
 }
 
 #[test]
 fn where_memory_moves_among_several_lists_have_their_turn_with_the_medium_and_the_slow_tier() {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
-    let looks =
-        (1..=120).map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0);
-    assert_eq!(count(looks), (24, 2));
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    let reads =
+        (1..=120).map(|second| tick_of(&mut schedule, state(second), (&[7, 8], Some(second)), &known).0);
+    assert_eq!(count(reads), (24, 2));
 }
 
 #[test]
 fn lists_at_full_stretch_come_every_minute_and_graphics_every_five() {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
-    attention.stretch(64);
-    let looks: Vec<_> = (1..=1_200)
-        .map(|second| tick_of(&mut attention, occasion(second), (&[7, 8], Some(second)), &known).0)
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    schedule.stretch(64);
+    let reads: Vec<_> = (1..=1_200)
+        .map(|second| tick_of(&mut schedule, state(second), (&[7, 8], Some(second)), &known).0)
         .collect();
     let longest = |of: fn(&ListsDue) -> bool| {
-        looks.split(of).map(|between| between.len() + 1).max().unwrap_or(usize::MAX)
+        reads.split(of).map(|between| between.len() + 1).max().unwrap_or(usize::MAX)
     };
-    assert_eq!(longest(|look| look.compute), 60);
-    assert!(longest(|look| look.graphics) <= 300);
+    assert_eq!(longest(|lists| lists.compute), 60);
+    assert!(longest(|lists| lists.graphics) <= 300);
 }
 
 #[test]
 fn a_pid_that_no_list_names_is_looked_for_at_once_and_only_once() {
-    let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
-    assert_eq!(tick(&mut attention, 1, &[6, 7], &known), NONE);
-    assert_eq!(tick(&mut attention, 2, &[6, 7, 8], &known), COMPUTE);
-    assert_eq!(tick(&mut attention, 3, &[6, 7, 8], &known), NONE);
+    let (mut schedule, known) = (settled(1), known(&[6, 7], &[]));
+    assert_eq!(tick(&mut schedule, 1, &[6, 7], &known), NONE);
+    assert_eq!(tick(&mut schedule, 2, &[6, 7, 8], &known), COMPUTE);
+    assert_eq!(tick(&mut schedule, 3, &[6, 7, 8], &known), NONE);
 }
 
 #[test]
 fn a_look_that_had_no_room_comes_in_the_next_tick() {
-    let (mut attention, known) = (settled(1), known(&[6, 7], &[]));
+    let (mut schedule, known) = (settled(1), known(&[6, 7], &[]));
     let samples = samples(&[6, 7, 8]);
-    let signs = TickSamples { occasion: occasion(1), samples: Some(&samples) };
-    assert_eq!(attention.select_lists(&signs, &known), COMPUTE);
-    attention.postpone(COMPUTE);
-    attention.settle(&signs, &known);
-    assert_eq!(tick(&mut attention, 2, &[6, 7], &known), COMPUTE);
-    attention.postpone(NONE);
-    assert_eq!(tick(&mut attention, 3, &[6, 7, 8], &known), COMPUTE, "he is no known stranger");
+    let inputs = ScheduleInputs { state: state(1), samples: Some(&samples) };
+    assert_eq!(schedule.select_lists(&inputs, &known), COMPUTE);
+    schedule.postpone(COMPUTE);
+    schedule.note_samples(&inputs, &known);
+    assert_eq!(tick(&mut schedule, 2, &[6, 7], &known), COMPUTE);
+    schedule.postpone(NONE);
+    assert_eq!(tick(&mut schedule, 3, &[6, 7, 8], &known), COMPUTE, "he is no known stranger");
 }
 
 #[test]
 fn who_worked_and_falls_silent_is_looked_for_in_the_next_tick() {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[9]));
-    tick(&mut attention, 1, &[7, 8, 9], &known);
-    assert_eq!(tick(&mut attention, 2, &[7, 9], &known), COMPUTE);
-    assert_eq!(tick(&mut attention, 3, &[7, 9], &known), NONE, "it idles");
-    assert_eq!(tick(&mut attention, 4, &[7], &known), ListsDue { compute: false, graphics: true });
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[9]));
+    tick(&mut schedule, 1, &[7, 8, 9], &known);
+    assert_eq!(tick(&mut schedule, 2, &[7, 9], &known), COMPUTE);
+    assert_eq!(tick(&mut schedule, 3, &[7, 9], &known), NONE, "it idles");
+    assert_eq!(tick(&mut schedule, 4, &[7], &known), ListsDue { compute: false, graphics: true });
 }
 
 #[test]
 fn an_empty_gpu_is_asked_when_memory_moves_and_a_busy_one_without_processes_wonders_once() {
-    let (mut attention, nobody) = (settled(1), known(&[], &[]));
-    assert_eq!(tick(&mut attention, 1, &[], &nobody), NONE);
-    assert_eq!(tick_of(&mut attention, occasion(2), (&[], Some(9)), &nobody).0, COMPUTE);
-    assert!(attention.needs_graphics_too(&[], &nobody), "who is not on the compute list may be on another");
-    let wonder = |attention: &mut ProcessSchedule, second| {
-        attention.memory().take(Ok(vec![9]));
-        let look =
-            attention.select_lists(&TickSamples { occasion: occasion(second), samples: Some(&[]) }, &nobody);
-        attention.note_read(look);
-        look
+    let (mut schedule, nobody) = (settled(1), known(&[], &[]));
+    assert_eq!(tick(&mut schedule, 1, &[], &nobody), NONE);
+    assert_eq!(tick_of(&mut schedule, state(2), (&[], Some(9)), &nobody).0, COMPUTE);
+    assert!(schedule.needs_graphics_too(&[], &nobody), "who is not on the compute list may be on another");
+    let wonder = |schedule: &mut ProcessSchedule, second| {
+        schedule.memory().set(Ok(vec![9]));
+        let lists =
+            schedule.select_lists(&ScheduleInputs { state: state(second), samples: Some(&[]) }, &nobody);
+        schedule.note_read(lists);
+        lists
     };
-    assert_eq!(wonder(&mut attention, 3), ListsDue { compute: false, graphics: true });
-    assert_eq!(wonder(&mut attention, 4), NONE);
+    assert_eq!(wonder(&mut schedule, 3), ListsDue { compute: false, graphics: true });
+    assert_eq!(wonder(&mut schedule, 4), NONE);
 }
 
 #[test]
-fn samples_rest_on_a_gpu_that_does_nothing_until_it_does() {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
-    let mut asked =
-        |second, pids: &[u32]| tick_of(&mut attention, occasion(second), (pids, Some(1)), &known).1;
+fn samples_rest_on_a_gpu_that_is_idle_until_it_does() {
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    let mut asked = |second, pids: &[u32]| tick_of(&mut schedule, state(second), (pids, Some(1)), &known).1;
     assert_eq!([asked(1, &[7]), asked(2, &[]), asked(3, &[]), asked(4, &[])], [true, true, false, false]);
     assert!(asked(6, &[7]));
 }
 
 #[test]
 fn samples_of_one_who_is_alone_rest_until_the_medium_tier_or_until_memory_moves() {
-    let (mut attention, known) = (settled(1), known(&[7], &[]));
-    let mut seen = |second, memory| tick_of(&mut attention, occasion(second), (&[7], Some(memory)), &known);
+    let (mut schedule, known) = (settled(1), known(&[7], &[]));
+    let mut seen = |second, memory| tick_of(&mut schedule, state(second), (&[7], Some(memory)), &known);
     assert_eq!(
         [seen(1, 1), seen(4, 1), seen(5, 1), seen(6, 1)].map(|(_, asked)| asked),
         [false, false, true, false]
@@ -172,107 +170,107 @@ fn samples_of_one_who_is_alone_rest_until_the_medium_tier_or_until_memory_moves(
 
 #[test]
 fn rested_time_is_left_out_only_where_nothing_was_done_or_somebody_may_have_come() {
-    let (mut attention, known) = (settled(1), known(&[7], &[]));
+    let (mut schedule, known) = (settled(1), known(&[7], &[]));
     let mut anew = |second, pids: &[u32], memory| {
-        tick_of(&mut attention, occasion(second), (pids, Some(memory)), &known);
-        attention.counts_anew(&TickState { busy: Some(!pids.is_empty()), ..occasion(second) })
+        tick_of(&mut schedule, state(second), (pids, Some(memory)), &known);
+        schedule.drops_deferred_samples(&TickState { busy: Some(!pids.is_empty()), ..state(second) })
     };
     assert!(!anew(1, &[7], 1), "a stranger may work, too");
     assert!(!anew(2, &[], 1), "what he did is yet to be told");
     assert!(anew(5, &[], 1) && anew(6, &[], 1));
     assert!(!anew(7, &[8], 1));
     assert!(!anew(8, &[], 1), "he worked since");
-    attention.memory().take(Ok(vec![2]));
-    assert!(attention.counts_anew(&occasion(9)));
+    schedule.memory().set(Ok(vec![2]));
+    assert!(schedule.drops_deferred_samples(&state(9)));
 }
 
 #[test]
 fn memory_that_moves_though_nobody_is_there_costs_no_more_lists_than_the_stretch_allows() {
-    let (mut attention, nobody) = (settled(0), known(&[], &[]));
-    attention.stretch(8);
-    let mut look = |second, memory| tick_of(&mut attention, occasion(second), (&[], Some(memory)), &nobody).0;
-    assert_eq!((look(1, 0), look(2, 1)), (NONE, COMPUTE), "the first move is followed at once");
+    let (mut schedule, nobody) = (settled(0), known(&[], &[]));
+    schedule.stretch(8);
+    let mut lists = |second, memory| tick_of(&mut schedule, state(second), (&[], Some(memory)), &nobody).0;
+    assert_eq!((lists(1, 0), lists(2, 1)), (NONE, COMPUTE), "the first move is followed at once");
     // Beside every eighth tick, every eighth turn of the medium tier, and the first move after it.
-    assert!(count((3..60).map(|second| look(second, second))).0 <= 57_usize.div_ceil(8) + 4);
+    assert!(count((3..60).map(|second| lists(second, second))).0 <= 57_usize.div_ceil(8) + 4);
 }
 
 #[test]
 fn samples_that_are_shown_or_name_strangers_do_not_rest() {
-    let (mut attention, known) = (settled(1), known(&[7], &[]));
-    let shown = TickState { shown: true, ..occasion(1) };
-    assert!(tick_of(&mut attention, shown, (&[7], Some(1)), &known).1);
-    assert!(!tick_of(&mut attention, occasion(2), (&[7], Some(1)), &known).1);
-    let partial = ListedPids { names_all: false, ..self::known(&[], &[7]) };
-    assert!(tick_of(&mut attention, occasion(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
-    tick_of(&mut attention, occasion(5), (&[7, 8], Some(1)), &known);
-    assert!(tick_of(&mut attention, occasion(6), (&[7], Some(1)), &known).1);
+    let (mut schedule, known) = (settled(1), known(&[7], &[]));
+    let shown = TickState { shown: true, ..state(1) };
+    assert!(tick_of(&mut schedule, shown, (&[7], Some(1)), &known).1);
+    assert!(!tick_of(&mut schedule, state(2), (&[7], Some(1)), &known).1);
+    let partial = ListedPids { lists_compute: false, ..self::known(&[], &[7]) };
+    assert!(tick_of(&mut schedule, state(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
+    tick_of(&mut schedule, state(5), (&[7, 8], Some(1)), &known);
+    assert!(tick_of(&mut schedule, state(6), (&[7], Some(1)), &known).1);
 }
 
 #[test]
 fn where_presence_decides_every_move_of_memory_is_followed() {
-    let mut attention = settled(1);
-    attention.presence = true;
-    attention.stretch(8);
+    let mut schedule = settled(1);
+    schedule.presence = true;
+    schedule.stretch(8);
     let known = known(&[7, 8], &[]);
-    let mut look =
-        |second, memory| tick_of(&mut attention, occasion(second), (&[], Some(memory)), &known).0.compute;
-    assert_eq!([1, 2, 2, 3].map(|memory| look(memory + 10, memory)), [false, true, false, true]);
-    assert!(look(15, 3), "one may have taken another's place");
+    let mut lists =
+        |second, memory| tick_of(&mut schedule, state(second), (&[], Some(memory)), &known).0.compute;
+    assert_eq!([1, 2, 2, 3].map(|memory| lists(memory + 10, memory)), [false, true, false, true]);
+    assert!(lists(15, 3), "one may have taken another's place");
 }
 
 /// Where samples cannot tell who works: which of these ticks took a compute list.
-fn deaf(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
-    attention.stretch(stretch);
-    let look = |(second, memory): &(u64, u64)| {
-        let occasion = TickState { gives_samples: false, ..occasion(*second) };
-        tick_of(&mut attention, occasion, (&[], Some(*memory)), &known).0.compute
+fn without_samples(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    schedule.stretch(stretch);
+    let lists = |(second, memory): &(u64, u64)| {
+        let state = TickState { may_have_samples: false, ..state(*second) };
+        tick_of(&mut schedule, state, (&[], Some(*memory)), &known).0.compute
     };
-    seconds.iter().map(look).collect()
+    seconds.iter().map(lists).collect()
 }
 
 #[test]
 fn where_samples_cannot_tell_every_move_of_memory_is_followed() {
-    let looks = deaf(1, &[(11, 1), (12, 2), (12, 2), (13, 3), (15, 3)]);
-    assert_eq!(looks, [false, true, false, true, true], "one may have taken another's place, at last");
+    let reads = without_samples(1, &[(11, 1), (12, 2), (12, 2), (13, 3), (15, 3)]);
+    assert_eq!(reads, [false, true, false, true, true], "one may have taken another's place, at last");
 }
 
 #[test]
 fn where_samples_cannot_tell_memory_that_goes_on_moving_costs_what_the_stretch_allows() {
     let churn: Vec<(u64, u64)> = (61..120).map(|second| (second, second)).collect();
-    assert_eq!(deaf(1, &churn).iter().filter(|look| **look).count(), 59);
+    assert_eq!(without_samples(1, &churn).iter().filter(|lists| **lists).count(), 59);
     // Beside every eighth tick, every eighth turn of the medium tier, and the first move after it.
-    let looks = deaf(8, &churn).iter().filter(|look| **look).count();
-    assert!((8..=59_usize.div_ceil(8) + 4).contains(&looks), "{looks}");
+    let reads = without_samples(8, &churn).iter().filter(|lists| **lists).count();
+    assert!((8..=59_usize.div_ceil(8) + 4).contains(&reads), "{reads}");
 }
 
 #[test]
 fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_looked_for_anew() {
-    let (mut attention, known) = (settled(1), known(&[7, 8], &[]));
-    assert_eq!(tick(&mut attention, 1, &[7, 8, 9], &known), COMPUTE);
-    let looks = (2..60).map(|second| {
-        let occasion = TickState { all: second % 5 == 2, ..occasion(second) };
-        tick_of(&mut attention, occasion, (&[7, 8, 9], Some(1)), &known).0
+    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    assert_eq!(tick(&mut schedule, 1, &[7, 8, 9], &known), COMPUTE);
+    let reads = (2..60).map(|second| {
+        let state = TickState { all: second % 5 == 2, ..state(second) };
+        tick_of(&mut schedule, state, (&[7, 8, 9], Some(1)), &known).0
     });
-    assert_eq!(count(looks), (12, 0));
+    assert_eq!(count(reads), (12, 0));
 }
 
 #[test]
 fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
-    let mut attention = ProcessSchedule::new(false);
+    let mut schedule = ProcessSchedule::new(false);
     let nobody = known(&[], &[]);
-    let mut look = |second| tick_of(&mut attention, occasion(second), (&[], None), &nobody).0.compute;
-    assert!((1..20).all(&mut look));
-    let mut attention = ProcessSchedule::new(true);
-    attention.stretch(8);
+    let mut lists = |second| tick_of(&mut schedule, state(second), (&[], None), &nobody).0.compute;
+    assert!((1..20).all(&mut lists));
+    let mut schedule = ProcessSchedule::new(true);
+    schedule.stretch(8);
     let known = known(&[7], &[]);
-    let mut look = |second| tick_of(&mut attention, occasion(second), (&[7], None), &known).0.compute;
-    assert!((1..20).all(&mut look));
+    let mut lists = |second| tick_of(&mut schedule, state(second), (&[7], None), &known).0.compute;
+    assert!((1..20).all(&mut lists));
 }
 
 #[test]
 fn a_list_that_failed_for_now_is_asked_for_again_alone() {
-    let mut attention = settled(1);
+    let mut schedule = settled(1);
     let failed = ListedPids { compute: None, ..known(&[], &[9]) };
-    assert_eq!(tick(&mut attention, 1, &[], &failed), COMPUTE);
+    assert_eq!(tick(&mut schedule, 1, &[], &failed), COMPUTE);
 }

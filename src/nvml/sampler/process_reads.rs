@@ -9,7 +9,7 @@ use crate::model::frame::Tier;
 use crate::model::{Absence, Nanoseconds, ProcessSample, Reading, Stamp};
 use crate::nvml::activity::MEMORY_USED;
 use crate::nvml::plan::Plan;
-use crate::nvml::process_schedule::{TickSamples, TickState};
+use crate::nvml::process_schedule::{ScheduleInputs, TickState};
 
 /// The most calls of a tick in which only the fast tier is due, and how many more for each MIG instance.
 const MOST_CALLS: usize = 8;
@@ -23,62 +23,63 @@ pub(super) struct ProcessReads {
     pub(super) lists: Nanoseconds,
     pub(super) fast: Nanoseconds,
     /// Whether the driver reported that an instance no longer exists.
-    pub(super) missed: bool,
+    pub(super) instance_missing: bool,
 }
 
 impl Sampler {
     /// Reads memory, utilization samples and lists, each if the schedule selects it.
-    pub(super) fn read_processes(&mut self, plan: &Plan, round: &DueTiers, begun: Stamp) -> ProcessReads {
+    pub(super) fn read_processes(&mut self, plan: &Plan, tiers: &DueTiers, begun: Stamp) -> ProcessReads {
         let all = self.api.time_spent();
-        let occasion = TickState {
+        let state = TickState {
             now: begun.boottime,
-            medium: round.due[Tier::Medium as usize],
-            slow: round.due[Tier::Slow as usize],
-            read: round.all || round.turn[Tier::Medium as usize],
-            all: round.all,
-            gives_samples: self.process_samples.are_available(),
+            medium: tiers.due[Tier::Medium as usize],
+            slow: tiers.due[Tier::Slow as usize],
+            read: tiers.all || tiers.selected[Tier::Medium as usize],
+            all: tiers.all,
+            may_have_samples: self.process_samples.are_available(),
             shown: self.level == Level::Full,
             busy: self.activity.is_busy(plan, &self.readings),
         };
-        let tier = occasion.read || occasion.slow;
+        let tier = state.read || state.slow;
         // Samples and a list are read after memory; if the tick has no calls left for all three, memory is left
         // out.
         let has_room = tier || self.room(plan) > plan.devices().count() + 1;
-        let told = occasion.read.then(|| self.in_use(plan));
-        let (were_there, mut missed) = (plan.identity.mig && self.in_use(plan).is_ok(), false);
+        let in_use = state.read.then(|| self.in_use(plan));
+        let (instances_were_there, mut instance_missing) =
+            (plan.identity.mig && self.in_use(plan).is_ok(), false);
         let api = &mut self.api;
-        let asked = self.lists.check_memory(&occasion, begun, |memory| match told {
-            Some(told) => memory.take(told),
+        let needs_samples = self.lists.check_memory(&state, begun, |memory| match in_use {
+            Some(in_use) => memory.set(in_use),
             None if has_room => {
                 api.take_not_found();
                 memory.read(api, plan.devices());
-                missed = were_there && api.take_not_found();
+                instance_missing = instances_were_there && api.take_not_found();
             }
             None => {}
         });
-        let rests = !asked && occasion.gives_samples;
-        if rests {
+        let deferred = !needs_samples && state.may_have_samples;
+        if deferred {
             self.process_samples.defer(begun.utc);
         }
-        if self.lists.schedule().counts_anew(&occasion) {
+        if self.lists.schedule().drops_deferred_samples(&state) {
             self.process_samples.drop_deferred();
         }
-        let samples = if rests {
+        let samples = if deferred {
             Ok(Vec::new())
         } else {
             self.process_samples.read(&mut self.api, plan.device, begun.utc)
         };
-        let signs = TickSamples { occasion, samples: samples.as_deref().ok().filter(|_| asked) };
+        let inputs = ScheduleInputs { state, samples: samples.as_deref().ok().filter(|_| needs_samples) };
         let before = self.api.time_spent();
         // Set on every tick, since the lists or the budget may have been recreated.
         self.lists.schedule().stretch(self.budget.stretch().lists);
         let room = if tier { usize::MAX } else { self.room(plan) };
-        self.lists.read_due((&mut self.api, &plan.listed_devices()), &signs, begun, room);
+        self.lists.read_due((&mut self.api, &plan.listed_devices()), &inputs, begun, room);
         let lists = since(&self.api, before);
         let deserted = self.lists.is_known_empty(begun);
         self.activity.clear_stale_utilization(&mut self.api, &mut self.readings, deserted);
         let fast = Nanoseconds(since(&self.api, all).0.saturating_sub(lists.0));
-        ProcessReads { samples, deserted, lists, fast, missed }
+        ProcessReads { samples, deserted, lists, fast, instance_missing }
     }
 
     /// Memory in use as the medium tier has just read it, of the GPU or of each MIG instance.
