@@ -96,10 +96,10 @@ impl Activity {
 
     fn read_video(&self, api: &mut DriverApi, plan: &Plan, readings: &mut Readings) {
         // An engine that could not be read may be busy.
-        let rests =
+        let is_idle =
             |reading: Reading| reading == Ok(0) || reading.is_err_and(|absence| absence.is_permanent());
         let points = plan.video.iter().flat_map(|(_, targets)| targets);
-        let resting = points.into_iter().all(|target| rests(readings.get(target.point)));
+        let resting = points.into_iter().all(|target| is_idle(readings.get(target.point)));
         for (place, (function, targets)) in plan.video.iter().enumerate() {
             if !resting || self.tick % RESTING == place % RESTING {
                 let answer = calls::call(api, plan.device, *function);

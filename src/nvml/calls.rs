@@ -371,10 +371,10 @@ mod tests {
     #[test]
     fn all_ones_are_no_value_in_whatever_length_they_come() {
         let words = CallValues::of_words([u32::MAX, 250]);
-        let told = [CallValue::UtilizationGpu, CallValue::UtilizationMemory].map(|value| words.get(value));
-        assert_eq!(told, [Err(Absence::Rejected), Ok(250)]);
+        let values = [CallValue::UtilizationGpu, CallValue::UtilizationMemory].map(|value| words.get(value));
+        assert_eq!(values, [Err(Absence::Rejected), Ok(250)]);
         let long = CallValues::of([u64::MAX, u32::MAX.into()]);
-        let told = [CallValue::MemoryTotal, CallValue::MemoryUsed].map(|value| long.get(value));
-        assert_eq!(told, [Err(Absence::Rejected), Ok(u32::MAX.into())]);
+        let values = [CallValue::MemoryTotal, CallValue::MemoryUsed].map(|value| long.get(value));
+        assert_eq!(values, [Err(Absence::Rejected), Ok(u32::MAX.into())]);
     }
 }

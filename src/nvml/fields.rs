@@ -69,11 +69,11 @@ impl FieldBatch {
     fn record(&self, api: &DriverApi, device: Handle) {
         let Some(recorder) = api.recorder() else { return };
         // Recorded under the requested ids, since some drivers return translated ones.
-        let asked = self.fields.iter().flat_map(|field| blanks(*field));
-        for (answer, asked) in self.buffer.iter().zip(asked) {
+        let requested = self.fields.iter().flat_map(|field| blanks(*field));
+        for (answer, requested) in self.buffer.iter().zip(requested) {
             let question = vec![
-                RecordedValue::Number(asked.fieldId.into()),
-                RecordedValue::Number(asked.scopeId.into()),
+                RecordedValue::Number(requested.fieldId.into()),
+                RecordedValue::Number(requested.scopeId.into()),
             ];
             // SAFETY: an integer of 8 bytes in zeroed memory: every bit pattern is one.
             let bits = unsafe { answer.value.ullVal };
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     /// A batch with its buffer as a driver would fill it: code, type, value.
-    fn answered(fields: Vec<FieldQuery>, answers: &[(u32, u32, u64)]) -> FieldBatch {
+    fn filled_batch(fields: Vec<FieldQuery>, answers: &[(u32, u32, u64)]) -> FieldBatch {
         let mut batch = FieldBatch::new(fields);
         assert_eq!(batch.buffer.len(), answers.len());
         for (place, (code, kind, value)) in batch.buffer.iter_mut().zip(answers) {
@@ -193,10 +193,10 @@ mod tests {
     fn links_are_added_up_and_one_that_does_not_answer_leaves_no_sum() {
         let links = FieldQuery { scopes: 3, ..FieldQuery::one(165, 0) };
         let fields = vec![links, FieldQuery::one(83, 0)];
-        let batch = answered(fields.clone(), &[(0, 1, 1), (0, 1, 0), (0, 1, 1), (0, 3, 9)]);
+        let batch = filled_batch(fields.clone(), &[(0, 1, 1), (0, 1, 0), (0, 1, 1), (0, 3, 9)]);
         assert_eq!((batch.value(0), batch.value(1)), (Ok(2), Ok(9)));
         assert_eq!(batch.buffer.iter().map(|one| one.scopeId).collect::<Vec<_>>(), [0, 1, 2, 0]);
-        let batch = answered(fields, &[(0, 1, 1), (3, 1, 0), (0, 1, 1), (0, 3, 9)]);
+        let batch = filled_batch(fields, &[(0, 1, 1), (3, 1, 0), (0, 1, 1), (0, 3, 9)]);
         assert_eq!((batch.value(0), batch.value(1)), (Err(Absence::NotSupported), Ok(9)));
     }
 
@@ -204,28 +204,28 @@ mod tests {
     fn a_sum_above_what_can_be_counted_is_rejected() {
         let links = FieldQuery { scopes: 2, ..FieldQuery::one(138, 0) };
         let most = u64::try_from(i64::MAX).unwrap_or(0);
-        let batch = answered(vec![links], &[(0, 3, most), (0, 3, 1)]);
+        let batch = filled_batch(vec![links], &[(0, 3, most), (0, 3, 1)]);
         assert_eq!(batch.value(0), Err(Absence::Rejected));
     }
 
     #[test]
     fn one_of_several_states_is_1_and_an_answer_that_failed_is_none() {
         let is = |value| FieldQuery { is: Some(value), ..FieldQuery::one(230, 0) };
-        let batch = answered(vec![is(0), is(2), is(2)], &[(0, 1, 2), (0, 1, 2), (999, 1, 2)]);
+        let batch = filled_batch(vec![is(0), is(2), is(2)], &[(0, 1, 2), (0, 1, 2), (999, 1, 2)]);
         assert_eq!([0, 1, 2].map(|place| batch.value(place)), [Ok(0), Ok(1), Err(Absence::Failed)]);
     }
 
     #[test]
     fn only_64_bits_are_wide() {
         let fields = vec![FieldQuery::one(197, 0), FieldQuery::one(198, 0)];
-        let batch = answered(fields, &[(0, 1, 5), (0, 3, 5)]);
+        let batch = filled_batch(fields, &[(0, 1, 5), (0, 3, 5)]);
         assert_eq!([0, 1].map(|place| batch.is_wide(place)), [false, true]);
     }
 
     #[test]
     fn signed_answers_keep_their_sign() {
         let limit = i64::from(-2_i32).cast_unsigned();
-        let batch = answered(vec![FieldQuery::one(194, 0)], &[(0, 5, limit)]);
+        let batch = filled_batch(vec![FieldQuery::one(194, 0)], &[(0, 5, limit)]);
         assert_eq!(batch.value(0), Ok(-2));
     }
 }

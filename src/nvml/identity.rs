@@ -18,26 +18,28 @@ pub(super) fn identity(api: &mut DriverApi, device: Handle, mig: bool) -> (GpuId
     let Handle(raw) = device;
     let mut whole = true;
     let mut rejected = 0;
-    let mut said = |text: Result<Arc<str>, Absence>| {
+    let mut text_or_empty = |text: Result<Arc<str>, Absence>| {
         whole &= text.as_ref().err().is_none_or(|absence| absence.is_permanent());
         rejected += u64::from(text == Err(Absence::Rejected));
         text.unwrap_or_default()
     };
     let identity = GpuIdentity {
-        model: said(name(api, device)),
-        serial: said(text(|buffer, length| call!(api, nvmlDeviceGetSerial(raw, buffer, length)))),
-        board_part: said(text(|buffer, length| {
+        model: text_or_empty(name(api, device)),
+        serial: text_or_empty(text(|buffer, length| call!(api, nvmlDeviceGetSerial(raw, buffer, length)))),
+        board_part: text_or_empty(text(|buffer, length| {
             call!(api, nvmlDeviceGetBoardPartNumber(raw, buffer, length))
         })),
-        pci_bus_id: said(pci_bus_id(api, device)),
-        minor_number: said(minor_number(api, device)),
-        architecture: said(architecture(api, device)),
-        compute_capability: said(compute_capability(api, device)),
-        vbios_version: said(text(|buffer, length| {
+        pci_bus_id: text_or_empty(pci_bus_id(api, device)),
+        minor_number: text_or_empty(minor_number(api, device)),
+        architecture: text_or_empty(architecture(api, device)),
+        compute_capability: text_or_empty(compute_capability(api, device)),
+        vbios_version: text_or_empty(text(|buffer, length| {
             call!(api, nvmlDeviceGetVbiosVersion(raw, buffer, length))
         })),
-        driver_version: said(text(|buffer, length| call!(api, nvmlSystemGetDriverVersion(buffer, length)))),
-        cuda_version: said(cuda_version(api)),
+        driver_version: text_or_empty(text(|buffer, length| {
+            call!(api, nvmlSystemGetDriverVersion(buffer, length))
+        })),
+        cuda_version: text_or_empty(cuda_version(api)),
         mig,
         mig_slices: None,
         platform: None,
@@ -45,9 +47,9 @@ pub(super) fn identity(api: &mut DriverApi, device: Handle, mig: bool) -> (GpuId
         via: Arc::default(),
     };
     api.reject(Rejection::OutOfRange, rejected);
-    let (platform, placed) = platform(api, device);
-    let (fabric, settled) = fabric(api, device);
-    (GpuIdentity { platform, fabric, ..identity }, whole && placed && settled)
+    let (platform, platform_is_final) = platform(api, device);
+    let (fabric, is_final) = fabric(api, device);
+    (GpuIdentity { platform, fabric, ..identity }, whole && platform_is_final && is_final)
 }
 
 fn minor_number(api: &mut DriverApi, Handle(device): Handle) -> Result<Arc<str>, Absence> {
@@ -102,18 +104,18 @@ fn cuda_version(api: &mut DriverApi) -> Result<Arc<str>, Absence> {
 /// only with NVLinks.
 fn platform(api: &mut DriverApi, device: Handle) -> (Option<Platform>, bool) {
     let Handle(raw) = device;
-    let settled = |absence: Option<Absence>| absence.is_none_or(Absence::is_permanent);
+    let is_final = |absence: Option<Absence>| absence.is_none_or(Absence::is_permanent);
     let mut module: c_uint = 0;
-    let asked = call!(api, nvmlDeviceGetModuleId(raw, &raw mut module)).map_err(Absence::from);
-    let asked = asked.and(if module == c_uint::MAX { Err(Absence::Rejected) } else { Ok(()) });
-    let module = asked.is_ok().then_some(module);
+    let module_read = call!(api, nvmlDeviceGetModuleId(raw, &raw mut module)).map_err(Absence::from);
+    let module_read = module_read.and(if module == c_uint::MAX { Err(Absence::Rejected) } else { Ok(()) });
+    let module = module_read.is_ok().then_some(module);
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut info: sys::nvmlPlatformInfo_v2_t = unsafe { std::mem::zeroed() };
     info.version = u32::try_from(size_of::<sys::nvmlPlatformInfo_v2_t>()).unwrap_or(0) | (2 << 24);
-    let told = call!(api, nvmlDeviceGetPlatformInfo(raw, &raw mut info)).map_err(Absence::from);
-    let told = told.and_then(|()| chassis(&info));
-    let whole = settled(asked.err()) && settled(told.as_ref().err().copied());
-    if let Ok(chassis_serial) = told
+    let chassis_read = call!(api, nvmlDeviceGetPlatformInfo(raw, &raw mut info)).map_err(Absence::from);
+    let chassis_read = chassis_read.and_then(|()| chassis(&info));
+    let whole = is_final(module_read.err()) && is_final(chassis_read.as_ref().err().copied());
+    if let Ok(chassis_serial) = chassis_read
         && !chassis_serial.is_empty()
     {
         let platform = Platform {
@@ -129,7 +131,7 @@ fn platform(api: &mut DriverApi, device: Handle) -> (Option<Platform>, bool) {
     let module = module.filter(|_| links.is_ok_and(|links| (1..=MOST_LINKS.into()).contains(&links)));
     let platform =
         module.map(|module| Platform { module_id: module.to_string().into(), ..Platform::default() });
-    (platform, whole && settled(links.err()))
+    (platform, whole && is_final(links.err()))
 }
 
 /// The chassis serial number, which may fill its place to the end.

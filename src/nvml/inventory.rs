@@ -50,11 +50,8 @@ pub fn find(library: &Arc<Library>, index: u32, slot: &CallSlot, clock: &Clock) 
 
 /// The driver's version; "" if it is not reported.
 pub fn driver_version(library: &Arc<Library>, clock: &Clock) -> Arc<str> {
-    version(&mut DriverApi::new(Arc::clone(library), CallSlot::default(), clock.clone())).unwrap_or_default()
-}
-
-fn version(api: &mut DriverApi) -> Result<Arc<str>, Absence> {
-    text(|buffer, length| call!(api, nvmlSystemGetDriverVersion(buffer, length)))
+    let mut api = DriverApi::new(Arc::clone(library), CallSlot::default(), clock.clone());
+    text(|buffer, length| call!(api, nvmlSystemGetDriverVersion(buffer, length))).unwrap_or_default()
 }
 
 /// A handle for a GPU. By bus id if possible: by UUID the driver visits all GPUs and may return "lost" if any of
@@ -67,9 +64,9 @@ pub(super) fn handle(api: &mut DriverApi, found: &FoundGpu) -> Result<Handle, Ab
             let text = c_text(&found.id.uuid);
             let mut device = std::ptr::null_mut();
             let answer = call!(api, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device));
-            return answer.map(|()| Handle(device)).map_err(gone);
+            return answer.map(|()| Handle(device)).map_err(lost_if_not_found);
         }
-        Err(error) => return Err(gone(error)),
+        Err(error) => return Err(lost_if_not_found(error)),
     };
     // Another board in the same slot is another GPU.
     if uuid(api, device)? == found.id.uuid { Ok(device) } else { Err(Absence::Lost) }
@@ -83,7 +80,7 @@ fn by_bus(api: &mut DriverApi, bus: &str) -> Result<Handle, CallError> {
 }
 
 /// A known GPU that is not found is lost.
-fn gone(error: CallError) -> Absence {
+fn lost_if_not_found(error: CallError) -> Absence {
     if error == CallError::Code(NOT_FOUND) { Absence::Lost } else { error.into() }
 }
 

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_there_and_refuses_tells_more_than_those_that_are_not() {
+    fn the_error_of_a_library_that_exists_outranks_missing_ones() {
         let Err(error) = first(places(), |path| {
             if path.starts_with("/usr/lib64") {
                 return Err(OpenError::Refused { path: path.into(), reason: "not loaded".into() });

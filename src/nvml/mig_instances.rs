@@ -40,7 +40,7 @@ pub(super) struct MigInstance {
     /// Whether its GPU instance is read through it; other compute instances of it have the same values.
     first: bool,
     /// Whether the driver reported under this plan that it no longer exists.
-    gone: bool,
+    missing: bool,
     gpm: Option<GpmPair>,
     errors: CounterCheck,
     counters: GpmCounters,
@@ -196,7 +196,7 @@ impl MigInstance {
             handle,
             identity,
             first: false,
-            gone: false,
+            missing: false,
             gpm: None,
             errors: CounterCheck::new(Unit::None),
             counters: GpmCounters::new(Vec::new()),
@@ -233,8 +233,8 @@ impl MigInstance {
     }
 
     /// Whether the driver no longer has it, since the layout changed.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone
+    pub(super) fn is_missing(&self) -> bool {
+        self.missing
     }
 
     /// Reads what is due: two calls on every tick, one more with the medium and with the slow tier.
@@ -264,7 +264,7 @@ impl MigInstance {
         let was_there = self.readings[InstanceValue::MemoryTotal as usize].is_ok();
         api.take_not_found();
         let memory = calls::memory(api, self.handle);
-        self.gone |= was_there && api.take_not_found();
+        self.missing |= was_there && api.take_not_found();
         for (value, from) in [
             (InstanceValue::MemoryTotal, CallValue::MemoryTotal),
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
@@ -289,7 +289,7 @@ impl MigInstance {
                 let was_there = pair.has_sample();
                 api.take_not_found();
                 let sampled = pair.sample(api, parent, instance);
-                self.gone |= was_there && api.take_not_found();
+                self.missing |= was_there && api.take_not_found();
                 sampled.and_then(|()| pair.compute(api))
             }
             None => Err(Absence::NotSupported),

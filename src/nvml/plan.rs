@@ -30,7 +30,7 @@ pub(super) struct Plan {
     /// Points of the utilization call, whose tier depends on what else returns activity.
     pub(super) utilization: Vec<ReadTarget<CallValue>>,
     /// The video engines, one call each.
-    pub(super) video: Vec<(DriverFunction, Vec<ReadTarget<CallValue>>)>,
+    pub(super) video: Vec<TargetsOfCall>,
     pub(super) instances: Vec<MigInstance>,
     /// The MIG layout, including instances that could not be identified.
     layout: InstanceLayout,
@@ -50,7 +50,7 @@ pub(super) struct TierPlan {
     pub(super) batch: FieldBatch,
     pub(super) fields: Vec<ReadTarget<usize>>,
     pub(super) margins: Vec<ReadTarget<usize>>,
-    pub(super) calls: Vec<(DriverFunction, Vec<ReadTarget<CallValue>>)>,
+    pub(super) calls: Vec<TargetsOfCall>,
     pub(super) reasons: Vec<ReadTarget<(u64, u64)>>,
 }
 
@@ -62,6 +62,9 @@ pub(super) struct GpmPlan {
     pub(super) replaceable: Vec<u32>,
     pub(super) counters: GpmCounters,
 }
+
+/// A call and the points that it serves.
+pub(super) type TargetsOfCall = (DriverFunction, Vec<ReadTarget<CallValue>>);
 
 /// A point to fill, where its value is in the answer, and its factor.
 pub(super) struct ReadTarget<T> {
@@ -76,15 +79,23 @@ impl Plan {
     pub(super) fn compile(
         api: &mut DriverApi,
         found: &FoundGpu,
-        wanted: ProbeRequest<'_>,
+        request: ProbeRequest<'_>,
     ) -> Result<Self, Absence> {
         let device = inventory::handle(api, found)?;
         // Without the MIG mode there is no plan, since a MIG GPU would be billed as a whole one.
         let mig = inventory::mig_mode(api, device)?;
         let (mut identity, whole) = identity::identity(api, device, mig == Some(true));
         api.set_quirks(Quirks::of(&identity.driver_version));
-        let ProbeResult { chosen, blank, probed, via, gpm: can_pair, counters, of_instances, whole: settled } =
-            probe::choose(api, device, wanted, &identity.driver_version)?;
+        let ProbeResult {
+            chosen,
+            blank,
+            probed,
+            via,
+            gpm: can_pair,
+            counters,
+            of_instances,
+            whole: probe_is_final,
+        } = probe::choose(api, device, request, &identity.driver_version)?;
         identity.via = via.into();
         let MigInstances { found: instances, layout, slices, whole: complete } = if identity.mig {
             mig_instances::find_instances(api, device, can_pair.then_some(of_instances.as_slice()))
@@ -94,7 +105,12 @@ impl Plan {
         identity.mig_slices = slices;
         let (gpm, allocated) = plan_gpm(api, &chosen, counters);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
-        let SeparateCalls { utilization, video } = SeparateCalls::take(&mut tiers);
+        // These have a schedule of their own (`activity`).
+        let is_utilization = |(function, _): &mut TargetsOfCall| *function == UTILIZATION;
+        let utilization = take_calls(&mut tiers, is_utilization).into_iter().flat_map(|(_, targets)| targets);
+        let utilization = utilization.collect();
+        let video =
+            take_calls(&mut tiers, |(_, targets)| targets.iter().all(|target| is_video(target.point)));
         Ok(Self {
             device,
             identity: Arc::new(identity),
@@ -106,7 +122,7 @@ impl Plan {
             layout,
             blank: blank.into(),
             probed: probed.into(),
-            provisional: !(whole && complete && allocated && settled),
+            provisional: !(whole && complete && allocated && probe_is_final),
             supports_mig: mig.is_some(),
             chosen,
         })
@@ -231,29 +247,12 @@ impl TierPlan {
     }
 }
 
-/// Calls with a schedule of their own, taken out of the tiers.
-struct SeparateCalls {
-    utilization: Vec<ReadTarget<CallValue>>,
-    video: Vec<(DriverFunction, Vec<ReadTarget<CallValue>>)>,
-}
-
-impl SeparateCalls {
-    fn take(tiers: &mut [TierPlan; 3]) -> Self {
-        let mut apart = Self { utilization: Vec::new(), video: Vec::new() };
-        for tier in tiers {
-            let calls = std::mem::take(&mut tier.calls);
-            for (function, targets) in calls {
-                if function == UTILIZATION {
-                    apart.utilization.extend(targets);
-                } else if targets.iter().all(|target| is_video(target.point)) {
-                    apart.video.push((function, targets));
-                } else {
-                    tier.calls.push((function, targets));
-                }
-            }
-        }
-        apart
-    }
+/// Takes calls out of the tiers.
+fn take_calls(
+    tiers: &mut [TierPlan; 3],
+    is_taken: impl Fn(&mut TargetsOfCall) -> bool,
+) -> Vec<TargetsOfCall> {
+    tiers.iter_mut().flat_map(|tier| tier.calls.extract_if(.., &is_taken)).collect()
 }
 
 /// The utilization call.

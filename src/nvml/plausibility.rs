@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_cleared_is_seen_to_be_after_ten_answers() {
+    fn a_counter_that_was_cleared_is_accepted_after_ten_values() {
         let values: Vec<i64> = [900, 901].into_iter().chain(0..12).collect();
         let accepted: Vec<i64> = accepted_values(Unit::None, &values).into_iter().flatten().collect();
         assert_eq!(accepted, [901, 9, 10, 11]);
     }
 
     #[test]
-    fn a_counter_that_was_cleared_is_seen_among_lies_too() {
+    fn a_counter_that_was_cleared_is_accepted_among_garbage_too() {
         let cleared = (0..60).map(|time| if time % 3 == 2 { 1 << 50 } else { time });
         let values: Vec<i64> = [900, 901].into_iter().chain(cleared).collect();
         let last = accepted_values(Unit::None, &values).into_iter().flatten().last();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_faster_than_was_thought_is_believed_after_ten_answers() {
+    fn a_counter_that_is_faster_than_assumed_is_accepted_after_ten_values() {
         let values: Vec<i64> = (0..20).map(|time| time * 50_000_000).collect();
         let taken = accepted_values(Unit::None, &values);
         assert_eq!(taken.iter().position(Option::is_some), Some(9));
@@ -326,7 +326,7 @@ mod tests {
         }
 
         #[test]
-        fn a_driver_that_only_lies_sets_nothing_back(
+        fn a_driver_that_only_returns_garbage_resets_nothing(
             lies in prop::collection::vec(garbage(JOULES_BEFORE), 300),
         ) {
             let mut counter = CounterCheck::new(Unit::Joules);

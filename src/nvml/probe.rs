@@ -95,12 +95,12 @@ pub(super) struct ProbeRequest<'a> {
 pub(super) fn choose(
     api: &mut DriverApi,
     device: Handle,
-    wanted: ProbeRequest<'_>,
+    request: ProbeRequest<'_>,
     driver_version: &str,
 ) -> Result<ProbeResult, Absence> {
-    let level = wanted.level;
+    let level = request.level;
     let driver = driver(driver_version);
-    let mut probe = BoardProbe::new(api, device, wanted, driver)?;
+    let mut probe = BoardProbe::new(api, device, request, driver)?;
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
@@ -239,9 +239,9 @@ pub(super) fn link_count(api: &mut DriverApi, device: Handle) -> Result<i64, Abs
 
 /// The number of NVLinks and their generation, as the GPU reports them.
 fn read_link_fields(api: &mut DriverApi, device: Handle) -> [Result<i64, Absence>; 2] {
-    let mut said = FieldBatch::new([LINK_COUNT, LINK_VERSION].map(|id| FieldQuery::one(id, 0)).into());
-    match said.read(api, device) {
-        Ok(()) => [0, 1].map(|position| said.value(position)),
+    let mut link_fields = FieldBatch::new([LINK_COUNT, LINK_VERSION].map(|id| FieldQuery::one(id, 0)).into());
+    match link_fields.read(api, device) {
+        Ok(()) => [0, 1].map(|position| link_fields.value(position)),
         Err(absence) => [Err(absence); 2],
     }
 }
@@ -266,7 +266,7 @@ struct BoardProbe<'a> {
     implausible: &'a BTreeSet<PointId>,
     facts: BoardFacts,
     fields: FieldBatch,
-    answered: Result<(), Absence>,
+    fields_read: Result<(), Absence>,
     functions: BTreeMap<DriverFunction, Result<CallValues, Absence>>,
     margin: Result<i64, Absence>,
     reasons: Result<u64, Absence>,
@@ -285,25 +285,25 @@ impl<'a> BoardProbe<'a> {
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
         let [count, generation] = read_link_fields(api, device);
-        let (links, settled) = links(count);
-        let told = links == 0 || generation.err().is_none_or(Absence::is_permanent);
+        let (links, count_is_final) = links(count);
+        let generation_is_final = links == 0 || generation.err().is_none_or(Absence::is_permanent);
         let facts = BoardFacts { driver, links, generation: generation.ok() };
         let mut fields = FieldBatch::new(all_fields(level, facts));
-        let answered = fields.read(api, device);
+        let fields_read = fields.read(api, device);
         let probe = Self {
             device,
             refused,
             implausible,
             facts,
             fields,
-            answered,
+            fields_read,
             functions: BTreeMap::new(),
             margin: calls::margin(api, device),
             reasons: calls::reasons(api, device),
             gpm: GpmPair::supported(api, device),
             ecc: calls::ecc(api, device),
             fans: calls::fans(api, device),
-            whole: settled && told,
+            whole: count_is_final && generation_is_final,
         };
         api.take_fatal().map_or(Ok(probe), Err)
     }
@@ -421,7 +421,7 @@ impl<'a> BoardProbe<'a> {
     }
 
     fn field(&self, field: FieldQuery) -> Result<i64, Absence> {
-        self.answered?;
+        self.fields_read?;
         let position = self.fields.position(field).ok_or(Absence::NotSupported)?;
         self.fields.value(position)
     }

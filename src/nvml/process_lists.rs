@@ -146,7 +146,8 @@ impl ProcessLists {
         let mut due = self.schedule.select_lists(inputs, &self.known());
         let has_clients = self.mps.as_ref().is_ok_and(|clients| !clients.is_empty());
         let has_room = due.compute && take_calls(&mut room, 1 + usize::from(has_clients));
-        let compute = due.compute && (has_room || self.schedule.cannot_wait());
+        // Under presence the compute list decides who holds, so it is read even if the tick has no calls left.
+        let compute = due.compute && (has_room || self.schedule.presence);
         if compute {
             self.compute = self.read_list(api, devices, ListKind::Compute);
             if has_clients {

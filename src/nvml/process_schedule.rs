@@ -80,7 +80,7 @@ pub(super) struct ListsDue {
 #[derive(Default)]
 pub(super) struct ProcessSchedule {
     /// Whether the presence of a process decides who holds the GPU.
-    presence: bool,
+    pub(super) presence: bool,
     /// One in so many rationed calls is made.
     stretch: u32,
     due_counts: [u64; Ration::Graphics as usize + 1],
@@ -169,15 +169,15 @@ impl ProcessSchedule {
 
     fn compute_is_due(&mut self, state: &TickState, count: usize) -> bool {
         let without_samples = self.presence || !state.may_have_samples;
-        let turn = self.ration(Ration::Compute, state.medium);
+        let by_tier = self.ration(Ration::Compute, state.medium);
         if !self.memory.is_known() {
-            return turn
+            return by_tier
                 || state.all
                 || self.presence
                 || ((without_samples || count == 0) && self.ration(Ration::Tick, true));
         }
         let changed = self.memory.changed();
-        self.memory_keeps_changing &= !turn;
+        self.memory_keeps_changing &= !by_tier;
         // Memory may change for ever: by the driver's housekeeping on an empty GPU, or by tenants that keep
         // allocating where there are no samples (MIG). The first change is followed at once, later ones by
         // ration.
@@ -185,15 +185,15 @@ impl ProcessSchedule {
             && self.ration(Ration::Tick, changed && self.memory_keeps_changing);
         let first = (!state.may_have_samples || count < 2) && !self.memory_keeps_changing;
         let at_once = self.presence || rationed || first;
-        self.memory_keeps_changing |= changed && !turn;
-        (changed && (at_once || turn)) || (without_samples && turn) || state.slow || state.all
+        self.memory_keeps_changing |= changed && !by_tier;
+        (changed && (at_once || by_tier)) || (without_samples && by_tier) || state.slow || state.all
     }
 
     fn graphics_is_due(&mut self, state: &TickState) -> bool {
         let changed = !self.memory.is_known() || self.memory.changed_since_graphics();
-        let turn = self.ration(Ration::Graphics, state.slow);
+        let by_tier = self.ration(Ration::Graphics, state.slow);
         self.slow_ticks += u64::from(state.slow);
-        turn && changed || self.slow_ticks >= GRAPHICS_EVERY || self.presence && changed && state.medium
+        by_tier && changed || self.slow_ticks >= GRAPHICS_EVERY || self.presence && changed && state.medium
     }
 
     /// Whether the graphics list is needed too, after the compute list was read.
@@ -201,11 +201,6 @@ impl ProcessSchedule {
         let unexplained = self.memory.is_known() && self.memory.changed_since_graphics();
         (unexplained && known.count() == Some(0))
             || samples.iter().any(|sample| self.is_unknown(sample.pid, known))
-    }
-
-    /// Whether the compute list is read even if the tick has no calls left: under presence it decides who holds.
-    pub(super) fn cannot_wait(&self) -> bool {
-        self.presence
     }
 
     /// Postpones lists to the next tick.
@@ -216,11 +211,11 @@ impl ProcessSchedule {
     /// Records which lists were read.
     pub(super) fn note_read(&mut self, lists: ListsDue) {
         if lists.compute {
-            self.memory.mark_compute_read();
+            self.memory.compute.clone_from(&self.memory.now);
         }
         if lists.graphics {
             self.slow_ticks = 0;
-            self.memory.mark_graphics_read();
+            self.memory.graphics.clone_from(&self.memory.now);
         }
     }
 
@@ -330,18 +325,8 @@ impl MemoryWatch {
     }
 
     /// Whether it differs from when the graphics list was read.
-    pub(super) fn changed_since_graphics(&self) -> bool {
+    fn changed_since_graphics(&self) -> bool {
         self.now != self.graphics
-    }
-
-    /// Records that the compute list was read.
-    pub(super) fn mark_compute_read(&mut self) {
-        self.compute.clone_from(&self.now);
-    }
-
-    /// Records that the graphics list was read.
-    pub(super) fn mark_graphics_read(&mut self) {
-        self.graphics.clone_from(&self.now);
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Quirks {
 }
 
 /// The first release of branch 535 whose third list has the documented structure, or is missing.
-const MENDED: DriverVersion = DriverVersion { branch: 535, release: 98 };
+const FIXED: DriverVersion = DriverVersion { branch: 535, release: 98 };
 
 impl Quirks {
     /// The quirks of a version as the driver writes it.
@@ -52,7 +52,7 @@ impl Quirks {
     /// which shuffles pids and memory (nvitop issue 79, go-nvml issue 75).
     pub(super) fn list_form(self) -> ListForm {
         match self.version {
-            Some(version) if version.branch == MENDED.branch && version < MENDED => ListForm::Second,
+            Some(version) if version.branch == FIXED.branch && version < FIXED => ListForm::Second,
             _ => ListForm::Third,
         }
     }
@@ -82,12 +82,12 @@ const WHOLE: i64 = 990_000_000;
 /// leaves "engine busy" set, and the idle GPU reports 100 % until it is reset, without an XID (lium-io issue
 /// 1140). It is stale if the GPU is busy without processes or context memory and draws less than a third of its
 /// limit; if one of these is unknown, it is not.
-pub(super) fn is_stale_utilization(seen: &UtilizationContext) -> bool {
+pub(super) fn is_stale_utilization(context: &UtilizationContext) -> bool {
     let known = || -> Result<bool, Absence> {
-        Ok(seen.activity? >= WHOLE
-            && seen.deserted
-            && seen.memory? < NO_CONTEXT
-            && seen.power?.saturating_mul(3) < seen.limit?)
+        Ok(context.activity? >= WHOLE
+            && context.deserted
+            && context.memory? < NO_CONTEXT
+            && context.power?.saturating_mul(3) < context.limit?)
     };
     known().unwrap_or(false)
 }

@@ -98,7 +98,7 @@ impl Recorder {
         arguments: &A,
     ) {
         let at = at.0.saturating_sub(self.begun.0);
-        let RecordedCall { function, arguments: asked, array, room } = question;
+        let RecordedCall { function, arguments: inputs, array, room } = question;
         self.with(|tape| {
             // After a failed call the arguments are undefined.
             let out = match code {
@@ -108,7 +108,7 @@ impl Recorder {
             // A too small buffer is the caller's affair and says nothing about the board.
             let lacks_room = array.is_some() && code == Some(INSUFFICIENT_SIZE);
             if !is_housekeeping(function) && !lacks_room {
-                tape.writer.answer(at, (function, asked), (code, out));
+                tape.writer.answer(at, (function, inputs), (code, out));
             }
         });
     }
@@ -118,13 +118,13 @@ impl Recorder {
         &self,
         at: Nanoseconds,
         structure: &'static str,
-        (Handle(device), asked): (Handle, Vec<RecordedValue>),
+        (Handle(device), inputs): (Handle, Vec<RecordedValue>),
         (code, out): (u32, Vec<RecordedValue>),
     ) {
         let at = at.0.saturating_sub(self.begun.0);
         self.with(|tape| {
             let mut question = vec![tape.handles.number(device)];
-            question.extend(asked);
+            question.extend(inputs);
             tape.writer.answer(at, (structure, question), (Some(code), out));
         });
     }
@@ -133,10 +133,11 @@ impl Recorder {
     pub(super) fn event(&self, at: Nanoseconds, event: &sys::nvmlEventData_t) {
         let at = at.0.saturating_sub(self.begun.0);
         let instances = [event.gpuInstanceId, event.computeInstanceId].map(u64::from);
-        let told = [event.eventType, event.eventData].into_iter().chain(instances).map(RecordedValue::Number);
+        let values =
+            [event.eventType, event.eventData].into_iter().chain(instances).map(RecordedValue::Number);
         self.with(|tape| {
             let device = tape.handles.number(event.device);
-            tape.writer.event(at, ("nvmlEventData_t", vec![device]), (None, told.collect()));
+            tape.writer.event(at, ("nvmlEventData_t", vec![device]), (None, values.collect()));
         });
     }
 

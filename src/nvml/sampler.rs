@@ -147,7 +147,7 @@ impl Sampler {
         let tiers = DueTiers { due, selected, all };
         let cost = self.read(&mut plan, &tiers, begun);
         let processes = self.read_processes(&plan, &tiers, begun);
-        if processes.instance_missing || plan.instances.iter().any(MigInstance::is_gone) {
+        if processes.instance_missing || plan.instances.iter().any(MigInstance::is_missing) {
             // The MIG layout changed and instance ids are reused, so this tick's readings may belong to other
             // instances.
             self.instances = mig_instances::clear_readings(&self.instances);
@@ -212,9 +212,9 @@ impl Sampler {
     }
 
     fn compile(&mut self) -> Result<Plan, Absence> {
-        let wanted =
+        let request =
             ProbeRequest { level: self.level, refused: &self.refused, implausible: &self.implausible };
-        let plan = Plan::compile(&mut self.api, &self.found, wanted)?;
+        let plan = Plan::compile(&mut self.api, &self.found, request)?;
         self.review_interval = FIRST_REVIEW;
         self.begin(&plan);
         Ok(plan)
@@ -240,9 +240,9 @@ impl Sampler {
         self.review_interval = Nanoseconds(self.review_interval.0.saturating_mul(2)).min(LAST_REVIEW);
         self.review = Some(self.api.clock().now().boottime + self.review_interval);
         let Some(old) = self.plan.take() else { return };
-        let wanted =
+        let request =
             ProbeRequest { level: self.level, refused: &self.refused, implausible: &self.implausible };
-        let (plan, spare) = match Plan::compile(&mut self.api, &self.found, wanted) {
+        let (plan, spare) = match Plan::compile(&mut self.api, &self.found, request) {
             Ok(new) if new.reads_same_as(&old) => {
                 if !new.provisional {
                     self.review = None;

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_as_idle_takes_nothing_from_the_work_after_it() {
+    fn time_counted_as_idle_takes_nothing_from_later_work() {
         let second = Nanoseconds::from_seconds;
         let mut ring = UtilizationRing::new();
         ring.add_samples(windows(&[(12_000_000, 100)], 0), second(12));

@@ -59,8 +59,8 @@ pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
         if head.is_none() {
             head = Some(first(&line).map_err(broken)?);
         } else {
-            let entry: RecordedAnswer =
-                serde_json::from_str(&line).map_err(|error| broken(format!("{}; {OTHER}", said(&error))))?;
+            let entry: RecordedAnswer = serde_json::from_str(&line)
+                .map_err(|error| broken(format!("{}; {OTHER}", without_position(&error))))?;
             length = length.max(entry.at);
         }
         whole += read as u64;
@@ -77,8 +77,8 @@ pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
 const OTHER: &str = "give a file that gpumeter record wrote, as it wrote it";
 
 fn first(line: &str) -> Result<RecordingHead, String> {
-    let head: RecordingHead =
-        serde_json::from_str(line).map_err(|error| format!("is no recording: {}; {OTHER}", said(&error)))?;
+    let head: RecordingHead = serde_json::from_str(line)
+        .map_err(|error| format!("is no recording: {}; {OTHER}", without_position(&error)))?;
     if head.gpumeter_recording == FORMAT {
         return Ok(head);
     }
@@ -89,9 +89,9 @@ fn first(line: &str) -> Result<RecordingHead, String> {
 }
 
 /// The error without its position, which is within the one line that was parsed.
-fn said(error: &serde_json::Error) -> String {
-    let told = error.to_string();
-    told.rsplit_once(" at line ").map_or(told.clone(), |(said, _)| said.to_owned())
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(message, _)| message.to_owned())
 }
 
 #[cfg(test)]
@@ -125,14 +125,14 @@ mod tests {
 
     #[test]
     fn what_is_no_recording_is_named_by_its_line() {
-        for (text, line, told) in [
+        for (text, line, expected) in [
             (String::new(), 1, "is empty"),
             ("gpus: []\n".to_owned(), 1, "expected"),
             (HEAD.replace(":1,", ":2,"), 1, "is of format 2, and this version reads 1; play it with"),
             (format!("{HEAD}\n{{\"at\":5}}\n"), 2, "missing field `call`"),
         ] {
             let error = over(&text).unwrap_err().to_string();
-            assert!(error.contains(&format!(":{line}: ")) && error.contains(told), "{error}");
+            assert!(error.contains(&format!(":{line}: ")) && error.contains(expected), "{error}");
         }
     }
 }

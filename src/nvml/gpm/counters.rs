@@ -12,29 +12,29 @@ const COUNT: usize = Counter::ALL.len();
 
 /// The counters of one pair.
 pub(in crate::nvml) struct GpmCounters {
-    asked: Vec<Counter>,
+    requested: Vec<Counter>,
     known: [CounterCheck; COUNT],
     readings: [Reading; COUNT],
 }
 
 impl GpmCounters {
     /// Counters that were never read; those that are not requested are not supported.
-    pub(in crate::nvml) fn new(asked: Vec<Counter>) -> Self {
+    pub(in crate::nvml) fn new(requested: Vec<Counter>) -> Self {
         let mut readings = [Err(Absence::NotSupported); COUNT];
-        for counter in &asked {
+        for counter in &requested {
             readings[*counter as usize] = Err(Absence::NotYet);
         }
-        Self { asked, known: Counter::ALL.map(known), readings }
+        Self { requested, known: Counter::ALL.map(known), readings }
     }
 
     /// The driver's ids of the requested counters.
     pub(in crate::nvml) fn ids(&self) -> impl Iterator<Item = u32> {
-        self.asked.iter().map(|counter| counter.id())
+        self.requested.iter().map(|counter| counter.id())
     }
 
     /// Reads the counters from the pair, if it could be computed.
     pub(in crate::nvml) fn read(&mut self, api: &mut DriverApi, pair: &GpmPair, answer: Result<(), Absence>) {
-        for counter in &self.asked {
+        for counter in &self.requested {
             let raw = answer.and_then(|()| pair.value(counter.id(), 1));
             let belief = &mut self.known[*counter as usize];
             self.readings[*counter as usize] = check_reading(api, raw, (1, Bound::COUNTER), Some(belief));

@@ -17,7 +17,7 @@ fn samples(pids: &[u32]) -> Vec<ProcessSample> {
 }
 
 /// The schedule of a GPU whose lists were read while that much memory was in use.
-fn settled(memory: u64) -> ProcessSchedule {
+fn after_lists(memory: u64) -> ProcessSchedule {
     let mut schedule = ProcessSchedule::new(false);
     schedule.memory().set(Ok(vec![memory]));
     schedule.note_read(BOTH);
@@ -49,13 +49,13 @@ fn tick_of(
     if schedule.needs_memory(&state, known) {
         schedule.memory().set(memory.map(|used| vec![used]).ok_or(Absence::NotSupported));
     }
-    let asked = state.may_have_samples && schedule.needs_samples(&state, known);
+    let samples_read = state.may_have_samples && schedule.needs_samples(&state, known);
     let samples = samples(pids);
-    let inputs = ScheduleInputs { state, samples: asked.then_some(&samples) };
+    let inputs = ScheduleInputs { state, samples: samples_read.then_some(&samples) };
     let lists = schedule.select_lists(&inputs, known);
     schedule.note_read(lists);
     schedule.note_samples(&inputs, known);
-    (lists, asked)
+    (lists, samples_read)
 }
 
 fn tick(schedule: &mut ProcessSchedule, second: u64, pids: &[u32], known: &ListedPids) -> ListsDue {
@@ -69,15 +69,15 @@ fn count(reads: impl Iterator<Item = ListsDue>) -> (usize, usize) {
 }
 
 #[test]
-fn while_memory_stands_still_lists_wait_for_the_slow_tier_and_graphics_for_every_fifth() {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+fn while_memory_is_unchanged_lists_are_read_with_the_slow_tier_and_graphics_with_every_fifth() {
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
     let reads = (1..=600).map(|second| tick(&mut schedule, second, &[7, 8], &known));
     assert_eq!(count(reads), (10, 2));
 }
 
 #[test]
 fn where_memory_moves_among_several_lists_have_their_turn_with_the_medium_and_the_slow_tier() {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
     let reads =
         (1..=120).map(|second| tick_of(&mut schedule, state(second), (&[7, 8], Some(second)), &known).0);
     assert_eq!(count(reads), (24, 2));
@@ -85,7 +85,7 @@ fn where_memory_moves_among_several_lists_have_their_turn_with_the_medium_and_th
 
 #[test]
 fn lists_at_full_stretch_come_every_minute_and_graphics_every_five() {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
     schedule.stretch(64);
     let reads: Vec<_> = (1..=1_200)
         .map(|second| tick_of(&mut schedule, state(second), (&[7, 8], Some(second)), &known).0)
@@ -99,15 +99,15 @@ fn lists_at_full_stretch_come_every_minute_and_graphics_every_five() {
 
 #[test]
 fn a_pid_that_no_list_names_is_looked_for_at_once_and_only_once() {
-    let (mut schedule, known) = (settled(1), known(&[6, 7], &[]));
+    let (mut schedule, known) = (after_lists(1), known(&[6, 7], &[]));
     assert_eq!(tick(&mut schedule, 1, &[6, 7], &known), NONE);
     assert_eq!(tick(&mut schedule, 2, &[6, 7, 8], &known), COMPUTE);
     assert_eq!(tick(&mut schedule, 3, &[6, 7, 8], &known), NONE);
 }
 
 #[test]
-fn a_look_that_had_no_room_comes_in_the_next_tick() {
-    let (mut schedule, known) = (settled(1), known(&[6, 7], &[]));
+fn a_list_that_exceeds_the_calls_of_a_tick_is_read_in_the_next_one() {
+    let (mut schedule, known) = (after_lists(1), known(&[6, 7], &[]));
     let samples = samples(&[6, 7, 8]);
     let inputs = ScheduleInputs { state: state(1), samples: Some(&samples) };
     assert_eq!(schedule.select_lists(&inputs, &known), COMPUTE);
@@ -119,8 +119,8 @@ fn a_look_that_had_no_room_comes_in_the_next_tick() {
 }
 
 #[test]
-fn who_worked_and_falls_silent_is_looked_for_in_the_next_tick() {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[9]));
+fn a_process_that_stops_having_samples_is_looked_up_in_the_next_tick() {
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[9]));
     tick(&mut schedule, 1, &[7, 8, 9], &known);
     assert_eq!(tick(&mut schedule, 2, &[7, 9], &known), COMPUTE);
     assert_eq!(tick(&mut schedule, 3, &[7, 9], &known), NONE, "it idles");
@@ -128,36 +128,40 @@ fn who_worked_and_falls_silent_is_looked_for_in_the_next_tick() {
 }
 
 #[test]
-fn an_empty_gpu_is_asked_when_memory_moves_and_a_busy_one_without_processes_wonders_once() {
-    let (mut schedule, nobody) = (settled(1), known(&[], &[]));
+fn an_empty_gpu_is_listed_when_memory_changes_and_a_busy_one_without_processes_once() {
+    let (mut schedule, nobody) = (after_lists(1), known(&[], &[]));
     assert_eq!(tick(&mut schedule, 1, &[], &nobody), NONE);
     assert_eq!(tick_of(&mut schedule, state(2), (&[], Some(9)), &nobody).0, COMPUTE);
     assert!(schedule.needs_graphics_too(&[], &nobody), "who is not on the compute list may be on another");
-    let wonder = |schedule: &mut ProcessSchedule, second| {
+    let busy_tick = |schedule: &mut ProcessSchedule, second| {
         schedule.memory().set(Ok(vec![9]));
         let lists =
             schedule.select_lists(&ScheduleInputs { state: state(second), samples: Some(&[]) }, &nobody);
         schedule.note_read(lists);
         lists
     };
-    assert_eq!(wonder(&mut schedule, 3), ListsDue { compute: false, graphics: true });
-    assert_eq!(wonder(&mut schedule, 4), NONE);
+    assert_eq!(busy_tick(&mut schedule, 3), ListsDue { compute: false, graphics: true });
+    assert_eq!(busy_tick(&mut schedule, 4), NONE);
 }
 
 #[test]
-fn samples_rest_on_a_gpu_that_is_idle_until_it_does() {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
-    let mut asked = |second, pids: &[u32]| tick_of(&mut schedule, state(second), (pids, Some(1)), &known).1;
-    assert_eq!([asked(1, &[7]), asked(2, &[]), asked(3, &[]), asked(4, &[])], [true, true, false, false]);
-    assert!(asked(6, &[7]));
+fn samples_are_not_read_on_an_idle_gpu() {
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
+    let mut samples_read =
+        |second, pids: &[u32]| tick_of(&mut schedule, state(second), (pids, Some(1)), &known).1;
+    assert_eq!(
+        [samples_read(1, &[7]), samples_read(2, &[]), samples_read(3, &[]), samples_read(4, &[])],
+        [true, true, false, false]
+    );
+    assert!(samples_read(6, &[7]));
 }
 
 #[test]
-fn samples_of_one_who_is_alone_rest_until_the_medium_tier_or_until_memory_moves() {
-    let (mut schedule, known) = (settled(1), known(&[7], &[]));
+fn samples_of_a_single_process_are_read_with_the_medium_tier_or_when_memory_changes() {
+    let (mut schedule, known) = (after_lists(1), known(&[7], &[]));
     let mut seen = |second, memory| tick_of(&mut schedule, state(second), (&[7], Some(memory)), &known);
     assert_eq!(
-        [seen(1, 1), seen(4, 1), seen(5, 1), seen(6, 1)].map(|(_, asked)| asked),
+        [seen(1, 1), seen(4, 1), seen(5, 1), seen(6, 1)].map(|(_, samples_read)| samples_read),
         [false, false, true, false]
     );
     assert_eq!(seen(7, 2), (COMPUTE, true));
@@ -169,8 +173,8 @@ fn samples_of_one_who_is_alone_rest_until_the_medium_tier_or_until_memory_moves(
 }
 
 #[test]
-fn rested_time_is_left_out_only_where_nothing_was_done_or_somebody_may_have_come() {
-    let (mut schedule, known) = (settled(1), known(&[7], &[]));
+fn deferred_samples_are_dropped_only_if_nothing_ran_or_a_process_may_have_come() {
+    let (mut schedule, known) = (after_lists(1), known(&[7], &[]));
     let mut anew = |second, pids: &[u32], memory| {
         tick_of(&mut schedule, state(second), (pids, Some(memory)), &known);
         schedule.drops_deferred_samples(&TickState { busy: Some(!pids.is_empty()), ..state(second) })
@@ -185,8 +189,8 @@ fn rested_time_is_left_out_only_where_nothing_was_done_or_somebody_may_have_come
 }
 
 #[test]
-fn memory_that_moves_though_nobody_is_there_costs_no_more_lists_than_the_stretch_allows() {
-    let (mut schedule, nobody) = (settled(0), known(&[], &[]));
+fn memory_that_changes_on_an_empty_gpu_costs_no_more_lists_than_the_stretch_allows() {
+    let (mut schedule, nobody) = (after_lists(0), known(&[], &[]));
     schedule.stretch(8);
     let mut lists = |second, memory| tick_of(&mut schedule, state(second), (&[], Some(memory)), &nobody).0;
     assert_eq!((lists(1, 0), lists(2, 1)), (NONE, COMPUTE), "the first move is followed at once");
@@ -195,8 +199,8 @@ fn memory_that_moves_though_nobody_is_there_costs_no_more_lists_than_the_stretch
 }
 
 #[test]
-fn samples_that_are_shown_or_name_strangers_do_not_rest() {
-    let (mut schedule, known) = (settled(1), known(&[7], &[]));
+fn samples_that_are_published_or_name_unlisted_pids_are_always_read() {
+    let (mut schedule, known) = (after_lists(1), known(&[7], &[]));
     let shown = TickState { shown: true, ..state(1) };
     assert!(tick_of(&mut schedule, shown, (&[7], Some(1)), &known).1);
     assert!(!tick_of(&mut schedule, state(2), (&[7], Some(1)), &known).1);
@@ -207,8 +211,8 @@ fn samples_that_are_shown_or_name_strangers_do_not_rest() {
 }
 
 #[test]
-fn where_presence_decides_every_move_of_memory_is_followed() {
-    let mut schedule = settled(1);
+fn under_presence_every_change_of_memory_is_followed() {
+    let mut schedule = after_lists(1);
     schedule.presence = true;
     schedule.stretch(8);
     let known = known(&[7, 8], &[]);
@@ -220,7 +224,7 @@ fn where_presence_decides_every_move_of_memory_is_followed() {
 
 /// Where samples cannot tell who works: which of these ticks took a compute list.
 fn without_samples(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
     schedule.stretch(stretch);
     let lists = |(second, memory): &(u64, u64)| {
         let state = TickState { may_have_samples: false, ..state(*second) };
@@ -230,13 +234,13 @@ fn without_samples(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
 }
 
 #[test]
-fn where_samples_cannot_tell_every_move_of_memory_is_followed() {
+fn without_samples_every_change_of_memory_is_followed() {
     let reads = without_samples(1, &[(11, 1), (12, 2), (12, 2), (13, 3), (15, 3)]);
     assert_eq!(reads, [false, true, false, true, true], "one may have taken another's place, at last");
 }
 
 #[test]
-fn where_samples_cannot_tell_memory_that_goes_on_moving_costs_what_the_stretch_allows() {
+fn without_samples_memory_that_keeps_changing_costs_what_the_stretch_allows() {
     let churn: Vec<(u64, u64)> = (61..120).map(|second| (second, second)).collect();
     assert_eq!(without_samples(1, &churn).iter().filter(|lists| **lists).count(), 59);
     // Beside every eighth tick, every eighth turn of the medium tier, and the first move after it.
@@ -245,8 +249,8 @@ fn where_samples_cannot_tell_memory_that_goes_on_moving_costs_what_the_stretch_a
 }
 
 #[test]
-fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_looked_for_anew() {
-    let (mut schedule, known) = (settled(1), known(&[7, 8], &[]));
+fn an_event_reads_the_compute_list_only_and_keeps_the_unlisted_pids() {
+    let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
     assert_eq!(tick(&mut schedule, 1, &[7, 8, 9], &known), COMPUTE);
     let reads = (2..60).map(|second| {
         let state = TickState { all: second % 5 == 2, ..state(second) };
@@ -256,7 +260,7 @@ fn what_happened_takes_a_compute_list_and_no_graphics_list_nor_is_any_stranger_l
 }
 
 #[test]
-fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
+fn without_memory_an_empty_gpu_and_presence_are_listed_in_every_tick() {
     let mut schedule = ProcessSchedule::new(false);
     let nobody = known(&[], &[]);
     let mut lists = |second| tick_of(&mut schedule, state(second), (&[], None), &nobody).0.compute;
@@ -269,8 +273,8 @@ fn without_memory_an_empty_gpu_and_presence_are_asked_in_every_tick() {
 }
 
 #[test]
-fn a_list_that_failed_for_now_is_asked_for_again_alone() {
-    let mut schedule = settled(1);
+fn a_list_that_failed_for_now_is_read_again_alone() {
+    let mut schedule = after_lists(1);
     let failed = ListedPids { compute: None, ..known(&[], &[9]) };
     assert_eq!(tick(&mut schedule, 1, &[], &failed), COMPUTE);
 }
