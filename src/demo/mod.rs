@@ -137,7 +137,7 @@ pub enum DemoError {
     #[error(
         "simulated {error}: {told}; correct the scenario, or start with --fresh if it is another file that is wrong"
     )]
-    Told {
+    DriverEventKind {
         /// What was opened.
         error: OpenError,
         /// Its words.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::{DemoError, absent_is_fine};
 use crate::clock::{Moment, Page, PageState, REAL_TIME, Stop, system_now};
 use crate::model::{Nanoseconds, Utc};
-use crate::record::Span;
+use crate::record::RecordingSpan;
 use crate::thread::Thread;
 
 const BEAT: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ impl DemoTime {
     }
 
     /// Lets time pass again as it passed in a recording; at the end of it, time stands still.
-    pub(super) fn replay(driver: &Path, speed: u64, span: &Span) -> Result<Self, DemoError> {
+    pub(super) fn replay(driver: &Path, speed: u64, span: &RecordingSpan) -> Result<Self, DemoError> {
         let state = beginning(system_now().boottime, Utc(span.head.utc_ns), speed);
         let page = Page::create(&driver.join("clock"), state)?;
         Self::keep(driver, page, Some(Nanoseconds(span.length)))

@@ -63,6 +63,6 @@ fn refusal(options: &Options, directory: &Path, library: &Path, error: OpenError
             path: options.source.to_string().into(),
             problem: problem.into(),
         })),
-        None => Err(DemoError::Told { error, told: told.trim().into() }),
+        None => Err(DemoError::DriverEventKind { error, told: told.trim().into() }),
     }
 }

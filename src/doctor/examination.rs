@@ -12,7 +12,7 @@ use crate::clock::{Clock, Stop, system_now};
 use crate::holders::SessionGpu;
 use crate::host::agent_usage;
 use crate::model::{Absence, Frame, Nanoseconds};
-use crate::nvml::{CallSlot, Events, Found, InFlight, Lane, Library, count, find};
+use crate::nvml::{CallSlot, EventSet, FoundGpu, InFlight, Library, Sampler, count, find};
 
 /// What was found.
 pub(super) enum ExaminationNews {
@@ -156,7 +156,7 @@ impl Examination<'_> {
         self.xids(&found);
     }
 
-    fn gpu(&self, gpu: &Found) {
+    fn gpu(&self, gpu: &FoundGpu) {
         let name = format!("{} {}", gpu.id.index, gpu.id.uuid);
         let frame = match self.read(gpu) {
             Ok(frame) => frame,
@@ -187,21 +187,21 @@ impl Examination<'_> {
     }
 
     /// The second of two ticks: GPM values come from pairs of samples.
-    fn read(&self, gpu: &Found) -> Result<Frame, Absence> {
+    fn read(&self, gpu: &FoundGpu) -> Result<Frame, Absence> {
         let slot = self.progress.slot.clone();
-        let mut lane = Lane::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
+        let mut lane = Sampler::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
         let first = lane.tick([true; 3])?;
         wait(self.clock, first.ended.boottime + APART);
         let frame = lane.tick([true; 3]);
-        lane.forget_plan();
+        lane.drop_plan();
         frame
     }
 
     /// Whether the driver tells of XIDs.
-    fn xids(&self, gpus: &[Found]) {
+    fn xids(&self, gpus: &[FoundGpu]) {
         const ALSO: &str = "XIDs come from the kernel's log alone, if that can be read";
         self.progress.set(Step::Asking { gpu: None, call: None });
-        let mut events = match Events::new(self.library, self.progress.slot.clone(), self.clock.clone()) {
+        let mut events = match EventSet::new(self.library, self.progress.slot.clone(), self.clock.clone()) {
             Ok(events) => events,
             Err(absence) => {
                 return self.tell("xids", false, format!("no event set: {}; {ALSO}", absence.reason()));

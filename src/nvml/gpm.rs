@@ -4,41 +4,41 @@ mod counters;
 
 use nvml_wrapper_sys::bindings as sys;
 
-pub(super) use self::counters::Counters;
+pub(super) use self::counters::GpmCounters;
 
-use super::door::{Door, Handle, INVALID_ARGUMENT, Refusal, ask};
-use super::fields::whole;
-use super::probe::Metric;
+use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
+use super::fields::round_to_i64;
+use super::probe::GpmMetrics;
 use crate::model::Absence;
-use crate::record::Value;
+use crate::record::RecordedValue;
 
-/// Two sample buffers of one GPU or one GPU instance, and the metrics that are asked of them.
-pub(super) struct Pair {
+/// Two sample buffers of one GPU or GPU instance, and the metrics computed from them.
+pub(super) struct GpmPair {
     newer: sys::nvmlGpmSample_t,
     older: sys::nvmlGpmSample_t,
     /// Samples taken into the buffers, at most 2.
     taken: u8,
-    /// Whose samples they are.
+    /// The device and GPU instance of the samples.
     of: Option<(Handle, Option<u32>)>,
-    /// Those that every driver knows come first.
+    /// Ids of the metrics; those that every driver has come first.
     metrics: Vec<u32>,
     request: Box<sys::nvmlGpmMetricsGet_t>,
 }
 
-// SAFETY: the buffers belong to this pair alone and are used by the lane that owns it.
-unsafe impl Send for Pair {}
+// SAFETY: the buffers belong to this pair alone and are used by the sampler that owns it.
+unsafe impl Send for GpmPair {}
 
-impl Pair {
-    /// Allocates the buffers; an absence where the library cannot.
-    pub(super) fn new(door: &mut Door, mut metrics: Vec<u32>) -> Result<Self, Absence> {
+impl GpmPair {
+    /// Allocates the buffers.
+    pub(super) fn new(api: &mut DriverApi, mut metrics: Vec<u32>) -> Result<Self, Absence> {
         metrics.sort_by_key(|id| is_late(*id));
         metrics.truncate(MOST);
-        let newer = allocate(door)?;
-        let older = match allocate(door) {
+        let newer = allocate_sample(api)?;
+        let older = match allocate_sample(api) {
             Ok(older) => older,
             Err(absence) => {
                 // A failure leaves nothing to do: the buffer is lost with the library.
-                let _ = ask!(door, nvmlGpmSampleFree(newer));
+                let _ = call!(api, nvmlGpmSampleFree(newer));
                 return Err(absence);
             }
         };
@@ -48,10 +48,10 @@ impl Pair {
     }
 
     /// Whether GPM works on the device at all.
-    pub(super) fn supported(door: &mut Door, Handle(device): Handle) -> Result<(), Absence> {
+    pub(super) fn supported(api: &mut DriverApi, Handle(device): Handle) -> Result<(), Absence> {
         let mut support =
             sys::nvmlGpmSupport_t { version: sys::NVML_GPM_SUPPORT_VERSION, isSupportedDevice: 0 };
-        ask!(door, nvmlGpmQueryDeviceSupport(device, &raw mut support))?;
+        call!(api, nvmlGpmQueryDeviceSupport(device, &raw mut support))?;
         if support.isSupportedDevice == 0 { Err(Absence::NotSupported) } else { Ok(()) }
     }
 
@@ -60,11 +60,11 @@ impl Pair {
         self.taken > 0
     }
 
-    /// Takes a sample; the one before becomes the older of the pair. A sample that fails breaks the pair:
-    /// the next difference would otherwise cover an unknown time.
+    /// Takes a sample; the one before becomes the older of the pair. A failed sample empties the pair, since the
+    /// next difference would cover an unknown time.
     pub(super) fn sample(
         &mut self,
-        door: &mut Door,
+        api: &mut DriverApi,
         Handle(device): Handle,
         instance: Option<u32>,
     ) -> Result<(), Absence> {
@@ -72,27 +72,27 @@ impl Pair {
         self.of = Some((Handle(device), instance));
         let buffer = self.newer;
         let answer = match instance {
-            None => ask!(door, nvmlGpmSampleGet(device, buffer)),
-            Some(id) => ask!(door, nvmlGpmMigSampleGet(device, id, buffer)),
+            None => call!(api, nvmlGpmSampleGet(device, buffer)),
+            Some(id) => call!(api, nvmlGpmMigSampleGet(device, id, buffer)),
         };
         self.taken = if answer.is_ok() { (self.taken + 1).min(2) } else { 0 };
         Ok(answer?)
     }
 
     /// Computes the metrics between the two samples; needs no device.
-    pub(super) fn compute(&mut self, door: &mut Door) -> Result<(), Absence> {
+    pub(super) fn compute(&mut self, api: &mut DriverApi) -> Result<(), Absence> {
         if self.taken < 2 {
             return Err(Absence::NotYet);
         }
-        match self.get(door) {
-            Err(Refusal::Code(INVALID_ARGUMENT)) => self.get_what_is_known(door)?,
+        match self.compute_metrics(api) {
+            Err(CallError::Code(INVALID_ARGUMENT)) => self.compute_without_late_metrics(api)?,
             answer => answer?,
         }
-        self.record(door);
+        self.record(api);
         Ok(())
     }
 
-    fn get(&mut self, door: &mut Door) -> Result<(), Refusal> {
+    fn compute_metrics(&mut self, api: &mut DriverApi) -> Result<(), CallError> {
         self.request.version = sys::NVML_GPM_METRICS_GET_VERSION;
         self.request.numMetrics = u32::try_from(self.metrics.len()).unwrap_or(0);
         self.request.sample1 = self.older;
@@ -103,27 +103,28 @@ impl Pair {
             place.value = f64::NAN;
         }
         let request: *mut sys::nvmlGpmMetricsGet_t = &raw mut *self.request;
-        ask!(door, nvmlGpmMetricsGet(request))
+        call!(api, nvmlGpmMetricsGet(request))
     }
 
-    /// A driver may refuse the whole for a metric that its header does not have yet. If it is that, they are not
-    /// asked for again; else all of them are at the next time.
-    fn get_what_is_known(&mut self, door: &mut Door) -> Result<(), Refusal> {
+    /// Some drivers refuse the whole request for a metric that their header lacks. If it works without the late
+    /// metrics they are dropped; otherwise all are requested again next time.
+    fn compute_without_late_metrics(&mut self, api: &mut DriverApi) -> Result<(), CallError> {
         let late = self.metrics.split_off(self.metrics.partition_point(|id| !is_late(*id)));
-        let answer = if late.is_empty() { Err(Refusal::Code(INVALID_ARGUMENT)) } else { self.get(door) };
+        let answer =
+            if late.is_empty() { Err(CallError::Code(INVALID_ARGUMENT)) } else { self.compute_metrics(api) };
         if answer.is_err() {
             self.metrics.extend(late);
         }
         answer
     }
 
-    fn record(&self, door: &Door) {
-        let (Some(recorder), Some((device, instance))) = (door.recorder(), self.of) else { return };
+    fn record(&self, api: &DriverApi) {
+        let (Some(recorder), Some((device, instance))) = (api.recorder(), self.of) else { return };
         for (metric, id) in self.request.metrics.iter().zip(&self.metrics) {
-            let instance = instance.map_or(Value::None, |id| Value::Number(id.into()));
-            let question = vec![instance, Value::Number((*id).into())];
-            let out = vec![Value::Number(metric.value.to_bits())];
-            let at = door.clock().now().boottime;
+            let instance = instance.map_or(RecordedValue::None, |id| RecordedValue::Number(id.into()));
+            let question = vec![instance, RecordedValue::Number((*id).into())];
+            let out = vec![RecordedValue::Number(metric.value.to_bits())];
+            let at = api.clock().now().boottime;
             recorder.value(at, "nvmlGpmMetric_t", (device, question), (metric.nvmlReturn, out));
         }
     }
@@ -133,29 +134,29 @@ impl Pair {
         let position = self.metrics.iter().position(|other| *other == id).ok_or(Absence::NotSupported)?;
         let metric = self.request.metrics.get(position).ok_or(Absence::NotSupported)?;
         match metric.nvmlReturn {
-            0 => whole(metric.value * times as f64),
-            // As with fields, what a driver does not know is an "invalid argument".
+            0 => round_to_i64(metric.value * times as f64),
+            // As with fields, drivers return "invalid argument" for what they do not have.
             INVALID_ARGUMENT => Err(Absence::NotSupported),
-            code => Err(Refusal::Code(code).into()),
+            code => Err(CallError::Code(code).into()),
         }
     }
 
     /// The sum of metrics, each times a factor; one that is missing leaves none.
-    pub(super) fn sum(&self, metric: Metric, times: i64) -> Result<i64, Absence> {
+    pub(super) fn sum(&self, metric: GpmMetrics, times: i64) -> Result<i64, Absence> {
         metric
             .ids()
             .try_fold(0_i64, |sum, id| sum.checked_add(self.value(id, times)?).ok_or(Absence::Rejected))
     }
 
-    /// Gives the buffers back to the library.
-    pub(super) fn free(self, door: &mut Door) {
+    /// Frees the buffers.
+    pub(super) fn free(self, api: &mut DriverApi) {
         // A failure leaves nothing to do: the buffers are lost with the library.
-        let _ = ask!(door, nvmlGpmSampleFree(self.newer));
-        let _ = ask!(door, nvmlGpmSampleFree(self.older));
+        let _ = call!(api, nvmlGpmSampleFree(self.newer));
+        let _ = call!(api, nvmlGpmSampleFree(self.older));
     }
 }
 
-/// As many metrics as the request of the oldest header that we speak has room for.
+/// The number of metrics in a request by the oldest supported header.
 const MOST: usize = sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_MAX as usize;
 
 /// Whether a metric came after the first header with GPM, which ends with the links.
@@ -163,8 +164,8 @@ fn is_late(id: u32) -> bool {
     id == 8 || id > 97
 }
 
-fn allocate(door: &mut Door) -> Result<sys::nvmlGpmSample_t, Absence> {
+fn allocate_sample(api: &mut DriverApi) -> Result<sys::nvmlGpmSample_t, Absence> {
     let mut sample: sys::nvmlGpmSample_t = std::ptr::null_mut();
-    ask!(door, nvmlGpmSampleAlloc(&raw mut sample))?;
+    call!(api, nvmlGpmSampleAlloc(&raw mut sample))?;
     if sample.is_null() { Err(Absence::Failed) } else { Ok(sample) }
 }

@@ -1,4 +1,4 @@
-//! Which GPUs there are, and what each says of itself.
+//! Finds the GPUs of the driver and their names.
 
 use std::ffi::{c_char, c_uint};
 use std::sync::Arc;
@@ -6,96 +6,94 @@ use std::sync::Arc;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::Library;
-use super::door::{CallSlot, Door, Handle, NOT_FOUND, Refusal, ask};
+use super::driver_api::{CallError, CallSlot, DriverApi, Handle, NOT_FOUND, call};
 use crate::clock::Clock;
 use crate::model::{Absence, GpuId};
 
-/// A GPU that the driver counts.
+/// A GPU of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundGpu {
     /// Index and UUID.
     pub id: GpuId,
-    /// The PCI bus id; "" where the driver does not tell.
+    /// The PCI bus id; "" if the driver does not return it.
     bus: Arc<str>,
 }
 
-impl Found {
-    /// The PCI bus id as the driver writes it; "" where it does not tell.
+impl FoundGpu {
+    /// The PCI bus id as the driver writes it; "" if it does not return it.
     pub fn bus(&self) -> &Arc<str> {
         &self.bus
     }
 }
 
-/// No node has more; a count above is garbage.
+/// No node has more; a larger count is garbage.
 const MOST: c_uint = 256;
 
 /// How many GPUs the driver counts.
 pub fn count(library: &Arc<Library>, slot: &CallSlot, clock: &Clock) -> Result<u32, Absence> {
-    let mut door = Door::new(Arc::clone(library), slot.clone(), clock.clone());
+    let mut api = DriverApi::new(Arc::clone(library), slot.clone(), clock.clone());
     let mut count: c_uint = 0;
-    ask!(door, nvmlDeviceGetCount_v2(&raw mut count))?;
+    call!(api, nvmlDeviceGetCount_v2(&raw mut count))?;
     if count > MOST { Err(Absence::Rejected) } else { Ok(count) }
 }
 
-/// The GPU at an index below the count. Each is asked for alone: one that hangs or fails holds up no other.
-pub fn find(library: &Arc<Library>, index: u32, slot: &CallSlot, clock: &Clock) -> Result<Found, Absence> {
-    let mut door = Door::new(Arc::clone(library), slot.clone(), clock.clone());
+/// The GPU at an index below the count. One call per GPU, so that one that hangs or fails does not affect the
+/// others.
+pub fn find(library: &Arc<Library>, index: u32, slot: &CallSlot, clock: &Clock) -> Result<FoundGpu, Absence> {
+    let mut api = DriverApi::new(Arc::clone(library), slot.clone(), clock.clone());
     let mut device = std::ptr::null_mut();
-    ask!(door, nvmlDeviceGetHandleByIndex_v2(index, &raw mut device))?;
-    let uuid = uuid(&mut door, Handle(device))?;
-    let bus = pci_bus_id(&mut door, Handle(device)).unwrap_or_default();
-    Ok(Found { id: GpuId { index, uuid }, bus })
+    call!(api, nvmlDeviceGetHandleByIndex_v2(index, &raw mut device))?;
+    let uuid = uuid(&mut api, Handle(device))?;
+    let bus = pci_bus_id(&mut api, Handle(device)).unwrap_or_default();
+    Ok(FoundGpu { id: GpuId { index, uuid }, bus })
 }
 
-/// What the driver says of its version; "" if nothing.
+/// The driver's version; "" if it is not reported.
 pub fn driver_version(library: &Arc<Library>, clock: &Clock) -> Arc<str> {
-    version(&mut Door::new(Arc::clone(library), CallSlot::default(), clock.clone())).unwrap_or_default()
+    let mut api = DriverApi::new(Arc::clone(library), CallSlot::default(), clock.clone());
+    text(|buffer, length| call!(api, nvmlSystemGetDriverVersion(buffer, length))).unwrap_or_default()
 }
 
-fn version(door: &mut Door) -> Result<Arc<str>, Absence> {
-    text(|buffer, length| ask!(door, nvmlSystemGetDriverVersion(buffer, length)))
-}
-
-/// A handle for a GPU that was found. By its bus id where possible: by UUID the driver goes through all GPUs
-/// and may answer "lost" when any of them has fallen off the bus (NVML header).
-pub(super) fn handle(door: &mut Door, found: &Found) -> Result<Handle, Absence> {
-    let by_bus = if found.bus.is_empty() { Err(Refusal::NoSymbol) } else { by_bus(door, &found.bus) };
+/// A handle for a GPU. By bus id if possible: by UUID the driver visits all GPUs and may return "lost" if any of
+/// them has fallen off the bus (NVML header).
+pub(super) fn handle(api: &mut DriverApi, found: &FoundGpu) -> Result<Handle, Absence> {
+    let by_bus = if found.bus.is_empty() { Err(CallError::NoSymbol) } else { by_bus(api, &found.bus) };
     let device = match by_bus {
         Ok(device) => device,
-        Err(Refusal::NoSymbol) => {
+        Err(CallError::NoSymbol) => {
             let text = c_text(&found.id.uuid);
             let mut device = std::ptr::null_mut();
-            let answer = ask!(door, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device));
-            return answer.map(|()| Handle(device)).map_err(gone);
+            let answer = call!(api, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device));
+            return answer.map(|()| Handle(device)).map_err(lost_if_not_found);
         }
-        Err(refusal) => return Err(gone(refusal)),
+        Err(error) => return Err(lost_if_not_found(error)),
     };
-    // Another board in the same place is another GPU.
-    if uuid(door, device)? == found.id.uuid { Ok(device) } else { Err(Absence::Lost) }
+    // Another board in the same slot is another GPU.
+    if uuid(api, device)? == found.id.uuid { Ok(device) } else { Err(Absence::Lost) }
 }
 
-fn by_bus(door: &mut Door, bus: &str) -> Result<Handle, Refusal> {
+fn by_bus(api: &mut DriverApi, bus: &str) -> Result<Handle, CallError> {
     let text = c_text(bus);
     let mut device = std::ptr::null_mut();
-    ask!(door, nvmlDeviceGetHandleByPciBusId_v2(text.as_ptr().cast(), &raw mut device))?;
+    call!(api, nvmlDeviceGetHandleByPciBusId_v2(text.as_ptr().cast(), &raw mut device))?;
     Ok(Handle(device))
 }
 
-/// A GPU that was there and is not found is lost.
-fn gone(refusal: Refusal) -> Absence {
-    if refusal == Refusal::Code(NOT_FOUND) { Absence::Lost } else { refusal.into() }
+/// A known GPU that is not found is lost.
+fn lost_if_not_found(error: CallError) -> Absence {
+    if error == CallError::Code(NOT_FOUND) { Absence::Lost } else { error.into() }
 }
 
 fn c_text(text: &str) -> Vec<u8> {
     text.bytes().filter(|byte| *byte != 0).chain([0]).collect()
 }
 
-/// Whether the GPU is cut into instances; none where it cannot be.
-pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option<bool>, Absence> {
+/// Whether MIG is on; none if the GPU does not support it.
+pub(super) fn mig_mode(api: &mut DriverApi, Handle(device): Handle) -> Result<Option<bool>, Absence> {
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
-    let answer = ask!(door, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
+    let answer = call!(api, nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
     match answer.map_err(Absence::from) {
-        // Nobody knows how such a GPU is billed.
+        // An unknown mode cannot be billed.
         Ok(()) if current > 1 => Err(Absence::Rejected),
         Ok(()) => Ok(Some(current == 1)),
         Err(absence) if absence.is_permanent() => Ok(None),
@@ -103,19 +101,19 @@ pub(super) fn mig_mode(door: &mut Door, Handle(device): Handle) -> Result<Option
     }
 }
 
-pub(super) fn uuid(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
-    let uuid = text(|buffer, length| ask!(door, nvmlDeviceGetUUID(device, buffer, length)))?;
+pub(super) fn uuid(api: &mut DriverApi, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+    let uuid = text(|buffer, length| call!(api, nvmlDeviceGetUUID(device, buffer, length)))?;
     if uuid.is_empty() || uuid.contains(' ') { Err(Absence::Rejected) } else { Ok(uuid) }
 }
 
-pub(super) fn name(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
-    text(|buffer, length| ask!(door, nvmlDeviceGetName(device, buffer, length)))
+pub(super) fn name(api: &mut DriverApi, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+    text(|buffer, length| call!(api, nvmlDeviceGetName(device, buffer, length)))
 }
 
-pub(super) fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<str>, Absence> {
+pub(super) fn pci_bus_id(api: &mut DriverApi, Handle(device): Handle) -> Result<Arc<str>, Absence> {
     // SAFETY: the structure is integers and characters, for all of which zero is a value.
     let mut pci: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
-    ask!(door, nvmlDeviceGetPciInfo_v3(device, &raw mut pci))?;
+    call!(api, nvmlDeviceGetPciInfo_v3(device, &raw mut pci))?;
     let bus = read_text(&pci.busId)?;
     let is_one = bus.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
     if is_one { Ok(bus) } else { Err(Absence::Rejected) }
@@ -124,15 +122,15 @@ pub(super) fn pci_bus_id(door: &mut Door, Handle(device): Handle) -> Result<Arc<
 const TEXT: usize = 96;
 
 pub(super) fn text(
-    read: impl FnOnce(*mut c_char, c_uint) -> Result<(), Refusal>,
+    read: impl FnOnce(*mut c_char, c_uint) -> Result<(), CallError>,
 ) -> Result<Arc<str>, Absence> {
     let mut buffer: [c_char; TEXT] = [0; TEXT];
     read(buffer.as_mut_ptr(), TEXT as c_uint)?;
     read_text(&buffer)
 }
 
-/// A C string of the driver, which writes printable ASCII. Anything else is garbage, and so is a text that fills its
-/// buffer without an end: there is room for more than the longest.
+/// Reads a C string of the driver, which writes printable ASCII. Anything else is garbage, and so is a text that
+/// fills its buffer, which is longer than the longest text.
 pub(super) fn read_text(buffer: &[c_char]) -> Result<Arc<str>, Absence> {
     let bytes = buffer.iter().map(|byte| byte.to_ne_bytes()[0]);
     let text: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();

@@ -10,16 +10,16 @@ use nvml_wrapper_sys::bindings::NvmlLib;
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use super::door::{CallSlot, InFlight};
+use super::driver_api::{CallSlot, InFlight};
+use super::file_ownership::{self, OwnershipError};
 use super::recording::Recorder;
-use super::trust::{self, Distrust};
 use crate::clock::Clock;
 
-/// What the loader is asked for first: it knows `LD_LIBRARY_PATH` and its own cache.
+/// The loader is tried first, with `LD_LIBRARY_PATH` and its own cache.
 const SONAME: &str = "libnvidia-ml.so.1";
 
-/// Where else installers put it, in the order in which they are tried. Containers without the runtime's hook
-/// have `/usr/local/nvidia` (Google) or a mounted host, where no loader looks.
+/// Where installers put the library, in the order of trial. Containers without the runtime's hook have
+/// `/usr/local/nvidia` (Google) or a mounted host, where the loader does not look.
 const DIRECTORIES: &[&str] = &[
     MULTIARCH,
     "/usr/lib64",
@@ -42,31 +42,31 @@ const DRIVER_CONTAINER: &str = "/run/nvidia/driver/usr/lib/aarch64-linux-gnu";
 #[cfg(not(target_arch = "aarch64"))]
 const DRIVER_CONTAINER: &str = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu";
 
-/// A static that only the simulated library exports.
+/// A symbol that only the simulated library exports.
 const SIMULATED: &[u8] = b"gpumeter_simulated\0";
 
 /// The driver library cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// There is none at the path that was given.
+    /// There is none at the given path.
     #[error(
         "driver library {path}: {reason}; is the NVIDIA driver installed? give its path with --nvml-library"
     )]
     Missing {
         /// What was looked for.
         path: PathBuf,
-        /// The loader's words.
+        /// The loader's message.
         reason: String,
     },
-    /// There is none at any place where installers put it.
+    /// There is none where installers put it.
     #[error(
         "no driver library: {tried}; is the NVIDIA driver installed? give the path of libnvidia-ml.so.1 with --nvml-library"
     )]
     Nowhere {
-        /// Every place, and the loader's words on those where there is something.
+        /// Every place, with the loader's message if there is a file.
         tried: String,
     },
-    /// The file is a library, but not this one.
+    /// The file is a library without NVML's functions.
     #[error(
         "driver library {path}: not an NVML library: it has no nvmlInit_v2; give the path of libnvidia-ml.so.1 with --nvml-library"
     )]
@@ -83,24 +83,24 @@ pub enum OpenError {
         path: PathBuf,
         /// The file, link or directory that another user controls.
         at: PathBuf,
-        /// Whose it is, or who can write it.
+        /// Who owns it, or who can write it.
         why: String,
     },
-    /// It is there, and who opens it does not let it be initialised.
+    /// It exists, and the caller did not allow its initialisation.
     #[error("driver library {path}: not initialised")]
     NotAllowed {
         /// What was opened.
         path: PathBuf,
     },
-    /// It is there and refuses.
+    /// Its initialisation failed.
     #[error("driver library {path}: nvmlInit: {reason}")]
     Refused {
         /// What was opened.
         path: PathBuf,
-        /// The driver's words.
+        /// The driver's message.
         reason: String,
     },
-    /// It is of another version than the kernel's driver.
+    /// Its version differs from that of the kernel's driver.
     #[error(
         "driver library {path}: nvmlInit: it is of another version than the kernel's driver; after an upgrade load the new module, or restart a container that still has the old library"
     )]
@@ -110,7 +110,7 @@ pub enum OpenError {
     },
 }
 
-/// An initialised driver library, shared by the lanes; the last reference shuts it down.
+/// An initialised driver library, shared by the samplers; the last reference shuts it down.
 pub struct Library {
     nvml: ManuallyDrop<Nvml>,
     path: PathBuf,
@@ -125,8 +125,8 @@ impl std::fmt::Debug for Library {
 }
 
 impl Library {
-    /// Opens and initialises the library at that path; without one, the first that can be used among the
-    /// loader's own and those where installers put it.
+    /// Opens and initialises the library at that path; without a path, the first that works of the loader's own
+    /// and the installers' places.
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
         match path {
             Some(path) => Self::at(path, &mut |_| true),
@@ -134,8 +134,8 @@ impl Library {
         }
     }
 
-    /// As [`open`](Self::open), and `slot` shows meanwhile that it is in `nvmlInit_v2`: a sick driver hangs the
-    /// first who asks, and a mount that is gone the loader before it. `may_init` is asked before that call, and told
+    /// Like [`open`](Self::open), and `slot` shows `nvmlInit_v2` meanwhile, since a faulty driver hangs its
+    /// first caller and a dead mount hangs the loader. `may_init` is called before the initialisation with
     /// whether the library is simulated.
     pub fn open_seen(
         path: Option<&Path>,
@@ -164,23 +164,23 @@ impl Library {
         }))
     }
 
-    /// By which path it was opened; a bare name is what the loader was asked for.
+    /// The path by which it was opened; a bare name is one that the loader resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether its numbers are made up.
+    /// Whether it is the simulated library.
     pub fn is_simulated(&self) -> bool {
         self.simulated
     }
 
-    /// Takes down from now on what passes the doors of this library; the first to ask for it wins.
+    /// Records all calls of this library from now on; only the first recorder is used.
     pub fn record(&self, recorder: Arc<Recorder>) {
-        // A second one would take down half of the answers.
+        // A second recorder would get half of the calls.
         let _ = self.recorder.set(recorder);
     }
 
-    /// Who takes down what passes, if anybody does.
+    /// The recorder, if there is one.
     pub(super) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.get().map(|recorder| &**recorder)
     }
@@ -192,9 +192,9 @@ impl Library {
 }
 
 impl Drop for Library {
-    /// A lane that is stuck in the library holds a reference, so no shutdown waits for its call.
+    /// A sampler that is stuck in the library holds a reference, so no shutdown waits for its call.
     fn drop(&mut self) {
-        // Without the function the crate's own drop would panic: the library is forgotten.
+        // Without the function the crate's own drop would panic, so the library is leaked.
         if self.table().nvmlShutdown.is_ok() {
             // SAFETY: dropped here alone, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.nvml) };
@@ -202,24 +202,24 @@ impl Drop for Library {
     }
 }
 
-/// Refuses to load as root what another user could replace. In a user namespace that only warns: the host's root may
-/// own the library there under a number that the namespace does not know.
+/// Refuses to load as root what another user could replace. In a user namespace it only warns, since the host's
+/// root may own the library under an unmapped user id.
 fn check_trust(path: &Path) -> Result<(), OpenError> {
     const OWNERS: &[u32] = &[0];
     if !geteuid().is_root() {
         return Ok(());
     }
     let checked = match path.to_str().filter(|name| !name.contains('/')) {
-        Some(name) => trust::check_name(name, std::env::var_os("LD_LIBRARY_PATH"), OWNERS),
-        None => trust::check_path(path, OWNERS),
+        Some(name) => file_ownership::check_name(name, std::env::var_os("LD_LIBRARY_PATH"), OWNERS),
+        None => file_ownership::check_path(path, OWNERS),
     };
     let path = PathBuf::from(path);
     match checked {
         Ok(()) => Ok(()),
-        Err(Distrust::Unreadable(error)) => Err(OpenError::Missing { path, reason: error.to_string() }),
-        Err(Distrust::Replaceable { at, why }) => {
+        Err(OwnershipError::Unreadable(error)) => Err(OpenError::Missing { path, reason: error.to_string() }),
+        Err(OwnershipError::Replaceable { at, why }) => {
             let error = OpenError::Untrusted { path, at, why };
-            if trust::is_hosts_root(std::fs::read_to_string("/proc/self/uid_map").ok().as_deref()) {
+            if file_ownership::is_hosts_root(std::fs::read_to_string("/proc/self/uid_map").ok().as_deref()) {
                 return Err(error);
             }
             tracing::warn!(
@@ -230,7 +230,7 @@ fn check_trust(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Whether the library says that it is simulated; it is loaded, and no function of it is called.
+/// Whether the library is simulated; it is loaded, and none of its functions is called.
 fn is_simulated(path: &Path) -> Result<bool, OpenError> {
     // SAFETY: loading runs the initialisers of the library that is to be used; its path was checked.
     let table = unsafe { NvmlLib::new(path) }.map_err(|error| refused(path, error.into()))?;
@@ -238,13 +238,13 @@ fn is_simulated(path: &Path) -> Result<bool, OpenError> {
     Ok(unsafe { table.__library.get::<*const u32>(SIMULATED) }.is_ok())
 }
 
-/// The loader's own, then those of installers.
+/// The loader's own place, then those of installers.
 fn places() -> impl Iterator<Item = PathBuf> {
     let named = DIRECTORIES.iter().map(|directory| Path::new(directory).join(SONAME));
     std::iter::once(SONAME.into()).chain(named)
 }
 
-/// The first place that opens. Else what a library that is there says; else every place that was tried.
+/// The first library that opens; else the error of one that exists; else every place that was tried.
 fn first<T>(
     places: impl Iterator<Item = PathBuf>,
     mut open: impl FnMut(&Path) -> Result<T, OpenError>,
@@ -261,7 +261,7 @@ fn first<T>(
             Err(OpenError::NotNvml { path }) => {
                 tried.push(format!("{} (not an NVML library)", path.display()))
             }
-            Err(refusal) => there = there.or(Some(refusal)),
+            Err(error) => there = there.or(Some(error)),
         }
     }
     Err(there.unwrap_or_else(|| OpenError::Nowhere { tried: format!("tried {}", tried.join(", ")) }))
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_there_and_refuses_tells_more_than_those_that_are_not() {
+    fn the_error_of_a_library_that_exists_outranks_missing_ones() {
         let Err(error) = first(places(), |path| {
             if path.starts_with("/usr/lib64") {
                 return Err(OpenError::Refused { path: path.into(), reason: "not loaded".into() });

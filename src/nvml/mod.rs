@@ -1,43 +1,42 @@
-//! The only code that knows the driver: nvml-wrapper opens and initialises it, its raw function table does
-//! the rest, through one door.
+//! The only code that knows the driver. nvml-wrapper loads and initialises the library; every other call goes
+//! through its raw function table and `DriverApi::call`.
 //!
-//! In go catalogue rows, out come frames with readings as integers of their family's unit, or typed
-//! absences. No NVML type, handle or code leaves this room; it knows no tenant, no price and no wire.
+//! The catalogue's rows go in; frames come out, with readings as integers of their family's unit or typed
+//! absences. No NVML type, handle or code leaves this module.
 //!
 //! The crate's methods are not used: those named like the C functions panic on a missing symbol, and its
-//! safe layer asks for fields without a scope and refuses signed values.
+//! safe layer reads fields without a scope and refuses signed values.
 
-#![allow(unsafe_code, reason = "the driver is a C library; every call goes through `Door::call`")]
+#![allow(unsafe_code, reason = "the driver is a C library; every call goes through `DriverApi::call`")]
 
 mod activity;
-mod attention;
-mod belief;
 mod calls;
-mod door;
+mod driver_api;
+mod driver_budget;
 mod events;
 mod fields;
-mod footprint;
-mod governor;
+mod file_ownership;
 mod gpm;
 mod identity;
-mod instances;
 mod inventory;
-mod lane;
 mod library;
-mod lists;
-mod placements;
+mod mig_instances;
+mod mig_placements;
 mod plan;
+mod plausibility;
 mod probe;
-mod processes;
+mod process_lists;
+mod process_samples;
+mod process_schedule;
 mod quirks;
 mod readings;
 mod recording;
-mod samples;
-mod trust;
+mod sampler;
+mod utilization_ring;
 
-pub use door::{CallSlot, InFlight};
-pub use events::{Event, Events, Told, Waited};
-pub use inventory::{Found, count, driver_version, find};
-pub use lane::Lane;
+pub use driver_api::{CallSlot, InFlight};
+pub use events::{DriverEvent, DriverEventKind, EventSet, EventWait};
+pub use inventory::{FoundGpu, count, driver_version, find};
 pub use library::{Library, OpenError};
 pub use recording::Recorder;
+pub use sampler::Sampler;

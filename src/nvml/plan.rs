@@ -1,21 +1,21 @@
-//! How to read the rows of the catalogue on this board: rows x what the board answers x level, per tier.
+//! The plan: how to read each row of the catalogue on this board, per tier and level.
 //!
-//! A plan is compiled by asking everything once. What is refused for good is never asked again and stands
-//! in the plan as an absence; a change of driver, MIG layout or configuration compiles a new plan. A plan
-//! that met a failure that may pass is provisional: it works, and is compared with a new one later.
+//! A plan is compiled by calling everything once. A call that is refused for good is not made again and its
+//! points are absent; a change of driver, MIG layout or configuration compiles a new plan. If a call failed that
+//! may work later, the plan is provisional and is compared with a new one later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::calls::{self, Function};
-use super::door::{Door, Handle};
-use super::fields::Batch;
-use super::gpm::{Counters, Pair};
+use super::calls::{self, DriverFunction};
+use super::driver_api::{DriverApi, Handle};
+use super::fields::FieldBatch;
+use super::gpm::{GpmCounters, GpmPair};
 use super::identity;
-use super::instances::{self, Instance, Instances, Layout};
-use super::inventory::{self, Found};
-use super::lists::Devices;
-use super::probe::{self, Choice, Chosen, Metric, Wanted, Way};
+use super::inventory::{self, FoundGpu};
+use super::mig_instances::{self, InstanceLayout, MigInstance, MigInstances};
+use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ProbeResult, ReadMethod};
+use super::process_lists::ListDevices;
 use super::quirks::Quirks;
 use crate::catalogue::{Bound, CallValue, Counter, PointId, device_points, first_point};
 use crate::model::frame::Tier;
@@ -26,45 +26,48 @@ pub(super) struct Plan {
     pub(super) device: Handle,
     pub(super) identity: Arc<GpuIdentity>,
     pub(super) tiers: [TierPlan; 3],
-    pub(super) gpm: Option<Gpm>,
-    /// What the plain utilization call serves: in which tier it is due depends on what else tells activity.
-    pub(super) utilization: Vec<Ask<CallValue>>,
-    /// The video engines, each a call of its own.
-    pub(super) video: Vec<(Function, Vec<Ask<CallValue>>)>,
-    pub(super) instances: Vec<Instance>,
-    /// How the GPU was cut, instances included that do not say what they are.
-    layout: Layout,
-    /// What every point starts from: absent for good, or not yet read.
+    pub(super) gpm: Option<GpmPlan>,
+    /// Points of the utilization call, whose tier depends on what else returns activity.
+    pub(super) utilization: Vec<ReadTarget<CallValue>>,
+    /// The video engines, one call each.
+    pub(super) video: Vec<TargetsOfCall>,
+    pub(super) instances: Vec<MigInstance>,
+    /// The MIG layout, including instances that could not be identified.
+    layout: InstanceLayout,
+    /// The initial reading of every point: absent for good, or not yet read.
     pub(super) blank: Box<[Reading]>,
-    /// What the driver's counters stood at when they were asked for once.
+    /// The driver's counters as the probe read them.
     pub(super) probed: Box<[Option<i64>]>,
     /// Whether something failed that may work later.
     pub(super) provisional: bool,
-    /// Whether the GPU can be cut into instances at all.
-    cuttable: bool,
-    chosen: Vec<Chosen>,
+    /// Whether the GPU supports MIG.
+    supports_mig: bool,
+    chosen: Vec<ChosenMethod>,
 }
 
-/// What to ask in one tier.
+/// What to read in one tier.
 pub(super) struct TierPlan {
-    pub(super) batch: Batch,
-    pub(super) fields: Vec<Ask<usize>>,
-    pub(super) margins: Vec<Ask<usize>>,
-    pub(super) calls: Vec<(Function, Vec<Ask<CallValue>>)>,
-    pub(super) reasons: Vec<Ask<(u64, u64)>>,
+    pub(super) batch: FieldBatch,
+    pub(super) fields: Vec<ReadTarget<usize>>,
+    pub(super) margins: Vec<ReadTarget<usize>>,
+    pub(super) calls: Vec<TargetsOfCall>,
+    pub(super) reasons: Vec<ReadTarget<(u64, u64)>>,
 }
 
-/// The GPM pair of the GPU and what it serves.
-pub(super) struct Gpm {
-    pub(super) pair: Pair,
-    pub(super) metrics: Vec<Ask<Metric>>,
-    /// Those whose points might be read by something else.
+/// The GPM pair of the GPU and the points that it serves.
+pub(super) struct GpmPlan {
+    pub(super) pair: GpmPair,
+    pub(super) metrics: Vec<ReadTarget<GpmMetrics>>,
+    /// Metrics whose points have another source.
     pub(super) replaceable: Vec<u32>,
-    pub(super) counters: Counters,
+    pub(super) counters: GpmCounters,
 }
 
-/// One point to fill: from where in the answer, and times what.
-pub(super) struct Ask<T> {
+/// A call and the points that it serves.
+pub(super) type TargetsOfCall = (DriverFunction, Vec<ReadTarget<CallValue>>);
+
+/// A point to fill, where its value is in the answer, and its factor.
+pub(super) struct ReadTarget<T> {
     pub(super) point: PointId,
     pub(super) bound: Bound,
     pub(super) from: T,
@@ -72,25 +75,42 @@ pub(super) struct Ask<T> {
 }
 
 impl Plan {
-    /// Asks the board for everything that is wanted, once, and keeps what it answers.
-    pub(super) fn compile(door: &mut Door, found: &Found, wanted: Wanted<'_>) -> Result<Self, Absence> {
-        let device = inventory::handle(door, found)?;
-        // Without the MIG mode there is no plan: a GPU that is believed to be whole is billed as such.
-        let mig = inventory::mig_mode(door, device)?;
-        let (mut identity, whole) = identity::identity(door, device, mig == Some(true));
-        door.learn(Quirks::of(&identity.driver_version));
-        let Choice { chosen, blank, probed, via, gpm: can_pair, counters, of_instances, whole: settled } =
-            probe::choose(door, device, wanted, &identity.driver_version)?;
+    /// Calls everything that is requested once and keeps what works.
+    pub(super) fn compile(
+        api: &mut DriverApi,
+        found: &FoundGpu,
+        request: ProbeRequest<'_>,
+    ) -> Result<Self, Absence> {
+        let device = inventory::handle(api, found)?;
+        // Without the MIG mode there is no plan, since a MIG GPU would be billed as a whole one.
+        let mig = inventory::mig_mode(api, device)?;
+        let (mut identity, whole) = identity::identity(api, device, mig == Some(true));
+        api.set_quirks(Quirks::of(&identity.driver_version));
+        let ProbeResult {
+            chosen,
+            blank,
+            probed,
+            via,
+            gpm: can_pair,
+            counters,
+            of_instances,
+            whole: probe_is_final,
+        } = probe::choose(api, device, request, &identity.driver_version)?;
         identity.via = via.into();
-        let Instances { found: instances, layout, slices, whole: complete } = if identity.mig {
-            instances::find(door, device, can_pair.then_some(of_instances.as_slice()))
+        let MigInstances { found: instances, layout, slices, whole: complete } = if identity.mig {
+            mig_instances::find_instances(api, device, can_pair.then_some(of_instances.as_slice()))
         } else {
-            Instances { whole: true, ..Instances::default() }
+            MigInstances { whole: true, ..MigInstances::default() }
         };
         identity.mig_slices = slices;
-        let (gpm, allocated) = gpm(door, &chosen, counters);
+        let (gpm, allocated) = plan_gpm(api, &chosen, counters);
         let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
-        let Apart { utilization, video } = Apart::take(&mut tiers);
+        // These have a schedule of their own (`activity`).
+        let is_utilization = |(function, _): &mut TargetsOfCall| *function == UTILIZATION;
+        let utilization = take_calls(&mut tiers, is_utilization).into_iter().flat_map(|(_, targets)| targets);
+        let utilization = utilization.collect();
+        let video =
+            take_calls(&mut tiers, |(_, targets)| targets.iter().all(|target| is_video(target.point)));
         Ok(Self {
             device,
             identity: Arc::new(identity),
@@ -102,14 +122,14 @@ impl Plan {
             layout,
             blank: blank.into(),
             probed: probed.into(),
-            provisional: !(whole && complete && allocated && settled),
-            cuttable: mig.is_some(),
+            provisional: !(whole && complete && allocated && probe_is_final),
+            supports_mig: mig.is_some(),
             chosen,
         })
     }
 
-    /// Whether the other plan reads the same things of the same GPU.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    /// Whether both plans read the same things of the same GPU.
+    pub(super) fn reads_same_as(&self, other: &Self) -> bool {
         let ways =
             |plan: &Self| plan.chosen.iter().map(|chosen| (chosen.point, chosen.way)).collect::<Vec<_>>();
         self.identity == other.identity
@@ -121,29 +141,31 @@ impl Plan {
             && ways(self) == ways(other)
     }
 
-    /// Whether the GPU was cut otherwise since; one that cannot tell now has not been.
-    pub(super) fn is_recut(&self, door: &mut Door) -> bool {
-        if !self.cuttable {
+    /// Whether the MIG layout changed; if it cannot be read now, it has not.
+    pub(super) fn has_new_layout(&self, api: &mut DriverApi) -> bool {
+        if !self.supports_mig {
             return false;
         }
-        match inventory::mig_mode(door, self.device) {
+        match inventory::mig_mode(api, self.device) {
             Ok(Some(mig)) if mig != self.identity.mig => true,
-            Ok(Some(true)) => instances::layout(door, self.device).is_ok_and(|now| now != self.layout),
+            Ok(Some(true)) => {
+                mig_instances::read_layout(api, self.device).is_ok_and(|now| now != self.layout)
+            }
             _ => false,
         }
     }
 
-    /// What has memory of its own: the GPU, or each of its instances.
+    /// The devices with memory of their own: the GPU, or each of its instances.
     pub(super) fn devices(&self) -> impl Iterator<Item = Handle> {
         let whole = (!self.identity.mig).then_some(self.device);
-        whole.into_iter().chain(self.instances.iter().filter_map(Instance::device))
+        whole.into_iter().chain(self.instances.iter().filter_map(MigInstance::device))
     }
 
-    /// The devices whose lists of processes may be asked for.
-    pub(super) fn listed_devices(&self) -> Devices {
+    /// The devices whose process lists may be read.
+    pub(super) fn listed_devices(&self) -> ListDevices {
         let instances = self.instances.iter();
         let own = instances.filter_map(|one| Some((one.identity().id.gpu_instance, one.device()?)));
-        Devices { whole: self.device, instances: own.collect() }
+        ListDevices { whole: self.device, instances: own.collect() }
     }
 
     fn pairs(&self) -> usize {
@@ -151,27 +173,27 @@ impl Plan {
     }
 
     fn identities(&self) -> impl Iterator<Item = &InstanceIdentity> {
-        self.instances.iter().map(Instance::identity)
+        self.instances.iter().map(MigInstance::identity)
     }
 
-    /// Gives back what the plan allocated in the library.
-    pub(super) fn free(self, door: &mut Door) {
+    /// Frees what the plan allocated in the library.
+    pub(super) fn free(self, api: &mut DriverApi) {
         if let Some(gpm) = self.gpm {
-            gpm.pair.free(door);
+            gpm.pair.free(api);
         }
         for instance in self.instances {
-            instance.free(door);
+            instance.free(api);
         }
     }
 }
 
-/// The pair, if anything needs one, and whether that is for good.
-fn gpm(door: &mut Door, chosen: &[Chosen], counters: Vec<Counter>) -> (Option<Gpm>, bool) {
+/// The GPM pair if a point needs one, and whether the result is final.
+fn plan_gpm(api: &mut DriverApi, chosen: &[ChosenMethod], counters: Vec<Counter>) -> (Option<GpmPlan>, bool) {
     let metrics: Vec<_> = chosen
         .iter()
         .filter_map(|chosen| match chosen.way {
-            Way::Gpm { metric, times } => {
-                Some(Ask { point: chosen.point, bound: chosen.bound(), from: metric, times })
+            ReadMethod::Gpm { metric, times } => {
+                Some(ReadTarget { point: chosen.point, bound: chosen.bound(), from: metric, times })
             }
             _ => None,
         })
@@ -179,76 +201,62 @@ fn gpm(door: &mut Door, chosen: &[Chosen], counters: Vec<Counter>) -> (Option<Gp
     if metrics.is_empty() {
         return (None, true);
     }
-    let counters = Counters::new(counters);
-    match Pair::new(door, metrics.iter().flat_map(|ask| ask.from.ids()).chain(counters.ids()).collect()) {
+    let counters = GpmCounters::new(counters);
+    match GpmPair::new(
+        api,
+        metrics.iter().flat_map(|target| target.from.ids()).chain(counters.ids()).collect(),
+    ) {
         Ok(pair) => {
-            let others = |ask: &&Ask<Metric>| {
-                device_points().nth(ask.point).is_some_and(|(_, point)| point.sources.len() > 1)
+            let others = |target: &&ReadTarget<GpmMetrics>| {
+                device_points().nth(target.point).is_some_and(|(_, point)| point.sources.len() > 1)
             };
-            let replaceable = metrics.iter().filter(others).map(|ask| ask.from.first).collect();
-            (Some(Gpm { pair, metrics, replaceable, counters }), true)
+            let replaceable = metrics.iter().filter(others).map(|target| target.from.first).collect();
+            (Some(GpmPlan { pair, metrics, replaceable, counters }), true)
         }
         Err(absence) => (None, absence.is_permanent()),
     }
 }
 
 impl TierPlan {
-    fn new(tier: Tier, chosen: &[Chosen]) -> Self {
+    fn new(tier: Tier, chosen: &[ChosenMethod]) -> Self {
         let mut wanted = Vec::new();
         let (mut fields, mut margins, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
-        let mut groups: BTreeMap<Function, Vec<Ask<CallValue>>> = BTreeMap::new();
+        let mut groups: BTreeMap<DriverFunction, Vec<ReadTarget<CallValue>>> = BTreeMap::new();
         for chosen in chosen.iter().filter(|chosen| chosen.family.tier == tier) {
             let (point, bound) = (chosen.point, chosen.bound());
             match chosen.way {
-                Way::Field { field, times } => {
-                    fields.push(Ask { point, bound, from: wanted.len(), times });
+                ReadMethod::Field { field, times } => {
+                    fields.push(ReadTarget { point, bound, from: wanted.len(), times });
                     wanted.push(field);
                 }
-                Way::Margin { limit } => {
-                    margins.push(Ask { point, bound, from: wanted.len(), times: DEGREES });
+                ReadMethod::Margin { limit } => {
+                    margins.push(ReadTarget { point, bound, from: wanted.len(), times: DEGREES });
                     wanted.push(limit);
                 }
-                Way::Call { value, times } => {
+                ReadMethod::Call { value, times } => {
                     let group = groups.entry(calls::function(value)).or_default();
-                    group.push(Ask { point, bound, from: value, times });
+                    group.push(ReadTarget { point, bound, from: value, times });
                 }
-                Way::Reason { bit, unless } => {
-                    reasons.push(Ask { point, bound, from: (bit, unless), times: 1 });
+                ReadMethod::Reason { bit, unless } => {
+                    reasons.push(ReadTarget { point, bound, from: (bit, unless), times: 1 });
                 }
-                Way::Gpm { .. } => {}
+                ReadMethod::Gpm { .. } => {}
             }
         }
-        Self { batch: Batch::new(wanted), fields, margins, calls: groups.into_iter().collect(), reasons }
+        Self { batch: FieldBatch::new(wanted), fields, margins, calls: groups.into_iter().collect(), reasons }
     }
 }
 
-/// Calls with a cadence of their own, taken out of the tiers.
-struct Apart {
-    utilization: Vec<Ask<CallValue>>,
-    video: Vec<(Function, Vec<Ask<CallValue>>)>,
+/// Takes calls out of the tiers.
+fn take_calls(
+    tiers: &mut [TierPlan; 3],
+    is_taken: impl Fn(&mut TargetsOfCall) -> bool,
+) -> Vec<TargetsOfCall> {
+    tiers.iter_mut().flat_map(|tier| tier.calls.extract_if(.., &is_taken)).collect()
 }
 
-impl Apart {
-    fn take(tiers: &mut [TierPlan; 3]) -> Self {
-        let mut apart = Self { utilization: Vec::new(), video: Vec::new() };
-        for tier in tiers {
-            let calls = std::mem::take(&mut tier.calls);
-            for (function, asks) in calls {
-                if function == UTILIZATION {
-                    apart.utilization.extend(asks);
-                } else if asks.iter().all(|ask| is_video(ask.point)) {
-                    apart.video.push((function, asks));
-                } else {
-                    tier.calls.push((function, asks));
-                }
-            }
-        }
-        apart
-    }
-}
-
-/// The call that brings the plain utilization.
-pub(super) const UTILIZATION: Function = calls::function(CallValue::UtilizationGpu);
+/// The utilization call.
+pub(super) const UTILIZATION: DriverFunction = calls::function(CallValue::UtilizationGpu);
 
 const FIRST_VIDEO: PointId = first_point("gpu_engine_utilization_ratio");
 

@@ -1,119 +1,116 @@
-//! Choosing how each point of the catalogue is read on this board: everything is asked once, and of a
-//! point's sources the first that answers is its way.
-//!
-//! In go the catalogue's rows up to a level, out comes a way or an absence for each point. It does not know
-//! when anything is read.
+//! Chooses how each point of the catalogue is read on this board: every source is called once, and a point uses
+//! its first source that works.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::calls::{self, Function, Values};
-use super::door::{Door, Handle};
-use super::fields::{Batch, Field};
-use super::gpm::Pair;
+use super::calls::{self, CallValues, DriverFunction};
+use super::driver_api::{DriverApi, Handle};
+use super::fields::{FieldBatch, FieldQuery};
+use super::gpm::GpmPair;
 use crate::catalogue::{
     Bound, COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
     UNCOUNTED, counters, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
-/// How a point is read on this board; a [`Source`] with everything filled in that the board decides.
+/// How a point is read on this board: a [`Source`] completed with what depends on the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReadMethod {
     /// A value of the batched field call.
-    Field { field: Field, times: i64 },
-    /// The margin call less this field.
-    Margin { limit: Field },
+    Field { field: FieldQuery, times: i64 },
+    /// The margin call minus this field.
+    Margin { limit: FieldQuery },
     /// A value of a call of its own.
     Call { value: CallValue, times: i64 },
-    /// A bit of the clock event reasons, unless one of the others is set.
+    /// A bit of the clock event reasons, unless a bit of `unless` is set.
     Reason { bit: u64, unless: u64 },
-    /// Metrics of the GPM pair, added up.
-    Gpm { metric: Metric, times: i64 },
+    /// The sum of metrics of the GPM pair.
+    Gpm { metric: GpmMetrics, times: i64 },
 }
 
-/// Metrics of GPM of which the sum is asked for: one, or the same of several links.
+/// One GPM metric, or the sum of the same metric over several links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Metric {
+pub(super) struct GpmMetrics {
     pub(super) first: u32,
     pub(super) links: u32,
 }
 
-impl Metric {
-    /// The driver's ids; those of links come in pairs, by direction.
+impl GpmMetrics {
+    /// The driver's ids; link metrics have two ids per link, one for each direction.
     pub(super) fn ids(self) -> impl Iterator<Item = u32> {
         (0..self.links).map(move |link| self.first + 2 * link)
     }
 }
 
-/// A point with its way.
+/// A point and how it is read.
 #[derive(Clone, Copy)]
-pub(super) struct Chosen {
+pub(super) struct ChosenMethod {
     pub(super) point: PointId,
     pub(super) family: &'static Family,
-    pub(super) way: Way,
+    pub(super) way: ReadMethod,
 }
 
-impl Chosen {
-    /// What its readings can be.
+impl ChosenMethod {
+    /// The range of its readings.
     pub(super) fn bound(&self) -> Bound {
         match (&self.family.rows, self.way) {
-            (Rows::Flow(_), Way::Gpm { .. }) => Bound::RATE,
-            // By the catalogue's laws there is one.
+            (Rows::Flow(_), ReadMethod::Gpm { .. }) => Bound::RATE,
+            // The catalogue's tests ensure that the family has one.
             _ => self.family.bound().unwrap_or(Bound::COUNTER),
         }
     }
 }
 
-/// What was chosen for all points.
-pub(super) struct Choice {
-    pub(super) chosen: Vec<Chosen>,
-    /// What every point starts from: absent for good, or not yet read.
+/// The result for all points.
+pub(super) struct ProbeResult {
+    pub(super) chosen: Vec<ChosenMethod>,
+    /// The initial reading of every point: absent for good, or not yet read.
     pub(super) blank: Vec<Reading>,
-    /// What the driver's counters stood at, in their families' units.
+    /// The driver's counters as read here, in their families' units.
     pub(super) probed: Vec<Option<i64>>,
-    /// By what each point is read, none where it is not.
+    /// The kind of source of each point; none if it is not read.
     pub(super) via: Vec<Option<Via>>,
     /// Whether GPM works on the device.
     pub(super) gpm: bool,
-    /// What GPM may count of the GPU.
+    /// GPM counters of the GPU.
     pub(super) counters: Vec<Counter>,
-    /// What GPM may count of each of its instances.
+    /// GPM counters of each MIG instance.
     pub(super) of_instances: Vec<Counter>,
-    /// Whether no failure that may pass decided a choice.
+    /// Whether no choice depends on a failure that may pass.
     pub(super) whole: bool,
 }
 
-/// What is asked for, and what is known of the board before it is asked.
+/// What to probe, and what is known of the board already.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    /// Everything up to this.
+pub(super) struct ProbeRequest<'a> {
+    /// Points up to this level are read.
     pub(super) level: Level,
-    /// GPM's metrics that the board refused when they were computed: support is told of GPM as a whole.
+    /// GPM metrics that the board refused when they were computed, although it supports GPM.
     pub(super) refused: &'a BTreeSet<u32>,
-    /// Points whose field answered garbage for long while a call answered well.
-    pub(super) garbled: &'a BTreeSet<PointId>,
+    /// Points whose field returned implausible values for long while a call returned plausible ones.
+    pub(super) implausible: &'a BTreeSet<PointId>,
 }
 
-/// Asks the board for everything that is wanted, once.
+/// Calls every requested source once.
 pub(super) fn choose(
-    door: &mut Door,
+    api: &mut DriverApi,
     device: Handle,
-    wanted: Wanted<'_>,
+    request: ProbeRequest<'_>,
     driver_version: &str,
-) -> Result<Choice, Absence> {
-    let level = wanted.level;
+) -> Result<ProbeResult, Absence> {
+    let level = request.level;
     let driver = driver(driver_version);
-    let mut probe = Probe::new(door, device, wanted, driver)?;
+    let mut probe = BoardProbe::new(api, device, request, driver)?;
     let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
     let mut probed = Vec::new();
     for (point, (family, candidates)) in device_points().enumerate() {
         let way = family
             .is_read_at(level)
-            .then(|| probe.choose(door, (point, family), candidates.sources))
+            .then(|| probe.choose(api, (point, family), candidates.sources))
             .transpose();
         via.push(way.ok().flatten().map(|chosen| chosen.way.via()));
         let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
-        probed.push(counts.and_then(|counter| probe.stood(counter)));
+        probed.push(counts.and_then(|counter| probe.probed_value(counter)));
         match way {
             Ok(way) => {
                 blank.push(Err(Absence::NotYet));
@@ -124,7 +121,7 @@ pub(super) fn choose(
     }
     let counts = probe.gpm.is_ok() && is_counting(driver);
     let counted = |of_instances| if counts { counters(level, of_instances) } else { Vec::new() };
-    Ok(Choice {
+    Ok(ProbeResult {
         chosen,
         blank,
         probed,
@@ -136,74 +133,82 @@ pub(super) fn choose(
     })
 }
 
-/// What of a board decides how a source is asked.
+/// What decides how a source is read on a board.
 #[derive(Clone, Copy)]
-struct Facts {
-    /// Major and minor number of the driver, where it tells.
+struct BoardFacts {
+    /// Major and minor version of the driver, if it reports one.
     driver: Option<(u32, u32)>,
     /// How many NVLinks the GPU has.
     links: u32,
-    /// NVML's number of their generation, where the driver tells.
+    /// NVML's number of their generation, if the driver reports it.
     generation: Option<i64>,
 }
 
-impl Facts {
-    /// The way that a source names; none where this board cannot have it.
-    fn way(self, source: Source) -> Option<Way> {
+impl BoardFacts {
+    /// How to read a source; none if this board cannot have it.
+    fn way(self, source: Source) -> Option<ReadMethod> {
         Some(match source {
-            Source::Field { id, scope, times } => Way::Field { field: Field::one(id, scope), times },
+            Source::Field { id, scope, times } => {
+                ReadMethod::Field { field: FieldQuery::one(id, scope), times }
+            }
             Source::Renumbered { before, since, times } => {
                 let id = match self.driver? {
-                    // There, both numbers are of other fields.
+                    // Older drivers use both numbers for other fields.
                     driver if driver < NUMBERED => return None,
                     driver if driver < RENUMBERED => before,
                     _ => since,
                 };
-                Way::Field { field: Field::one(id, 0), times }
+                ReadMethod::Field { field: FieldQuery::one(id, 0), times }
             }
-            Source::Is { id, value } => {
-                Way::Field { field: Field { is: Some(value), ..Field::one(id, 0) }, times: 1 }
-            }
+            Source::Is { id, value } => ReadMethod::Field {
+                field: FieldQuery { is: Some(value), ..FieldQuery::one(id, 0) },
+                times: 1,
+            },
             Source::NotZero { id, times } | Source::Count { id, times } => {
-                Way::Field { field: Field::one(id, 0), times }
+                ReadMethod::Field { field: FieldQuery::one(id, 0), times }
             }
             Source::Link { id, link, times } => {
                 if link >= self.links {
                     return None;
                 }
-                Way::Field { field: Field::one(id, link), times }
+                ReadMethod::Field { field: FieldQuery::one(id, link), times }
             }
             Source::Links { id, times } => {
                 if self.links == 0 {
                     return None;
                 }
-                Way::Field { field: Field { scopes: self.links, ..Field::one(id, 0) }, times }
+                ReadMethod::Field {
+                    field: FieldQuery { scopes: self.links, ..FieldQuery::one(id, 0) },
+                    times,
+                }
             }
             Source::LinksTotal { id, times } => {
-                // Drivers that do not tell the generation know none of those that keep no sums.
+                // Drivers that do not report the generation support no board whose links keep no sums.
                 if self.links == 0 || self.generation.is_some_and(|of| of >= UNCOUNTED.into()) {
                     return None;
                 }
-                Way::Field { field: Field::one(id, 0), times }
+                ReadMethod::Field { field: FieldQuery::one(id, 0), times }
             }
-            Source::Margin { limit } => Way::Margin { limit: Field::one(limit, 0) },
-            Source::Call { value, times } => Way::Call { value, times },
-            Source::Reason { bit, unless } => Way::Reason { bit, unless },
-            Source::Gpm { id, times } => Way::Gpm { metric: Metric { first: id, links: 1 }, times },
+            Source::Margin { limit } => ReadMethod::Margin { limit: FieldQuery::one(limit, 0) },
+            Source::Call { value, times } => ReadMethod::Call { value, times },
+            Source::Reason { bit, unless } => ReadMethod::Reason { bit, unless },
+            Source::Gpm { id, times } => {
+                ReadMethod::Gpm { metric: GpmMetrics { first: id, links: 1 }, times }
+            }
             Source::GpmLinks { first, times } => {
                 if self.links == 0 || !is_counting(self.driver) {
                     return None;
                 }
-                Way::Gpm { metric: Metric { first, links: self.links }, times }
+                ReadMethod::Gpm { metric: GpmMetrics { first, links: self.links }, times }
             }
-            // It is read beside the point's own way.
+            // It is read in addition to the point's own source.
             Source::Since(_) => return None,
         })
     }
 }
 
-impl Way {
-    /// By what it is read, in words of [`Via`].
+impl ReadMethod {
+    /// The kind of source, as published ([`Via`]).
     const fn via(self) -> Via {
         match self {
             Self::Field { .. } | Self::Margin { .. } => Via::Field,
@@ -216,7 +221,7 @@ impl Way {
 /// The driver that brought the fields of [`Source::Renumbered`]: 575 (its header; that of 570 has other fields there).
 const NUMBERED: (u32, u32) = (575, 0);
 
-/// Whether the driver has GPM's counters; one that does not tell its version is not asked.
+/// Whether the driver has GPM's counters; assumed not if its version is unknown.
 fn is_counting(driver: Option<(u32, u32)>) -> bool {
     driver.is_some_and(|driver| driver >= COUNTING)
 }
@@ -227,102 +232,102 @@ fn driver(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// What the GPU says of how many NVLinks it has.
-pub(super) fn link_count(door: &mut Door, device: Handle) -> Result<i64, Absence> {
-    said_of_links(door, device)[0]
+/// The number of NVLinks that the GPU reports.
+pub(super) fn link_count(api: &mut DriverApi, device: Handle) -> Result<i64, Absence> {
+    read_link_fields(api, device)[0]
 }
 
-/// How many NVLinks the GPU says it has, and of which generation.
-fn said_of_links(door: &mut Door, device: Handle) -> [Result<i64, Absence>; 2] {
-    let mut said = Batch::new([LINK_COUNT, LINK_VERSION].map(|id| Field::one(id, 0)).into());
-    match said.read(door, device) {
-        Ok(()) => [0, 1].map(|position| said.value(position)),
+/// The number of NVLinks and their generation, as the GPU reports them.
+fn read_link_fields(api: &mut DriverApi, device: Handle) -> [Result<i64, Absence>; 2] {
+    let mut link_fields = FieldBatch::new([LINK_COUNT, LINK_VERSION].map(|id| FieldQuery::one(id, 0)).into());
+    match link_fields.read(api, device) {
+        Ok(()) => [0, 1].map(|position| link_fields.value(position)),
         Err(absence) => [Err(absence); 2],
     }
 }
 
-/// How many NVLinks that are, and whether that is for good; a number that no GPU can have is none for now.
+/// The number of NVLinks and whether it is final; an impossible number is 0 for now.
 fn links(answer: Result<i64, Absence>) -> (u32, bool) {
     let possible = |links: i64| u32::try_from(links).ok().filter(|links| *links <= MOST_LINKS);
     let links = answer.and_then(|links| possible(links).ok_or(Absence::Rejected));
     (links.unwrap_or(0), links.err().is_none_or(Absence::is_permanent))
 }
 
-/// The field that counts NVLinks.
+/// The field with the number of NVLinks.
 const LINK_COUNT: u32 = 91;
 
-/// The field of a link's generation, with the link as scope; drivers before 525 do not know it.
+/// The field with a link's generation, with the link as scope; drivers before 525 do not have it.
 const LINK_VERSION: u32 = 166;
 
-/// What the board answers when asked for everything once.
-struct Probe<'a> {
+/// What the board returned when everything was called once.
+struct BoardProbe<'a> {
     device: Handle,
     refused: &'a BTreeSet<u32>,
-    garbled: &'a BTreeSet<PointId>,
-    facts: Facts,
-    fields: Batch,
-    answered: Result<(), Absence>,
-    functions: BTreeMap<Function, Result<Values, Absence>>,
+    implausible: &'a BTreeSet<PointId>,
+    facts: BoardFacts,
+    fields: FieldBatch,
+    fields_read: Result<(), Absence>,
+    functions: BTreeMap<DriverFunction, Result<CallValues, Absence>>,
     margin: Result<i64, Absence>,
     reasons: Result<u64, Absence>,
     gpm: Result<(), Absence>,
     ecc: Result<(), Absence>,
     fans: Result<u32, Absence>,
-    /// Whether no failure that may pass decided a choice.
+    /// Whether no choice depends on a failure that may pass.
     whole: bool,
 }
 
-impl<'a> Probe<'a> {
+impl<'a> BoardProbe<'a> {
     fn new(
-        door: &mut Door,
+        api: &mut DriverApi,
         device: Handle,
-        Wanted { level, refused, garbled }: Wanted<'a>,
+        ProbeRequest { level, refused, implausible }: ProbeRequest<'a>,
         driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
-        let [count, generation] = said_of_links(door, device);
-        let (links, settled) = links(count);
-        let told = links == 0 || generation.err().is_none_or(Absence::is_permanent);
-        let facts = Facts { driver, links, generation: generation.ok() };
-        let mut fields = Batch::new(all_fields(level, facts));
-        let answered = fields.read(door, device);
+        let [count, generation] = read_link_fields(api, device);
+        let (links, count_is_final) = links(count);
+        let generation_is_final = links == 0 || generation.err().is_none_or(Absence::is_permanent);
+        let facts = BoardFacts { driver, links, generation: generation.ok() };
+        let mut fields = FieldBatch::new(all_fields(level, facts));
+        let fields_read = fields.read(api, device);
         let probe = Self {
             device,
             refused,
-            garbled,
+            implausible,
             facts,
             fields,
-            answered,
+            fields_read,
             functions: BTreeMap::new(),
-            margin: calls::margin(door, device),
-            reasons: calls::reasons(door, device),
-            gpm: Pair::supported(door, device),
-            ecc: calls::ecc(door, device),
-            fans: calls::fans(door, device),
-            whole: settled && told,
+            margin: calls::margin(api, device),
+            reasons: calls::reasons(api, device),
+            gpm: GpmPair::supported(api, device),
+            ecc: calls::ecc(api, device),
+            fans: calls::fans(api, device),
+            whole: count_is_final && generation_is_final,
         };
-        door.take_gone().map_or(Ok(probe), Err)
+        api.take_fatal().map_or(Ok(probe), Err)
     }
 
-    /// The first source that answers what can be; else the first that answers or may answer later; else why the
-    /// first was refused.
+    /// Chooses the first source with a plausible value; else the first that returned something or may do so
+    /// later; else the reason of the first refusal.
     fn choose(
         &mut self,
-        door: &mut Door,
+        api: &mut DriverApi,
         (point, family): (PointId, &'static Family),
         sources: &[Source],
-    ) -> Result<Chosen, Absence> {
+    ) -> Result<ChosenMethod, Absence> {
         let (mut refused, mut failed, mut implausible) = (None, None, None);
         for source in sources {
             if matches!(source, Source::Since(_)) {
-                // Read beside the point's own way, it decides nothing.
+                // It is read in addition to the point's own source.
                 continue;
             }
             let Some(way) = self.facts.way(*source) else {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;
             };
-            let chosen = Chosen { point, family, way };
-            match self.ask(door, chosen).and_then(|()| self.accept(*source, way)) {
+            let chosen = ChosenMethod { point, family, way };
+            match self.check_answer(api, chosen).and_then(|()| self.accept(*source, way)) {
                 Ok(()) if !self.is_plausible(chosen) => implausible = implausible.or(Some(chosen)),
                 Ok(()) => {
                     self.whole &= failed.is_none() && implausible.is_none();
@@ -336,50 +341,56 @@ impl<'a> Probe<'a> {
         implausible.or(failed).ok_or(refused.unwrap_or(Absence::NotSupported))
     }
 
-    fn ask(&mut self, door: &mut Door, Chosen { point, way, .. }: Chosen) -> Result<(), Absence> {
+    fn check_answer(
+        &mut self,
+        api: &mut DriverApi,
+        ChosenMethod { point, way, .. }: ChosenMethod,
+    ) -> Result<(), Absence> {
         match way {
-            Way::Field { .. } if self.garbled.contains(&point) => Err(Absence::NotSupported),
-            Way::Field { field, .. } => self.field(field).map(|_| ()),
-            Way::Margin { limit } => {
+            ReadMethod::Field { .. } if self.implausible.contains(&point) => Err(Absence::NotSupported),
+            ReadMethod::Field { field, .. } => self.field(field).map(|_| ()),
+            ReadMethod::Margin { limit } => {
                 self.margin?;
                 self.field(limit).map(|_| ())
             }
-            Way::Call { value, .. } => {
+            ReadMethod::Call { value, .. } => {
                 let function = calls::function(value);
-                self.is_meant(function)?;
+                self.check_meaningful(function)?;
                 let device = self.device;
                 let answer =
-                    self.functions.entry(function).or_insert_with(|| calls::call(door, device, function));
+                    self.functions.entry(function).or_insert_with(|| calls::call(api, device, function));
                 (*answer)?.get(value).map(|_| ())
             }
-            Way::Reason { .. } => self.reasons.map(|_| ()),
-            Way::Gpm { metric, .. } if self.refused.contains(&metric.first) => Err(Absence::NotSupported),
-            Way::Gpm { .. } => self.gpm,
+            ReadMethod::Reason { .. } => self.reasons.map(|_| ()),
+            ReadMethod::Gpm { metric, .. } if self.refused.contains(&metric.first) => {
+                Err(Absence::NotSupported)
+            }
+            ReadMethod::Gpm { .. } => self.gpm,
         }
     }
 
-    /// Whether a function's answer would mean something on this board. Some boards answer 0 where they do
-    /// not count (a 4080 SUPER's SRAM errors), or a temperature for a limit that they know as a distance.
-    fn is_meant(&self, function: Function) -> Result<(), Absence> {
+    /// Whether a function's value is meaningful on this board. Some boards return 0 for what they do not count
+    /// (a 4080 SUPER's SRAM errors), or a temperature for a limit that they have as a distance.
+    fn check_meaningful(&self, function: DriverFunction) -> Result<(), Absence> {
         let meant = match function {
-            Function::EccCounter { .. } | Function::Sram => return self.ecc,
-            Function::NvLinksUp => self.facts.links > 0,
-            Function::Fan(fan) => fan < self.fans?,
-            // Boards that know distances to their limits know no temperatures of them. An older driver lacks the
-            // margin call; what it answers here on such a board was never seen, so that is no reason to believe it.
-            Function::Threshold(_) => self.margin.is_err() && !self.has_distances(),
+            DriverFunction::EccCounter { .. } | DriverFunction::Sram => return self.ecc,
+            DriverFunction::NvLinksUp => self.facts.links > 0,
+            DriverFunction::Fan(fan) => fan < self.fans?,
+            // Boards with distances to their limits have no temperatures of the limits. What an older driver
+            // without the margin call returns here on such a board is unknown, so it is not used.
+            DriverFunction::Threshold(_) => self.margin.is_err() && !self.has_distances(),
             _ => true,
         };
         if meant { Ok(()) } else { Err(Absence::NotSupported) }
     }
 
     fn has_distances(&self) -> bool {
-        DISTANCES.iter().any(|id| self.field(Field::one(*id, 0)).is_ok())
+        DISTANCES.iter().any(|id| self.field(FieldQuery::one(*id, 0)).is_ok())
     }
 
-    /// What a source asks of the answer itself.
-    fn accept(&self, source: Source, way: Way) -> Result<(), Absence> {
-        let Way::Field { field, .. } = way else { return Ok(()) };
+    /// The conditions that a source sets on its value.
+    fn accept(&self, source: Source, way: ReadMethod) -> Result<(), Absence> {
+        let ReadMethod::Field { field, .. } = way else { return Ok(()) };
         let accepted = match source {
             Source::NotZero { .. } => self.field(field)? != 0,
             Source::Count { .. } => {
@@ -390,16 +401,17 @@ impl<'a> Probe<'a> {
         if accepted { Ok(()) } else { Err(Absence::NotSupported) }
     }
 
-    /// Whether what was answered by that way can be a reading; other ways than fields and calls are believed.
-    fn is_plausible(&self, chosen: Chosen) -> bool {
-        !matches!(chosen.way, Way::Field { .. } | Way::Call { .. }) || self.stood(chosen).is_some()
+    /// Whether the value is plausible; only fields and calls are checked.
+    fn is_plausible(&self, chosen: ChosenMethod) -> bool {
+        !matches!(chosen.way, ReadMethod::Field { .. } | ReadMethod::Call { .. })
+            || self.probed_value(chosen).is_some()
     }
 
-    /// What was answered by that way, if it can be.
-    fn stood(&self, chosen: Chosen) -> Option<i64> {
+    /// The probed value, if it is plausible.
+    fn probed_value(&self, chosen: ChosenMethod) -> Option<i64> {
         let (raw, times) = match chosen.way {
-            Way::Field { field, times } => (self.field(field).ok()?, times),
-            Way::Call { value, times } => {
+            ReadMethod::Field { field, times } => (self.field(field).ok()?, times),
+            ReadMethod::Call { value, times } => {
                 let answer = self.functions.get(&calls::function(value))?.ok()?;
                 (i64::try_from(answer.get(value).ok()?).ok()?, times)
             }
@@ -408,8 +420,8 @@ impl<'a> Probe<'a> {
         raw.checked_mul(times).and_then(|value| chosen.bound().hold(value))
     }
 
-    fn field(&self, field: Field) -> Result<i64, Absence> {
-        self.answered?;
+    fn field(&self, field: FieldQuery) -> Result<i64, Absence> {
+        self.fields_read?;
         let position = self.fields.position(field).ok_or(Absence::NotSupported)?;
         self.fields.value(position)
     }
@@ -418,15 +430,15 @@ impl<'a> Probe<'a> {
 /// The fields of distances to thermal limits.
 const DISTANCES: [u32; 4] = [193, 194, 195, 196];
 
-fn all_fields(level: Level, facts: Facts) -> Vec<Field> {
-    let mut fields: Vec<Field> = device_points()
+fn all_fields(level: Level, facts: BoardFacts) -> Vec<FieldQuery> {
+    let mut fields: Vec<FieldQuery> = device_points()
         .filter(|(family, _)| family.is_read_at(level))
         .flat_map(|(_, point)| point.sources)
         .filter_map(|source| match facts.way(*source)? {
-            Way::Field { field, .. } | Way::Margin { limit: field } => Some(field),
+            ReadMethod::Field { field, .. } | ReadMethod::Margin { limit: field } => Some(field),
             _ => None,
         })
-        .chain(DISTANCES.map(|id| Field::one(id, 0)))
+        .chain(DISTANCES.map(|id| FieldQuery::one(id, 0)))
         .collect();
     fields.sort_unstable();
     fields.dedup();
@@ -439,46 +451,48 @@ mod tests {
 
     const THROTTLE: Source = Source::Renumbered { before: 251, since: 269, times: 1 };
 
-    fn id(facts: Facts, source: Source) -> Option<u32> {
+    fn id(facts: BoardFacts, source: Source) -> Option<u32> {
         match facts.way(source) {
-            Some(Way::Field { field, .. }) => Some(field.id),
+            Some(ReadMethod::Field { field, .. }) => Some(field.id),
             _ => None,
         }
     }
 
     #[test]
     fn a_renumbered_field_is_asked_by_the_number_that_the_driver_knows() {
-        let of = |version: &str| id(Facts { driver: driver(version), links: 0, generation: None }, THROTTLE);
+        let of =
+            |version: &str| id(BoardFacts { driver: driver(version), links: 0, generation: None }, THROTTLE);
         assert_eq!(of("570.124.06"), None);
         assert_eq!(of("575.51.03"), Some(251));
         assert_eq!(of("580.65.06"), Some(251));
         assert_eq!(of("580.82.07"), Some(269));
         assert_eq!(of("590.48.01"), Some(269));
-        // Both numbers mean something else to the other drivers: without the version nothing is asked.
+        // Other drivers use both numbers for other fields, so nothing is read without the version.
         assert_eq!([of(""), of("beta"), of("580")], [None; 3]);
     }
 
     #[test]
-    fn only_links_that_the_gpu_has_are_asked() {
-        let facts = Facts { driver: None, links: 2, generation: None };
+    fn only_links_that_the_gpu_has_are_last_call_at() {
+        let facts = BoardFacts { driver: None, links: 2, generation: None };
         let link = |link| Source::Link { id: 165, link, times: 1 };
         assert!(facts.way(link(1)).is_some());
         assert_eq!(facts.way(link(2)), None);
         let sum = Source::Links { id: 165, times: 1 };
-        let field = Field { scopes: 2, ..Field::one(165, 0) };
-        assert_eq!(facts.way(sum), Some(Way::Field { field, times: 1 }));
-        assert_eq!(Facts { links: 0, ..facts }.way(sum), None);
+        let field = FieldQuery { scopes: 2, ..FieldQuery::one(165, 0) };
+        assert_eq!(facts.way(sum), Some(ReadMethod::Field { field, times: 1 }));
+        assert_eq!(BoardFacts { links: 0, ..facts }.way(sum), None);
     }
 
     #[test]
     fn links_are_added_up_by_gpm_from_the_driver_on_that_counts_them() {
         let sent = Source::GpmLinks { first: 262, times: 1 };
-        let ids = |version: &str, links| match (Facts { driver: driver(version), links, generation: None })
-            .way(sent)
-        {
-            Some(Way::Gpm { metric, .. }) => metric.ids().collect(),
-            _ => Vec::new(),
-        };
+        let ids =
+            |version: &str, links| match (BoardFacts { driver: driver(version), links, generation: None })
+                .way(sent)
+            {
+                Some(ReadMethod::Gpm { metric, .. }) => metric.ids().collect(),
+                _ => Vec::new(),
+            };
         assert_eq!(ids("590.48.01", 3), [262, 264, 266]);
         for (version, links) in [("590.48.01", 0), ("580.105.08", 3), ("", 3)] {
             assert!(ids(version, links).is_empty(), "{version}");
@@ -488,7 +502,7 @@ mod tests {
     #[test]
     fn sums_of_the_drivers_own_are_asked_of_generations_that_keep_them() {
         let total = Source::LinksTotal { id: 38, times: 1 };
-        let of = |links, generation| id(Facts { driver: None, links, generation }, total);
+        let of = |links, generation| id(BoardFacts { driver: None, links, generation }, total);
         // NVLink 3 is 4 and 5, NVLink 4 is 6.
         assert_eq!([None, Some(4), Some(5)].map(|generation| of(12, generation)), [Some(38); 3]);
         assert_eq!([Some(6), Some(7)].map(|generation| of(18, generation)), [None; 2]);
@@ -505,7 +519,7 @@ mod tests {
 
     #[test]
     fn levels_ask_for_their_families_and_for_what_the_account_goes_by() {
-        let facts = Facts { driver: None, links: MOST_LINKS, generation: None };
+        let facts = BoardFacts { driver: None, links: MOST_LINKS, generation: None };
         let counts = Level::ALL.map(|level| all_fields(level, facts).len());
         assert!(counts.is_sorted(), "{counts:?}");
         assert!(counts[1] < 100 && counts[2] > 300, "{counts:?}");

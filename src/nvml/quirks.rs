@@ -1,70 +1,69 @@
-//! What single drivers and boards do wrong, in one place: each quirk with where it was seen.
+//! Quirks of single drivers and boards in one place, each with where it was seen.
 //!
-//! In go the driver's version and what was read; out comes what to do differently. What a probe can tell (a
-//! missing function, a refused call) is no quirk: the plan and the lists find that out by asking.
+//! What the probe finds out by itself (a missing function, a refused call) is no quirk.
 //!
-//! Quirks that live elsewhere: fields that drivers number differently are a matter of the catalogue's rows;
-//! R545 tags the memory temperature as a double while the union holds an integer (`fields`); GPM goes above
-//! 100 % on MIG instances by the difference of two clocks (`catalogue::Bound` cuts 2 %, more is dropped); GB10
-//! refuses both memory calls, so that its memory readings are absent while the memory per process still comes.
-//! The host's memory, which it shares, is not shown in their place: other programs hold most of that.
+//! Quirks handled elsewhere: fields that drivers number differently (rows of the catalogue); R545 tags the
+//! memory temperature as a double while the union holds an integer (`fields`); GPM exceeds 100 % on MIG
+//! instances because two clocks differ (`catalogue::Bound` cuts 2 % and rejects more); GB10 refuses both memory
+//! calls, so its memory is absent while memory per process is known. The host memory that it shares is not shown
+//! instead, since other programs hold most of it.
 
 use crate::model::{Absence, Reading};
 
 /// A driver's version as far as quirks depend on it: 535.104.05 is branch 535, release 104.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Version {
+struct DriverVersion {
     branch: u32,
     release: u32,
 }
 
-/// Which structure the process lists come in.
+/// The structure of the process lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListForm {
     /// Pid, memory, GPU and compute instance; 510 and later.
     Third,
-    /// The same entries under the name before; 460 and later.
+    /// The same entries under an older name; 460 and later.
     Second,
     /// Pid and memory alone.
     First,
 }
 
-/// What one driver does differently. A driver that does not tell its version is taken for a new one.
+/// The quirks of one driver version; an unknown version is treated as a new one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quirks {
-    version: Option<Version>,
+    version: Option<DriverVersion>,
 }
 
-/// The first release of branch 535 whose third list is what its name says, or is not there.
-const MENDED: Version = Version { branch: 535, release: 98 };
+/// The first release of branch 535 whose third list has the documented structure, or is missing.
+const FIXED: DriverVersion = DriverVersion { branch: 535, release: 98 };
 
 impl Quirks {
-    /// The quirks of that version, as the driver writes it.
+    /// The quirks of a version as the driver writes it.
     pub(super) fn of(version: &str) -> Self {
         let mut numbers = version.split('.').map(|number| number.parse().ok());
         let version = match (numbers.next().flatten(), numbers.next().flatten()) {
-            (Some(branch), Some(release)) => Some(Version { branch, release }),
+            (Some(branch), Some(release)) => Some(DriverVersion { branch, release }),
             _ => None,
         };
         Self { version }
     }
 
-    /// The form of the process lists to begin with. 535.43 to 535.97 put a field into the third form without
-    /// telling: pids and memory come out shuffled (nvitop issue 79, go-nvml issue 75).
+    /// The list form to start with. 535.43 to 535.97 added a field to the third form without a new version,
+    /// which shuffles pids and memory (nvitop issue 79, go-nvml issue 75).
     pub(super) fn list_form(self) -> ListForm {
         match self.version {
-            Some(version) if version.branch == MENDED.branch && version < MENDED => ListForm::Second,
+            Some(version) if version.branch == FIXED.branch && version < FIXED => ListForm::Second,
             _ => ListForm::Third,
         }
     }
 }
 
-/// What a GPU shows at one moment, for telling use from a latched flag.
+/// What a GPU shows at one moment, to tell real use from a stale utilization flag.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Appearance {
+pub(super) struct UtilizationContext {
     /// Activity in billionths.
     pub(super) activity: Reading,
-    /// Whether the list of processes was just taken and is empty.
+    /// Whether the process lists are known to be empty now.
     pub(super) deserted: bool,
     /// Memory that clients allocated, in bytes.
     pub(super) memory: Reading,
@@ -73,41 +72,42 @@ pub(super) struct Appearance {
     pub(super) limit: Reading,
 }
 
-/// Less than any context takes: the smallest seen hold some 200 MiB.
+/// Less memory than any context takes; the smallest seen takes about 200 MiB.
 const NO_CONTEXT: i64 = 64 << 20;
 
-/// Activity from which on a flag may be latched: such a one says 100 %.
+/// A stale flag shows 100 %, so lower activity is real.
 const WHOLE: i64 = 990_000_000;
 
-/// Blackwell, seen on 580.159.03: killing a process in the middle of a kernel latches "engine busy", and an idle
-/// GPU answers 100 % until it is reset, without an XID (lium-io issue 1140). Busy, with nobody there, no context
-/// in memory and less than a third of its power: that is no use. Each of these must be known.
-pub(super) fn is_ghost(seen: &Appearance) -> bool {
+/// Whether utilization is stale. Blackwell, seen on 580.159.03: killing a process in the middle of a kernel
+/// leaves "engine busy" set, and the idle GPU reports 100 % until it is reset, without an XID (lium-io issue
+/// 1140). It is stale if the GPU is busy without processes or context memory and draws less than a third of its
+/// limit; if one of these is unknown, it is not.
+pub(super) fn is_stale_utilization(context: &UtilizationContext) -> bool {
     let known = || -> Result<bool, Absence> {
-        Ok(seen.activity? >= WHOLE
-            && seen.deserted
-            && seen.memory? < NO_CONTEXT
-            && seen.power?.saturating_mul(3) < seen.limit?)
+        Ok(context.activity? >= WHOLE
+            && context.deserted
+            && context.memory? < NO_CONTEXT
+            && context.power?.saturating_mul(3) < context.limit?)
     };
     known().unwrap_or(false)
 }
 
-/// A latched flag lasts; what a process did just before it ended is seen for a tick or two.
-const HAUNTED: u32 = 3;
+/// A stale flag stays, while work just before a process ended is shown for a tick or two.
+const STALE_AFTER: u32 = 3;
 
-/// One meter's looks in a row that showed a ghost.
+/// How many reads in a row showed stale utilization.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Haunting(u32);
+pub(super) struct StaleFlag(u32);
 
-impl Haunting {
-    /// Takes a look, if there was one in this tick; whether what it shows is a ghost by now.
-    pub(super) fn look(&mut self, ghost: Option<bool>) -> bool {
-        match ghost {
+impl StaleFlag {
+    /// Counts this tick's read, if there was one; whether utilization is stale by now.
+    pub(super) fn read(&mut self, stale: Option<bool>) -> bool {
+        match stale {
             Some(true) => self.0 = self.0.saturating_add(1),
             Some(false) => self.0 = 0,
             None => return false,
         }
-        self.0 >= HAUNTED
+        self.0 >= STALE_AFTER
     }
 }
 
@@ -131,32 +131,32 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_gpu_with_nobody_there_is_a_ghost_only_if_everything_says_so() {
-        let ghost = Appearance {
+    fn utilization_is_stale_only_if_memory_power_and_lists_all_show_an_idle_gpu() {
+        let stale = UtilizationContext {
             activity: Ok(1_000_000_000),
             deserted: true,
             memory: Ok(0),
             power: Ok(194_000_000),
             limit: Ok(1_000_000_000),
         };
-        assert!(is_ghost(&ghost));
+        assert!(is_stale_utilization(&stale));
         for real in [
-            Appearance { activity: Ok(900_000_000), ..ghost },
-            Appearance { deserted: false, ..ghost },
-            Appearance { memory: Ok(400 << 20), ..ghost },
-            Appearance { power: Ok(600_000_000), ..ghost },
-            Appearance { memory: Err(Absence::NotSupported), ..ghost },
-            Appearance { power: Err(Absence::NotYet), ..ghost },
+            UtilizationContext { activity: Ok(900_000_000), ..stale },
+            UtilizationContext { deserted: false, ..stale },
+            UtilizationContext { memory: Ok(400 << 20), ..stale },
+            UtilizationContext { power: Ok(600_000_000), ..stale },
+            UtilizationContext { memory: Err(Absence::NotSupported), ..stale },
+            UtilizationContext { power: Err(Absence::NotYet), ..stale },
         ] {
-            assert!(!is_ghost(&real), "{real:?}");
+            assert!(!is_stale_utilization(&real), "{real:?}");
         }
     }
 
     #[test]
-    fn a_ghost_is_told_at_the_third_look_and_forgotten_at_the_first_that_shows_none() {
-        let mut haunting = Haunting::default();
-        let looks = [Some(true), Some(true), None, Some(true), Some(true), Some(false), Some(true)];
-        let told = looks.map(|look| haunting.look(look));
-        assert_eq!(told, [false, false, false, true, true, false, false]);
+    fn a_stale_flag_is_reported_at_the_third_read_and_cleared_by_the_first_that_shows_none() {
+        let mut flag = StaleFlag::default();
+        let reads = [Some(true), Some(true), None, Some(true), Some(true), Some(false), Some(true)];
+        let results = reads.map(|read| flag.read(read));
+        assert_eq!(results, [false, false, false, true, true, false, false]);
     }
 }

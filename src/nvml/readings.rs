@@ -1,13 +1,13 @@
-//! The latest reading of every point of one GPU. Every answer is believed here or dropped, and what is dropped
-//! is counted by its reason.
+//! The latest reading of every point of one GPU. Every value is checked here, and rejected ones are counted by
+//! reason.
 //!
-//! A counter is believed along steps that its hardware can make ([`Belief`]): a glitch of
-//! one answer would be booked as a restart by everybody who reads it. A new plan goes on from what the last
-//! one believed, unless the GPU was lost in between: what restarts with the driver comes with a new lane.
+//! Counters go through [`CounterCheck`], since a single wrong value would be taken for a restart by every
+//! consumer. A new plan continues the counters of the last one, unless the GPU was lost in between; a restarted
+//! driver gets a new sampler.
 
-use super::belief::{AGREEING, Belief, taken};
-use super::door::Door;
-use super::plan::Ask;
+use super::driver_api::DriverApi;
+use super::plan::ReadTarget;
+use super::plausibility::{AGREEING, CounterCheck, check_reading};
 use crate::catalogue::{PointId, device_points};
 use crate::model::{Absence, Nanoseconds, Reading};
 
@@ -15,67 +15,72 @@ use crate::model::{Absence, Nanoseconds, Reading};
 #[derive(Default)]
 pub(super) struct Readings {
     values: Box<[Reading]>,
-    counters: Vec<Option<Belief>>,
-    /// How many answers in a row were dropped, by point.
+    counters: Vec<Option<CounterCheck>>,
+    /// How many values in a row were rejected, by point.
     dropped: Vec<u8>,
 }
 
-/// So many answers in a row that were dropped are garbage for good: some more than a counter takes that begins anew.
-const GARBLED: u8 = AGREEING + 2;
+/// A field with that many rejected values in a row is replaced; it is more than a cleared counter needs.
+const IMPLAUSIBLE_AFTER: u8 = AGREEING + 2;
 
 impl Readings {
-    /// The readings that the next plan begins with, after these: what each point starts from, and what the
-    /// probe was answered at that time, so that a counter's first answer is its second.
-    pub(super) fn renewed(&self, blank: &[Reading], probed: &[Option<i64>], at: Nanoseconds) -> Self {
+    /// The readings that the next plan starts with: the plan's initial values, and the probe's values as the
+    /// first of each counter.
+    pub(super) fn carry_over(&self, blank: &[Reading], probed: &[Option<i64>], at: Nanoseconds) -> Self {
         let counters = device_points().enumerate().map(|(point, (family, _))| {
             let known = self.counters.get(point).copied().flatten();
             let mut counter =
-                family.is_driver_counter().then(|| known.unwrap_or(Belief::new(family.unit)))?;
+                family.is_driver_counter().then(|| known.unwrap_or(CounterCheck::new(family.unit)))?;
             if let Some(value) = probed.get(point).copied().flatten() {
-                // Whether it is believed shows with the next.
-                let _ = counter.take(value, at);
+                // The next value decides whether it is accepted.
+                let _ = counter.check(value, at);
             }
             Some(counter)
         });
         Self { values: blank.into(), counters: counters.collect(), dropped: vec![0; blank.len()] }
     }
 
-    /// Takes the answer to one question.
-    pub(super) fn put<T>(&mut self, door: &mut Door, ask: &Ask<T>, answer: Result<i64, Absence>) {
-        self.put_times(door, ask, answer, ask.times);
+    /// Stores the value of a point.
+    pub(super) fn store<T>(
+        &mut self,
+        api: &mut DriverApi,
+        target: &ReadTarget<T>,
+        answer: Result<i64, Absence>,
+    ) {
+        self.store_times(api, target, answer, target.times);
     }
 
-    /// Takes an answer to which another factor applies than the row's.
-    pub(super) fn put_times<T>(
+    /// Stores a value to which another factor applies than the point's own.
+    pub(super) fn store_times<T>(
         &mut self,
-        door: &mut Door,
-        ask: &Ask<T>,
+        api: &mut DriverApi,
+        target: &ReadTarget<T>,
         answer: Result<i64, Absence>,
         times: i64,
     ) {
-        let counter = self.counters.get_mut(ask.point).and_then(Option::as_mut);
-        let reading = taken(door, answer, (times, ask.bound), counter);
-        if let Some(dropped) = self.dropped.get_mut(ask.point) {
+        let counter = self.counters.get_mut(target.point).and_then(Option::as_mut);
+        let reading = check_reading(api, answer, (times, target.bound), counter);
+        if let Some(dropped) = self.dropped.get_mut(target.point) {
             *dropped = if reading == Err(Absence::Rejected) { dropped.saturating_add(1) } else { 0 };
         }
-        self.set(ask.point, reading);
+        self.set(target.point, reading);
     }
 
-    /// Whether a point's answers have just turned out to be garbage; true once, at the last that was needed.
-    pub(super) fn is_garbled(&self, point: PointId) -> bool {
-        self.dropped.get(point) == Some(&GARBLED)
+    /// Whether a point has just had its last tolerated rejected value; true once.
+    pub(super) fn has_become_implausible(&self, point: PointId) -> bool {
+        self.dropped.get(point) == Some(&IMPLAUSIBLE_AFTER)
     }
 
-    /// Whether the answer of another source would be believed.
-    pub(super) fn would_take<T>(&self, door: &Door, ask: &Ask<T>, value: i64) -> bool {
-        let counter = self.counters.get(ask.point).copied().flatten();
+    /// Whether a value from another source would be accepted.
+    pub(super) fn would_accept<T>(&self, api: &DriverApi, target: &ReadTarget<T>, value: i64) -> bool {
+        let counter = self.counters.get(target.point).copied().flatten();
         value
-            .checked_mul(ask.times)
-            .and_then(|value| ask.bound.hold(value))
-            .is_some_and(|value| counter.is_none_or(|counter| counter.accepts(value, door.asked())))
+            .checked_mul(target.times)
+            .and_then(|value| target.bound.hold(value))
+            .is_some_and(|value| counter.is_none_or(|counter| counter.accepts(value, api.last_call_at())))
     }
 
-    /// Takes a reading as it is.
+    /// Stores a reading as it is.
     pub(super) fn set(&mut self, point: PointId, reading: Reading) {
         if let Some(place) = self.values.get_mut(point) {
             *place = reading;

@@ -1,7 +1,7 @@
-//! Recording what passes the door: every question to the driver and its answer, as lines of a recording.
+//! Records every driver call and its result as lines of a recording.
 //!
-//! Arguments tell what they are by their types; the few functions that fill arrays, and the arguments that
-//! move from call to call and so are no part of a question, stand in tables here.
+//! The types of the arguments say how to record them. Tables here list the functions that fill arrays, and the
+//! arguments that change from call to call and so cannot identify it.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
@@ -12,38 +12,38 @@ use std::sync::{Mutex, PoisonError};
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Handle, INSUFFICIENT_SIZE};
+use super::driver_api::{Handle, INSUFFICIENT_SIZE};
 use crate::model::Nanoseconds;
-use crate::record::{Head, Value, Writer};
+use crate::record::{RecordedValue, RecordingHead, RecordingWriter};
 
-/// Takes down what passes the doors of one library.
+/// Records the calls of one library.
 pub struct Recorder {
     begun: Nanoseconds,
-    tape: Mutex<Option<Tape>>,
+    tape: Mutex<Option<OpenRecording>>,
 }
 
-struct Tape {
-    writer: Writer<Box<dyn Write + Send>>,
-    handles: Handles,
+struct OpenRecording {
+    writer: RecordingWriter<Box<dyn Write + Send>>,
+    handles: HandleNumbers,
 }
 
-/// What a call asks.
-pub(super) struct Question {
+/// What identifies a call: its function and inputs.
+pub(super) struct RecordedCall {
     function: &'static str,
-    arguments: Vec<Value>,
-    array: Option<Array>,
-    /// For how many items there is room: a driver that tells of more has not written them.
+    arguments: Vec<RecordedValue>,
+    array: Option<ArrayArgument>,
+    /// The capacity of the array; a driver that counts more items has not written them.
     room: usize,
 }
 
-/// The driver's handles, numbered in the order in which they were first seen.
+/// The driver's handles, numbered in order of first use.
 #[derive(Default)]
-pub(super) struct Handles(HashMap<usize, u32>);
+pub(super) struct HandleNumbers(HashMap<usize, u32>);
 
-impl Handles {
-    fn number<T>(&mut self, handle: *mut T) -> Value {
+impl HandleNumbers {
+    fn number<T>(&mut self, handle: *mut T) -> RecordedValue {
         let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
-        Value::Handle(*self.0.entry(handle.addr()).or_insert(next))
+        RecordedValue::Handle(*self.0.entry(handle.addr()).or_insert(next))
     }
 }
 
@@ -54,13 +54,15 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Begins a recording at that time of the boot clock.
-    pub fn begin(to: Box<dyn Write + Send>, head: &Head, begun: Nanoseconds) -> io::Result<Self> {
-        let tape = Tape { writer: Writer::begin(to, head)?, handles: Handles::default() };
+    /// Begins a recording at that boot time.
+    pub fn begin(to: Box<dyn Write + Send>, head: &RecordingHead, begun: Nanoseconds) -> io::Result<Self> {
+        let tape =
+            OpenRecording { writer: RecordingWriter::begin(to, head)?, handles: HandleNumbers::default() };
         Ok(Self { begun, tape: Mutex::new(Some(tape)) })
     }
 
-    /// Ends the recording; how many answers it holds, or the first error. What passes later is not taken down.
+    /// Ends the recording; returns the number of results in it, or the first error. Later calls are not
+    /// recorded.
     pub fn end(&self) -> io::Result<u64> {
         match self.tape.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(tape) => {
@@ -71,88 +73,89 @@ impl Recorder {
         }
     }
 
-    /// What is asked, taken before the call: the driver may overwrite it.
-    pub(super) fn question<A: Arguments>(&self, function: &'static str, arguments: &A) -> Question {
+    /// The inputs of a call, taken before it, since the driver may overwrite them.
+    pub(super) fn question<A: CallArguments>(&self, function: &'static str, arguments: &A) -> RecordedCall {
         let array = array(function);
         let room = array.map_or(0, |array| arguments.length(array.count));
-        let mut question = Question { function, arguments: Vec::new(), array, room };
+        let mut question = RecordedCall { function, arguments: Vec::new(), array, room };
         self.with(|tape| {
             question.arguments = arguments.question(&mut tape.handles);
             for moving in moving(function) {
                 if let Some(place) = question.arguments.get_mut(*moving) {
-                    *place = Value::None;
+                    *place = RecordedValue::None;
                 }
             }
         });
         question
     }
 
-    /// The answer to it; no code: the library has no such function.
-    pub(super) fn answer<A: Arguments>(
+    /// Records the result; without a code, the library has no such function.
+    pub(super) fn answer<A: CallArguments>(
         &self,
         at: Nanoseconds,
-        question: Question,
+        question: RecordedCall,
         code: Option<u32>,
         arguments: &A,
     ) {
         let at = at.0.saturating_sub(self.begun.0);
-        let Question { function, arguments: asked, array, room } = question;
+        let RecordedCall { function, arguments: inputs, array, room } = question;
         self.with(|tape| {
-            // What a refused call left in its arguments means nothing.
+            // After a failed call the arguments are undefined.
             let out = match code {
                 Some(0) => arguments.answer(array, room, &mut tape.handles),
                 _ => Vec::new(),
             };
-            // How much room a reader has is its own affair: a library tells it what it wants.
+            // A too small buffer is the caller's affair and says nothing about the board.
             let lacks_room = array.is_some() && code == Some(INSUFFICIENT_SIZE);
             if !is_housekeeping(function) && !lacks_room {
-                tape.writer.answer(at, (function, asked), (code, out));
+                tape.writer.answer(at, (function, inputs), (code, out));
             }
         });
     }
 
-    /// One value of a batched call, which is a question of its own: another reader asks for other batches.
+    /// Records one value of a batched call by itself, since a replay may be read in other batches.
     pub(super) fn value(
         &self,
         at: Nanoseconds,
         structure: &'static str,
-        (Handle(device), asked): (Handle, Vec<Value>),
-        (code, out): (u32, Vec<Value>),
+        (Handle(device), inputs): (Handle, Vec<RecordedValue>),
+        (code, out): (u32, Vec<RecordedValue>),
     ) {
         let at = at.0.saturating_sub(self.begun.0);
         self.with(|tape| {
             let mut question = vec![tape.handles.number(device)];
-            question.extend(asked);
+            question.extend(inputs);
             tape.writer.answer(at, (structure, question), (Some(code), out));
         });
     }
 
-    /// An event of a GPU.
+    /// Records an event of a GPU.
     pub(super) fn event(&self, at: Nanoseconds, event: &sys::nvmlEventData_t) {
         let at = at.0.saturating_sub(self.begun.0);
         let instances = [event.gpuInstanceId, event.computeInstanceId].map(u64::from);
-        let told = [event.eventType, event.eventData].into_iter().chain(instances).map(Value::Number);
+        let values =
+            [event.eventType, event.eventData].into_iter().chain(instances).map(RecordedValue::Number);
         self.with(|tape| {
             let device = tape.handles.number(event.device);
-            tape.writer.event(at, ("nvmlEventData_t", vec![device]), (None, told.collect()));
+            tape.writer.event(at, ("nvmlEventData_t", vec![device]), (None, values.collect()));
         });
     }
 
-    fn with(&self, run: impl FnOnce(&mut Tape)) {
+    fn with(&self, run: impl FnOnce(&mut OpenRecording)) {
         if let Some(tape) = self.tape.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             run(tape);
         }
     }
 }
 
-/// Which argument is an array, and which says how long it is.
+/// Which argument is an array, and which has its length.
 #[derive(Clone, Copy)]
-pub(super) struct Array {
+pub(super) struct ArrayArgument {
     items: usize,
     count: usize,
 }
 
-fn array(function: &str) -> Option<Array> {
+fn array(function: &str) -> Option<ArrayArgument> {
     let (items, count) = match function {
         "nvmlDeviceGetProcessUtilization" => (1, 2),
         "nvmlDeviceGetSamples" => (5, 4),
@@ -161,10 +164,10 @@ fn array(function: &str) -> Option<Array> {
         name if name.contains("RunningProcesses") => (2, 1),
         _ => return None,
     };
-    Some(Array { items, count })
+    Some(ArrayArgument { items, count })
 }
 
-/// Arguments that are no part of a question: since when, and what the library keeps for its client.
+/// Arguments that do not identify a call: start times, and buffers of the library.
 fn moving(function: &str) -> &'static [usize] {
     match function {
         "nvmlDeviceGetProcessUtilization" => &[3],
@@ -174,28 +177,28 @@ fn moving(function: &str) -> &'static [usize] {
     }
 }
 
-/// Whether a call moves what the library keeps for its client and says nothing of a GPU.
+/// Whether a call only manages buffers of the library.
 fn is_housekeeping(function: &str) -> bool {
     ["nvmlGpmSampleAlloc", "nvmlGpmSampleFree"].contains(&function) || function.starts_with("nvmlEventSet")
 }
 
 /// An argument of a driver function.
-pub(super) trait Argument: Copy {
-    /// What goes in; nothing for what is filled.
-    fn question(self, _handles: &mut Handles) -> Value {
-        Value::None
+pub(super) trait CallArgument: Copy {
+    /// The input; none for an output argument.
+    fn question(self, _handles: &mut HandleNumbers) -> RecordedValue {
+        RecordedValue::None
     }
 
-    /// What was filled, of that many items.
+    /// The output, of that many items.
     ///
     /// # Safety
     ///
     /// A pointer is one that the driver has just filled with at least that many items.
-    unsafe fn answer(self, _items: usize, _handles: &mut Handles) -> Value {
-        Value::None
+    unsafe fn answer(self, _items: usize, _handles: &mut HandleNumbers) -> RecordedValue {
+        RecordedValue::None
     }
 
-    /// The number, of an argument that can say how long an array is.
+    /// The number in an argument that may be the length of an array.
     ///
     /// # Safety
     ///
@@ -208,10 +211,9 @@ pub(super) trait Argument: Copy {
     const IS_TEXT: bool = false;
 }
 
-/// What can be taken down byte by byte.
+/// Types that are recorded byte by byte.
 trait Plain {
-    /// Bytes between and behind the fields, which nobody sets: they are taken down as 0. What stood there before
-    /// is none of a reader's business, and would make each answer look new.
+    /// Padding, recorded as 0, since leftover bytes would make every result look changed.
     const GAPS: &'static [Range<usize>] = &[];
 }
 
@@ -237,7 +239,7 @@ macro_rules! gaps {
     (@ $kind:ty, $last:ident, $next:ident) => { after!($kind, $last)..offset_of!($kind, $next) };
 }
 
-/// Where a field ends.
+/// The end of a field.
 macro_rules! after {
     ($kind:ty, $field:ident) => {
         offset_of!($kind, $field) + size_of_field(|value: &$kind| &raw const value.$field)
@@ -248,7 +250,7 @@ const fn size_of_field<S, F>(_: fn(&S) -> *const F) -> usize {
     size_of::<F>()
 }
 
-/// It begins with the handle of the GPU, which is an address and means nothing to another reader.
+/// It begins with the handle of the GPU, an address without meaning in a replay.
 const GPU_OF_INSTANCE: Range<usize> = 0..offset_of!(sys::nvmlGpuInstanceInfo_t, id);
 
 impl Plain for sys::nvmlGpuInstanceInfo_t {
@@ -266,16 +268,16 @@ gaps! {
     sys::nvmlPlatformInfo_v2_t: moduleId..end;
 }
 
-/// Structures whose first word says which version is wanted: another one is another question.
+/// Structures whose first word is the requested version, which is part of the input.
 macro_rules! versioned {
     ($($kind:ty),* $(,)?) => { $(
-        impl Argument for *mut $kind {
-            fn question(self, _: &mut Handles) -> Value {
+        impl CallArgument for *mut $kind {
+            fn question(self, _: &mut HandleNumbers) -> RecordedValue {
                 // SAFETY: by the promise of whoever wrote the call this leads to a live structure.
-                if self.is_null() { Value::None } else { Value::Number(unsafe { self.cast::<u32>().read() }.into()) }
+                if self.is_null() { RecordedValue::None } else { RecordedValue::Number(unsafe { self.cast::<u32>().read() }.into()) }
             }
 
-            unsafe fn answer(self, _: usize, _: &mut Handles) -> Value {
+            unsafe fn answer(self, _: usize, _: &mut HandleNumbers) -> RecordedValue {
                 // SAFETY: by the contract of this function the structure has been filled.
                 unsafe { bytes(self, 1) }
             }
@@ -288,11 +290,11 @@ versioned! {
     sys::nvmlEccSramErrorStatus_v1_t, sys::nvmlGpuFabricInfo_v3_t, sys::nvmlPlatformInfo_v2_t,
 }
 
-/// Structures and numbers that say nothing on their way in.
+/// Structures and numbers that are outputs only.
 macro_rules! filled {
     ($($kind:ty),* $(,)?) => { $(
-        impl Argument for *mut $kind {
-            unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+        impl CallArgument for *mut $kind {
+            unsafe fn answer(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
                 // SAFETY: by the contract of this function that many items are there.
                 unsafe { bytes(self, items) }
             }
@@ -309,14 +311,14 @@ filled! {
     sys::nvmlGpuInstancePlacement_t, sys::nvmlGpuInstanceProfileInfo_t,
 }
 
-/// What stands behind a pointer, byte by byte.
+/// The bytes behind a pointer.
 ///
 /// # Safety
 ///
 /// That many items are there, and all their fields are set.
-unsafe fn bytes<T: Plain>(pointer: *mut T, items: usize) -> Value {
+unsafe fn bytes<T: Plain>(pointer: *mut T, items: usize) -> RecordedValue {
     if pointer.is_null() {
-        return Value::None;
+        return RecordedValue::None;
     }
     let mut all = Vec::with_capacity(items * size_of::<T>());
     for item in 0..items {
@@ -326,11 +328,11 @@ unsafe fn bytes<T: Plain>(pointer: *mut T, items: usize) -> Value {
             all.push(if is_set { unsafe { pointer.add(item).cast::<u8>().add(place).read() } } else { 0 });
         }
     }
-    Value::bytes(&all)
+    RecordedValue::bytes(&all)
 }
 
-impl Argument for *mut u32 {
-    unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+impl CallArgument for *mut u32 {
+    unsafe fn answer(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
         // SAFETY: as above.
         unsafe { bytes(self, items) }
     }
@@ -343,9 +345,9 @@ impl Argument for *mut u32 {
 
 macro_rules! number {
     ($($kind:ty),*) => { $(
-        impl Argument for $kind {
-            fn question(self, _: &mut Handles) -> Value {
-                Value::Number(self as u64)
+        impl CallArgument for $kind {
+            fn question(self, _: &mut HandleNumbers) -> RecordedValue {
+                RecordedValue::Number(self as u64)
             }
 
             unsafe fn length(self) -> usize {
@@ -359,16 +361,16 @@ number!(u32, u64, i32);
 
 macro_rules! handle {
     ($($kind:ty),*) => { $(
-        impl Argument for $kind {
-            fn question(self, handles: &mut Handles) -> Value {
+        impl CallArgument for $kind {
+            fn question(self, handles: &mut HandleNumbers) -> RecordedValue {
                 handles.number(self)
             }
         }
 
-        impl Argument for *mut $kind {
-            unsafe fn answer(self, _: usize, handles: &mut Handles) -> Value {
+        impl CallArgument for *mut $kind {
+            unsafe fn answer(self, _: usize, handles: &mut HandleNumbers) -> RecordedValue {
                 // SAFETY: by the contract of this function the driver has filled it.
-                if self.is_null() { Value::None } else { handles.number(unsafe { self.read() }) }
+                if self.is_null() { RecordedValue::None } else { handles.number(unsafe { self.read() }) }
             }
         }
     )* };
@@ -376,51 +378,56 @@ macro_rules! handle {
 
 handle!(sys::nvmlDevice_t, sys::nvmlGpuInstance_t, sys::nvmlGpmSample_t, sys::nvmlEventSet_t);
 
-/// A text that goes in.
-impl Argument for *const c_char {
-    fn question(self, _: &mut Handles) -> Value {
+/// A text input.
+impl CallArgument for *const c_char {
+    fn question(self, _: &mut HandleNumbers) -> RecordedValue {
         if self.is_null() {
-            return Value::None;
+            return RecordedValue::None;
         }
-        // SAFETY: the callers of the door end their texts.
-        Value::Text(unsafe { CStr::from_ptr(self) }.to_string_lossy().into_owned())
+        // SAFETY: the callers of `DriverApi` end their texts with NUL.
+        RecordedValue::Text(unsafe { CStr::from_ptr(self) }.to_string_lossy().into_owned())
     }
 }
 
 /// A buffer for a text, whose length is the next argument.
-impl Argument for *mut c_char {
+impl CallArgument for *mut c_char {
     const IS_TEXT: bool = true;
 
-    unsafe fn answer(self, items: usize, _: &mut Handles) -> Value {
+    unsafe fn answer(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
         if self.is_null() {
-            return Value::None;
+            return RecordedValue::None;
         }
         // SAFETY: by the contract of this function that many bytes are there.
         let bytes = unsafe { std::slice::from_raw_parts(self.cast::<u8>(), items) };
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(items);
-        Value::Text(String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned())
+        RecordedValue::Text(String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned())
     }
 }
 
-/// Taken down value by value, since each has a code of its own.
-impl Argument for *mut sys::nvmlFieldValue_t {}
-impl Argument for *mut sys::nvmlGpmMetricsGet_t {}
+/// Recorded value by value, since each has its own code.
+impl CallArgument for *mut sys::nvmlFieldValue_t {}
+impl CallArgument for *mut sys::nvmlGpmMetricsGet_t {}
 
-/// Taken down as an event.
-impl Argument for *mut sys::nvmlEventData_t {}
+/// Recorded as an event.
+impl CallArgument for *mut sys::nvmlEventData_t {}
 
 /// All arguments of a call.
-pub(super) trait Arguments {
-    /// What goes in, one place for each.
-    fn question(&self, handles: &mut Handles) -> Vec<Value>;
-    /// The number that stands at a place.
+pub(super) trait CallArguments {
+    /// The inputs, one for each argument.
+    fn question(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue>;
+    /// The number in the argument at a place.
     fn length(&self, place: usize) -> usize;
-    /// What came out of a call that succeeded, one place for each.
-    fn answer(&self, array: Option<Array>, room: usize, handles: &mut Handles) -> Vec<Value>;
+    /// The outputs of a successful call, one for each argument.
+    fn answer(
+        &self,
+        array: Option<ArrayArgument>,
+        room: usize,
+        handles: &mut HandleNumbers,
+    ) -> Vec<RecordedValue>;
 }
 
-/// A function of the driver's table with these arguments.
-pub(super) trait Function<A> {
+/// A function of the library's table with these arguments.
+pub(super) trait RawFunction<A> {
     /// Calls it.
     ///
     /// # Safety
@@ -431,8 +438,8 @@ pub(super) trait Function<A> {
 
 macro_rules! arity {
     ($($kind:ident $place:tt),*) => {
-        impl<$($kind: Argument),*> Arguments for ($($kind,)*) {
-            fn question(&self, handles: &mut Handles) -> Vec<Value> {
+        impl<$($kind: CallArgument),*> CallArguments for ($($kind,)*) {
+            fn question(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue> {
                 vec![$(self.$place.question(handles)),*]
             }
 
@@ -442,7 +449,7 @@ macro_rules! arity {
                 lengths.get(place).copied().unwrap_or(0)
             }
 
-            fn answer(&self, array: Option<Array>, room: usize, handles: &mut Handles) -> Vec<Value> {
+            fn answer(&self, array: Option<ArrayArgument>, room: usize, handles: &mut HandleNumbers) -> Vec<RecordedValue> {
                 let items = |place: usize, is_text: bool| match array {
                     Some(array) if array.items == place => self.length(array.count).min(room),
                     _ if is_text => self.length(place + 1),
@@ -453,7 +460,7 @@ macro_rules! arity {
             }
         }
 
-        impl<$($kind: Copy),*> Function<($($kind,)*)> for unsafe extern "C" fn($($kind),*) -> sys::nvmlReturn_t {
+        impl<$($kind: Copy),*> RawFunction<($($kind,)*)> for unsafe extern "C" fn($($kind),*) -> sys::nvmlReturn_t {
             unsafe fn invoke(self, arguments: &($($kind,)*)) -> sys::nvmlReturn_t {
                 // SAFETY: the caller's promise is this function's.
                 unsafe { self($(arguments.$place),*) }
@@ -488,7 +495,7 @@ mod tests {
             }
             bytes(place, 1)
         };
-        let Value::Bytes(digits) = taken else { panic!("it is a structure") };
+        let RecordedValue::Bytes(digits) = taken else { panic!("it is a structure") };
         assert_eq!(&digits[..32], "04030201000000000700000000000000");
         assert_eq!(digits.len(), 80);
     }

@@ -9,57 +9,57 @@ pub const FORMAT: u32 = 1;
 
 /// The first line: what was recorded, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct RecordingHead {
     /// [`FORMAT`].
     pub gpumeter_recording: u32,
     /// When the recording began, in nanoseconds since 1970.
     pub utc_ns: u64,
-    /// How often the GPUs were read, in nanoseconds.
+    /// The interval of the fast tier, in nanoseconds.
     pub interval_ns: u64,
-    /// Version of the driver, "" if it does not tell.
+    /// Version of the driver; "" if it is not reported.
     pub driver_version: String,
-    /// Whether the driver was a simulated one: then nothing here was measured.
+    /// Whether the driver was simulated, so that nothing was measured.
     pub simulated: bool,
 }
 
-/// A question to the driver and its answer.
+/// A driver call and its result.
 ///
 /// `arguments` and `out` have one place per argument of the function, so that a reader need not know its
-/// signature: an argument that goes in stands in the first, one that is filled in the second.
+/// signature: inputs are in the first, outputs in the second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// When the answer came, in nanoseconds since the recording began.
+pub struct RecordedAnswer {
+    /// When the call returned, in nanoseconds since the recording began.
     pub at: u64,
-    /// The function; of a batched call, the structure whose values stand alone.
+    /// The function; for a value of a batched call, its structure.
     pub call: Cow<'static, str>,
-    /// What went in.
+    /// The inputs.
     #[serde(rename = "in", default, skip_serializing_if = "Vec::is_empty")]
-    pub arguments: Vec<Value>,
-    /// The return code; absent where the library has no such function.
+    pub arguments: Vec<RecordedValue>,
+    /// The return code; absent if the library has no such function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u32>,
-    /// What came out.
+    /// The outputs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub out: Vec<Value>,
+    pub out: Vec<RecordedValue>,
 }
 
-/// An argument, on its way in or out.
+/// An input or output of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Value {
-    /// Nothing at this place.
+pub enum RecordedValue {
+    /// No value at this place.
     None,
     /// A number; negative ones as their 64 bits.
     Number(u64),
-    /// A text without its end.
+    /// A text without its NUL.
     Text(String),
-    /// A device, event set or sample, numbered in the order in which the driver gave them out.
+    /// A device, event set or sample, numbered in order of first use.
     Handle(u32),
     /// A structure or an array of them, as two hexadecimal digits per byte.
     Bytes(String),
 }
 
-impl Value {
+impl RecordedValue {
     /// Bytes as hexadecimal digits.
     pub fn bytes(bytes: &[u8]) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -74,22 +74,22 @@ mod tests {
 
     #[test]
     fn a_line_says_what_was_asked_and_what_came() {
-        let entry = Entry {
+        let entry = RecordedAnswer {
             at: 5,
             call: "nvmlDeviceGetPowerUsage".into(),
-            arguments: vec![Value::Handle(0), Value::None],
+            arguments: vec![RecordedValue::Handle(0), RecordedValue::None],
             code: Some(0),
-            out: vec![Value::None, Value::bytes(&[0xa0, 0x86, 1, 0])],
+            out: vec![RecordedValue::None, RecordedValue::bytes(&[0xa0, 0x86, 1, 0])],
         };
         let line = serde_json::to_string(&entry).unwrap();
         let told = r#"{"at":5,"call":"nvmlDeviceGetPowerUsage","in":[{"handle":0},"none"],"code":0,"out":["none",{"bytes":"a0860100"}]}"#;
         assert_eq!(line, told);
-        assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);
+        assert_eq!(serde_json::from_str::<RecordedAnswer>(&line).unwrap(), entry);
     }
 
     #[test]
     fn a_function_that_is_missing_has_no_code() {
-        let entry = Entry {
+        let entry = RecordedAnswer {
             at: 0,
             call: "nvmlDeviceGetFanSpeed".into(),
             arguments: Vec::new(),

@@ -1,16 +1,16 @@
-//! The file format of what passes the door to the driver.
+//! The file format of recorded driver calls.
 //!
-//! A recording is text, one JSON object per line: first a [`Head`], then an [`Entry`] for every answer that
-//! differs from the last one to the same question. What was asked and not written again has not changed, so
-//! a board's identity takes a line and an idle meter none. The simulated driver library reads recordings and
-//! answers from them; `docs/recording.md` describes the format for others.
+//! A recording is text, one JSON object per line: first a [`RecordingHead`], then a [`RecordedAnswer`] for every
+//! result that differs from the last one of the same call. A call without a new line has the same result, so a
+//! board's identity takes one line and an idle meter none. The simulated driver library replays recordings;
+//! `docs/recording.md` describes the format.
 //!
-//! It knows bytes and names, not what they mean: functions and structures are the driver's.
+//! This module knows bytes and names only; their meaning is the driver's.
 
 mod entry;
 mod read;
 mod write;
 
-pub use entry::{Entry, FORMAT, Head, Value};
-pub use read::{ReadError, Span, span};
-pub use write::Writer;
+pub use entry::{FORMAT, RecordedAnswer, RecordedValue, RecordingHead};
+pub use read::{ReadError, RecordingSpan, span};
+pub use write::RecordingWriter;

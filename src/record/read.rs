@@ -1,4 +1,4 @@
-//! Reading a recording, as far as the agent needs it: what it is, and how long.
+//! Reads what kind of recording a file is and how long it lasts.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{Entry, FORMAT, Head};
+use super::{FORMAT, RecordedAnswer, RecordingHead};
 
 /// A recording that cannot be played.
 #[derive(Debug, Error)]
@@ -19,7 +19,7 @@ pub enum ReadError {
         /// Why.
         source: io::Error,
     },
-    /// A line is none of a recording.
+    /// A line is not of a recording.
     #[error("recording {path}:{line}: {problem}")]
     Broken {
         /// The file.
@@ -31,19 +31,19 @@ pub enum ReadError {
     },
 }
 
-/// What a recording spans.
+/// A recording's first line and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct RecordingSpan {
     /// Its first line.
-    pub head: Head,
+    pub head: RecordingHead,
     /// From the beginning to the last entry, in nanoseconds.
     pub length: u64,
-    /// Bytes of whole lines: a recording that was interrupted may end within a line, which is no part of it.
+    /// Bytes of complete lines; an interrupted recording may end within a line, which is ignored.
     pub whole: u64,
 }
 
-/// Reads a recording once, whole: a broken line is found before anything is played.
-pub fn span(path: &Path) -> Result<Span, ReadError> {
+/// Reads a whole recording, so that a broken line is found before it is played.
+pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: path.into(), source };
     let file = File::open(path).map_err(unreadable)?;
     let mut file = BufReader::new(file);
@@ -59,8 +59,8 @@ pub fn span(path: &Path) -> Result<Span, ReadError> {
         if head.is_none() {
             head = Some(first(&line).map_err(broken)?);
         } else {
-            let entry: Entry =
-                serde_json::from_str(&line).map_err(|error| broken(format!("{}; {OTHER}", said(&error))))?;
+            let entry: RecordedAnswer = serde_json::from_str(&line)
+                .map_err(|error| broken(format!("{}; {OTHER}", without_position(&error))))?;
             length = length.max(entry.at);
         }
         whole += read as u64;
@@ -70,15 +70,15 @@ pub fn span(path: &Path) -> Result<Span, ReadError> {
         line: 1,
         problem: format!("is empty; {OTHER}"),
     })?;
-    Ok(Span { head, length, whole })
+    Ok(RecordingSpan { head, length, whole })
 }
 
-/// What to do about what is none.
+/// The advice for a file that is not a recording.
 const OTHER: &str = "give a file that gpumeter record wrote, as it wrote it";
 
-fn first(line: &str) -> Result<Head, String> {
-    let head: Head =
-        serde_json::from_str(line).map_err(|error| format!("is no recording: {}; {OTHER}", said(&error)))?;
+fn first(line: &str) -> Result<RecordingHead, String> {
+    let head: RecordingHead = serde_json::from_str(line)
+        .map_err(|error| format!("is no recording: {}; {OTHER}", without_position(&error)))?;
     if head.gpumeter_recording == FORMAT {
         return Ok(head);
     }
@@ -88,17 +88,17 @@ fn first(line: &str) -> Result<Head, String> {
     ))
 }
 
-/// The error without its place, which is within the one line that was parsed.
-fn said(error: &serde_json::Error) -> String {
-    let told = error.to_string();
-    told.rsplit_once(" at line ").map_or(told.clone(), |(said, _)| said.to_owned())
+/// The error without its position, which is within the one line that was parsed.
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(message, _)| message.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn over(text: &str) -> Result<Span, ReadError> {
+    fn over(text: &str) -> Result<RecordingSpan, ReadError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         span(file.path())
@@ -125,14 +125,14 @@ mod tests {
 
     #[test]
     fn what_is_no_recording_is_named_by_its_line() {
-        for (text, line, told) in [
+        for (text, line, expected) in [
             (String::new(), 1, "is empty"),
             ("gpus: []\n".to_owned(), 1, "expected"),
             (HEAD.replace(":1,", ":2,"), 1, "is of format 2, and this version reads 1; play it with"),
             (format!("{HEAD}\n{{\"at\":5}}\n"), 2, "missing field `call`"),
         ] {
             let error = over(&text).unwrap_err().to_string();
-            assert!(error.contains(&format!(":{line}: ")) && error.contains(told), "{error}");
+            assert!(error.contains(&format!(":{line}: ")) && error.contains(expected), "{error}");
         }
     }
 }

@@ -1,41 +1,41 @@
-//! Writing a recording: answers go in, lines come out for those that changed.
+//! Writes a recording: a line for every result that changed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::{Entry, Head, Value};
+use super::{RecordedAnswer, RecordedValue, RecordingHead};
 
 /// Writes a recording to a file or whatever takes bytes.
-pub struct Writer<W> {
+pub struct RecordingWriter<W> {
     to: W,
-    /// The last answer to every question.
-    last: HashMap<Question, Answer>,
-    /// How many answers were written.
+    /// The last result of every call.
+    last: HashMap<RecordedKey, AnswerValues>,
+    /// How many results were written.
     written: u64,
-    /// The first failure; after it nothing is written any more.
+    /// The first failure; after it nothing is written.
     failed: Option<io::Error>,
 }
 
-type Question = (&'static str, Vec<Value>);
-type Answer = (Option<u32>, Vec<Value>);
+type RecordedKey = (&'static str, Vec<RecordedValue>);
+type AnswerValues = (Option<u32>, Vec<RecordedValue>);
 
-impl<W: Write> Writer<W> {
+impl<W: Write> RecordingWriter<W> {
     /// Begins a recording.
-    pub fn begin(mut to: W, head: &Head) -> io::Result<Self> {
+    pub fn begin(mut to: W, head: &RecordingHead) -> io::Result<Self> {
         line(&mut to, head)?;
         Ok(Self { to, last: HashMap::new(), written: 0, failed: None })
     }
 
-    /// An answer to a question, `at` nanoseconds after the beginning; written if it is another one than last
-    /// time. What could not be written is told at the [end](Self::end): a lane must not stop for a full disk.
-    pub fn answer(&mut self, at: u64, question: Question, answer: Answer) {
+    /// Adds a result, `at` nanoseconds after the beginning; it is written if it changed. A failure is returned
+    /// by [`end`](Self::end), since a sampler must not stop for a full disk.
+    pub fn answer(&mut self, at: u64, question: RecordedKey, answer: AnswerValues) {
         if self.failed.is_some() || self.last.get(&question) == Some(&answer) {
             return;
         }
         let (call, arguments) = question.clone();
         let (code, out) = answer.clone();
-        let entry = Entry { at, call: Cow::Borrowed(call), arguments, code, out };
+        let entry = RecordedAnswer { at, call: Cow::Borrowed(call), arguments, code, out };
         match line(&mut self.to, &entry) {
             Ok(()) => self.written += 1,
             Err(error) => self.failed = Some(error),
@@ -43,18 +43,18 @@ impl<W: Write> Writer<W> {
         self.last.insert(question, answer);
     }
 
-    /// Something that happens rather than is, such as an event: written every time.
-    pub fn event(&mut self, at: u64, question: Question, answer: Answer) {
+    /// Adds an event, which is written every time.
+    pub fn event(&mut self, at: u64, question: RecordedKey, answer: AnswerValues) {
         self.last.remove(&question);
         self.answer(at, question, answer);
     }
 
-    /// How many answers were written.
+    /// How many results were written.
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Ends the recording; the error is the first that occurred.
+    /// Ends the recording; returns the first error.
     pub fn end(mut self) -> io::Result<W> {
         match self.failed {
             Some(error) => Err(error),
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
     use crate::record::FORMAT;
 
-    fn head() -> Head {
-        Head {
+    fn head() -> RecordingHead {
+        RecordingHead {
             gpumeter_recording: FORMAT,
             utc_ns: 7,
             interval_ns: 1_000_000_000,
@@ -85,16 +85,19 @@ mod tests {
 
     #[test]
     fn what_has_not_changed_is_not_written_again() {
-        let mut writer = Writer::begin(Vec::new(), &head()).unwrap();
-        let question = || ("nvmlDeviceGetPowerUsage", vec![Value::Handle(0)]);
+        let mut writer = RecordingWriter::begin(Vec::new(), &head()).unwrap();
+        let question = || ("nvmlDeviceGetPowerUsage", vec![RecordedValue::Handle(0)]);
         for (at, watts) in [(1, 70), (2, 70), (3, 71), (4, 70)] {
-            writer.answer(at, question(), (Some(0), vec![Value::Number(watts)]));
+            writer.answer(at, question(), (Some(0), vec![RecordedValue::Number(watts)]));
         }
-        // Another device is another question.
-        writer.answer(5, ("nvmlDeviceGetPowerUsage", vec![Value::Handle(1)]), (Some(15), Vec::new()));
+        // Another device is another call.
+        writer.answer(5, ("nvmlDeviceGetPowerUsage", vec![RecordedValue::Handle(1)]), (Some(15), Vec::new()));
         let text = String::from_utf8(writer.end().unwrap()).unwrap();
-        let times: Vec<u64> =
-            text.lines().skip(1).map(|line| serde_json::from_str::<Entry>(line).unwrap().at).collect();
+        let times: Vec<u64> = text
+            .lines()
+            .skip(1)
+            .map(|line| serde_json::from_str::<RecordedAnswer>(line).unwrap().at)
+            .collect();
         assert_eq!(times, [1, 3, 4, 5]);
     }
 
@@ -110,9 +113,9 @@ mod tests {
                 Ok(())
             }
         }
-        let mut writer = Writer::begin(Full(200), &head()).unwrap();
+        let mut writer = RecordingWriter::begin(Full(200), &head()).unwrap();
         for at in 0..100 {
-            writer.answer(at, ("nvmlDeviceGetIndex", Vec::new()), (Some(0), vec![Value::Number(at)]));
+            writer.answer(at, ("nvmlDeviceGetIndex", Vec::new()), (Some(0), vec![RecordedValue::Number(at)]));
         }
         assert_eq!(writer.end().map(|_| ()).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }

@@ -1,4 +1,4 @@
-//! Events that the driver sends for all GPUs, and the log lines about XIDs.
+//! EventSet that the driver sends for all GPUs, and the log lines about XIDs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{DriverSessions, RETRY_INTERVAL, count, lock};
 use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::model::{Absence, GpuName, Nanoseconds, Stamp};
-use crate::nvml::{CallSlot, Events, Library, Waited};
+use crate::nvml::{CallSlot, EventSet, EventWait, Library};
 
 /// How often the end of the session is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -20,7 +20,7 @@ pub(crate) fn event_set(
     slot: &CallSlot,
     shared: &DriverSessions,
     mut is_to_continue: impl FnMut() -> bool,
-) -> Option<Events> {
+) -> Option<EventSet> {
     let mut pause = || {
         let again = shared.clock.now().boottime + RETRY_INTERVAL;
         while shared.clock.now().boottime < again && is_to_continue() {
@@ -30,7 +30,7 @@ pub(crate) fn event_set(
     };
     let mut told = None;
     loop {
-        match Events::new(library, slot.clone(), shared.clock.clone()) {
+        match EventSet::new(library, slot.clone(), shared.clock.clone()) {
             Ok(events) => return Some(events),
             Err(absence) => {
                 count(shared, "events".into(), absence.reason());
@@ -46,7 +46,11 @@ pub(crate) fn event_set(
 }
 
 /// Receives events until the session ends.
-pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut is_to_continue: impl FnMut() -> bool) {
+pub(crate) fn listen(
+    mut events: EventSet,
+    shared: &DriverSessions,
+    mut is_to_continue: impl FnMut() -> bool,
+) {
     let mut again = shared.clock.now().boottime;
     let (mut refused, mut told) = (Vec::new(), Refusals::default());
     let mut xid_log = XidLog::default();
@@ -100,7 +104,7 @@ pub(crate) fn listen(mut events: Events, shared: &DriverSessions, mut is_to_cont
 /// Waits a fifth of a second for the first event and takes those queued behind it, up to a limit that keeps a stop short.
 /// An event whose GPU cannot be identified is counted and skipped.
 fn drain(
-    mut next: impl FnMut(u32) -> Result<Waited, Absence>,
+    mut next: impl FnMut(u32) -> Result<EventWait, Absence>,
     batch: &mut EventBatch,
     mut unidentified: impl FnMut(Absence),
 ) -> Result<(), Absence> {
@@ -109,10 +113,10 @@ fn drain(
     let mut wait = WAIT_MILLISECONDS;
     for _ in 0..MAX_EVENTS {
         match next(wait)? {
-            Waited::Event(event) => batch.event(event),
-            Waited::Noise => {}
-            Waited::Nameless(absence) => unidentified(absence),
-            Waited::Quiet => break,
+            EventWait::Event(event) => batch.event(event),
+            EventWait::Ignored => {}
+            EventWait::Unidentified(absence) => unidentified(absence),
+            EventWait::Timeout => break,
         }
         wait = 0;
     }
@@ -222,11 +226,12 @@ mod tests {
 
     #[test]
     fn an_event_of_a_gpu_without_a_name_does_not_hide_those_behind_it() {
-        let event = Waited::Event(crate::nvml::Event {
+        let event = EventWait::Event(crate::nvml::DriverEvent {
             uuid: "GPU-1".into(),
-            told: crate::nvml::Told::Xid { xid: 79, gpu_instance: None, compute_instance: None },
+            kind: crate::nvml::DriverEventKind::Xid { xid: 79, gpu_instance: None, compute_instance: None },
         });
-        let mut waiting = vec![Waited::Quiet, event, Waited::Noise, Waited::Nameless(Absence::Lost)];
+        let mut waiting =
+            vec![EventWait::Timeout, event, EventWait::Ignored, EventWait::Unidentified(Absence::Lost)];
         let (mut batch, mut unidentified) = (EventBatch::default(), Vec::new());
         let next = |_| waiting.pop().ok_or(Absence::Failed);
         assert_eq!(drain(next, &mut batch, |absence| unidentified.push(absence)), Ok(()));

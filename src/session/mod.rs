@@ -27,7 +27,7 @@ use crate::host::{DriverDevices, Host};
 use crate::meter::News;
 use crate::model::frame::Tier;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
-use crate::nvml::{CallSlot, Found, InFlight, Lane, Library, find};
+use crate::nvml::{CallSlot, FoundGpu, InFlight, Library, Sampler, find};
 use crate::policy::{CurrentConfig, Wait};
 use crate::resolvers::SeenProcesses;
 use crate::thread::{self, Thread};
@@ -83,7 +83,7 @@ pub(crate) struct Samplers {
     /// How many GPUs have not returned their identity.
     unidentified_gpus: usize,
     /// GPUs that the event set does not hold yet.
-    unregistered: Vec<Found>,
+    unregistered: Vec<FoundGpu>,
     /// Indices of GPUs whose driver is gone, whose calls all fail, and that are lost.
     gone: BTreeSet<u32>,
     silent: BTreeSet<u32>,
@@ -324,7 +324,7 @@ fn start_sampler(
         let (slot, shared) = (slot_by_thread, shared_by_thread);
         if let Some(found) = identify_gpu(&library, index, &slot, &end, &shared) {
             let level = shared.config.active().cadence.level;
-            let lane = Lane::new(library, &found, slot, shared.clock.clone(), level);
+            let lane = Sampler::new(library, &found, slot, shared.clock.clone(), level);
             sample(lane, &end, &shared);
         }
     })?;
@@ -338,7 +338,7 @@ fn identify_gpu(
     slot: &CallSlot,
     end: &Stop,
     shared: &DriverSessions,
-) -> Option<Found> {
+) -> Option<FoundGpu> {
     let collector = collector(index);
     watch(shared, Arc::clone(&collector), slot);
     let mut is_logged = false;
@@ -354,7 +354,8 @@ fn identify_gpu(
                     samplers.unidentified_gpus.saturating_sub(usize::from(is_logged));
                 drop(samplers);
                 // The receiver is gone once the tick loop has ended.
-                let _ = shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
+                let _ =
+                    shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
                 report_if_all_are_known(shared);
                 return Some(found);
             }
@@ -397,7 +398,7 @@ fn report_if_all_are_known(shared: &DriverSessions) {
 }
 
 /// Registers this sampler for that GPU; false when the GPU has another one.
-fn claim(found: &Found, slot: &CallSlot, shared: &DriverSessions) -> bool {
+fn claim(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool {
     let mut samplers = lock(shared);
     if samplers.slots.contains_key(&found.id.uuid) {
         return false;
@@ -409,7 +410,7 @@ fn claim(found: &Found, slot: &CallSlot, shared: &DriverSessions) -> bool {
 }
 
 /// Runs a sampler: reads at every multiple of the interval, from the start on.
-fn sample(mut lane: Lane, end: &Stop, shared: &DriverSessions) {
+fn sample(mut lane: Sampler, end: &Stop, shared: &DriverSessions) {
     let collector = collector(lane.gpu().index);
     let gpu = lane.gpu().clone();
     let mut tick: u64 = 0;
@@ -422,18 +423,18 @@ fn sample(mut lane: Lane, end: &Stop, shared: &DriverSessions) {
         let mut earliest = Nanoseconds(0);
         let hint = shared.received.take_hint(&gpu.uuid);
         if hint.mig_changed {
-            lane.forget_plan();
+            lane.drop_plan();
         }
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
         read_all |= hint.read_all;
         if read_all && tick >= next_read_all {
-            // Events that repeat, as XIDs do, must not cause all tiers to be read in every tick.
+            // EventSet that repeat, as XIDs do, must not cause all tiers to be read in every tick.
             (read_all, next_read_all) = (false, tick + cadence.every[Tier::Medium as usize]);
-            lane.read_all();
+            lane.read_all_tiers_next();
         }
         // After a panic the readings may be half updated; the next plan replaces them.
         let run_tick = || {
-            lane.follow(cadence.level, cadence.presence, driver_share(cadence.driver_share, shared));
+            lane.configure(cadence.level, cadence.presence, driver_share(cadence.driver_share, shared));
             lane.tick(due)
         };
         match catch_unwind(AssertUnwindSafe(run_tick)) {
@@ -450,7 +451,7 @@ fn sample(mut lane: Lane, end: &Stop, shared: &DriverSessions) {
             }
             Err(_) => {
                 count(shared, Arc::clone(&collector), "panic");
-                lane.forget_plan();
+                lane.drop_plan();
             }
         }
         tick += 1;
@@ -460,7 +461,7 @@ fn sample(mut lane: Lane, end: &Stop, shared: &DriverSessions) {
     }
     if !shared.stop.is_called() {
         // What the driver keeps for the plan is given back, since the driver may outlive the session.
-        lane.forget_plan();
+        lane.drop_plan();
     }
 }
 
@@ -475,7 +476,7 @@ struct Lateness {
 
 /// Sends the result of a tick to the tick loop; a late frame is dropped.
 fn deliver(
-    lane: &mut Lane,
+    lane: &mut Sampler,
     gpu: &GpuId,
     answer: Result<Frame, Absence>,
     lateness: Lateness,
@@ -485,13 +486,13 @@ fn deliver(
     let is_late = |frame: &Frame| frame.ended.since(frame.begun) > lateness.limit;
     let news = match answer {
         Ok(frame) if is_late(&frame) && !lateness.begins => {
-            lane.forget_tick();
+            lane.discard_last_tick();
             count(shared, Arc::clone(collector), "late");
             News::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
         }
         Ok(frame) => {
             if is_late(&frame) {
-                lane.forgive_tick();
+                lane.ignore_cost_of_last_tick();
             }
             let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
             let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);

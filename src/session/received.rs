@@ -9,7 +9,7 @@ use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::meter::NoticeCount;
 use crate::model::{GpuName, Nanoseconds, Notice, Stamp, XidCount, XidSource};
-use crate::nvml::{Event, Told};
+use crate::nvml::{DriverEvent, DriverEventKind};
 
 /// Kinds of XID that are counted apart between two ticks; a node of 16 GPUs in MIG has fewer.
 const MAX_KINDS: usize = 1_024;
@@ -56,14 +56,14 @@ pub(crate) struct EventBatch {
 
 impl EventBatch {
     /// Counts an event of the driver.
-    pub(crate) fn event(&mut self, event: Event) {
-        match event.told {
-            Told::Xid { xid, gpu_instance, compute_instance } => {
+    pub(crate) fn event(&mut self, event: DriverEvent) {
+        match event.kind {
+            DriverEventKind::Xid { xid, gpu_instance, compute_instance } => {
                 let gpu = GpuName::Uuid(event.uuid);
                 let source = XidSource::Events;
                 self.xid(XidKind { source, gpu, xid, gpu_instance, compute_instance });
             }
-            Told::Notice(notice) => *self.notices.entry((event.uuid, notice)).or_default() += 1,
+            DriverEventKind::Notice(notice) => *self.notices.entry((event.uuid, notice)).or_default() += 1,
         }
     }
 
@@ -145,12 +145,12 @@ impl Received {
 mod tests {
     use super::*;
 
-    fn event(uuid: &str, told: Told) -> Event {
-        Event { uuid: uuid.into(), told }
+    fn event(uuid: &str, kind: DriverEventKind) -> DriverEvent {
+        DriverEvent { uuid: uuid.into(), kind }
     }
 
-    fn xid(xid: u32) -> Told {
-        Told::Xid { xid, gpu_instance: None, compute_instance: None }
+    fn xid(xid: u32) -> DriverEventKind {
+        DriverEventKind::Xid { xid, gpu_instance: None, compute_instance: None }
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             received.add(batch, Stamp::default());
         }
         let (xids, _) = received.take();
-        assert_eq!(xids.iter().map(|told| told.count).collect::<Vec<_>>(), [30_000]);
+        assert_eq!(xids.iter().map(|kind| kind.count).collect::<Vec<_>>(), [30_000]);
         assert!(received.take().0.is_empty());
     }
 
@@ -180,12 +180,12 @@ mod tests {
     fn a_sampler_is_told_to_plan_again_or_to_read_all_tiers() {
         let received = Received::default();
         let mut batch = EventBatch::default();
-        batch.event(event("GPU-1", Told::Notice(Notice::MigChanged)));
+        batch.event(event("GPU-1", DriverEventKind::Notice(Notice::MigChanged)));
         batch.event(event("GPU-2", xid(48)));
         batch.event(event("GPU-3", xid(13)));
         received.add(batch, Stamp::default());
         assert_eq!(received.take_hint("GPU-1"), Hint { mig_changed: true, read_all: false });
-        assert_eq!(received.take_hint("GPU-1"), Hint::default(), "told once");
+        assert_eq!(received.take_hint("GPU-1"), Hint::default(), "kind once");
         assert_eq!(received.take_hint("GPU-2"), Hint { mig_changed: false, read_all: true });
         assert_eq!(received.take_hint("GPU-3"), Hint::default());
     }

@@ -15,8 +15,10 @@ use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, next_multiple};
 use crate::config::Config;
 use crate::model::{Absence, Nanoseconds};
-use crate::nvml::{CallSlot, Events, Found, Lane, Library, OpenError, Recorder, count, driver_version, find};
-use crate::record::{FORMAT, Head};
+use crate::nvml::{
+    CallSlot, EventSet, FoundGpu, Library, OpenError, Recorder, Sampler, count, driver_version, find,
+};
+use crate::record::{FORMAT, RecordingHead};
 use crate::thread::{self, Thread};
 
 /// What to record.
@@ -127,7 +129,7 @@ fn begin(
     let failed = |source| RecordError::File { path: path.into(), source };
     let file = File::create_new(path).map_err(failed)?;
     let now = clock.now();
-    let head = Head {
+    let head = RecordingHead {
         gpumeter_recording: FORMAT,
         utc_ns: now.utc.0,
         interval_ns: interval.0,
@@ -146,16 +148,16 @@ fn read(
 ) -> Result<(usize, u64), RecordError> {
     let slot = CallSlot::default();
     let counted = count(library, &slot, clock).map_err(RecordError::Uncounted)?;
-    let found: Vec<Found> =
+    let found: Vec<FoundGpu> =
         (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
     let share = Config::default().sampling.driver_share / counted.max(1);
     let lane = |gpu| {
-        let mut lane = Lane::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
+        let mut lane = Sampler::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
         // Who was there is then known in every tick, by whatever rule the recording is billed later.
-        lane.follow(Level::Full, true, share);
+        lane.configure(Level::Full, true, share);
         lane
     };
-    let mut samplers: Vec<Lane> = found.iter().map(lane).collect();
+    let mut samplers: Vec<Sampler> = found.iter().map(lane).collect();
     let events = hear(library, &found, clock, stop)?;
     let end = clock.now().boottime + length;
     let mut ticks = 0;
@@ -180,9 +182,14 @@ const WAIT_MILLISECONDS: u32 = 200;
 /// How long the events thread may take to end.
 const EVENTS_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Events come when they come, so they are waited for beside the reading.
-fn hear(library: &Arc<Library>, gpus: &[Found], clock: &Clock, stop: &Stop) -> Result<Thread, thread::Error> {
-    let mut events = Events::new(library, CallSlot::default(), clock.clone()).ok();
+/// EventSet come when they come, so they are waited for beside the reading.
+fn hear(
+    library: &Arc<Library>,
+    gpus: &[FoundGpu],
+    clock: &Clock,
+    stop: &Stop,
+) -> Result<Thread, thread::Error> {
+    let mut events = EventSet::new(library, CallSlot::default(), clock.clone()).ok();
     for gpu in gpus {
         if let Some(events) = &mut events {
             // What cannot be heard is part of the recording, too.

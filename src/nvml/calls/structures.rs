@@ -1,11 +1,11 @@
-//! Functions that bring several values in a structure.
+//! Functions that return several values in a structure.
 
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::super::door::{Door, Handle, Refusal, ask};
-use super::{Answer, Values, word};
+use super::super::driver_api::{CallError, DriverApi, Handle, call};
+use super::{CallResult, CallValues, word};
 use crate::model::Absence;
 
 /// The sensor of the GPU's core.
@@ -16,56 +16,56 @@ fn version<T>(number: u32) -> c_uint {
     u32::try_from(size_of::<T>()).unwrap_or(0) | (number << 24)
 }
 
-pub(super) fn utilization(door: &mut Door, Handle(device): Handle) -> Answer {
+pub(super) fn utilization(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
-    ask!(door, nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
-    Ok(Values::of_words([rates.gpu, rates.memory]))
+    call!(api, nvmlDeviceGetUtilizationRates(device, &raw mut rates))?;
+    Ok(CallValues::of_words([rates.gpu, rates.memory]))
 }
 
-/// Total, used, free, reserved. Drivers before 510 have only the first version, which knows no reserve.
-pub(crate) fn memory(door: &mut Door, Handle(device): Handle) -> Answer {
+/// Total, used, free, reserved. Drivers before 510 have only the first version, which has no reserved memory.
+pub(crate) fn memory(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let version = version::<sys::nvmlMemory_v2_t>(2);
     let mut second = sys::nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
-    let answer = ask!(door, nvmlDeviceGetMemoryInfo_v2(device, &raw mut second));
+    let answer = call!(api, nvmlDeviceGetMemoryInfo_v2(device, &raw mut second));
     match answer.map_err(Absence::from) {
-        Ok(()) => Ok(Values::of([second.total, second.used, second.free, second.reserved])),
+        Ok(()) => Ok(CallValues::of([second.total, second.used, second.free, second.reserved])),
         Err(absence) if absence.is_permanent() => {
             let mut first = sys::nvmlMemory_t { total: 0, free: 0, used: 0 };
-            ask!(door, nvmlDeviceGetMemoryInfo(device, &raw mut first))?;
-            Ok(Values::of([first.total, first.used, first.free]))
+            call!(api, nvmlDeviceGetMemoryInfo(device, &raw mut first))?;
+            Ok(CallValues::of([first.total, first.used, first.free]))
         }
         Err(absence) => Err(absence),
     }
 }
 
-pub(super) fn bar1(door: &mut Door, Handle(device): Handle) -> Answer {
+pub(super) fn bar1(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut memory = sys::nvmlBAR1Memory_t { bar1Total: 0, bar1Free: 0, bar1Used: 0 };
-    ask!(door, nvmlDeviceGetBAR1MemoryInfo(device, &raw mut memory))?;
-    Ok(Values::of([memory.bar1Total, memory.bar1Used]))
+    call!(api, nvmlDeviceGetBAR1MemoryInfo(device, &raw mut memory))?;
+    Ok(CallValues::of([memory.bar1Total, memory.bar1Used]))
 }
 
-pub(super) fn power_limits(door: &mut Door, Handle(device): Handle) -> Answer {
+pub(super) fn power_limits(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let (mut least, mut most): (c_uint, c_uint) = (0, 0);
-    ask!(door, nvmlDeviceGetPowerManagementLimitConstraints(device, &raw mut least, &raw mut most))?;
-    Ok(Values::of_words([least, most]))
+    call!(api, nvmlDeviceGetPowerManagementLimitConstraints(device, &raw mut least, &raw mut most))?;
+    Ok(CallValues::of_words([least, most]))
 }
 
-pub(super) fn temperature(door: &mut Door, Handle(device): Handle) -> Answer {
+pub(super) fn temperature(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let version = version::<sys::nvmlTemperature_v1_t>(1);
     let mut answer = sys::nvmlTemperature_v1_t { version, sensorType: GPU_SENSOR, temperature: 0 };
-    ask!(door, nvmlDeviceGetTemperatureV(device, &raw mut answer))?;
-    // No room in which GPUs work is below zero.
-    Ok(Values::of([u64::try_from(answer.temperature).map_err(|_| Absence::Rejected)?]))
+    call!(api, nvmlDeviceGetTemperatureV(device, &raw mut answer))?;
+    // No data centre is below zero.
+    Ok(CallValues::of([u64::try_from(answer.temperature).map_err(|_| Absence::Rejected)?]))
 }
 
-/// Errors of SRAM since the driver was loaded and over the board's life; uncorrected ones are told by what
-/// found them, parity or SEC-DED.
-pub(super) fn sram(door: &mut Door, Handle(device): Handle) -> Answer {
+/// SRAM errors since the driver was loaded and over the board's life; uncorrected ones are counted by their
+/// detection, parity or SEC-DED.
+pub(super) fn sram(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut status: sys::nvmlEccSramErrorStatus_v1_t = unsafe { std::mem::zeroed() };
     status.version = version::<sys::nvmlEccSramErrorStatus_v1_t>(1);
-    ask!(door, nvmlDeviceGetSramEccErrorStatus(device, &raw mut status))?;
-    Ok(Values::of([
+    call!(api, nvmlDeviceGetSramEccErrorStatus(device, &raw mut status))?;
+    Ok(CallValues::of([
         status.volatileCor,
         status.volatileUncParity.saturating_add(status.volatileUncSecDed),
         status.aggregateCor,
@@ -74,22 +74,22 @@ pub(super) fn sram(door: &mut Door, Handle(device): Handle) -> Answer {
     ]))
 }
 
-pub(super) fn remap(door: &mut Door, Handle(device): Handle) -> Answer {
+pub(super) fn remap(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut rows: [c_uint; 4] = [0; 4];
     let [correctable, uncorrectable, pending, failure] = rows.each_mut().map(std::ptr::from_mut);
-    ask!(door, nvmlDeviceGetRemappedRows(device, correctable, uncorrectable, pending, failure))?;
-    Ok(Values::of_words(rows))
+    call!(api, nvmlDeviceGetRemappedRows(device, correctable, uncorrectable, pending, failure))?;
+    Ok(CallValues::of_words(rows))
 }
 
-pub(super) fn banks(door: &mut Door, Handle(device): Handle) -> Answer {
+pub(super) fn banks(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut banks = sys::nvmlRowRemapperHistogramValues_t { max: 0, high: 0, partial: 0, low: 0, none: 0 };
-    ask!(door, nvmlDeviceGetRowRemapperHistogram(device, &raw mut banks))?;
-    Ok(Values::of_words([banks.max, banks.high, banks.partial, banks.low, banks.none]))
+    call!(api, nvmlDeviceGetRowRemapperHistogram(device, &raw mut banks))?;
+    Ok(CallValues::of_words([banks.max, banks.high, banks.partial, banks.low, banks.none]))
 }
 
-/// What the GPU says of its NVLink fabric.
+/// The state of a GPU in its NVLink fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fabric {
+pub(crate) struct FabricState {
     state: u32,
     status: u32,
     /// All zero on a fabric of one node.
@@ -97,12 +97,12 @@ pub(crate) struct Fabric {
     pub(crate) clique: u32,
 }
 
-/// NVML's number of a registration that came to an end.
+/// NVML's number of a registration that ended.
 const COMPLETED: u32 = sys::NVML_GPU_FABRIC_STATE_COMPLETED;
 
-impl Fabric {
-    /// Whether the registration is not started, in progress, completed, failed. NVML has one number for the
-    /// last two, and a code beside it.
+impl FabricState {
+    /// Whether the registration is not started, in progress, completed, failed. NVML has one number for the last
+    /// two and an error code beside it.
     pub(super) fn states(self) -> [bool; 4] {
         let ended = self.state == COMPLETED;
         [
@@ -127,8 +127,8 @@ impl Fabric {
     }
 }
 
-/// Where the GPU stands with its NVLink fabric; absent on boards without one.
-pub(crate) fn fabric(door: &mut Door, Handle(device): Handle) -> Result<Fabric, Absence> {
+/// The GPU's state in its NVLink fabric; absent on boards without one.
+pub(crate) fn fabric(api: &mut DriverApi, Handle(device): Handle) -> Result<FabricState, Absence> {
     for (number, size) in
         [(3, size_of::<sys::nvmlGpuFabricInfo_v3_t>()), (2, size_of::<sys::nvmlGpuFabricInfo_v2_t>())]
     {
@@ -136,21 +136,24 @@ pub(crate) fn fabric(door: &mut Door, Handle(device): Handle) -> Result<Fabric, 
         let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
         // The second layout is the beginning of the third.
         info.version = u32::try_from(size).unwrap_or(0) | (number << 24);
-        match ask!(door, nvmlDeviceGetGpuFabricInfoV(device, &raw mut info)) {
+        match call!(api, nvmlDeviceGetGpuFabricInfoV(device, &raw mut info)) {
             Ok(()) => {
                 let sys::nvmlGpuFabricInfo_v3_t { state, status, clusterUuid, cliqueId, .. } = info;
-                let fabric = Fabric { state: state.into(), status, cluster: clusterUuid, clique: cliqueId };
+                let fabric =
+                    FabricState { state: state.into(), status, cluster: clusterUuid, clique: cliqueId };
                 return fabric.known();
             }
-            Err(Refusal::NoSymbol | Refusal::Code(super::super::door::ARGUMENT_VERSION_MISMATCH)) => {}
-            Err(refusal) => return Err(refusal.into()),
+            Err(
+                CallError::NoSymbol | CallError::Code(super::super::driver_api::ARGUMENT_VERSION_MISMATCH),
+            ) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut info: sys::nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
-    ask!(door, nvmlDeviceGetGpuFabricInfo(device, &raw mut info))?;
+    call!(api, nvmlDeviceGetGpuFabricInfo(device, &raw mut info))?;
     let sys::nvmlGpuFabricInfo_t { state, status, clusterUuid, cliqueId } = info;
-    Fabric { state: state.into(), status, cluster: clusterUuid, clique: cliqueId }.known()
+    FabricState { state: state.into(), status, cluster: clusterUuid, clique: cliqueId }.known()
 }
 
 #[cfg(test)]
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_registration_that_ended_in_an_error_is_not_completed() {
-        let fabric = |state, status| Fabric { state, status, cluster: [0; 16], clique: 0 };
+        let fabric = |state, status| FabricState { state, status, cluster: [0; 16], clique: 0 };
         for (place, (state, status)) in [(1, 0), (2, 0), (3, 0), (3, 17)].into_iter().enumerate() {
             let states = fabric(state, status).states();
             assert_eq!(states.iter().position(|is_so| *is_so), Some(place));

@@ -1,44 +1,43 @@
-//! What GPM counts of a GPU or a MIG instance since it was started, as last read.
+//! GPM counters of a GPU or a MIG instance since the driver was started, as last read.
 //!
-//! In goes a pair of samples that was computed, out come integers by the catalogue's order, each along steps that the
-//! hardware can make. It does not know what time a counter tells: differences are the meter's.
+//! Each is checked for plausibility. The meter computes differences over time.
 
-use super::Pair;
+use super::GpmPair;
 use crate::catalogue::{Bound, Counter};
 use crate::model::{Absence, Reading, Unit};
-use crate::nvml::belief::{Belief, taken};
-use crate::nvml::door::Door;
+use crate::nvml::driver_api::DriverApi;
+use crate::nvml::plausibility::{CounterCheck, check_reading};
 
 const COUNT: usize = Counter::ALL.len();
 
 /// The counters of one pair.
-pub(in crate::nvml) struct Counters {
-    asked: Vec<Counter>,
-    known: [Belief; COUNT],
+pub(in crate::nvml) struct GpmCounters {
+    requested: Vec<Counter>,
+    known: [CounterCheck; COUNT],
     readings: [Reading; COUNT],
 }
 
-impl Counters {
-    /// Nothing is read yet; what is not asked for is not there.
-    pub(in crate::nvml) fn new(asked: Vec<Counter>) -> Self {
+impl GpmCounters {
+    /// Counters that were never read; those that are not requested are not supported.
+    pub(in crate::nvml) fn new(requested: Vec<Counter>) -> Self {
         let mut readings = [Err(Absence::NotSupported); COUNT];
-        for counter in &asked {
+        for counter in &requested {
             readings[*counter as usize] = Err(Absence::NotYet);
         }
-        Self { asked, known: Counter::ALL.map(known), readings }
+        Self { requested, known: Counter::ALL.map(known), readings }
     }
 
-    /// The driver's ids of what is asked for.
+    /// The driver's ids of the requested counters.
     pub(in crate::nvml) fn ids(&self) -> impl Iterator<Item = u32> {
-        self.asked.iter().map(|counter| counter.id())
+        self.requested.iter().map(|counter| counter.id())
     }
 
-    /// Takes what the pair tells, if it could be computed.
-    pub(in crate::nvml) fn read(&mut self, door: &mut Door, pair: &Pair, answer: Result<(), Absence>) {
-        for counter in &self.asked {
+    /// Reads the counters from the pair, if it could be computed.
+    pub(in crate::nvml) fn read(&mut self, api: &mut DriverApi, pair: &GpmPair, answer: Result<(), Absence>) {
+        for counter in &self.requested {
             let raw = answer.and_then(|()| pair.value(counter.id(), 1));
             let belief = &mut self.known[*counter as usize];
-            self.readings[*counter as usize] = taken(door, raw, (1, Bound::COUNTER), Some(belief));
+            self.readings[*counter as usize] = check_reading(api, raw, (1, Bound::COUNTER), Some(belief));
         }
     }
 
@@ -48,9 +47,9 @@ impl Counters {
     }
 }
 
-/// The most cycles that are counted in a second: of a clock of 4 GHz, on each of a thousand units.
+/// The most cycles that are counted in a second: 4 GHz on a thousand units.
 const CYCLES: i64 = 4_000_000_000_000;
 
-fn known(counter: Counter) -> Belief {
-    if counter.is_of_time() { Belief::of_pace(CYCLES) } else { Belief::new(Unit::Bytes) }
+fn known(counter: Counter) -> CounterCheck {
+    if counter.is_of_time() { CounterCheck::with_max_rate(CYCLES) } else { CounterCheck::new(Unit::Bytes) }
 }

@@ -1,4 +1,4 @@
-//! How well what a tick brings tells what the GPU did.
+//! How exactly the frames of a tick show what the GPU did.
 
 use gpumeter::catalogue::first_point;
 use gpumeter::model::Frame;

@@ -1,4 +1,4 @@
-//! The driver's counters under a driver that lies.
+//! Counters of a driver that returns wrong values.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A slow driver: the lane gives way where nothing is lost, and comes back.
+//! With a slow driver the sampler stretches intervals where nothing is lost, and relaxes them again.
 
 use gpumeter::catalogue::first_point;
 use gpumeter::model::Stretch;

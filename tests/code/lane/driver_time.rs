@@ -1,7 +1,7 @@
 //! Time inside the driver, summed over the node: calls of all GPUs wait for one lock of the driver's.
 //!
-//! What calls take is added up by the simulated library as it owes it, so the sums do not depend on the machine.
-//! Governors go by wall time: a busy machine can only make them stretch further.
+//! The simulated library adds up the duration of each call, so the sums do not depend on the machine.
+//! Budgets use wall time, so a busy machine can only make them stretch further.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ fn shares(world: &mut World, seconds_per_tick: u64) -> BTreeMap<String, u64> {
     after.iter().map(share).collect()
 }
 
-/// The share of the whole node, in millionths, after the governor has settled, and by function as a table.
+/// The share of the whole node, in millionths, after the budget has settled, and by function as a table.
 fn share_of(processes: u32, demand: f64, seconds_per_tick: u64) -> (u64, String) {
     let mut world = World::node(&scenario(processes, demand), 8);
     for _ in 0..90 / seconds_per_tick {

@@ -1,4 +1,4 @@
-//! A driver that answers nonsense: nothing of it is a reading, whenever it begins.
+//! A driver that returns garbage: none of it becomes a reading, whenever it starts.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What GPM counts since the driver was loaded, over the simulated driver: which drivers are asked, what comes.
+//! GPM counters over the simulated driver: which drivers are read, and the values.
 
 use gpumeter::catalogue::{Counter, InstanceValue, first_point, point};
 use gpumeter::model::{Absence, Frame, InstanceFrame, Reading, Rejection};

@@ -1,4 +1,4 @@
-//! MIG instances: where they lie, and whose readings theirs are when the GPU is cut anew.
+//! MIG instances: their placement, and whose readings are whose after a change of the layout.
 
 use gpumeter::catalogue::{InstanceValue, first_point};
 use gpumeter::model::frame::Tier;
@@ -77,7 +77,7 @@ fn a_gpu_that_was_cut_anew_is_shown_in_the_tick_after_its_event() {
     let mut world = World::new(CUT, false);
     let before = settled(&mut world);
     world.cut(ANEW);
-    // What the event does to the lane.
+    // The event makes the sampler compile a new plan.
     world.plan_anew();
     let after = world.tick();
     assert_eq!(after.instances.len(), 2);

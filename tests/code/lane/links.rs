@@ -1,4 +1,4 @@
-//! Errors of NVLinks over the simulated driver: each generation's own fields, and that they grow with what happens.
+//! NVLink errors over the simulated driver: the fields of each generation, and that they grow with incidents.
 
 use gpumeter::catalogue::{Family, Point, PointId, device_points};
 use gpumeter::health::{HealthInput, INPUT_SOURCES};

@@ -1,4 +1,4 @@
-//! A lane over the simulated driver: how few calls it makes, what it sees by them, and that it gives way.
+//! A sampler over the simulated driver: how few calls it makes, what it still sees, and how it stretches.
 
 mod activity;
 mod budget;

@@ -1,4 +1,4 @@
-//! Who is there: as known as if every tick asked, for a few lists.
+//! Presence of processes is known as if every tick read the lists, with few list calls.
 
 use gpumeter::model::{Frame, ProcessSample};
 
@@ -29,7 +29,7 @@ const CHANGELINGS: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"
     {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 33, "memory_bytes": 1073741824}]},
     {"pid": 12, "gpu": 0, "phases": [{"from": 33, "to": 1000, "memory_bytes": 1073741824}]}]}"#;
 
-/// Seconds of the scenario in which the lane listed the second process.
+/// Seconds of the scenario in which the list named the second process.
 fn seen(world: &mut World) -> (Vec<u64>, usize) {
     let frames = world.run(60);
     let seen = frames.iter().zip(11..).filter(|(frame, _)| pids(frame).contains(&12));

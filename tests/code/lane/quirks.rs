@@ -1,4 +1,4 @@
-//! Old drivers and sick ones.
+//! Old drivers and faulty ones.
 
 use gpumeter::catalogue::{device_points, first_point};
 use gpumeter::clock::Clock;

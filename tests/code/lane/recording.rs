@@ -1,4 +1,4 @@
-//! A replay of what was recorded of a lane shows what the lane showed, point by point.
+//! A replay of a recording shows what the sampler showed, point by point.
 
 use std::fs;
 

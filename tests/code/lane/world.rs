@@ -1,4 +1,4 @@
-//! A lane over the simulated driver, tick by tick, in time that only the test moves.
+//! A sampler over the simulated driver, tick by tick, in time that only the test moves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +9,8 @@ use gpumeter::catalogue::Level;
 use gpumeter::clock::{Clock, Page, PageState};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Lane, Library, Recorder, find};
-use gpumeter::record::{FORMAT, Head};
+use gpumeter::nvml::{CallSlot, Library, Recorder, Sampler, find};
+use gpumeter::record::{FORMAT, RecordingHead};
 use tempfile::TempDir;
 
 pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
@@ -18,7 +18,7 @@ pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lib
 /// GPUs of one node, read every second; medium every 5 s, slow every minute.
 pub(crate) struct World {
     page: Arc<Page>,
-    lanes: Vec<Lane>,
+    samplers: Vec<Sampler>,
     second: u64,
     /// Last: the library lies in it.
     directory: TempDir,
@@ -27,29 +27,29 @@ pub(crate) struct World {
 /// Half a percent, as by default.
 pub(crate) const DRIVER_SHARE: u32 = 5_000;
 
-/// How a lane reads.
+/// How a sampler reads.
 struct Setting {
     level: Level,
     presence: bool,
-    lanes: u32,
+    samplers: u32,
 }
 
-const ALONE: Setting = Setting { level: Level::Full, presence: false, lanes: 1 };
+const ALONE: Setting = Setting { level: Level::Full, presence: false, samplers: 1 };
 
 impl World {
-    /// A node of the scenario and the lane of its first GPU, 10 s into the scenario.
+    /// A node of the scenario and the sampler of its first GPU, 10 s into the scenario.
     pub(crate) fn new(scenario: &str, presence: bool) -> Self {
         Self::over(LIBRARY, scenario, &Setting { presence, ..ALONE }, None)
     }
 
-    /// A node of the scenario, with so many lanes, as by default: each has its part of the driver's share.
-    pub(crate) fn node(scenario: &str, lanes: u32) -> Self {
-        Self::over(LIBRARY, scenario, &Setting { level: Level::Standard, lanes, ..ALONE }, None)
+    /// A node of the scenario, with so many samplers, as by default: each has its part of the driver's share.
+    pub(crate) fn node(scenario: &str, samplers: u32) -> Self {
+        Self::over(LIBRARY, scenario, &Setting { level: Level::Standard, samplers, ..ALONE }, None)
     }
 
     /// The same, taken down into a file from the scenario's beginning on.
     pub(crate) fn recorded(scenario: &str, file: &Path) -> (Self, Arc<Recorder>) {
-        let head = Head {
+        let head = RecordingHead {
             gpumeter_recording: FORMAT,
             utc_ns: UTC.0,
             interval_ns: 1_000_000_000,
@@ -86,15 +86,15 @@ impl World {
         if let Some(recorder) = recorder {
             library.record(recorder);
         }
-        let lane = |index| {
+        let sampler = |index| {
             let slot = CallSlot::default();
             let found = find(&library, index, &slot, &clock).unwrap();
-            let mut lane = Lane::new(Arc::clone(&library), &found, slot, clock.clone(), setting.level);
-            lane.follow(setting.level, setting.presence, DRIVER_SHARE / setting.lanes);
-            lane
+            let mut sampler = Sampler::new(Arc::clone(&library), &found, slot, clock.clone(), setting.level);
+            sampler.configure(setting.level, setting.presence, DRIVER_SHARE / setting.samplers);
+            sampler
         };
-        let lanes = (0..setting.lanes).map(lane).collect();
-        Self { page, lanes, second: 10, directory }
+        let samplers = (0..setting.samplers).map(sampler).collect();
+        Self { page, samplers, second: 10, directory }
     }
 
     /// Scripts the driver's faults.
@@ -115,19 +115,19 @@ impl World {
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
 
-    /// Lets the lane spend another share of wall time inside the driver.
+    /// Lets the sampler spend another share of wall time inside the driver.
     pub(crate) fn share(&mut self, millionths: u32) {
-        self.lanes[0].follow(Level::Full, false, millionths);
+        self.samplers[0].configure(Level::Full, false, millionths);
     }
 
     /// Has the next tick read all tiers, as after an XID.
     pub(crate) fn read_all(&mut self) {
-        self.lanes[0].read_all();
+        self.samplers[0].read_all_tiers_next();
     }
 
-    /// Lets the lane plan anew.
+    /// Lets the sampler plan anew.
     pub(crate) fn plan_anew(&mut self) {
-        self.lanes[0].forget_plan();
+        self.samplers[0].drop_plan();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -142,13 +142,13 @@ impl World {
     /// The next second's frame of the first GPU, if it answers by then.
     pub(crate) fn try_tick(&mut self) -> Result<Frame, Absence> {
         let due = self.pass(1);
-        self.lanes[0].tick(due)
+        self.samplers[0].tick(due)
     }
 
     /// The frames of the next tick, so many seconds after the last.
     pub(crate) fn tick_every(&mut self, seconds: u64) -> Vec<Frame> {
         let due = self.pass(seconds);
-        self.lanes.iter_mut().map(|lane| lane.tick(due).unwrap()).collect()
+        self.samplers.iter_mut().map(|sampler| sampler.tick(due).unwrap()).collect()
     }
 
     /// Lets so many seconds pass, and which tiers are due then.

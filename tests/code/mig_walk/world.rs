@@ -13,7 +13,7 @@ use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
 use gpumeter::meter::{Inputs, Meter, News, Policy};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{Frame, Holder, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Lane, Library, find};
+use gpumeter::nvml::{CallSlot, Library, Sampler, find};
 use tempfile::TempDir;
 
 use super::layout::Layout;
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
 
 pub(crate) struct World {
     page: Arc<Page>,
-    lanes: Vec<Lane>,
+    lanes: Vec<Sampler>,
     meter: Meter,
     ledger: Ledger,
     queue: Queue,
@@ -66,8 +66,8 @@ impl World {
             let slot = CallSlot::default();
             let gpu = find(&library, index, &slot, &clock).unwrap();
             found.push(News::Found { gpu: gpu.id.clone(), bus: Arc::clone(gpu.bus()) });
-            let mut lane = Lane::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
-            lane.follow(Level::Full, true, HALF_A_PERCENT);
+            let mut lane = Sampler::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
+            lane.configure(Level::Full, true, HALF_A_PERCENT);
             lanes.push(lane);
         }
         found.push(News::Counted);

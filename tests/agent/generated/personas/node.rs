@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpumeter::catalogue::Level;
 use gpumeter::clock::{Clock, Page, PageState};
 use gpumeter::model::{Frame, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Lane, Library, find};
+use gpumeter::nvml::{CallSlot, Library, Sampler, find};
 use nvidia_ml::persona::{Persona, without};
 use tempfile::TempDir;
 
@@ -78,7 +78,7 @@ impl Node {
         let library = Library::open(Some(&self.library())).unwrap();
         let slot = CallSlot::default();
         let found = find(&library, 0, &slot, &clock).unwrap();
-        let mut lane = Lane::new(library, &found, slot, clock, Level::Full);
+        let mut lane = Sampler::new(library, &found, slot, clock, Level::Full);
         lane.tick([true; 3]).unwrap();
         page.set(held(FIRST + 5)).unwrap();
         lane.tick([true; 3]).unwrap()

@@ -1,35 +1,35 @@
-//! How busy each process kept a GPU since the last look.
+//! Reads how much each process used a GPU since the last read.
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask, more_room};
-use super::lists::MOST;
+use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
+use super::process_lists::MOST;
 use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
-/// The longest sample window that is believed; the driver keeps older samples too.
+/// The longest window that one sample may cover; the driver keeps older samples too.
 const LONGEST_WINDOW: u64 = 5_000_000;
 
-/// How far the driver's clock may be ahead of the host's, and how far back the first look goes.
+/// How far the driver's clock may be ahead of the host's, and how far back the first read goes.
 const SECOND: u64 = 1_000_000;
 
-/// Buffer and memory of the last look, kept between ticks.
-pub(super) struct Processes {
+/// Buffer and state between reads.
+pub(super) struct ProcessSamples {
     samples: Vec<sys::nvmlProcessUtilizationSample_t>,
     /// The newest sample seen, in the driver's microseconds since 1970.
     last_seen: u64,
-    /// The length of a window, once the driver has told several samples of one process in one answer.
+    /// The length of a window; known once the driver returned several samples of one process at once.
     spacing: Option<u64>,
     /// How far the newest sample was behind the host's clock when it came, in microseconds.
     lag: u64,
-    /// Up to when ticks went by without asking.
-    rested: u64,
-    /// Why the driver will never tell, as on a MIG parent, and whether it did not at the last look.
+    /// The end of the ticks that were deferred.
+    deferred_until: u64,
+    /// Why the driver refuses for good, as on a MIG parent, and whether the last read failed.
     refused: Option<Absence>,
     failed: bool,
 }
 
 // SAFETY: the buffers are plain memory that the driver writes only during a call.
-unsafe impl Send for Processes {}
+unsafe impl Send for ProcessSamples {}
 
 const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizationSample_t {
     pid: 0,
@@ -40,65 +40,65 @@ const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizati
     decUtil: 0,
 };
 
-impl Processes {
+impl ProcessSamples {
     pub(super) fn new() -> Self {
         Self {
             samples: vec![NO_SAMPLE; 32],
             last_seen: 0,
             spacing: None,
             lag: SECOND,
-            rested: 0,
+            deferred_until: 0,
             refused: None,
             failed: false,
         }
     }
 
-    /// Asks again what was refused for good: the GPU was planned anew.
-    pub(super) fn begin(&mut self) {
+    /// Lets a call that was refused for good be tried again, under a new plan.
+    pub(super) fn retry_refused(&mut self) {
         self.refused = None;
     }
 
-    /// Whether samples can be counted on.
-    pub(super) fn may_tell(&self) -> bool {
+    /// Whether the last read succeeded, or none was made yet.
+    pub(super) fn are_available(&self) -> bool {
         self.refused.is_none() && !self.failed
     }
 
-    /// Lets a tick go by without asking: the next answer covers it, unless it is skipped.
-    pub(super) fn rest(&mut self, now: Utc) {
-        self.rested = (now.0 / 1_000).saturating_sub(self.lag);
+    /// Skips a tick; the next read covers it unless it is dropped.
+    pub(super) fn defer(&mut self, now: Utc) {
+        self.deferred_until = (now.0 / 1_000).saturating_sub(self.lag);
     }
 
-    /// Leaves what was done in ticks that went by out of the next answer.
-    pub(super) fn skip(&mut self) {
-        self.last_seen = self.last_seen.max(self.rested);
-        self.rested = 0;
+    /// Leaves the deferred ticks out of the next read.
+    pub(super) fn drop_deferred(&mut self) {
+        self.last_seen = self.last_seen.max(self.deferred_until);
+        self.deferred_until = 0;
     }
 
-    /// Utilization samples that are new since the last look. Nothing ran: an empty list.
-    pub(super) fn samples(
+    /// Utilization samples that are new since the last read; empty if nothing ran.
+    pub(super) fn read(
         &mut self,
-        door: &mut Door,
+        api: &mut DriverApi,
         device: Handle,
         now: Utc,
     ) -> Result<Vec<ProcessSample>, Absence> {
         if let Some(absence) = self.refused {
             return Err(absence);
         }
-        let answer = self.ask(door, device, now);
+        let answer = self.fetch(api, device, now);
         self.failed = answer.is_err();
         self.refused = answer.as_ref().err().copied().filter(|absence| absence.is_permanent());
         answer
     }
 
-    fn ask(
+    fn fetch(
         &mut self,
-        door: &mut Door,
+        api: &mut DriverApi,
         Handle(device): Handle,
         now: Utc,
     ) -> Result<Vec<ProcessSample>, Absence> {
         let now = now.0 / 1_000;
-        // At first, since from the beginning the answer would be a long average over everything buffered; and
-        // after the clock was set back, or nothing would be new until it has caught up.
+        // Without a start the first answer would be a long average over everything buffered. After the clock was
+        // set back, nothing would be new until it has caught up.
         if self.last_seen == 0 || self.last_seen > now + SECOND {
             self.last_seen = now.saturating_sub(SECOND);
         }
@@ -106,23 +106,20 @@ impl Processes {
         let count = loop {
             let mut count = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
             let buffer = self.samples.as_mut_ptr();
-            match ask!(door, nvmlDeviceGetProcessUtilization(device, buffer, &raw mut count, since)) {
+            match call!(api, nvmlDeviceGetProcessUtilization(device, buffer, &raw mut count, since)) {
                 Ok(()) => break (count as usize).min(self.samples.len()),
-                Err(Refusal::Code(NOT_FOUND)) => break 0,
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                    let Some(room) = more_room(self.samples.len(), count as usize, MOST) else {
-                        door.reject(Rejection::Count, 1);
-                        return Err(Absence::Rejected);
-                    };
+                Err(CallError::Code(NOT_FOUND)) => break 0,
+                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
+                    let room = api.grow(self.samples.len(), count as usize, MOST)?;
                     self.samples.resize(room, NO_SAMPLE);
                 }
-                Err(refusal) => return Err(refusal.into()),
+                Err(error) => return Err(error.into()),
             }
         };
         let answer = &self.samples[..count];
         let new = answer.iter().filter(|sample| sample.timeStamp > since);
         let garbage = new.filter(|sample| !is_possible(sample, now)).count();
-        door.reject(Rejection::Sample, garbage as u64);
+        api.reject(Rejection::Sample, garbage as u64);
         let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
         self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
         if !believed.is_empty() {
@@ -133,21 +130,21 @@ impl Processes {
     }
 }
 
-/// Whether it is new and can be true.
+/// Whether a sample is new and plausible.
 fn is_new(sample: &sys::nvmlProcessUtilizationSample_t, since: u64, now: u64) -> bool {
     sample.timeStamp > since && is_possible(sample, now)
 }
 
-/// Whether it can be true: percentages up to 100, and not of the future.
+/// Whether a sample is plausible: percentages up to 100, and not in the future.
 fn is_possible(sample: &sys::nvmlProcessUtilizationSample_t, now: u64) -> bool {
     let percent = sample.smUtil <= 100 && sample.encUtil <= 100 && sample.decUtil <= 100;
     sample.pid != 0 && percent && sample.timeStamp <= now + SECOND
 }
 
-/// No driver's window is shorter; stamps that are closer than this are the same moment.
+/// No driver's window is shorter; stamps closer than this are the same moment.
 const SHORTEST_WINDOW: u64 = 10_000;
 
-/// The least time between two samples of one process; none when each process has one sample.
+/// The least time between two samples of one process; none if each process has one sample.
 fn spacing(samples: &[sys::nvmlProcessUtilizationSample_t]) -> Option<u64> {
     let mut stamps: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.timeStamp)).collect();
     stamps.sort_unstable();
@@ -158,9 +155,8 @@ fn spacing(samples: &[sys::nvmlProcessUtilizationSample_t]) -> Option<u64> {
 
 /// Samples with the time that each covers.
 ///
-/// Most drivers answer one mean per process since the last look. Others list the windows themselves, of one
-/// length for all: `spacing` is that length. A process that paused has a gap before its next sample, which
-/// that sample does not cover.
+/// Most drivers return one mean per process since the last read. Others return each window, all of length
+/// `spacing`. A process that paused has a gap before its next sample, which that sample does not cover.
 fn weigh(
     samples: &[sys::nvmlProcessUtilizationSample_t],
     since: u64,
@@ -172,7 +168,7 @@ fn weigh(
             pid: sample.pid,
             window: spacing.unwrap_or(sample.timeStamp - since).min(LONGEST_WINDOW),
             sm: sample.smUtil,
-            // No part of the account, so a wrong one does not cost the sample.
+            // It is not part of the account, so an implausible one does not reject the sample.
             memory: (sample.memUtil <= 100).then_some(sample.memUtil),
             encoder: sample.encUtil,
             decoder: sample.decUtil,
@@ -198,7 +194,7 @@ mod tests {
 
     #[test]
     fn equal_work_in_a_list_of_windows_weighs_equally() {
-        // One is busy first, the other last.
+        // The first process works before the second.
         let answer = [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)];
         let answer = answer.map(|(pid, after)| sample(pid, SECOND + after * 100_000, 70));
         let weighed = weigh(&answer, SECOND, spacing(&answer));
@@ -224,12 +220,13 @@ mod tests {
 
     #[test]
     fn a_tick_that_went_by_is_covered_by_the_next_answer_unless_it_is_skipped() {
-        let mut processes = Processes { last_seen: 5 * SECOND, lag: SECOND / 4, ..Processes::new() };
-        processes.skip();
+        let mut processes =
+            ProcessSamples { last_seen: 5 * SECOND, lag: SECOND / 4, ..ProcessSamples::new() };
+        processes.drop_deferred();
         assert_eq!(processes.last_seen, 5 * SECOND, "none went by");
-        processes.rest(Utc(9_000_000_000));
+        processes.defer(Utc(9_000_000_000));
         assert_eq!(processes.last_seen, 5 * SECOND);
-        processes.skip();
+        processes.drop_deferred();
         assert_eq!(processes.last_seen, 9 * SECOND - SECOND / 4);
     }
 

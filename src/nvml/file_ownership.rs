@@ -1,8 +1,7 @@
-//! Whether root may load a library: only where nobody but root can put another file in its place.
+//! Checks that only root could have placed or replaced a library file.
 //!
-//! In: a path, or the bare name that the loader is asked for. Out: the first file or directory on the way to the library
-//! that another user owns or can write. Every directory and every symbolic link on the way is looked at, so the path as
-//! given and the resolved one are both covered.
+//! It checks every directory and symbolic link on the way, so that both the path as given and the resolved one
+//! are covered, and returns the first that another user owns or can write.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -12,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The dynamic loader's cache: root's own list of libraries.
+/// The dynamic loader's cache, written by root.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
 /// As many symbolic links as the kernel follows in one path.
@@ -23,29 +22,29 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Why a path is not trusted, or cannot be checked.
+/// Why the check failed.
 #[derive(Debug)]
-pub(super) enum Distrust {
-    /// Another user could replace the library here.
+pub(super) enum OwnershipError {
+    /// Another user can replace the library here.
     Replaceable {
         /// The file, link or directory.
         at: PathBuf,
-        /// Whose it is, or who can write it.
+        /// Who owns it, or who can write it.
         why: String,
     },
-    /// The path leads nowhere, or cannot be read.
+    /// The path does not exist, or cannot be read.
     Unreadable(io::Error),
 }
 
-/// Checks a library that is named by a path, for owners whose files are trusted.
-pub(super) fn check_path(path: &Path, owners: &[u32]) -> Result<(), Distrust> {
-    let mut rest = components(&std::path::absolute(path).map_err(Distrust::Unreadable)?);
+/// Checks a library path; files of `owners` are trusted.
+pub(super) fn check_path(path: &Path, owners: &[u32]) -> Result<(), OwnershipError> {
+    let mut rest = components(&std::path::absolute(path).map_err(OwnershipError::Unreadable)?);
     let mut current = PathBuf::from("/");
     let mut links = 0;
     check_entry(&current, owners)?;
     while let Some(name) = rest.pop_front() {
         if name == ".." {
-            // Links are resolved already, so this is the parent that the kernel takes.
+            // Links are resolved already, so the kernel takes the same parent.
             current.pop();
             continue;
         }
@@ -53,9 +52,9 @@ pub(super) fn check_path(path: &Path, owners: &[u32]) -> Result<(), Distrust> {
         if check_entry(&next, owners)?.is_symlink() {
             links += 1;
             if links > MOST_LINKS {
-                return Err(Distrust::Unreadable(io::ErrorKind::InvalidInput.into()));
+                return Err(OwnershipError::Unreadable(io::ErrorKind::InvalidInput.into()));
             }
-            let target = fs::read_link(&next).map_err(Distrust::Unreadable)?;
+            let target = fs::read_link(&next).map_err(OwnershipError::Unreadable)?;
             if target.is_absolute() {
                 current = PathBuf::from("/");
             }
@@ -69,58 +68,58 @@ pub(super) fn check_path(path: &Path, owners: &[u32]) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// Checks every place at which the loader may find a library of that name before its default directories, which are
-/// root's: the directories of `LD_LIBRARY_PATH`, and its cache.
-pub(super) fn check_name(name: &str, search: Option<OsString>, owners: &[u32]) -> Result<(), Distrust> {
+/// Checks every place where the loader looks for that name before its default directories, which are root's: the
+/// directories of `LD_LIBRARY_PATH` and its cache.
+pub(super) fn check_name(name: &str, search: Option<OsString>, owners: &[u32]) -> Result<(), OwnershipError> {
     let search = search.unwrap_or_default();
     let directories =
         search.as_bytes().split(|byte| matches!(byte, b':' | b';')).filter(|_| !search.is_empty());
     let searched = directories.map(|directory| match directory {
-        // The loader takes an empty entry for the current directory.
+        // The loader reads an empty entry as the current directory.
         b"" => PathBuf::from("."),
         directory => path(directory),
     });
     let searched = searched.map(|directory| directory.join(name));
-    // A system without the cache has nothing in it.
+    // A system without the cache has no cached libraries.
     let cache = fs::read(LOADER_CACHE).unwrap_or_default();
     for place in searched.chain(cached(&cache, name)) {
         match check_path(&place, owners) {
             Ok(()) => {}
-            // What is not there is not loaded, unless somebody puts it there before the loader looks.
-            Err(Distrust::Unreadable(_)) => check_closed(&place)?,
+            // A missing file is not loaded, unless another user can add it before the loader looks.
+            Err(OwnershipError::Unreadable(_)) => check_closed(&place)?,
             replaceable => return replaceable,
         }
     }
     Ok(())
 }
 
-/// Checks that other users cannot put a missing file there: a sticky directory keeps nobody from adding one.
-fn check_closed(missing: &Path) -> Result<(), Distrust> {
+/// Checks that other users cannot add a missing file; a sticky directory does not prevent that.
+fn check_closed(missing: &Path) -> Result<(), OwnershipError> {
     let nearest = missing.ancestors().skip(1).find_map(|path| Some((path, fs::metadata(path).ok()?)));
     match nearest {
         Some((path, metadata)) if metadata.mode() & WRITABLE_BY_OTHERS != 0 => {
             let why = "every user can add a file in it".into();
-            Err(Distrust::Replaceable { at: path.into(), why })
+            Err(OwnershipError::Replaceable { at: path.into(), why })
         }
         _ => Ok(()),
     }
 }
 
-/// Whether user 0 is the host's, by the text of `/proc/self/uid_map`: in a user namespace files of the host's root may
-/// belong to nobody that the namespace knows. Without the file there are no user namespaces.
+/// Whether user 0 is the host's, by the text of `/proc/self/uid_map`. In a user namespace, files of the host's
+/// root may belong to an unmapped user. Without the file the kernel has no user namespaces.
 pub(super) fn is_hosts_root(uid_map: Option<&str>) -> bool {
     uid_map.is_none_or(|map| map.lines().any(|line| line.split_ascii_whitespace().take(2).eq(["0", "0"])))
 }
 
-/// A file, link or directory; in a sticky directory others can only replace what is theirs.
-fn check_entry(path: &Path, owners: &[u32]) -> Result<Metadata, Distrust> {
-    let metadata = fs::symlink_metadata(path).map_err(Distrust::Unreadable)?;
-    let replaceable = |why: String| Distrust::Replaceable { at: path.into(), why };
+/// Checks one file, link or directory; in a sticky directory other users can replace only their own files.
+fn check_entry(path: &Path, owners: &[u32]) -> Result<Metadata, OwnershipError> {
+    let metadata = fs::symlink_metadata(path).map_err(OwnershipError::Unreadable)?;
+    let replaceable = |why: String| OwnershipError::Replaceable { at: path.into(), why };
     if !owners.contains(&metadata.uid()) {
         return Err(replaceable(format!("belongs to user {}", metadata.uid())));
     }
     let mode = metadata.mode();
-    // The mode of a link says nothing.
+    // The mode of a link has no effect.
     if metadata.is_symlink() || (metadata.is_dir() && mode & STICKY != 0) {
         return Ok(metadata);
     }
@@ -133,13 +132,13 @@ fn check_entry(path: &Path, owners: &[u32]) -> Result<Metadata, Distrust> {
     Ok(metadata)
 }
 
-/// Names and `..`, without the root.
+/// The components of a path, without the root.
 fn components(path: &Path) -> VecDeque<OsString> {
     let named = |component: &Component<'_>| matches!(component, Component::Normal(_) | Component::ParentDir);
     path.components().filter(named).map(|component| component.as_os_str().to_owned()).collect()
 }
 
-/// The paths of that name in the loader's cache, which holds them as strings that end in NUL.
+/// The paths of that name in the loader's cache, whose strings end in NUL.
 fn cached<'a>(cache: &'a [u8], name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
     let of_name =
         move |text: &&[u8]| Path::new(std::ffi::OsStr::from_bytes(text)).file_name() == Some(name.as_ref());
@@ -159,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Root and who runs the test, since only root can make files of root.
+    /// Root and the user of the test, since only root can make files of root.
     fn owners() -> [u32; 2] {
         [0, geteuid().as_raw()]
     }
@@ -179,11 +178,11 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Where it is replaceable.
+    /// The entry at which it is replaceable.
     fn replaceable(path: &Path) -> Option<PathBuf> {
         match check_path(path, &owners()) {
-            Err(Distrust::Replaceable { at, .. }) => Some(at),
-            Err(Distrust::Unreadable(error)) => panic!("{}: {error}", path.display()),
+            Err(OwnershipError::Replaceable { at, .. }) => Some(at),
+            Err(OwnershipError::Unreadable(error)) => panic!("{}: {error}", path.display()),
             Ok(()) => None,
         }
     }
@@ -217,7 +216,7 @@ mod tests {
         let [home, link, first] = ["home", "home/link", "first"].map(|name| directory.path().join(name));
         fs::create_dir(&home).unwrap();
         chown(&home, Some(12_345), None).unwrap();
-        // The path as given and the resolved one are root's; only the way between them is not.
+        // The given path and the resolved one are root's, but a directory between them is not.
         symlink(library.parent().unwrap(), &link).unwrap();
         symlink("home/link", &first).unwrap();
         assert_eq!(replaceable(&first.join("libnvidia-ml.so.1")), Some(home));
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(replaceable(&link), None);
         symlink("loop", directory.path().join("loop")).unwrap();
         let end = check_path(&directory.path().join("loop"), &owners());
-        assert!(matches!(end, Err(Distrust::Unreadable(_))), "{end:?}");
+        assert!(matches!(end, Err(OwnershipError::Unreadable(_))), "{end:?}");
         set_mode(library.parent().unwrap(), 0o777);
         assert_eq!(replaceable(&link).as_deref(), library.parent());
     }
@@ -244,18 +243,18 @@ mod tests {
         let name = "libnvidia-ml.so.1";
         let search = |path: &Path| Some(format!("/nowhere:{}", path.display()).into());
         assert!(check_name(name, search(library.parent().unwrap()), &owners()).is_ok());
-        // Whether it holds such a library yet or not.
+        // The result is the same whether the directory has such a library or not.
         for path in [library.parent().unwrap(), directory.path()] {
             set_mode(path, 0o777);
             let checked = check_name(name, search(path), &owners());
-            assert!(matches!(checked, Err(Distrust::Replaceable { .. })), "{}", path.display());
+            assert!(matches!(checked, Err(OwnershipError::Replaceable { .. })), "{}", path.display());
             set_mode(path, 0o755);
         }
-        // In a sticky directory, or in one that could be made in it, anybody can still put a library.
+        // In a sticky directory, or in one that could be made in it, any user can add a library.
         set_mode(directory.path(), 0o1777);
         for path in [directory.path(), &directory.path().join("missing")] {
             let checked = check_name(name, search(path), &owners());
-            assert!(matches!(checked, Err(Distrust::Replaceable { .. })), "{}", path.display());
+            assert!(matches!(checked, Err(OwnershipError::Replaceable { .. })), "{}", path.display());
         }
         let cache =
             b"glibc-ld.so.cache1.1\0\x07\0libc.so.6\0/lib/libc.so.6\0/opt/a/libnvidia-ml.so.1\0libx.so";

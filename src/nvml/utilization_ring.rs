@@ -1,28 +1,29 @@
-//! The driver's ring of utilization samples: drained at every tick, it covers the whole time since the last
-//! one, where a single utilization window covers its last sixth of a second.
+//! Reads the driver's ring of utilization samples. It covers the whole time since the last read, while the
+//! utilization call covers the last sixth of a second.
 //!
-//! In go the ring's samples since the last one seen, out comes the mean share of time busy. Stamps are compared
-//! with one another only: they may stand in the driver's own clock. An empty ring is no answer, nor is one that ends
-//! before the tick does: idle boards stop filling theirs, so whoever asks must ask the plain utilization, too.
+//! Stamps are only compared with one another, since they may be of the driver's own clock. Idle boards stop
+//! filling the ring, so if it is empty or ends before the tick does, the caller must make the utilization call
+//! too.
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::door::{Door, Handle, INSUFFICIENT_SIZE, NOT_FOUND, Refusal, ask, more_room};
+use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
 use crate::model::{Absence, Nanoseconds, Rejection, Sampled};
 
-/// Rings hold some hundred samples; a driver that wants room for more than this answers garbage.
+/// Rings have some hundred samples; a driver that wants room for more than this returns garbage.
 const MOST: usize = 4_096;
 
-/// The longest window by product is a second: one sample covers no more.
+/// The longest window of any product is a second, so one sample covers no more.
 const LONGEST_WINDOW: u64 = 1_000_000;
 
-/// Stamps that are closer than this are one moment.
+/// Stamps closer than this are the same moment.
 const SHORTEST_WINDOW: u64 = 10_000;
 
-/// How often a ring may be empty on a busy GPU before it is read from its beginning: its clock was set back.
-const PATIENCE: u32 = 3;
+/// How often the ring may be empty on a busy GPU before it is read from its beginning, since its clock was set
+/// back.
+const EMPTY_READS_BEFORE_RESTART: u32 = 3;
 
-/// For how long a ring's last sample stands where none is new.
+/// How long the last sample is repeated while none is new.
 const STANDS: Nanoseconds = Nanoseconds::from_seconds(2);
 
 /// Percent to billionths.
@@ -31,42 +32,42 @@ const PERCENT: u64 = 10_000_000;
 const NO_SAMPLE: sys::nvmlSample_t =
     sys::nvmlSample_t { timeStamp: 0, sampleValue: sys::nvmlValue_t { ullVal: 0 } };
 
-/// The ring of GPU utilization of one GPU, as far as it was read.
-pub(super) struct Ring {
+/// The ring of one GPU, as far as it was read.
+pub(super) struct UtilizationRing {
     buffer: Vec<sys::nvmlSample_t>,
-    /// The newest stamp seen, in the ring's microseconds; none before the first look.
+    /// The newest stamp seen, in the ring's microseconds; none before the first read.
     last_seen: Option<u64>,
     spacing: Option<u64>,
-    /// The newest sample and when it came.
-    newest: Option<(Window, Nanoseconds)>,
+    /// The newest sample and when it was read.
+    newest: Option<(RingSample, Nanoseconds)>,
     drained: Option<Nanoseconds>,
-    /// Whether the time up to there was told as idle, though no sample of the ring speaks of it.
-    told: bool,
+    /// Whether the time up to `drained` was counted as idle without a sample.
+    counted_idle: bool,
     empty: u32,
     refused: Option<Absence>,
 }
 
 // SAFETY: the buffer is plain memory that the driver writes only during a call.
-unsafe impl Send for Ring {}
+unsafe impl Send for UtilizationRing {}
 
-/// One believed sample.
+/// One plausible sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Window {
+struct RingSample {
     stamp: u64,
     percent: u32,
 }
 
-/// What a look into the ring brought.
+/// The result of reading the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Drained {
-    /// Percent of the last window, the mean since the look before, and the time since of which the ring says nothing
-    /// though a window would have been over.
+pub(super) enum RingRead {
+    /// Percent of the last sample, the mean since the last read, and the time at the end that no sample covers
+    /// although a window would have been over.
     Samples { last: u32, mean: Sampled, rest: Nanoseconds },
-    /// Nothing new.
+    /// No new samples.
     Nothing,
 }
 
-impl Ring {
+impl UtilizationRing {
     pub(super) fn new() -> Self {
         Self {
             buffer: vec![NO_SAMPLE; 128],
@@ -74,23 +75,23 @@ impl Ring {
             spacing: None,
             newest: None,
             drained: None,
-            told: false,
+            counted_idle: false,
             empty: 0,
             refused: None,
         }
     }
 
-    /// Takes what is new out of the ring. A board that has none is not asked again.
-    pub(super) fn drain(&mut self, door: &mut Door, device: Handle) -> Result<Drained, Absence> {
+    /// Reads the new samples. A board that has no ring is not called again.
+    pub(super) fn read_new(&mut self, api: &mut DriverApi, device: Handle) -> Result<RingRead, Absence> {
         if let Some(absence) = self.refused {
             return Err(absence);
         }
-        match self.ask(door, device) {
+        match self.fetch(api, device) {
             Ok((kind, count)) => {
                 let samples = self.buffer.get(..count).unwrap_or_default();
-                let (believed, dropped) = believed(samples, kind, self.last_seen.unwrap_or(0));
-                door.reject(Rejection::Sample, dropped);
-                Ok(self.take(believed, door.clock().now().boottime))
+                let (plausible, dropped) = plausible(samples, kind, self.last_seen.unwrap_or(0));
+                api.reject(Rejection::Sample, dropped);
+                Ok(self.add_samples(plausible, api.clock().now().boottime))
             }
             Err(absence) => {
                 self.refused = absence.is_permanent().then_some(absence);
@@ -99,97 +100,95 @@ impl Ring {
         }
     }
 
-    fn ask(&mut self, door: &mut Door, Handle(device): Handle) -> Result<(u32, usize), Absence> {
+    fn fetch(&mut self, api: &mut DriverApi, Handle(device): Handle) -> Result<(u32, usize), Absence> {
         let kind = sys::nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES;
         let since = self.last_seen.unwrap_or(0);
         let mut value_type = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
         loop {
             let mut count = u32::try_from(self.buffer.len()).unwrap_or(u32::MAX);
             let buffer = self.buffer.as_mut_ptr();
-            let answer = ask!(
-                door,
+            let answer = call!(
+                api,
                 nvmlDeviceGetSamples(device, kind, since, &raw mut value_type, &raw mut count, buffer)
             );
             match answer {
-                // A full buffer may be the oldest part of more.
+                // A full buffer may hold the oldest samples only.
                 Ok(()) if count as usize >= self.buffer.len() && self.buffer.len() < MOST => {
                     self.buffer.resize((self.buffer.len() * 4).min(MOST), NO_SAMPLE);
                 }
                 Ok(()) => return Ok((value_type, (count as usize).min(self.buffer.len()))),
-                Err(Refusal::Code(NOT_FOUND)) => return Ok((value_type, 0)),
-                Err(Refusal::Code(INSUFFICIENT_SIZE)) => {
-                    let Some(room) = more_room(self.buffer.len(), count as usize, MOST) else {
-                        door.reject(Rejection::Count, 1);
-                        return Err(Absence::Rejected);
-                    };
+                Err(CallError::Code(NOT_FOUND)) => return Ok((value_type, 0)),
+                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
+                    let room = api.grow(self.buffer.len(), count as usize, MOST)?;
                     self.buffer.resize(room, NO_SAMPLE);
                 }
-                Err(refusal) => return Err(refusal.into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn take(&mut self, windows: Vec<Window>, now: Nanoseconds) -> Drained {
-        let Some(newest) = windows.last().copied() else { return Drained::Nothing };
+    fn add_samples(&mut self, windows: Vec<RingSample>, now: Nanoseconds) -> RingRead {
+        let Some(newest) = windows.last().copied() else { return RingRead::Nothing };
         let reach = Nanoseconds(now.0.saturating_sub(self.drained.map_or(now.0, |drained| drained.0)));
-        // Time that was told as idle is told: what the ring says now is of the time since. Only then, since two
-        // stamps of ordinary ticks lie a little further apart or closer than the ticks.
-        let told = std::mem::take(&mut self.told).then(|| newest.stamp.saturating_sub(reach.0 / 1_000));
-        let since = self.last_seen.map(|seen| seen.max(told.unwrap_or(0)));
+        // Time that was counted as idle is not counted again, so new samples cover the time since. Otherwise it
+        // is not cut, since stamps jitter against ticks.
+        let counted_idle =
+            std::mem::take(&mut self.counted_idle).then(|| newest.stamp.saturating_sub(reach.0 / 1_000));
+        let since = self.last_seen.map(|seen| seen.max(counted_idle.unwrap_or(0)));
         self.spacing = spacing(&windows).or(self.spacing);
         (self.last_seen, self.newest) = (Some(newest.stamp), Some((newest, now)));
         (self.empty, self.drained) = (0, Some(now));
-        // What stood in the ring before the first look belongs to no tick.
-        let mean = since.map_or_else(|| stands(newest), |since| mean(&windows, since, self.spacing));
-        // No stamp reaches further back than the time that went by here.
+        // Samples from before the first read belong to no tick.
+        let mean = since.map_or_else(|| repeat_sample(newest), |since| mean(&windows, since, self.spacing));
+        // Samples cannot cover more than the time since the last read.
         let mean = Sampled { covered: mean.covered.min(reach), ..mean };
         let rest = Nanoseconds(reach.0 - mean.covered.0);
         let window = self.spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW) * 1_000;
         let is_over = since.is_some() && rest.0 > window + window / 4;
-        Drained::Samples { last: newest.percent, mean, rest: if is_over { rest } else { Nanoseconds(0) } }
+        RingRead::Samples { last: newest.percent, mean, rest: if is_over { rest } else { Nanoseconds(0) } }
     }
 
-    /// What a tick was at whose end the ring said nothing and the plain utilization is 0: the GPU was idle by then.
-    pub(super) fn ended(&mut self, mean: Sampled, rest: Nanoseconds) -> Sampled {
-        self.told = true;
+    /// The activity of a tick whose end has no samples while the utilization call returns 0: that part was idle.
+    pub(super) fn add_idle_rest(&mut self, mean: Sampled, rest: Nanoseconds) -> Sampled {
+        self.counted_idle = true;
         let whole = mean.covered + rest;
         let busy = u128::from(mean.ratio) * u128::from(mean.covered.0) / u128::from(whole.0.max(1));
         Sampled { ratio: u64::try_from(busy).unwrap_or(mean.ratio), covered: whole }
     }
 
-    /// What an empty ring means, once the plain utilization is known, in billionths: idle where that is 0, else
-    /// the last window stands for a while. None where the ring cannot be believed.
-    pub(super) fn when_empty(&mut self, utilization: u64, now: Nanoseconds) -> Option<Sampled> {
+    /// What an empty ring means, given the utilization call in billionths: idle if that is 0, else the last
+    /// sample is repeated for a while. None if the ring is not reliable.
+    pub(super) fn interpret_empty(&mut self, utilization: u64, now: Nanoseconds) -> Option<Sampled> {
         let since = self.drained.unwrap_or(now);
         if utilization == 0 {
-            (self.drained, self.told, self.empty) = (Some(now), true, 0);
+            (self.drained, self.counted_idle, self.empty) = (Some(now), true, 0);
             return Some(Sampled { ratio: 0, covered: Nanoseconds(now.0.saturating_sub(since.0)) });
         }
         let (newest, at) = self.newest?;
         if now.0.saturating_sub(at.0) <= STANDS.0 {
-            return Some(stands(newest));
+            return Some(repeat_sample(newest));
         }
         self.empty += 1;
-        if self.empty >= PATIENCE {
+        if self.empty >= EMPTY_READS_BEFORE_RESTART {
             (self.last_seen, self.empty) = (None, 0);
         }
         None
     }
 }
 
-fn stands(window: Window) -> Sampled {
+fn repeat_sample(window: RingSample) -> Sampled {
     Sampled { ratio: u64::from(window.percent) * PERCENT, covered: Nanoseconds(0) }
 }
 
-/// What can be true of an answer, in order of time, and how many samples cannot. Samples that were seen before
-/// are no mistake: some drivers give the whole ring.
-fn believed(samples: &[sys::nvmlSample_t], kind: u32, since: u64) -> (Vec<Window>, u64) {
+/// The plausible new samples in order of time, and how many are implausible. Known samples are ignored, since
+/// some drivers return the whole ring.
+fn plausible(samples: &[sys::nvmlSample_t], kind: u32, since: u64) -> (Vec<RingSample>, u64) {
     let mut windows = Vec::with_capacity(samples.len());
     let mut dropped = 0;
     for sample in samples {
         match percent(sample, kind) {
             Some(percent) if sample.timeStamp > since => {
-                windows.push(Window { stamp: sample.timeStamp, percent });
+                windows.push(RingSample { stamp: sample.timeStamp, percent });
             }
             Some(_) => {}
             None => dropped += 1,
@@ -214,20 +213,20 @@ fn percent(sample: &sys::nvmlSample_t, kind: u32) -> Option<u32> {
     u32::try_from(raw).ok().filter(|percent| *percent <= 100)
 }
 
-/// The least time between two samples that are two.
-fn spacing(windows: &[Window]) -> Option<u64> {
+/// The least time between two distinct samples.
+fn spacing(windows: &[RingSample]) -> Option<u64> {
     let gaps = windows.iter().zip(windows.iter().skip(1)).map(|(one, next)| next.stamp - one.stamp);
     gaps.filter(|gap| *gap >= SHORTEST_WINDOW).min()
 }
 
-/// Busy time over all the time since then. A sample covers the ring's spacing before it; a longer gap is a time in
-/// which the ring had nothing to tell, as on an idle board. What came before is of a time that is told.
-fn mean(windows: &[Window], since: u64, spacing: Option<u64>) -> Sampled {
+/// Busy time over the time since `since`. A sample covers the ring's spacing before it; a longer gap was idle,
+/// since idle boards write no samples.
+fn mean(windows: &[RingSample], since: u64, spacing: Option<u64>) -> Sampled {
     let longest = spacing.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW);
     let mut before = since;
     let mut busy: u128 = 0;
     for window in windows.iter().filter(|window| window.stamp > since) {
-        // A hair of jitter between two stamps is no gap.
+        // Jitter between two stamps is no gap.
         let gap = window.stamp - before;
         let covered = if gap <= longest + longest / 4 { gap } else { longest };
         busy += u128::from(covered) * u128::from(u64::from(window.percent) * PERCENT);
@@ -249,9 +248,9 @@ mod tests {
         sys::nvmlSample_t { timeStamp: stamp, sampleValue: sys::nvmlValue_t { uiVal: percent } }
     }
 
-    fn windows(samples: &[(u64, u32)], since: u64) -> Vec<Window> {
+    fn windows(samples: &[(u64, u32)], since: u64) -> Vec<RingSample> {
         let raw: Vec<_> = samples.iter().map(|(stamp, percent)| sample(*stamp, *percent)).collect();
-        believed(&raw, UINT, since).0
+        plausible(&raw, UINT, since).0
     }
 
     #[test]
@@ -274,11 +273,11 @@ mod tests {
     #[test]
     fn what_cannot_be_true_is_dropped_and_counted_and_what_was_seen_is_neither() {
         let raw = [sample(10, 50), sample(30, 101), sample(30, 40), sample(20, 30), sample(20, 30)];
-        let (windows, dropped) = believed(&raw, UINT, 10);
-        assert_eq!(windows, [Window { stamp: 20, percent: 30 }, Window { stamp: 30, percent: 40 }]);
+        let (windows, dropped) = plausible(&raw, UINT, 10);
+        assert_eq!(windows, [RingSample { stamp: 20, percent: 30 }, RingSample { stamp: 30, percent: 40 }]);
         assert_eq!(dropped, 1);
-        assert_eq!(believed(&raw, 0, 10).0, [], "a double is no percentage of this ring");
-        assert_eq!(believed(&[sample(u64::MAX, u32::MAX)], UINT, 0), (Vec::new(), 1));
+        assert_eq!(plausible(&raw, 0, 10).0, [], "a double is no percentage of this ring");
+        assert_eq!(plausible(&[sample(u64::MAX, u32::MAX)], UINT, 0), (Vec::new(), 1));
     }
 
     #[test]
@@ -292,9 +291,10 @@ mod tests {
     #[test]
     fn a_stamp_of_the_future_covers_no_more_than_the_time_that_went_by() {
         let second = Nanoseconds::from_seconds;
-        let mut ring = Ring::new();
-        ring.take(windows(&[(1_000_000, 80)], 0), second(1));
-        let Drained::Samples { mean, .. } = ring.take(windows(&[(u64::MAX, 80)], 1_000_000), second(2))
+        let mut ring = UtilizationRing::new();
+        ring.add_samples(windows(&[(1_000_000, 80)], 0), second(1));
+        let RingRead::Samples { mean, .. } =
+            ring.add_samples(windows(&[(u64::MAX, 80)], 1_000_000), second(2))
         else {
             panic!("it is new")
         };
@@ -304,66 +304,71 @@ mod tests {
     #[test]
     fn an_empty_ring_is_idle_only_if_utilization_says_so() {
         let second = Nanoseconds::from_seconds;
-        let mut ring = Ring::new();
-        assert_eq!(ring.when_empty(500_000_000, second(1)), None, "it has never said anything");
-        ring.take(windows(&[(1_000_000, 80)], 0), second(2));
-        assert_eq!(ring.when_empty(500_000_000, second(3)), Some(stands(Window { stamp: 0, percent: 80 })));
-        let idle = ring.when_empty(0, second(4));
+        let mut ring = UtilizationRing::new();
+        assert_eq!(ring.interpret_empty(500_000_000, second(1)), None, "it has never said anything");
+        ring.add_samples(windows(&[(1_000_000, 80)], 0), second(2));
+        assert_eq!(
+            ring.interpret_empty(500_000_000, second(3)),
+            Some(repeat_sample(RingSample { stamp: 0, percent: 80 }))
+        );
+        let idle = ring.interpret_empty(0, second(4));
         assert_eq!(idle, Some(Sampled { ratio: 0, covered: second(2) }));
     }
 
     #[test]
-    fn what_was_told_as_idle_takes_nothing_from_the_work_after_it() {
+    fn time_counted_as_idle_takes_nothing_from_later_work() {
         let second = Nanoseconds::from_seconds;
-        let mut ring = Ring::new();
-        ring.take(windows(&[(12_000_000, 100)], 0), second(12));
+        let mut ring = UtilizationRing::new();
+        ring.add_samples(windows(&[(12_000_000, 100)], 0), second(12));
         for tick in 13..=30 {
-            assert!(ring.when_empty(0, second(tick)).is_some());
+            assert!(ring.interpret_empty(0, second(tick)).is_some());
         }
-        // The first of these came too late for the tick before, of which it is told that it was idle.
+        // The first sample came too late for the tick before, which was counted as idle.
         let burst: Vec<_> = (0..=6).map(|n| (29_950_000 + n * SIXTH, if n == 0 { 9 } else { 100 })).collect();
         let all = Sampled { ratio: 1_000_000_000, covered: second(1) };
-        let told = |drained| match drained {
-            Drained::Samples { mean, rest, .. } => {
+        let counted_idle = |drained| match drained {
+            RingRead::Samples { mean, rest, .. } => {
                 assert_eq!(rest, Nanoseconds(0));
                 mean
             }
-            Drained::Nothing => panic!("there are samples"),
+            RingRead::Nothing => panic!("there are samples"),
         };
-        let mean = told(ring.take(windows(&burst, 12_000_000), second(31)));
+        let mean = counted_idle(ring.add_samples(windows(&burst, 12_000_000), second(31)));
         assert_eq!((mean.ratio / 10_000_000, mean.covered), (100, all.covered));
-        // Of a tick that half a burst fills, half is told; and the next tick goes on from what was seen.
+        // A tick that is half filled by a burst is half busy, and the next tick continues from the last sample.
         let seen = burst[6].0;
-        assert!(ring.when_empty(0, second(40)).is_some());
+        assert!(ring.interpret_empty(0, second(40)).is_some());
         let half: Vec<_> = (1..=3).map(|n| (40_500_000 + n * SIXTH, 100)).collect();
-        let mean = told(ring.take(windows(&half, seen), second(41)));
+        let mean = counted_idle(ring.add_samples(windows(&half, seen), second(41)));
         assert_eq!((mean.ratio / 10_000_000, mean.covered), (50, all.covered));
         let next: Vec<_> = (4..=9).map(|n| (40_500_000 + n * SIXTH, 100)).collect();
-        let mean = told(ring.take(windows(&next, half[2].0), Nanoseconds(second(42).0 - 5_000_000)));
+        let mean =
+            counted_idle(ring.add_samples(windows(&next, half[2].0), Nanoseconds(second(42).0 - 5_000_000)));
         assert_eq!(mean.ratio, all.ratio, "a stamp's jitter cuts no window");
     }
 
     #[test]
     fn a_ring_that_ends_before_the_tick_leaves_a_rest_which_is_idle_if_utilization_says_so() {
         let second = Nanoseconds::from_seconds;
-        let mut ring = Ring::new();
-        ring.take(windows(&[(9_800_000, 100), (10_000_000, 100)], 0), second(10));
+        let mut ring = UtilizationRing::new();
+        ring.add_samples(windows(&[(9_800_000, 100), (10_000_000, 100)], 0), second(10));
         let half = windows(&[(10_200_000, 100), (10_400_000, 100)], 10_000_000);
-        let Drained::Samples { mean, rest, .. } = ring.take(half, second(11)) else {
+        let RingRead::Samples { mean, rest, .. } = ring.add_samples(half, second(11)) else {
             panic!("there are samples")
         };
         assert_eq!((mean.covered.0, rest.0), (400_000_000, 600_000_000));
-        let told = ring.ended(mean, rest);
-        assert_eq!(told, Sampled { ratio: 400_000_000, covered: second(1) });
-        // The rest is told: work that begins thereafter does not share it.
+        let counted_idle = ring.add_idle_rest(mean, rest);
+        assert_eq!(counted_idle, Sampled { ratio: 400_000_000, covered: second(1) });
+        // The uncovered time is counted already, so later work does not cover it.
         let next: Vec<_> = (1..=5).map(|n| (11_000_000 + n * 200_000, 100)).collect();
-        let Drained::Samples { mean, rest, .. } = ring.take(windows(&next, 10_400_000), second(12)) else {
+        let RingRead::Samples { mean, rest, .. } = ring.add_samples(windows(&next, 10_400_000), second(12))
+        else {
             panic!("there are samples")
         };
         assert_eq!((mean.ratio, mean.covered, rest.0), (1_000_000_000, second(1), 0));
-        // A window that is not over yet is no rest.
+        // A window that is not over yet is not uncovered time.
         let late: Vec<_> = (6..=9).map(|n| (11_000_000 + n * 200_000, 100)).collect();
-        let Drained::Samples { rest, .. } = ring.take(windows(&late, 12_000_000), second(13)) else {
+        let RingRead::Samples { rest, .. } = ring.add_samples(windows(&late, 12_000_000), second(13)) else {
             panic!("there are samples")
         };
         assert_eq!(rest.0, 0);
@@ -372,18 +377,18 @@ mod tests {
     #[test]
     fn a_ring_whose_clock_was_set_back_is_read_from_its_beginning() {
         let second = Nanoseconds::from_seconds;
-        let mut ring = Ring::new();
-        ring.take(windows(&[(u64::MAX, 80)], 0), second(1));
+        let mut ring = UtilizationRing::new();
+        ring.add_samples(windows(&[(u64::MAX, 80)], 0), second(1));
         for tick in 10..13 {
-            assert_eq!(ring.when_empty(800_000_000, second(tick)), None);
+            assert_eq!(ring.interpret_empty(800_000_000, second(tick)), None);
         }
         assert_eq!(ring.last_seen, None);
-        let first = ring.take(windows(&[(5_000_000, 60)], 0), second(13));
+        let first = ring.add_samples(windows(&[(5_000_000, 60)], 0), second(13));
         assert_eq!(
             first,
-            Drained::Samples {
+            RingRead::Samples {
                 last: 60,
-                mean: stands(Window { stamp: 5_000_000, percent: 60 }),
+                mean: repeat_sample(RingSample { stamp: 5_000_000, percent: 60 }),
                 rest: Nanoseconds(0),
             }
         );

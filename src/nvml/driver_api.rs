@@ -1,0 +1,286 @@
+//! The driver call wrapper: every call is made here, is timed, and is visible to other threads while it lasts.
+
+use std::ffi::c_uint;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
+
+use super::Library;
+use super::quirks::Quirks;
+use super::recording::{CallArguments, RawFunction, Recorder};
+use crate::clock::{Clock, system_now};
+use crate::model::{Absence, CallTime, Nanoseconds, Rejection};
+
+/// A device handle. It is valid on any thread for as long as the library stays initialised.
+#[derive(Clone, Copy)]
+pub(super) struct Handle(pub(super) nvmlDevice_t);
+
+// SAFETY: the NVML header calls the library thread-safe, and a handle is an index into its own tables.
+unsafe impl Send for Handle {}
+
+/// The call that a sampler is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// The function.
+    pub function: &'static str,
+    /// The boot time at which it was called.
+    pub since: Nanoseconds,
+}
+
+/// Where a sampler publishes the call it is in, since a thread cannot time out its own call.
+///
+/// The lock is held for one store or one load, never across a driver call.
+#[derive(Clone, Debug, Default)]
+pub struct CallSlot(Arc<Mutex<Option<InFlight>>>);
+
+impl CallSlot {
+    /// The call that has not returned.
+    pub fn in_flight(&self) -> Option<InFlight> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether both are the same slot.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Publishes a call that is not made through `DriverApi`, for as long as it lasts.
+    pub(super) fn during<T>(&self, call: InFlight, make: impl FnOnce() -> T) -> T {
+        self.set(Some(call));
+        let answer = make();
+        self.set(None);
+        answer
+    }
+
+    fn set(&self, call: Option<InFlight>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
+    }
+}
+
+/// Calls the driver for one thread.
+pub(super) struct DriverApi {
+    library: Arc<Library>,
+    slot: CallSlot,
+    clock: Clock,
+    calls: Vec<CallTime>,
+    /// Set when a call reported that the GPU is lost or the driver is gone.
+    fatal: Option<Absence>,
+    /// Whether a call returned anything but an unknown error.
+    responded: bool,
+    /// Whether a call reported that its handle or id does not exist.
+    not_found: bool,
+    /// The boot time of the last call.
+    last_call_at: Nanoseconds,
+    time_spent: Nanoseconds,
+    rejected: Vec<(Rejection, u64)>,
+    quirks: Quirks,
+}
+
+/// Calls a function of the raw table by its name: `call!(api, nvmlDeviceGetIndex(handle, &mut index))`.
+///
+/// The author of each call promises that every argument is a handle of this library, a number, or a pointer to a
+/// live value of the type that the header names.
+macro_rules! call {
+    ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        $api.call(stringify!($function), |table| table.$function.as_ref().ok().copied(), ($($argument,)*))
+    };
+}
+pub(super) use call;
+
+/// A driver call that did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallError {
+    /// The library has no such function.
+    NoSymbol,
+    /// The driver's return code.
+    Code(nvmlReturn_t),
+}
+
+const UNINITIALIZED: c_uint = 1;
+pub(super) const INVALID_ARGUMENT: c_uint = 2;
+pub(super) const NOT_SUPPORTED: c_uint = 3;
+const NO_PERMISSION: c_uint = 4;
+pub(super) const NOT_FOUND: c_uint = 6;
+pub(super) const INSUFFICIENT_SIZE: c_uint = 7;
+const DRIVER_NOT_LOADED: c_uint = 9;
+/// Returned by the replay of a recording whose driver lacked the function, since a library cannot hide a symbol.
+const FUNCTION_NOT_FOUND: c_uint = 13;
+const GPU_IS_LOST: c_uint = 15;
+const LIB_RM_VERSION_MISMATCH: c_uint = 18;
+const UNKNOWN: c_uint = 999;
+pub(super) const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
+const DEPRECATED: c_uint = 26;
+const NOT_READY: c_uint = 27;
+const GPU_NOT_FOUND: c_uint = 28;
+
+impl From<CallError> for Absence {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::NoSymbol | CallError::Code(FUNCTION_NOT_FOUND) => Self::NoSymbol,
+            CallError::Code(NOT_SUPPORTED | ARGUMENT_VERSION_MISMATCH | DEPRECATED) => Self::NotSupported,
+            CallError::Code(NO_PERMISSION) => Self::NoPermission,
+            CallError::Code(GPU_IS_LOST | GPU_NOT_FOUND) => Self::Lost,
+            CallError::Code(UNINITIALIZED | DRIVER_NOT_LOADED | LIB_RM_VERSION_MISMATCH) => Self::DriverGone,
+            CallError::Code(NOT_READY) => Self::NotYet,
+            CallError::Code(_) => Self::Failed,
+        }
+    }
+}
+
+/// How many items to make room for after the driver wanted more: some slack for new ones, and at least twice the
+/// present room, so that a driver that always wants more is soon refused. None above `most`.
+fn more_room(room: usize, wanted: usize, most: usize) -> Option<usize> {
+    let wanted = wanted.saturating_add(8).max(room.saturating_mul(2).min(most));
+    (wanted <= most && room < most).then_some(wanted)
+}
+
+impl DriverApi {
+    pub(super) fn new(library: Arc<Library>, slot: CallSlot, clock: Clock) -> Self {
+        Self {
+            library,
+            slot,
+            clock,
+            calls: Vec::new(),
+            fatal: None,
+            responded: false,
+            not_found: false,
+            last_call_at: Nanoseconds(0),
+            time_spent: Nanoseconds(0),
+            rejected: Vec::new(),
+            quirks: Quirks::default(),
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The recorder, if calls are recorded.
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.library.recorder()
+    }
+
+    /// Returns and clears whether a call reported that the GPU is lost or the driver is gone.
+    pub(super) fn take_fatal(&mut self) -> Option<Absence> {
+        self.fatal.take()
+    }
+
+    /// Returns and clears whether a call returned anything but an unknown error.
+    pub(super) fn take_responded(&mut self) -> bool {
+        std::mem::take(&mut self.responded)
+    }
+
+    /// Returns and clears whether a call reported that its handle or id does not exist.
+    pub(super) fn take_not_found(&mut self) -> bool {
+        std::mem::take(&mut self.not_found)
+    }
+
+    /// The quirks of the driver version.
+    pub(super) fn quirks(&self) -> Quirks {
+        self.quirks
+    }
+
+    /// Sets the driver version's quirks.
+    pub(super) fn set_quirks(&mut self, quirks: Quirks) {
+        self.quirks = quirks;
+    }
+
+    /// The room for a second try after the driver wanted more than there was; rejected above `most`.
+    pub(super) fn grow(&mut self, room: usize, wanted: usize, most: usize) -> Result<usize, Absence> {
+        more_room(room, wanted, most).ok_or_else(|| {
+            self.reject(Rejection::Count, 1);
+            Absence::Rejected
+        })
+    }
+
+    /// Counts values that were rejected.
+    pub(super) fn reject(&mut self, reason: Rejection, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.rejected.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, sum)) => *sum += count,
+            None => self.rejected.push((reason, count)),
+        }
+    }
+
+    /// Returns and clears the rejected values by reason.
+    pub(super) fn take_rejected(&mut self) -> Vec<(Rejection, u64)> {
+        std::mem::take(&mut self.rejected)
+    }
+
+    /// The boot time of the last call.
+    pub(super) fn last_call_at(&self) -> Nanoseconds {
+        self.last_call_at
+    }
+
+    /// Time inside the driver since this was created.
+    pub(super) fn time_spent(&self) -> Nanoseconds {
+        self.time_spent
+    }
+
+    /// How many calls were made since they were last taken.
+    pub(super) fn calls_made(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Returns and clears the calls.
+    pub(super) fn take_calls(&mut self) -> Vec<CallTime> {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Makes one call; `pick` returns `None` if the library has no such function.
+    pub(super) fn call<F: RawFunction<A>, A: CallArguments>(
+        &mut self,
+        function: &'static str,
+        pick: impl FnOnce(&NvmlLib) -> Option<F>,
+        arguments: A,
+    ) -> Result<(), CallError> {
+        let question = self.library.recorder().map(|recorder| recorder.question(function, &arguments));
+        self.last_call_at = self.clock.now().boottime;
+        self.slot.set(Some(InFlight { function, since: self.last_call_at }));
+        // Latency is measured on the system's clock even if the node's clock is virtual.
+        let begun = system_now();
+        // SAFETY: `call!`, the only caller, has the promise of whoever wrote the call.
+        let answer = pick(self.library.table()).map(|function| unsafe { function.invoke(&arguments) });
+        let took = system_now().since(begun);
+        self.slot.set(None);
+        if let (Some(recorder), Some(question)) = (self.library.recorder(), question) {
+            recorder.answer(self.clock.now().boottime, question, answer, &arguments);
+        }
+        let Some(code) = answer else { return Err(CallError::NoSymbol) };
+        self.time_spent += took;
+        self.calls.push(CallTime { function, took });
+        self.responded |= code != UNKNOWN;
+        self.not_found |= matches!(code, INVALID_ARGUMENT | NOT_FOUND);
+        match code {
+            0 => Ok(()),
+            code => {
+                let absence = Absence::from(CallError::Code(code));
+                if matches!(absence, Absence::Lost | Absence::DriverGone) {
+                    // A missing driver outranks a lost GPU.
+                    self.fatal = self.fatal.max(Some(absence));
+                }
+                Err(CallError::Code(code))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_always_wants_more_soon_gets_none() {
+        assert_eq!(more_room(32, 5_000, 65_536), Some(5_008));
+        assert_eq!(more_room(32, 0, 65_536), Some(64));
+        assert_eq!(more_room(40_000, 41_000, 65_536), Some(65_536));
+        assert_eq!(more_room(65_536, 65_536, 65_536), None);
+        assert_eq!(more_room(32, usize::MAX, 65_536), None);
+        let mut room = 32;
+        let last_call_at =
+            std::iter::from_fn(|| more_room(room, 0, 65_536).inspect(|more| room = *more)).count();
+        assert_eq!(last_call_at, 11);
+    }
+}

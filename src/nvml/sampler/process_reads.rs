@@ -1,0 +1,102 @@
+//! Finds out which processes were on the GPU in a tick, from memory in use, utilization samples per process and
+//! process lists.
+//!
+//! `process_schedule` decides which of them a tick reads. Resolving processes to holders is not done here.
+
+use super::{DueTiers, Sampler, since};
+use crate::catalogue::{InstanceValue, Level};
+use crate::model::frame::Tier;
+use crate::model::{Absence, Nanoseconds, ProcessSample, Reading, Stamp};
+use crate::nvml::activity::MEMORY_USED;
+use crate::nvml::plan::Plan;
+use crate::nvml::process_schedule::{ScheduleInputs, TickState};
+
+/// The most calls of a tick in which only the fast tier is due, and how many more for each MIG instance.
+const MOST_CALLS: usize = 8;
+const MOST_CALLS_OF_INSTANCE: usize = 3;
+
+/// Process readings of a tick other than the lists, and the driver time that the lists and the rest took.
+pub(super) struct ProcessReads {
+    pub(super) samples: Result<Vec<ProcessSample>, Absence>,
+    /// Whether it is known that no process was there in this tick.
+    pub(super) deserted: bool,
+    pub(super) lists: Nanoseconds,
+    pub(super) fast: Nanoseconds,
+    /// Whether the driver reported that an instance no longer exists.
+    pub(super) instance_missing: bool,
+}
+
+impl Sampler {
+    /// Reads memory, utilization samples and lists, each if the schedule selects it.
+    pub(super) fn read_processes(&mut self, plan: &Plan, tiers: &DueTiers, begun: Stamp) -> ProcessReads {
+        let all = self.api.time_spent();
+        let state = TickState {
+            now: begun.boottime,
+            medium: tiers.due[Tier::Medium as usize],
+            slow: tiers.due[Tier::Slow as usize],
+            read: tiers.all || tiers.selected[Tier::Medium as usize],
+            all: tiers.all,
+            may_have_samples: self.process_samples.are_available(),
+            shown: self.level == Level::Full,
+            busy: self.activity.is_busy(plan, &self.readings),
+        };
+        let tier = state.read || state.slow;
+        // Samples and a list are read after memory; if the tick has no calls left for all three, memory is left
+        // out.
+        let has_room = tier || self.room(plan) > plan.devices().count() + 1;
+        let in_use = state.read.then(|| self.in_use(plan));
+        let (instances_were_there, mut instance_missing) =
+            (plan.identity.mig && self.in_use(plan).is_ok(), false);
+        let api = &mut self.api;
+        let needs_samples = self.lists.check_memory(&state, begun, |memory| match in_use {
+            Some(in_use) => memory.set(in_use),
+            None if has_room => {
+                api.take_not_found();
+                memory.read(api, plan.devices());
+                instance_missing = instances_were_there && api.take_not_found();
+            }
+            None => {}
+        });
+        let deferred = !needs_samples && state.may_have_samples;
+        if deferred {
+            self.process_samples.defer(begun.utc);
+        }
+        if self.lists.schedule().drops_deferred_samples(&state) {
+            self.process_samples.drop_deferred();
+        }
+        let samples = if deferred {
+            Ok(Vec::new())
+        } else {
+            self.process_samples.read(&mut self.api, plan.device, begun.utc)
+        };
+        let inputs = ScheduleInputs { state, samples: samples.as_deref().ok().filter(|_| needs_samples) };
+        let before = self.api.time_spent();
+        // Set on every tick, since the lists or the budget may have been recreated.
+        self.lists.schedule().stretch(self.budget.stretch().lists);
+        let room = if tier { usize::MAX } else { self.room(plan) };
+        self.lists.read_due((&mut self.api, &plan.listed_devices()), &inputs, begun, room);
+        let lists = since(&self.api, before);
+        let deserted = self.lists.is_known_empty(begun);
+        self.activity.clear_stale_utilization(&mut self.api, &mut self.readings, deserted);
+        let fast = Nanoseconds(since(&self.api, all).0.saturating_sub(lists.0));
+        ProcessReads { samples, deserted, lists, fast, instance_missing }
+    }
+
+    /// Memory in use as the medium tier has just read it, of the GPU or of each MIG instance.
+    fn in_use(&self, plan: &Plan) -> Result<Vec<u64>, Absence> {
+        let bytes =
+            |reading: Reading| reading.and_then(|bytes| u64::try_from(bytes).map_err(|_| Absence::Rejected));
+        if !plan.identity.mig {
+            return Ok(vec![bytes(self.readings.get(MEMORY_USED))?]);
+        }
+        let instances = self.instances.iter().zip(&plan.instances);
+        let own = instances.filter(|(_, instance)| instance.device().is_some());
+        own.map(|(frame, _)| bytes(frame.readings[InstanceValue::MemoryUsed as usize])).collect()
+    }
+
+    /// How many more calls a fast tick may make.
+    fn room(&self, plan: &Plan) -> usize {
+        let most = MOST_CALLS + MOST_CALLS_OF_INSTANCE * plan.instances.len();
+        most.saturating_sub(self.api.calls_made())
+    }
+}
