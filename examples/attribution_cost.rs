@@ -34,7 +34,7 @@ use std::time::Duration;
 use gpumeter::catalogue::Level;
 use gpumeter::clock::system_now;
 use gpumeter::holders::{
-    PodHoldings, PodMetadata, PodObservation, Pods, ProcessDirectory, ResolvedWorkloads, Resources,
+    PodHoldings, PodMetadata, PodObservation, PodTracker, ProcessDirectory, ResolvedWorkloads, Resources,
 };
 use gpumeter::host::{Host, agent_usage};
 use gpumeter::kubelet::KubeletSocket;
@@ -198,7 +198,7 @@ struct Node {
     heap_before: u64,
     host: Host,
     client: KubeletSocket,
-    pods: Pods,
+    pods: PodTracker,
     resources: Resources,
     workloads: ResolvedWorkloads,
     directory: ProcessDirectory,
@@ -223,7 +223,7 @@ impl Node {
         Self {
             heap_before,
             client: KubeletSocket::new(&socket(root)).unwrap(),
-            pods: Pods::default(),
+            pods: PodTracker::default(),
             resources: Resources { names: vec!["nvidia.com/*".into()], replicas: None },
             workloads: ResolvedWorkloads::default(),
             directory: ProcessDirectory::new(host.clone(), None, 8_192),

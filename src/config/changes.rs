@@ -1,7 +1,7 @@
-//! Which keys of a configuration file say something else than before.
+//! The keys of a configuration file that have changed.
 //!
-//! In: two texts that are valid. Out: key paths with the old and the new words, as they were written. It does not
-//! compare what the words mean: `60s` in place of `1m` is a change.
+//! In: two valid texts. Out: key paths with the old and the new text of their values. It compares texts and not values:
+//! `60s` instead of `1m` is a change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use super::tree::{self, YamlNode, YamlValue};
 /// Longest value that is shown, in characters.
 const LONGEST: usize = 80;
 
-/// What each key of a file says, by its path; entries of a list have a number.
+/// The text of each key of a file, by its path; entries of a list have a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyTexts(BTreeMap<String, String>);
 
-/// A key that says something else than before. No key holds a secret.
+/// A key whose text has changed. No key holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
     path: String,
@@ -27,11 +27,11 @@ pub struct KeyChange {
 
 impl KeyTexts {
     pub(super) fn of(text: &str) -> Self {
-        let mut said = Self::default();
+        let mut texts = Self::default();
         if let Ok(tree) = tree::read(text) {
-            said.collect("", &tree);
+            texts.collect("", &tree);
         }
-        said
+        texts
     }
 
     fn collect(&mut self, path: &str, node: &YamlNode) {
@@ -55,7 +55,7 @@ impl KeyTexts {
         }
     }
 
-    /// What is said otherwise in `later`, by path.
+    /// The keys that differ in `later`, by path.
     pub(super) fn changes(&self, later: &Self) -> Vec<KeyChange> {
         let mut paths: Vec<&String> = self.0.keys().chain(later.0.keys()).collect();
         paths.sort_unstable();

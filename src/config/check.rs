@@ -5,13 +5,13 @@
 
 use super::prices::PriceBookConfig;
 use super::problem::{Complaint, ProblemCollector};
+use super::read_mapping::KeyPositions;
 use super::settings::{Config, ConfigDraft, PricesConfig};
 use super::time::in_words;
-use super::walk::Places;
 
 impl ConfigDraft {
     /// Checks the rules between keys, and puts in place what several of them say together.
-    pub(crate) fn finish(&mut self, places: &Places, report: &mut ProblemCollector) {
+    pub(crate) fn finish(&mut self, places: &KeyPositions, report: &mut ProblemCollector) {
         push_on_a_tick(&self.config, places, report);
         one_source_of_prices(places, report);
         web_security(&self.config, places, report);
@@ -22,7 +22,7 @@ impl ConfigDraft {
 }
 
 impl Config {
-    /// What is accepted and yet hardly meant, in words.
+    /// Warnings about accepted settings that are probably not intended.
     pub fn hints(&self) -> Vec<String> {
         let sampling = &self.sampling;
         let tiers = [("sampling.medium", sampling.medium), ("sampling.slow", sampling.slow)];
@@ -36,12 +36,12 @@ impl Config {
     }
 }
 
-/// Every Nth tick is pushed, so N must be whole; without an endpoint nobody is hurt by defaults.
-fn push_on_a_tick(config: &Config, places: &Places, report: &mut ProblemCollector) {
+/// Every Nth tick is pushed, so N must be whole; without an endpoint the default may stay.
+fn push_on_a_tick(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
     let (tick, push) = (config.sampling.interval, config.otlp.interval);
     let place = places.get("otlp.interval");
     let whole = push.0.checked_rem(tick.0).is_none_or(|rest| rest == 0) && push >= tick;
-    // Where either is malformed, or nobody pushes, there is nothing to compare.
+    // With a malformed value, or without a push, there is nothing to compare.
     if whole || push.0 == 0 || (place.is_none() && config.otlp.endpoint.is_none()) {
         return;
     }
@@ -62,7 +62,7 @@ fn push_on_a_tick(config: &Config, places: &Places, report: &mut ProblemCollecto
 }
 
 /// Keys of `web.tls` that do not go together.
-fn web_security(config: &Config, places: &Places, report: &mut ProblemCollector) {
+fn web_security(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
     let tls = config.web.tls_settings();
     tls.check(|key| places.get(key), "web.tls", report);
     if let Err(complaint) = tls.check_http2(config.web.http2) {
@@ -70,8 +70,8 @@ fn web_security(config: &Config, places: &Places, report: &mut ProblemCollector)
     }
 }
 
-/// The example or the operator's own, never both, and the own one whole.
-fn one_source_of_prices(places: &Places, report: &mut ProblemCollector) {
+/// Either the example prices or the operator's own, and those completely.
+fn one_source_of_prices(places: &KeyPositions, report: &mut ProblemCollector) {
     let [book, currency, rates] =
         ["prices.book", "prices.currency", "prices.rates"].map(|key| places.get(key));
     let (place, path, text) = match (book, currency, rates) {

@@ -1,7 +1,7 @@
 //! A configuration file that may change while the agent runs.
 //!
-//! In: a path. Out: the configuration, whether the file is another one than when it was last read, and what of
-//! a new one can be taken without a restart. It looks when it is asked and starts nothing.
+//! In: a path. Out: the configuration, whether the file has changed since it was last read, and which changes can be
+//! applied without a restart. It starts no thread.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use super::key::ChangeEffect;
 use super::problem::Problems;
 use super::settings::{Config, TABLE};
 
-/// A configuration file, and how it stood when it was last read.
+/// A configuration file, with its state when it was last read.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
-    /// What it said when the agent started.
+    /// Its configuration when the agent started.
     first: Config,
-    /// What it said when it was last read and valid.
-    said: KeyTexts,
+    /// Its keys when it was last read and valid.
+    texts: KeyTexts,
     seen: Option<FileState>,
-    /// How it stood at the last look.
+    /// Its state at the last check.
     looked: Option<FileState>,
 }
 
-/// What tells one state of a file from another. Links are followed, so a link that points elsewhere, as
-/// when Kubernetes swaps a ConfigMap, is another file.
+/// The state of a file. Links are followed, so a link to another target, as when Kubernetes swaps a ConfigMap, is another
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState {
     file: (u64, u64),
@@ -34,12 +34,12 @@ struct FileState {
     changed: (i64, i64),
 }
 
-/// A file that was read again.
+/// The result of reading a file again.
 #[derive(Debug)]
 pub struct ReloadedConfig {
-    /// What can be taken without a restart, beside what runs.
+    /// The new configuration, with the running values of keys that need a restart.
     pub config: Config,
-    /// The keys that say something else than when the file was last read.
+    /// The keys that have changed since the file was last read.
     pub changes: Vec<KeyChange>,
     /// The keys that need a restart.
     pub waiting: Vec<&'static str>,
@@ -67,7 +67,7 @@ pub struct FileSet {
 }
 
 impl FileSet {
-    /// Adds files that are about to be read.
+    /// Adds files; call it before they are read.
     pub fn add(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         for path in paths {
             let mark = FileState::of(&path);
@@ -77,7 +77,7 @@ impl FileSet {
         }
     }
 
-    /// Whether they are not as they were when they were last read, and have not changed since the last look.
+    /// Whether they have changed since they were last read, and not since the last check.
     pub fn have_changed(&mut self) -> bool {
         let now: Vec<_> = self.paths.iter().map(|path| FileState::of(path)).collect();
         let stay = self.looked == now;
@@ -90,7 +90,7 @@ impl FileSet {
         self.paths.is_empty()
     }
 
-    /// They are about to be read again.
+    /// Notes their state; call it before they are read again.
     pub fn mark_read(&mut self) {
         self.seen = self.paths.iter().map(|path| FileState::of(path)).collect();
     }
@@ -102,12 +102,12 @@ impl ConfigFile {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
-        // Before reading: a change in between is found later, not missed.
+        // Taken before reading, so that a change in between is found at the next check.
         let seen = FileState::of(path);
         let text = super::text(path)?;
         let config = Config::parse(&text, &path.display().to_string())?;
-        let said = KeyTexts::of(&text);
-        Ok((Self { path: path.into(), first: config.clone(), said, seen, looked: seen }, config))
+        let texts = KeyTexts::of(&text);
+        Ok((Self { path: path.into(), first: config.clone(), texts, seen, looked: seen }, config))
     }
 
     /// The file as the operator named it.
@@ -115,16 +115,16 @@ impl ConfigFile {
         &self.path
     }
 
-    /// Whether the file is not as it was when it was last read, well or ill, and has not changed since the last look:
-    /// one that has may still be being written.
+    /// Whether the file has changed since it was last read, valid or not, and not since the last check: a file that changes
+    /// between checks may still be written.
     pub fn has_changed(&mut self) -> bool {
         let now = FileState::of(&self.path);
         let stays = std::mem::replace(&mut self.looked, now) == now;
         stays && now != self.seen
     }
 
-    /// Reads the file again. What needs a restart stays as it runs, and the keys for which the file says
-    /// something else than at the start are named.
+    /// Reads the file again. Keys that need a restart keep their running values; those that differ from the start are
+    /// returned.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -132,13 +132,13 @@ impl ConfigFile {
         self.seen = FileState::of(&self.path);
         let text = super::text(&self.path)?;
         let mut config = Config::parse(&text, &self.path.display().to_string())?;
-        let said = KeyTexts::of(&text);
-        let changes = self.said.changes(&said);
-        self.said = said;
+        let texts = KeyTexts::of(&text);
+        let changes = self.texts.changes(&texts);
+        self.texts = texts;
         let mut waiting = Vec::new();
         for key in TABLE.keys {
             let ChangeEffect::Restart(keep) = key.change else { continue };
-            // The command line may have said otherwise, so what runs is not what the file is held against.
+            // Compared with the first file and not with the running value, which the command line may have set.
             if keep(&mut config, &self.first) {
                 waiting.push(key.path);
             }
@@ -202,7 +202,7 @@ mod tests {
         let path = file.path();
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\"}").unwrap();
         let (mut source, mut running) = ConfigFile::open(path).unwrap();
-        // The command line said so.
+        // The command line texts so.
         running.web.listen = vec!["127.0.0.1:2".parse().unwrap()];
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\", created: true}").unwrap();
         let ReloadedConfig { config, waiting, .. } = source.read_again(&running).unwrap();

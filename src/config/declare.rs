@@ -1,4 +1,4 @@
-//! The declaration of keys: the structs that hold their values and the table that reads them, from one list.
+//! Macros that declare the configuration keys: one list yields the structs of values and the table that parses them.
 
 /// Declares structs, and the table of all their keys, which fill a `T`:
 ///

@@ -1,8 +1,8 @@
-//! What a row of a key table is.
+//! The declaration of a configuration key.
 //!
-//! A [`Key`] says what a key is called, what it accepts, where its value goes, what holds without it, and one
-//! sentence of help; a [`KeyDescription`] is the same for people. Parsing, the printed default configuration and the
-//! documentation all follow from it. It does not know YAML beyond handing on the entries of a list.
+//! A [`Key`] has a path, what it accepts, where its value is stored, its default, and one sentence of help; a
+//! [`KeyDescription`] has the same for users. Parsing, the printed default configuration and the documentation follow from
+//! it.
 
 use super::problem::{Complaint, ProblemCollector};
 use super::settings::Config;
@@ -21,11 +21,11 @@ pub(crate) struct Table<T: 'static> {
 pub(crate) struct Key<T> {
     /// Dotted path within the mapping.
     pub(crate) path: &'static str,
-    /// What it accepts, and where that goes.
+    /// What it accepts, and where the value is stored.
     pub(crate) field: KeyType<T>,
-    /// What holds without it.
+    /// The value where it is not given.
     pub(crate) absent: Absent,
-    /// What a changed value means to an agent that runs.
+    /// When a running agent applies a changed value.
     pub(crate) change: ChangeEffect,
     /// The unit where the value does not carry it, else "".
     pub(crate) unit: &'static str,
@@ -33,24 +33,24 @@ pub(crate) struct Key<T> {
     pub(crate) help: &'static str,
 }
 
-/// What holds where a key is not given.
+/// The value of a key that is not given.
 #[derive(Clone, Copy)]
 pub(crate) enum Absent {
-    /// This text does.
+    /// This text is parsed.
     Default(&'static str),
-    /// Nothing does; an example.
+    /// None; the text is an example.
     Optional(&'static str),
-    /// It must be given; an example.
+    /// The key must be given; the text is an example.
     Required(&'static str),
 }
 
-/// What a changed value means to an agent that runs.
+/// When a running agent applies a changed value.
 #[derive(Clone, Copy)]
 pub(crate) enum ChangeEffect {
-    /// A reload takes it.
+    /// At a reload.
     Reload,
-    /// The next start takes it. Copies the value from the second configuration to the first, and says
-    /// whether it was another one.
+    /// At the next start. The function copies the value from the second configuration to the first and returns whether they
+    /// differed.
     Restart(fn(&mut Config, &Config) -> bool),
 }
 
@@ -62,20 +62,20 @@ pub(crate) enum KeyType<T> {
     Count { least: u32, most: u32, place: fn(&mut T) -> &mut u32 },
     /// A duration within bounds.
     Duration { least: Nanoseconds, most: Nanoseconds, place: fn(&mut T) -> &mut Nanoseconds },
-    /// One of some words, handed on by position.
+    /// One of some words, passed on by position.
     Word { words: &'static [&'static str], set: fn(&mut T, usize) },
     /// Any other scalar.
     Text { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
-    /// A scalar or a list of scalars, handed on one by one.
+    /// A scalar or a list of scalars, passed on one by one.
     Texts { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
-    /// A mapping of names to scalars or lists of scalars, handed on one by one.
+    /// A mapping of names to scalars or lists of scalars, passed on one by one.
     Pairs { accepts: &'static str, set: fn(&mut T, &str, &str) -> Result<(), Complaint> },
     /// A list of mappings with keys of their own.
     Maps { set: fn(&mut T, &[YamlNode], &str, &mut ProblemCollector), rows: fn(&str) -> Vec<KeyDescription> },
 }
 
 impl<T> KeyType<T> {
-    /// Puts one scalar in its place.
+    /// Parses and stores a scalar.
     pub(crate) fn set(&self, target: &mut T, text: &str) -> Result<(), Complaint> {
         match self {
             Self::Flag(place) => put(place(target), flag(text)),
@@ -86,7 +86,7 @@ impl<T> KeyType<T> {
                 Ok(())
             }
             Self::Text { set, .. } | Self::Texts { set, .. } => set(target, text),
-            // The walk has refused a scalar here.
+            // `read_mapping` has refused a scalar here.
             Self::Maps { .. } | Self::Pairs { .. } => Ok(()),
         }
     }
@@ -109,7 +109,7 @@ impl<T> KeyType<T> {
 }
 
 impl<T> Key<T> {
-    /// The row for people, its path below a prefix, followed by the rows of its entries if it is a list.
+    /// The description for users, with its path below a prefix, followed by those of its entries if it is a list.
     pub(crate) fn rows(&self, prefix: &str) -> Vec<KeyDescription> {
         let path = format!("{prefix}{}", self.path);
         let (default, example, required) = match self.absent {
@@ -132,20 +132,20 @@ impl<T> Key<T> {
     }
 }
 
-/// A key as people read about it.
+/// A key as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDescription {
     /// Dotted path; `[]` stands for each entry of a list.
     pub path: String,
     /// What may be written, in words.
     pub accepts: String,
-    /// What holds without it, if anything does.
+    /// The value where it is not given.
     pub default: Option<&'static str>,
     /// A value that is accepted, "" for a list of mappings.
     pub example: &'static str,
-    /// Whether it must be given where its entry is.
+    /// Whether each entry must have it.
     pub required: bool,
-    /// Whether a changed value waits for the next start of the agent; all others are taken by a reload.
+    /// Whether a changed value needs a restart of the agent; others are applied by a reload.
     pub needs_restart: bool,
     /// Whether it is a list of mappings, whose keys follow.
     pub is_list: bool,

@@ -1,8 +1,7 @@
-//! The configuration: YAML with places in, a validated [`Config`] or every [`Problems`] at once out.
+//! The configuration. In: YAML. Out: a validated [`Config`], or all [`Problems`] at once.
 //!
-//! Everything follows from one table of keys: what is accepted, what holds otherwise, the printed default
-//! file, the documentation. It opens one file and nothing else; whether a path exists, an address is free or
-//! a GPU is there, it does not know.
+//! One table declares all keys; parsing, defaults, the printed default file and the documentation follow from it. It opens
+//! no other file and does not check whether paths, addresses or GPUs exist.
 
 #[macro_use]
 mod declare;
@@ -17,12 +16,12 @@ mod nearest;
 mod prices;
 mod print;
 mod problem;
+mod read_mapping;
 mod settings;
 mod standing;
 mod time;
 mod tree;
 mod values;
-mod walk;
 mod web;
 mod web_file;
 
@@ -53,7 +52,7 @@ use problem::ProblemCollector;
 use settings::ConfigDraft;
 use tree::YamlValue;
 
-/// No configuration is as long as this; a wrong file may be.
+/// Largest size of a configuration file.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// A duration of the command line, from a tenth of a second to a day.
@@ -97,7 +96,7 @@ fn text(path: &Path) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|error| not_text(&name, &error))
 }
 
-/// Where a file ceases to be text.
+/// The position at which a file is not UTF-8.
 fn not_text(file: &str, error: &FromUtf8Error) -> Problems {
     let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
     let line = before.split(|byte| *byte == b'\n').count();
@@ -110,7 +109,7 @@ fn not_text(file: &str, error: &FromUtf8Error) -> Problems {
     Problems { file: file.to_owned(), list: vec![problem] }
 }
 
-/// What runs without a file.
+/// The configuration without a file.
 impl Default for Config {
     fn default() -> Self {
         from_tree(&tree::YamlNode { place: None, shape: YamlValue::Empty }, &mut ProblemCollector::default())
@@ -119,7 +118,7 @@ impl Default for Config {
 
 fn from_tree(tree: &tree::YamlNode, report: &mut ProblemCollector) -> Config {
     let mut draft = ConfigDraft::blank();
-    if let Some(places) = walk::fill(tree, "", settings::TABLE.keys, &mut draft, report) {
+    if let Some(places) = read_mapping::read_mapping(tree, "", settings::TABLE.keys, &mut draft, report) {
         draft.finish(&places, report);
     }
     draft.config

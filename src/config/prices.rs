@@ -1,26 +1,26 @@
-//! What a GPU-hour costs: the keys below `prices`.
+//! The price of a GPU-hour: the keys below `prices`.
 //!
 //! In: the list of rates as it stands in the file. Out: a [`PriceBookConfig`] whose rates follow one another in time. It
 //! multiplies nothing: money is made at settlement.
 
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, FilePosition, ProblemCollector};
+use super::read_mapping;
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::put;
-use super::walk;
 use crate::model::{Money, Utc};
 
 /// Where prices come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PriceBookConfig {
-    /// The built-in example: for demonstrations, and it says so everywhere.
+    /// The built-in example prices, for demonstrations.
     Example,
     /// The operator's own.
     Own {
-        /// ISO 4217 code, or what the operator calls his unit.
+        /// ISO 4217 code, or the operator's name for the unit.
         currency: String,
-        /// At least one; by time, at most one without a beginning, and that one is first.
+        /// At least one, ordered by time; at most one, the first, has no beginning.
         rates: Vec<RateConfig>,
     },
 }
@@ -41,7 +41,7 @@ pub struct RateConfig {
 pub enum PriceClass {
     /// List price, no commitment.
     OnDemand,
-    /// May be taken away.
+    /// May be interrupted.
     Spot,
     /// Reserved or owned.
     Committed,
@@ -74,16 +74,18 @@ pub(crate) struct RateDraft () {
 }
 }
 
-/// Reads the list; what can be used of it is returned, by time.
+/// Reads the list and returns the valid rates, by time.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<RateConfig> {
     let mut rates: Vec<(RateConfig, Option<FilePosition>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = RateDraft::default();
-        let Some(places) = walk::fill(item, &path, TABLE.keys, &mut draft, report) else { continue };
+        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
+            continue;
+        };
         let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
         let place = places.get("from").or(item.place);
-        // A malformed beginning is not a missing one.
+        // A rate with a malformed beginning must not count as one without a beginning.
         let known = draft.from.is_some() || places.get("from").is_none();
         let begins_alike = rates.iter().find(|(rate, _)| known && rate.from == draft.from);
         if let Some((_, other)) = begins_alike {
@@ -128,7 +130,7 @@ fn price(text: &str) -> Result<Money, Complaint> {
     if decimals.len() > 9 {
         return Err(Complaint::about(text, "has more than nine decimals", "round it to nine"));
     }
-    // RateConfig times time must fit i128 for any time at all: nine digits before the point are plenty.
+    // Rate times time must fit i128 for any time at all: nine digits before the point are plenty.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 9 {
         return Err(Complaint::about(text, "is a billion or more per GPU-hour", "give a lower price"));

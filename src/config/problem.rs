@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, all of it, each with its place and what to do.
+//! Everything that is wrong with a configuration, each with its position and what to do.
 //!
 //! In: complaints of single values and rules, with place and key path. Out: [`Problems`] in the order of the
 //! file. It does not know YAML or any key.
@@ -12,14 +12,14 @@ pub(crate) struct Complaint(pub(crate) String);
 impl Complaint {
     /// A complaint about a text that somebody wrote.
     pub(crate) fn about(text: &str, wrong: &str, remedy: &str) -> Self {
-        // A value may be a whole pasted file; its beginning is enough to find it.
+        // A value may be a whole pasted file, so only its beginning is shown.
         let shown: String = text.chars().take(60).collect();
         let dots = if shown.len() < text.len() { "…" } else { "" };
         Self(format!("\"{}{dots}\" {wrong}; {remedy}", shown.escape_debug()))
     }
 }
 
-/// Where in a file something begins; both counted from 1.
+/// A position in a file; line and column count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FilePosition {
     /// Line.
@@ -83,19 +83,19 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Where problems gather while a file is read.
+/// Collects problems while a file is read.
 #[derive(Debug, Default)]
 pub(crate) struct ProblemCollector {
     list: Vec<ConfigProblem>,
 }
 
 impl ProblemCollector {
-    /// Notes a complaint about what stands there.
+    /// Adds a complaint about a key.
     pub(crate) fn add(&mut self, place: Option<FilePosition>, path: impl Into<String>, complaint: Complaint) {
         self.list.push(ConfigProblem { place, path: path.into(), text: complaint.0 });
     }
 
-    /// What was noted, in the order of the file; `None` if nothing is wrong.
+    /// All problems in the order of the file; `None` if nothing is wrong.
     pub(crate) fn finish(mut self, file: &str) -> Option<Problems> {
         self.list.sort_by_key(|problem| problem.place);
         (!self.list.is_empty()).then(|| Problems { file: file.to_owned(), list: self.list })

@@ -16,7 +16,7 @@ use super::web::{
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
 
-/// A validated configuration; [`Config::default`] is what runs without a file.
+/// A validated configuration; [`Config::default`] applies without a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a section of the file, whose struct says what it is")]
 pub struct Config {
@@ -34,14 +34,14 @@ pub struct Config {
 
 /// A configuration while it is read.
 pub(crate) struct ConfigDraft {
-    /// What is already in its place.
+    /// The sections that are complete.
     pub(crate) config: Config,
-    /// What becomes [`Config::prices`] once it is whole.
+    /// Becomes [`Config::prices`] once all its keys are read.
     pub(crate) prices: PricesConfig,
 }
 
 impl ConfigDraft {
-    /// Nothing yet; the defaults of the keys make it [`Config::default`].
+    /// An empty draft; the defaults of the keys make it [`Config::default`].
     pub(super) fn blank() -> Self {
         let config = Config {
             node: NodeConfig::default(),
@@ -74,7 +74,7 @@ pub struct NodeConfig (config node) {
         "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).";
 }
 
-"How often and how much is read."
+"How often readings are taken, and how many."
 pub struct SamplingConfig (config sampling) {
     interval: Nanoseconds, duration(TENTH, seconds(60)), Default("1s"), Reload,
         "The tick: how often the readings are taken from which usage and bills are computed.";
@@ -107,18 +107,18 @@ pub struct AttributionConfig (config attribution) {
 pub struct KubernetesConfig (config attribution.kubernetes) {
     socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/var/lib/kubelet/pod-resources/kubelet.sock"), Restart,
-        "Socket of the kubelet that tells which containers hold GPUs, or off.";
+        "Socket of the kubelet's pod-resources API (which containers hold GPUs), or off.";
     resources: Vec<String>, texts("the name of an extended resource", resource), Default("nvidia.com/*"), Reload,
         "Extended resources that are GPUs; a * at the end stands for any ending.";
     replicas: u32, count(1, 1_000), Optional("4"), Reload, in "replicas",
-        "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not tell.";
+        "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not report them.";
     labels: Vec<String>, list("the name of a label", add_label), Optional("kueue.x-k8s.io/queue-name"), Reload,
         "Labels of pods that gpu_workload_info shows as k8s_pod_label_<name>; at most 12.";
     pods_socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/var/lib/kubelet/pods-api/pods-api.sock"), Restart,
-        "Socket of the kubelet (1.37) that tells labels and owners of pods, or off.";
+        "Socket of the kubelet's pods API (from 1.37: labels, owners of pods), or off.";
     kubelet_port: u32, count(1, 65_535), Default("10250"), Restart, in "port",
-        "Port of the kubelet's HTTPS on $NODE_IP, asked where pods_socket does not answer.";
+        "HTTPS port of the kubelet on $NODE_IP, used where pods_socket does not respond.";
 }
 
 "Jobs of Slurm."
@@ -161,7 +161,7 @@ pub struct OtlpConfig (config otlp) {
         "How often to push; a multiple of sampling.interval.";
 }
 
-"Bounds."
+"Limits on exported series."
 pub struct LimitsConfig (config limits) {
     birth_delay: Nanoseconds, duration(Nanoseconds(0), seconds(600)), Default("60s"), Reload,
         "How long a new counter is exported as 0 first, so that rate() sees its first increase.";
@@ -171,7 +171,7 @@ pub struct LimitsConfig (config limits) {
         "Most series on /metrics; series of processes are left out first, new tenants last.";
 }
 
-"The pages: /metrics and what else is served."
+"The HTTP server: /metrics, health, API and web pages."
 pub struct WebConfig (config web) {
     listen: Vec<ListenAddress>, texts("IP:port or unix:/path", listen), Default("[::]:9855"), Restart,
         "Addresses to serve on; a port alone, such as :9855, means all interfaces.";
@@ -186,11 +186,11 @@ pub struct WebConfig (config web) {
     users: BTreeMap<String, PathBuf>, pairs("users with files", add_user), Optional("{alice: /etc/gpumeter/alice.bcrypt}"), Reload,
         "Users, each with the file that holds the bcrypt hash of the password.";
     tenants: BTreeMap<String, Vec<String>>, pairs("users with tenants", add_tenant), Optional("{alice: team-a}"), Reload,
-        "Tenants whose lines a user sees, or \"*\"; others see none. By default all see all.";
+        "Tenants that each user sees, or \"*\" for all; without this key all users see all tenants.";
     open_probes: bool, flag(), Default("false"), Reload,
         "Whether /-/healthy and /-/ready are answered without a password.";
     headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional("{X-Frame-Options: deny}"), Reload,
-        "Headers of every answer, of those that exporter-toolkit allows.";
+        "Headers added to every response; those that exporter-toolkit allows.";
     http2: bool, flag(), Default("true"), Reload,
         "Whether HTTP/2 is offered over TLS.";
 } + { tls: WebTlsConfig, rate_limit: WebRateLimitConfig }
@@ -198,16 +198,16 @@ pub struct WebConfig (config web) {
 "TLS of the pages; --web.config.file says the same in the form of Prometheus' exporters."
 pub struct WebTlsConfig (config web.tls) {
     cert_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.crt"), Reload,
-        "Certificate of the server, with those between it and its CA, as PEM.";
+        "Server certificate with intermediate certificates, as PEM.";
     key_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.key"), Reload,
         "Private key of the certificate, as PEM.";
     client_ca_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/clients.crt"), Reload,
-        "Certificates of the CAs that sign those of clients, as PEM.";
+        "CA certificates that verify client certificates, as PEM.";
     client_auth_type: ClientAuth, text("a policy of exporter-toolkit", client_auth),
         Optional("RequireAndVerifyClientCert"), Reload,
         "Whether clients must have a certificate; every other policy is insecure.";
     client_allowed_sans: Vec<String>, texts("an alternative name", name), Optional("prometheus.example.com"), Reload,
-        "Names of which a client's certificate must have one.";
+        "A client's certificate must have one of these names (SAN).";
     min_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS12"), Reload,
         "Oldest version of TLS.";
     max_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS13"), Reload,
@@ -221,12 +221,12 @@ pub struct WebTlsConfig (config web.tls) {
         "Curves of the key exchange, best first; by default X25519, CurveP256, CurveP384.";
 }
 
-"A limit on requests."
+"Rate limit of requests."
 pub struct WebRateLimitConfig (config web.rate_limit) {
     interval: Nanoseconds, duration(Nanoseconds(0), seconds(3600)), Default("0s"), Reload,
-        "Time after which one request more is answered; 0s means no limit.";
+        "Interval after which one more request is allowed; 0s means no limit.";
     burst: u32, count(0, 1_000_000), Default("0"), Reload, in "requests",
-        "Most requests that are answered at once.";
+        "Most requests that are allowed at once.";
 }
 }
 
@@ -240,7 +240,7 @@ fn add_user(
     Ok(())
 }
 
-/// Every key as people read about it, in the order of the printed file.
+/// The description of every key, in the order of the printed file.
 pub fn key_descriptions() -> Vec<KeyDescription> {
     TABLE.keys.iter().flat_map(|key| key.rows("")).collect()
 }

@@ -6,9 +6,9 @@
 use super::fraction::{Sum, fraction};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, FilePosition, ProblemCollector};
+use super::read_mapping;
 use super::tree::YamlNode;
 use super::values::{add, put, token};
-use super::walk;
 use crate::model::Fraction;
 
 /// A share of a GPU, or of each, that somebody holds until the configuration changes.
@@ -85,7 +85,7 @@ pub(crate) struct GrantDraft () {
 }
 }
 
-/// An entry that can be used, and where it stands.
+/// A valid entry with its position.
 struct Placed {
     standing: GrantConfig,
     place: Option<FilePosition>,
@@ -98,13 +98,15 @@ impl Placed {
     }
 }
 
-/// Reads the list; what can be used of it is returned.
+/// Reads the list and returns the valid grants.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<GrantConfig> {
     let mut placed = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = GrantDraft::default();
-        let Some(places) = walk::fill(item, &path, TABLE.keys, &mut draft, report) else { continue };
+        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
+            continue;
+        };
         if let Err(complaint) = one_holder(&places) {
             report.add(item.place, &path, complaint);
         } else if draft.user.len() > 1 && places.get("id").is_none() {
@@ -120,8 +122,8 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
     placed.into_iter().map(|entry| entry.standing).collect()
 }
 
-/// Exactly one of user, group and unit, however well it is written.
-fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
+/// Checks that exactly one of user, group and unit is given, valid or not.
+fn one_holder(places: &read_mapping::KeyPositions) -> Result<(), Complaint> {
     let given: Vec<&str> =
         ["user", "group", "unit"].into_iter().filter(|key| places.get(key).is_some()).collect();
     Err(Complaint(match given.as_slice() {
@@ -131,7 +133,7 @@ fn one_holder(places: &walk::Places) -> Result<(), Complaint> {
     }))
 }
 
-/// The entry, unless something that it needs is missing or malformed, which has been reported.
+/// The entry; none where a part is missing or malformed, which has been reported.
 fn finish(draft: GrantDraft) -> Option<GrantConfig> {
     let user = match draft.user.as_slice() {
         [] => None,
@@ -162,7 +164,8 @@ fn no_two_of_one_name(placed: &[Placed], report: &mut ProblemCollector) {
     }
 }
 
-/// An index and a UUID may mean the same GPU; that shows only where the GPUs are.
+/// Checks that no GPU is granted more than once over. An index and a UUID of the same GPU can only be compared on the
+/// node.
 fn no_gpu_twice_over(placed: &[Placed], report: &mut ProblemCollector) {
     let mut choices = vec![&GpuChoice::All];
     for choice in placed.iter().flat_map(|entry| &entry.standing.gpus) {
@@ -281,7 +284,7 @@ fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuChoice>, Complaint>
     Ok((first..=last).map(GpuChoice::Index).collect())
 }
 
-/// A name, or digits, of which no name consists.
+/// A user name, or a uid in digits.
 fn user(text: &str) -> Result<UserChoice, Complaint> {
     let name = token(text)?;
     if !is_digits(&name) {

@@ -1,4 +1,4 @@
-//! YAML text to a tree in which every key and value knows its place.
+//! Parses YAML to a tree in which every key and value has its position.
 //!
 //! In: the text. Out: mappings with their duplicate keys kept, lists, scalars as the characters that were
 //! written (so `1.10` stays `1.10` and no price ever passes through floating point), or the place and reason
@@ -12,16 +12,16 @@ use serde_yaml::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
 
 use super::problem::FilePosition;
 
-/// A value with the place at which it begins.
+/// A value with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct YamlNode {
     /// None where the file is empty.
     pub(crate) place: Option<FilePosition>,
-    /// What stands there.
+    /// Its value.
     pub(crate) shape: YamlValue,
 }
 
-/// What a value is.
+/// A YAML value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum YamlValue {
     /// Nothing, `~` or `null`.
@@ -78,7 +78,7 @@ fn syntax_error(error: &serde_yaml::Error) -> SyntaxError {
     // The parser ends its reason with the place, which we print in front.
     let line = whole.lines().next().unwrap_or_default();
     let reason = line.split_once(" at line ").map_or(line, |(reason, _)| reason);
-    // A breach inside an alias comes wrapped in another error, so its text is what all have in common.
+    // A breach inside an alias is wrapped in another error, so errors are recognised by their text.
     let limits = ["budget breached", "recursion limit", "alias replay limit"];
     let reason = match error {
         _ if limits.iter().any(|limit| reason.contains(limit)) => {
@@ -94,7 +94,7 @@ fn syntax_error(error: &serde_yaml::Error) -> SyntaxError {
 /// A value before its scalar is taken from the text.
 enum Raw {
     Empty,
-    /// The parser saw a number or a boolean: what was written stands in the source.
+    /// A number or boolean for the parser; its text is taken from the source.
     Source,
     Text(String),
     List(Vec<Spanned<Raw>>),

@@ -1,4 +1,4 @@
-//! What protects the pages: TLS, users, headers, a rate limit, and whose lines a user sees.
+//! Protection of the pages: TLS, users, headers, a rate limit, and which tenants a user sees.
 //!
 //! In: keys of `web` in the configuration, or a web configuration file as Prometheus' exporters have it. Out:
 //! [`WebAccess`]. It opens no certificate; whoever serves does.
@@ -302,7 +302,7 @@ impl TlsSettings {
 }
 
 impl WebAccess {
-    /// What is accepted and yet hardly meant, in words.
+    /// Warnings about accepted settings that are probably not intended.
     pub fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
         if let Some(tls) = &self.tls {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ConfigProblem, ProblemCollector, Problems};
+use super::read_mapping;
 use super::tree;
 use super::values::put;
-use super::walk;
 use super::web::{
     ClientAuth, Credential, RateLimit, TlsSettings, TlsVersion, WebAccess, add_cipher, add_curve, add_header,
     client_auth, interval, tls_version, user,
@@ -99,7 +99,7 @@ pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> 
         }
     })?;
     let (mut report, mut draft) = (ProblemCollector::default(), WebFile::default());
-    let Some(places) = walk::fill(&tree, "", TABLE.keys, &mut draft, &mut report) else {
+    let Some(places) = read_mapping::read_mapping(&tree, "", TABLE.keys, &mut draft, &mut report) else {
         return Err(report
             .finish(&name)
             .unwrap_or_else(|| Problems::of_file(&name, "is not a mapping".to_owned())));

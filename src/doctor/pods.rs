@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Finding, count_holders};
 use crate::clock::system_now;
 use crate::config::{Config, KubernetesConfig};
-use crate::holders::{PodHoldings, PodMetadata, Pods, ResolvedWorkloads, identify};
+use crate::holders::{PodHoldings, PodMetadata, PodTracker, ResolvedWorkloads, identify};
 use crate::host::Host;
 use crate::kubelet::{Error, KubeletSocket};
 use crate::model::{HoldingSource, UnattributedReason};
@@ -21,7 +21,7 @@ pub(super) fn pods(
     let mut workloads = ResolvedWorkloads::default();
     let kubernetes = &config.attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
-    let (mut pods, resources) = (Pods::default(), resources(kubernetes));
+    let (mut pods, resources) = (PodTracker::default(), resources(kubernetes));
     let answer = KubeletSocket::new(&host.path(socket)).and_then(|client| ask(&client, (&pods, &resources)));
     let (metadata, described) = described(kubernetes, host);
     let now = system_now().utc;

@@ -1,11 +1,11 @@
-//! What a judge is shown of a GPU: numbers by what they tell, not by how they are read.
+//! The inputs of the health judge: readings of a GPU under names of their own.
 //!
-//! A sign that nobody can read is absent, and neither raises nor ends a verdict. Which family of the catalogue
-//! tells which sign stands in [`INPUT_SOURCES`]; a family that a build does not have tells nothing.
+//! An input that cannot be read is absent, and neither raises nor clears a verdict. [`INPUT_SOURCES`] maps each input to a
+//! family of the catalogue.
 
-/// Something that a reading tells.
+/// A reading that health rules use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each name says it; the table below says where it is read")]
+#[allow(missing_docs, reason = "the names say it, and the table below says where each is read")]
 pub enum HealthInput {
     RecoveryReset,
     RecoveryReboot,
@@ -25,21 +25,21 @@ pub enum HealthInput {
     PowerBrake,
 }
 
-/// How many signs there are.
+/// Number of inputs.
 const COUNT: usize = INPUT_SOURCES.len();
 
-/// Where a sign is read: the sum over all points of a family, or over those with that label value.
+/// The source of an input: the sum over all points of a family, or over those with a label value.
 #[derive(Clone, Copy, Debug)]
 pub struct InputSource {
-    /// The sign.
-    pub sign: HealthInput,
+    /// The input.
+    pub input: HealthInput,
     /// The family's full name.
     pub family: &'static str,
     /// A label and its value.
     pub label: Option<(&'static str, &'static str)>,
 }
 
-/// Every sign and its place, by the order of [`HealthInput`].
+/// Every input and its source, in the order of [`HealthInput`].
 pub const INPUT_SOURCES: &[InputSource] = &[
     labelled(HealthInput::RecoveryReset, "gpu_recovery_action", "action", "reset_gpu"),
     labelled(HealthInput::RecoveryReboot, "gpu_recovery_action", "action", "reboot_node"),
@@ -59,23 +59,23 @@ pub const INPUT_SOURCES: &[InputSource] = &[
     labelled(HealthInput::PowerBrake, "gpu_throttle_active", "reason", "hw_power_brake"),
 ];
 
-const fn whole(sign: HealthInput, family: &'static str) -> InputSource {
-    InputSource { sign, family, label: None }
+const fn whole(input: HealthInput, family: &'static str) -> InputSource {
+    InputSource { input, family, label: None }
 }
 
 const fn labelled(
-    sign: HealthInput,
+    input: HealthInput,
     family: &'static str,
     label: &'static str,
     value: &'static str,
 ) -> InputSource {
-    InputSource { sign, family, label: Some((label, value)) }
+    InputSource { input, family, label: Some((label, value)) }
 }
 
 const _: () = {
     let mut place = 0;
     while place < INPUT_SOURCES.len() {
-        assert!(INPUT_SOURCES[place].sign as usize == place, "signs stand in their order");
+        assert!(INPUT_SOURCES[place].input as usize == place, "inputs are in their order");
         place += 1;
     }
 };
@@ -94,40 +94,40 @@ pub enum Reachability {
     Lost,
 }
 
-/// What is known of a GPU at one moment.
+/// The inputs of a GPU at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct HealthInputs {
-    /// Whether it is there.
+    /// Whether it can be read.
     pub presence: Reachability,
-    /// Counts the GPU's lives: one more whenever it is seen that it was reset.
-    pub life: u64,
+    /// Number of resets of the GPU that were detected.
+    pub reset_count: u64,
     values: [Option<i64>; COUNT],
 }
 
 impl HealthInputs {
-    /// A GPU of which nothing is read.
-    pub fn new(presence: Reachability, life: u64) -> Self {
-        Self { presence, life, values: [None; COUNT] }
+    /// A GPU without readings.
+    pub fn new(presence: Reachability, reset_count: u64) -> Self {
+        Self { presence, reset_count, values: [None; COUNT] }
     }
 
-    /// Takes in the value of a sign.
-    pub fn set(&mut self, sign: HealthInput, value: Option<i64>) {
-        self.values[sign as usize] = value;
+    /// Sets the value of an input.
+    pub fn set(&mut self, input: HealthInput, value: Option<i64>) {
+        self.values[input as usize] = value;
     }
 
-    /// The value of a sign, if it is known.
-    pub const fn get(&self, sign: HealthInput) -> Option<i64> {
-        self.values[sign as usize]
+    /// The value of an input, if it is known.
+    pub const fn get(&self, input: HealthInput) -> Option<i64> {
+        self.values[input as usize]
     }
 
-    /// Whether the driver itself says that the GPU needs nothing; absent where it does not say.
-    pub fn driver_is_content(&self) -> Option<bool> {
+    /// Whether the driver reports that no recovery action is needed; none where it reports nothing.
+    pub fn driver_requests_nothing(&self) -> Option<bool> {
         const ACTIONS: [HealthInput; 4] = [
             HealthInput::RecoveryReset,
             HealthInput::RecoveryReboot,
             HealthInput::RecoveryDrain,
             HealthInput::RecoveryDrainAndReset,
         ];
-        ACTIONS.iter().map(|sign| self.get(*sign)).sum::<Option<i64>>().map(|sum| sum == 0)
+        ACTIONS.iter().map(|input| self.get(*input)).sum::<Option<i64>>().map(|sum| sum == 0)
     }
 }

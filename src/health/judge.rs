@@ -1,4 +1,4 @@
-//! The judge of one GPU: applies every rule at every tick, and remembers what it must.
+//! The health judge of one GPU: applies every rule in every tick and keeps the state that each needs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use super::rules::{ClearedBy, Condition, RULES, Rule};
 use crate::catalogue::xid;
 use crate::model::{HealthState, Nanoseconds, Notice, Reason, Remedy, Stamp, StickyFault, Utc, Verdict};
 
-/// What was heard of a GPU since it was last judged.
+/// The events that were received of a GPU since it was last judged.
 #[derive(Clone, Debug, Default)]
 pub struct ReceivedEvents {
     /// XIDs by code: how many, and the GPU instance of the last one that named one.
@@ -18,56 +18,56 @@ pub struct ReceivedEvents {
     pub notices: BTreeMap<Notice, u64>,
 }
 
-/// No reason names more codes than this; a driver that sends more sends garbage.
+/// The most XID codes that a reason names.
 const MOST_CODES: usize = 16;
 
 /// Judges one GPU.
 #[derive(Debug)]
 pub struct Judge {
     states: Vec<RuleState>,
-    life: u64,
+    reset_count: u64,
     verdict: Arc<Verdict>,
 }
 
-/// What is remembered for one rule.
+/// The state of one rule.
 #[derive(Clone, Debug, Default)]
 struct RuleState {
-    /// Since when it counts, if it does.
+    /// Since when the rule is in force; none while it is not.
     open: Option<Utc>,
-    /// Since when it is so, on both clocks.
+    /// Since when the condition holds, on both clocks.
     begun: Option<Stamp>,
-    /// Condition it was last so.
+    /// Boot time at which the condition last held.
     last: Nanoseconds,
-    /// Where a growing counter stood, and when.
+    /// Reference value of a growing counter, and its boot time.
     anchor: Option<(Nanoseconds, i64)>,
     /// XIDs by code: how many, and the last instance.
     codes: BTreeMap<u32, (u64, Option<u32>)>,
-    /// What is told of it: two numbers, whose meaning is the rule's.
+    /// Two numbers for the evidence; the condition defines their meaning.
     seen: (i64, i64),
     evidence: Arc<str>,
 }
 
 impl Default for Judge {
     fn default() -> Self {
-        Self { states: vec![RuleState::default(); RULES.len()], life: 0, verdict: Arc::default() }
+        Self { states: vec![RuleState::default(); RULES.len()], reset_count: 0, verdict: Arc::default() }
     }
 }
 
 impl Judge {
-    /// Judges by what is known now. A sign that is not known changes nothing.
-    pub fn judge(&mut self, now: Stamp, signs: &HealthInputs, heard: &ReceivedEvents) -> Arc<Verdict> {
-        let reborn = signs.life != self.life;
-        self.life = signs.life;
+    /// Applies all rules. An unknown input changes nothing.
+    pub fn judge(&mut self, now: Stamp, inputs: &HealthInputs, received: &ReceivedEvents) -> Arc<Verdict> {
+        let was_reset = inputs.reset_count != self.reset_count;
+        self.reset_count = inputs.reset_count;
         let mut changed = self.verdict.reasons.is_empty();
         for (rule, state) in RULES.iter().zip(&mut self.states) {
-            if reborn && rule.clears == ClearedBy::Reset {
+            if was_reset && rule.clears == ClearedBy::Reset {
                 changed |= state.open.is_some();
                 *state = RuleState::default();
             }
-            changed |= state.apply(rule, now, signs, heard);
+            changed |= state.apply(rule, now, inputs, received);
         }
         if changed {
-            let verdict = self.sum_up();
+            let verdict = self.build_verdict();
             if verdict != *self.verdict {
                 self.verdict = Arc::new(verdict);
             }
@@ -75,24 +75,24 @@ impl Judge {
         Arc::clone(&self.verdict)
     }
 
-    /// What of it only a reset ends.
-    pub fn latches(&self) -> Vec<StickyFault> {
+    /// The reasons that only a reset clears.
+    pub fn sticky_faults(&self) -> Vec<StickyFault> {
         let rules = RULES.iter().zip(&self.states).filter(|(rule, _)| rule.clears == ClearedBy::Reset);
-        rules.filter_map(|(rule, state)| state.latch(rule)).collect()
+        rules.filter_map(|(rule, state)| state.sticky_fault(rule)).collect()
     }
 
-    /// Goes on from what was latched in the agent's last life. A rule that is not known any more, or that
-    /// something else ends now, is passed over.
-    pub fn recover(&mut self, latches: &[StickyFault]) {
+    /// Restores the sticky faults of the agent's last run. A fault of an unknown rule, or of one that something else clears
+    /// now, is ignored.
+    pub fn restore(&mut self, sticky_faults: &[StickyFault]) {
         for (rule, state) in RULES.iter().zip(&mut self.states) {
-            let known = latches.iter().find(|latch| *latch.rule == *rule.name);
-            if let Some(latch) = known.filter(|_| rule.clears == ClearedBy::Reset) {
-                state.recover(rule, latch);
+            let known = sticky_faults.iter().find(|fault| *fault.rule == *rule.name);
+            if let Some(fault) = known.filter(|_| rule.clears == ClearedBy::Reset) {
+                state.restore(rule, fault);
             }
         }
     }
 
-    fn sum_up(&self) -> Verdict {
+    fn build_verdict(&self) -> Verdict {
         let mut reasons: Vec<Reason> = RULES
             .iter()
             .zip(&self.states)
@@ -119,7 +119,7 @@ impl Judge {
 }
 
 impl RuleState {
-    fn latch(&self, rule: &Rule) -> Option<StickyFault> {
+    fn sticky_fault(&self, rule: &Rule) -> Option<StickyFault> {
         let (count, _) = self.seen;
         Some(StickyFault {
             rule: rule.name.into(),
@@ -129,25 +129,25 @@ impl RuleState {
         })
     }
 
-    fn recover(&mut self, rule: &Rule, latch: &StickyFault) {
-        self.open = Some(latch.since);
-        self.seen = (i64::try_from(latch.count).unwrap_or(i64::MAX), 0);
-        self.codes = latch.xids.iter().take(MOST_CODES).map(|(code, seen)| (*code, *seen)).collect();
-        self.tell(&rule.when);
+    fn restore(&mut self, rule: &Rule, fault: &StickyFault) {
+        self.open = Some(fault.since);
+        self.seen = (i64::try_from(fault.count).unwrap_or(i64::MAX), 0);
+        self.codes = fault.xids.iter().take(MOST_CODES).map(|(code, seen)| (*code, *seen)).collect();
+        self.update_evidence(&rule.when);
     }
 
-    /// Applies a rule; whether what is told of it has changed.
-    fn apply(&mut self, rule: &Rule, now: Stamp, signs: &HealthInputs, heard: &ReceivedEvents) -> bool {
-        let Some(so) = self.is_so(&rule.when, now, signs, heard) else { return false };
-        if so {
+    /// Applies a rule; whether its reason or evidence has changed.
+    fn apply(&mut self, rule: &Rule, now: Stamp, inputs: &HealthInputs, received: &ReceivedEvents) -> bool {
+        let Some(holds) = self.evaluate(&rule.when, now, inputs, received) else { return false };
+        if holds {
             let begun = *self.begun.get_or_insert(now);
             self.last = now.boottime;
             let opens = self.open.is_none() && now.since(begun) >= rule.after;
             if opens {
                 self.open = Some(begun.utc);
             }
-            let retold = self.open.is_some() && self.tell(&rule.when);
-            return opens || retold;
+            let evidence_changed = self.open.is_some() && self.update_evidence(&rule.when);
+            return opens || evidence_changed;
         }
         let quiet = Nanoseconds(now.boottime.0.saturating_sub(self.last.0));
         let over = match rule.clears {
@@ -163,29 +163,29 @@ impl RuleState {
         self.open.take().is_some()
     }
 
-    /// Whether it is so now; absent when that is not known.
-    fn is_so(
+    /// Whether the condition holds; none where that is not known.
+    fn evaluate(
         &mut self,
         when: &Condition,
         now: Stamp,
-        signs: &HealthInputs,
-        heard: &ReceivedEvents,
+        inputs: &HealthInputs,
+        received: &ReceivedEvents,
     ) -> Option<bool> {
         match *when {
-            Condition::Is(presence) => Some(signs.presence == presence),
-            Condition::Positive(sign) => {
-                let value = signs.get(sign)?;
+            Condition::Is(presence) => Some(inputs.presence == presence),
+            Condition::Positive(input) => {
+                let value = inputs.get(input)?;
                 self.seen = (value, 0);
                 Some(value > 0)
             }
             Condition::Below(less, more) => {
-                self.seen = (signs.get(less)?, signs.get(more)?);
+                self.seen = (inputs.get(less)?, inputs.get(more)?);
                 Some(self.seen.0 < self.seen.1)
             }
-            Condition::Grows(sign, by, within) => self.grows(now.boottime, signs.get(sign)?, by, within),
-            Condition::Xid(which) => Some(self.hear(which, heard)),
+            Condition::Grows(input, by, within) => self.grows(now.boottime, inputs.get(input)?, by, within),
+            Condition::Xid(which) => Some(self.count_xids(which, received)),
             Condition::Noticed(notice) => {
-                let count = heard.notices.get(&notice).copied().unwrap_or(0);
+                let count = received.notices.get(&notice).copied().unwrap_or(0);
                 let before = if self.open.is_some() { self.seen.0 } else { 0 };
                 self.seen = (before.saturating_add(i64::try_from(count).unwrap_or(i64::MAX)), 0);
                 Some(count > 0)
@@ -193,13 +193,13 @@ impl RuleState {
         }
     }
 
-    /// A counter that went back begins anew.
+    /// Whether a counter has grown by so much; a counter that went back sets a new reference.
     fn grows(&mut self, now: Nanoseconds, value: i64, by: i64, within: Nanoseconds) -> Option<bool> {
-        let Some((at, stood)) = self.anchor.filter(|(_, stood)| *stood <= value) else {
+        let Some((at, reference)) = self.anchor.filter(|(_, reference)| *reference <= value) else {
             self.anchor = Some((now, value));
             return None;
         };
-        let grown = value.saturating_sub(stood);
+        let grown = value.saturating_sub(reference);
         if grown >= by {
             let before = if self.open.is_some() { self.seen.0 } else { 0 };
             self.seen = (before.saturating_add(grown), value);
@@ -210,9 +210,9 @@ impl RuleState {
         Some(grown >= by)
     }
 
-    fn hear(&mut self, which: fn(&xid::Xid) -> bool, heard: &ReceivedEvents) -> bool {
+    fn count_xids(&mut self, which: fn(&xid::Xid) -> bool, received: &ReceivedEvents) -> bool {
         let mut any = false;
-        for (code, (count, instance)) in &heard.xids {
+        for (code, (count, instance)) in &received.xids {
             if *count == 0 || !which(&xid::described(*code)) {
                 continue;
             }
@@ -226,12 +226,12 @@ impl RuleState {
         any
     }
 
-    /// Puts into words what was seen; whether the words are new.
-    fn tell(&mut self, when: &Condition) -> bool {
+    /// Writes the evidence; whether it has changed.
+    fn update_evidence(&mut self, when: &Condition) -> bool {
         let (first, second) = self.seen;
         let words = match *when {
             Condition::Is(_) => String::new(),
-            Condition::Positive(sign) => positive(sign, first),
+            Condition::Positive(input) => positive(input, first),
             Condition::Below(..) => format!("{first} of {second}"),
             Condition::Grows(..) => format!("{first} more, {second} in all"),
             Condition::Xid(_) => self.xids(),
@@ -261,8 +261,8 @@ fn times(count: u64) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
-fn positive(sign: HealthInput, value: i64) -> String {
-    match sign {
+fn positive(input: HealthInput, value: i64) -> String {
+    match input {
         HealthInput::EccUncorrectable => format!("{value} errors"),
         _ => String::new(),
     }

@@ -1,13 +1,12 @@
-//! The lines in which NVIDIA's driver tells the kernel's log of an XID.
+//! The XID lines that NVIDIA's driver writes to the kernel's log.
 //!
-//! In goes the text of one record, which anybody's process name may be part of; out comes what it says, or
-//! nothing. The shapes are those of kernel_rc.c in NVIDIA's open kernel modules and of older drivers:
+//! In: the text of one record, which may contain any process name. Out: the XID, or nothing for other lines. The shapes are those of kernel_rc.c in NVIDIA's open kernel modules and of older drivers:
 //! `NVRM: Xid (PCI:0000:0f:00 GPU-I:02 GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception: ...`, with
 //! or without `PCI:`, instances, process id and process name.
 
 use crate::model::PciAddress;
 
-/// What a line says.
+/// An XID line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XidLine<'a> {
     /// Where the GPU sits.
@@ -24,7 +23,7 @@ pub struct XidLine<'a> {
     pub text: &'a str,
 }
 
-/// Reads a record's text; nothing when it tells of no XID.
+/// Parses a record's text; none where it is not an XID line.
 pub fn parse(record: &str) -> Option<XidLine<'_>> {
     let rest = record.trim_start().strip_prefix("NVRM: Xid (")?;
     let (place, rest) = rest.split_once("):")?;

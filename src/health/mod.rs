@@ -1,9 +1,8 @@
 //! What is wrong with a GPU, and what to do: a table of rules, and a judge that applies it.
 //!
-//! In go [`HealthInputs`] (readings by what they tell, each known or not), XIDs and notices; out comes a
-//! [`crate::model::Verdict`] with its reasons, what clears each, and since when it holds. A hardware verdict
-//! stays until the GPU was reset. [`kernel_line`] reads what the driver writes into the kernel's log.
-//! Pure: it knows no driver, no clock and no file, and does nothing about what it finds.
+//! In: [`HealthInputs`] (readings, each known or absent), XIDs and notices. Out: a [`crate::model::Verdict`] with its
+//! reasons, what clears each, and since when each holds. A hardware fault stays until the GPU was reset. [`kernel_line`]
+//! parses XID lines of the kernel's log. Pure: it knows no driver, clock or file, and repairs nothing.
 
 mod inputs;
 mod judge;

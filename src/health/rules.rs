@@ -1,7 +1,7 @@
-//! The rules, as data: what must be so, for how long, what it makes of the GPU, what to do, and what ends it.
+//! The health rules as data: condition, duration, resulting state, remedy, and what clears it.
 //!
-//! Each says where it comes from. A threshold on time keeps short events from being verdicts; a quiet time
-//! keeps a verdict from flickering; a fault of the hardware ends with a reset and with nothing else.
+//! Each names its source. A minimum duration keeps short events from becoming verdicts, a quiet time keeps a verdict from
+//! flickering, and a hardware fault is cleared only by a reset.
 
 use super::inputs::{HealthInput, Reachability};
 use crate::catalogue::xid::{Action, Class, Xid};
@@ -12,15 +12,15 @@ use crate::model::{HealthState, Nanoseconds, Notice, Remedy};
 pub struct Rule {
     /// Its name, for programs.
     pub name: &'static str,
-    /// What must be so.
+    /// The condition.
     pub when: Condition,
-    /// For how long without a break before it counts.
+    /// How long the condition must hold without interruption.
     pub after: Nanoseconds,
-    /// What ends it.
+    /// What clears it.
     pub clears: ClearedBy,
-    /// What it makes of the GPU.
+    /// The resulting state of the GPU.
     pub state: HealthState,
-    /// What it asks for.
+    /// The action that it requests.
     pub remedy: Remedy,
     /// What is wrong, for people.
     pub what: &'static str,
@@ -28,36 +28,36 @@ pub struct Rule {
     pub source: &'static str,
 }
 
-/// What must be so.
+/// A condition on the inputs or events of a GPU.
 #[derive(Debug)]
 pub enum Condition {
-    /// The GPU is there, or not.
+    /// The GPU has this reachability.
     Is(Reachability),
-    /// The sign is above 0.
+    /// The input is above 0.
     Positive(HealthInput),
-    /// The first sign is below the second.
+    /// The first input is below the second.
     Below(HealthInput, HealthInput),
     /// The counter grows by so much within that time.
     Grows(HealthInput, i64, Nanoseconds),
-    /// Such an XID is heard.
+    /// An XID of this kind was received.
     Xid(fn(&Xid) -> bool),
-    /// The driver gives that notice.
+    /// The driver sent this notice.
     Noticed(Notice),
 }
 
-/// What ends a reason.
+/// What clears a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClearedBy {
-    /// That it is no longer so.
+    /// The end of the condition.
     AtOnce,
-    /// That it was not so for that long.
+    /// So much time without the condition.
     Quiet(Nanoseconds),
     /// A reset of the GPU.
     Reset,
 }
 
 impl ClearedBy {
-    /// In words.
+    /// The text for users.
     pub const fn words(self) -> &'static str {
         match self {
             Self::AtOnce => "the end of the condition",
@@ -114,45 +114,52 @@ pub const RULES: &[Rule] = &[
         what: "the GPU has not been read yet",
         source: "no frame",
     },
-    reading(
-        "recovery_reset",
-        HealthInput::RecoveryReset,
-        Failed,
-        Remedy::ResetGpu,
-        "the driver asks for a GPU reset",
-        HEADER,
-    ),
-    reading(
-        "recovery_reboot",
-        HealthInput::RecoveryReboot,
-        Failed,
-        Remedy::RebootNode,
-        "the driver asks for a reboot",
-        HEADER,
-    ),
-    reading(
-        "recovery_drain",
-        HealthInput::RecoveryDrain,
-        Degraded,
-        Remedy::Drain,
-        "the driver asks to drain peers first",
-        HEADER,
-    ),
-    reading(
-        "recovery_drain_and_reset",
-        HealthInput::RecoveryDrainAndReset,
-        Degraded,
-        Remedy::ResetGpu,
-        "the driver asks to drain the GPU and to reset it",
-        HEADER,
-    ),
+    Rule {
+        source: HEADER,
+        ..reading(
+            "recovery_reset",
+            HealthInput::RecoveryReset,
+            Failed,
+            Remedy::ResetGpu,
+            "the driver asks for a GPU reset",
+        )
+    },
+    Rule {
+        source: HEADER,
+        ..reading(
+            "recovery_reboot",
+            HealthInput::RecoveryReboot,
+            Failed,
+            Remedy::RebootNode,
+            "the driver asks for a reboot",
+        )
+    },
+    Rule {
+        source: HEADER,
+        ..reading(
+            "recovery_drain",
+            HealthInput::RecoveryDrain,
+            Degraded,
+            Remedy::Drain,
+            "the driver asks to drain peers first",
+        )
+    },
+    Rule {
+        source: HEADER,
+        ..reading(
+            "recovery_drain_and_reset",
+            HealthInput::RecoveryDrainAndReset,
+            Degraded,
+            Remedy::ResetGpu,
+            "the driver asks to drain the GPU and to reset it",
+        )
+    },
     reading(
         "row_remap_pending",
         HealthInput::RowRemapPending,
         Degraded,
         Remedy::ResetGpu,
         "a memory row waits for a reset to be replaced; work may go on until then",
-        MEMORY,
     ),
     reading(
         "row_remap_failure",
@@ -160,7 +167,6 @@ pub const RULES: &[Rule] = &[
         Failed,
         Remedy::Replace,
         "a memory row could not be replaced, which is a criterion for replacement",
-        MEMORY,
     ),
     reading(
         "sram_threshold",
@@ -168,7 +174,6 @@ pub const RULES: &[Rule] = &[
         Failed,
         Remedy::Replace,
         "on-chip memory had too many errors, which is a criterion for replacement",
-        MEMORY,
     ),
     reading(
         "pages_pending",
@@ -176,7 +181,6 @@ pub const RULES: &[Rule] = &[
         Degraded,
         Remedy::RebootNode,
         "a memory page waits for the driver to be loaded anew to be retired",
-        MEMORY,
     ),
     reading(
         "ecc_uncorrectable",
@@ -184,7 +188,6 @@ pub const RULES: &[Rule] = &[
         Degraded,
         Remedy::ResetGpu,
         "memory had uncorrectable errors since the driver was loaded",
-        MEMORY,
     ),
     Rule {
         name: "nvlink_down",
@@ -206,7 +209,7 @@ pub const RULES: &[Rule] = &[
         what: "NVLink errors grow",
         source: "NVIDIA GPU debug guidelines, NVLink",
     },
-    // The driver's word is the state itself: it says another one once the GPU is registered anew.
+    // The driver reports the current state, which changes once the GPU is registered again.
     Rule {
         name: "fabric_failed",
         when: Condition::Positive(HealthInput::FabricFailed),
@@ -251,25 +254,29 @@ pub const RULES: &[Rule] = &[
     xid(
         "xid_hardware",
         |xid| xid.class == Class::Hardware && xid.action == Action::ResetGpu,
-        (Failed, Remedy::ResetGpu),
+        Failed,
+        Remedy::ResetGpu,
         "a fault of the hardware",
     ),
     xid(
         "xid_reboot",
         |xid| xid.action == Action::RebootNode,
-        (Failed, Remedy::RebootNode),
+        Failed,
+        Remedy::RebootNode,
         "a fault that only a reboot clears",
     ),
     xid(
         "xid_driver",
         |xid| xid.class == Class::Driver && xid.action == Action::ResetGpu,
-        (Failed, Remedy::ResetGpu),
+        Failed,
+        Remedy::ResetGpu,
         "driver or firmware stopped; take a bug report before the reset",
     ),
     xid(
         "xid_link",
         |xid| xid.class == Class::Link && xid.action == Action::ResetGpu && !is_nvlink5(xid),
-        (Degraded, Remedy::ResetGpu),
+        Degraded,
+        Remedy::ResetGpu,
         "an NVLink fault, here or at the other end",
     ),
     Rule {
@@ -277,40 +284,45 @@ pub const RULES: &[Rule] = &[
         ..xid(
             "xid_nvlink5",
             is_nvlink5,
-            (Degraded, Remedy::ResetGpu),
+            Degraded,
+            Remedy::ResetGpu,
             "an NVLink 5 error; reset the GPU when gpu_recovery_action asks for it, too",
         )
     },
     xid(
         "xid_mechanicals",
         |xid| xid.action == Action::CheckMechanicals,
-        (Failed, Remedy::CheckMechanicals),
+        Failed,
+        Remedy::CheckMechanicals,
         "a fault of power or seating",
     ),
     xid(
         "xid_support",
-        |xid| is_the_vendors(xid) && !xid.disused,
-        (Degraded, Remedy::ContactSupport),
+        |xid| needs_support(xid) && !xid.disused,
+        Degraded,
+        Remedy::ContactSupport,
         "a fault that the vendor must look at",
     ),
-    // No verdict: nobody says what it would mean for the GPU.
+    // No verdict, since its meaning for the GPU is not documented.
     Rule {
         clears: ClearedBy::Quiet(HOUR),
         ..xid(
             "xid_disused",
-            |xid| is_the_vendors(xid) && xid.disused,
-            (Ok, Remedy::ContactSupport),
+            |xid| needs_support(xid) && xid.disused,
+            Ok,
+            Remedy::ContactSupport,
             "an XID that NVIDIA's catalogue calls unused; what it means for the GPU is not known",
         )
     },
-    // No verdict: newer drivers bring new codes, of which most tell of an application or of nothing. Where one
-    // means more, the driver's recovery action and its notices say so.
+    // No verdict: most codes that newer drivers add concern an application or need no action. For the others the driver also
+    // reports a recovery action or sends a notice.
     Rule {
         clears: ClearedBy::Quiet(HOUR),
         ..xid(
             "xid_unknown",
             |xid| xid.class == Class::Unknown,
-            (Ok, Remedy::ContactSupport),
+            Ok,
+            Remedy::ContactSupport,
             "an XID whose meaning is not known here; a newer gpumeter may know it",
         )
     },
@@ -319,7 +331,8 @@ pub const RULES: &[Rule] = &[
         ..xid(
             "xid_software",
             |xid| xid.action == Action::UpdateSoftware,
-            (Degraded, Remedy::UpdateSoftware),
+            Degraded,
+            Remedy::UpdateSoftware,
             "versions do not fit together",
         )
     },
@@ -328,7 +341,8 @@ pub const RULES: &[Rule] = &[
         ..xid(
             "xid_application",
             |xid| xid.class == Class::Application && xid.action == Action::RestartApp,
-            (Ok, Remedy::RestartApp),
+            Ok,
+            Remedy::RestartApp,
             "an application failed; the GPU did not",
         )
     },
@@ -337,7 +351,8 @@ pub const RULES: &[Rule] = &[
         ..xid(
             "xid_application_support",
             |xid| xid.class == Class::Application && xid.action == Action::ContactSupport,
-            (Ok, Remedy::ContactSupport),
+            Ok,
+            Remedy::ContactSupport,
             "an application failed; ask the vendor if it does so again",
         )
     },
@@ -375,41 +390,34 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Faults of which NVIDIA says no more than that support is to be asked.
-fn is_the_vendors(xid: &Xid) -> bool {
+/// Faults for which NVIDIA only says to contact support.
+fn needs_support(xid: &Xid) -> bool {
     matches!(xid.class, Class::Hardware | Class::Driver | Class::Link) && xid.action == Action::ContactSupport
 }
 
-/// Of these the error's status decides, and most need nothing; every board that knows them also tells the
-/// recovery action.
+/// For these codes the status of the error decides, and most need no action; boards that report them also report a recovery
+/// action.
 fn is_nvlink5(xid: &Xid) -> bool {
     (144..=150).contains(&xid.code)
 }
 
+/// A rule on a reading that is above 0 for as long as the fault lasts.
 const fn reading(
     name: &'static str,
-    sign: HealthInput,
+    input: HealthInput,
     state: HealthState,
     remedy: Remedy,
     what: &'static str,
-    source: &'static str,
 ) -> Rule {
-    Rule {
-        name,
-        when: Condition::Positive(sign),
-        after: NOW,
-        clears: ClearedBy::AtOnce,
-        state,
-        remedy,
-        what,
-        source,
-    }
+    let (when, clears) = (Condition::Positive(input), ClearedBy::AtOnce);
+    Rule { name, when, after: NOW, clears, state, remedy, what, source: MEMORY }
 }
 
 const fn xid(
     name: &'static str,
     which: fn(&Xid) -> bool,
-    (state, remedy): (HealthState, Remedy),
+    state: HealthState,
+    remedy: Remedy,
     what: &'static str,
 ) -> Rule {
     Rule {

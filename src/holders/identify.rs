@@ -1,8 +1,9 @@
-//! The precedence of identities: the GPU system, the unit, the user.
+//! Identifies the holder of a process.
 //!
-//! In: a process and the host for names. Out: its holder; the outer identities stay in the facts. A process in a
-//! container, pod, job or virtual machine that no resolver names is unattributed with that reason, since its uid may be
-//! the image's and its unit the runtime's. It does not know which GPU the process is on.
+//! In: a process, the host for user names, the resolvers' workloads. Out: its holder, or a remainder. The order is: GPU
+//! system, workload, unit, user; outer identities stay in the facts. A process in a container, pod, job or virtual machine
+//! that no resolver names is unattributed, since its uid may be the image's and its unit the runtime's. It does not know
+//! which GPU the process is on.
 
 use super::process_location::{LocationKind, ProcessLocation};
 use super::resolved_workloads::ResolvedWorkloads;
@@ -11,12 +12,12 @@ use super::user::find_user;
 use crate::host::{Host, ProcessInfo, UserNameError};
 use crate::model::{Holder, HolderId};
 
-/// Whose process it is.
+/// The holder of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The holder, or a remainder.
     pub holder: Holder,
-    /// Whether a resolver may still name the holder of what is unattributed now.
+    /// Whether a resolver may still name the holder or add to its facts.
     pub pending: bool,
 }
 
@@ -26,7 +27,7 @@ impl From<Holder> for Identity {
     }
 }
 
-/// Finds out whose process it is.
+/// Identifies the holder of a process.
 ///
 /// # Errors
 /// The name of its user is not known. A unit is named without its user where the lookup failed.
@@ -44,12 +45,12 @@ pub fn identify(
             Ok(holder) => Identity { holder, pending: workloads.may_describe(path) },
             Err(reason) => Identity {
                 holder: Holder::remainder(HolderId::unattributed(reason)),
-                pending: workloads.awaits(reason),
+                pending: workloads.may_resolve(reason),
             },
         });
     }
     let uid = match (&location.kind, location.session_owner) {
-        // A uid inside a rootless container may be anybody's number outside.
+        // The uid of a process in a rootless container is a subordinate uid, not that of its user.
         (LocationKind::RootlessContainer, Some(owner)) => owner,
         _ => process.uid,
     };

@@ -1,7 +1,7 @@
-//! Who is behind each pid, as last published.
+//! The holder of each process, as last published.
 //!
-//! Immutable: one round's knowledge, shared by whoever looks. A pid is looked up with the boot time at which it was read,
-//! since it may be used again. It does not know how it was found out.
+//! Immutable and shared: the result of one round. A pid is looked up with the boot time at which it was read, since pids
+//! are reused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,40 +11,40 @@ use crate::model::{Holder, HolderId, Nanoseconds};
 /// A process that was identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentifiedProcess {
-    /// Whose it is.
+    /// Its holder.
     pub holder: Arc<Holder>,
-    /// Its name, as the kernel tells it.
+    /// Its name in the kernel.
     pub name: Arc<str>,
     /// Clock ticks between boot and its start.
     pub start_time: u64,
 }
 
-/// Pids and whose they are.
+/// The processes on GPUs and their holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
-    named: Arc<ProcessTable>,
-    /// Parallel to the processes: the last boot time at which each is known to have had its pid. It moves in every
-    /// round, and the processes hardly ever do.
+    table: Arc<ProcessTable>,
+    /// Parallel to the processes: the last boot time at which each was confirmed to have its pid. It is apart from the
+    /// table because it changes in every round.
     until: Vec<Nanoseconds>,
 }
 
-/// Processes by pid, then start, in parallel lists: what a search touches of thousands fits into the processor's caches.
+/// Processes by pid and start, in parallel lists, so that a search among thousands stays within the processor's caches.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ProcessTable {
     pids: Vec<u32>,
     /// Boot times of their starts.
     from: Vec<Nanoseconds>,
-    /// The places of their holders among the holders.
-    places: Vec<usize>,
+    /// Indices of their holders.
+    holder_indices: Vec<usize>,
     identified: Vec<IdentifiedProcess>,
-    /// Whose they are, by id: of the lowest pid where they differ.
+    /// Their holders by id; where facts differ, those of the lowest pid.
     holders: Vec<Arc<Holder>>,
 }
 
 impl Identities {
     /// Processes by pid and start, each with the boot time of its start.
     pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, IdentifiedProcess)>) -> Self {
-        let mut named = ProcessTable::default();
+        let mut table = ProcessTable::default();
         // The processes of a holder share it, so that an id is compared once for each holder and not for each process.
         let mut numbers: BTreeMap<*const Holder, usize> = BTreeMap::new();
         let mut shared: Vec<Arc<Holder>> = Vec::new();
@@ -53,57 +53,57 @@ impl Identities {
             if number == shared.len() {
                 shared.push(Arc::clone(&identified.holder));
             }
-            named.pids.push(pid);
-            named.from.push(from);
-            named.places.push(number);
-            named.identified.push(identified);
+            table.pids.push(pid);
+            table.from.push(from);
+            table.holder_indices.push(number);
+            table.identified.push(identified);
         }
         let mut holders: BTreeMap<&HolderId, &Arc<Holder>> = BTreeMap::new();
         for holder in &shared {
             holders.entry(&holder.id).or_insert(holder);
         }
-        named.holders = holders.into_values().cloned().collect();
-        let place = |holder: &Arc<Holder>| {
-            named.holders.binary_search_by(|other| other.id.cmp(&holder.id)).unwrap_or_default()
+        table.holders = holders.into_values().cloned().collect();
+        let index_of = |holder: &Arc<Holder>| {
+            table.holders.binary_search_by(|other| other.id.cmp(&holder.id)).unwrap_or_default()
         };
-        let places: Vec<usize> = shared.iter().map(place).collect();
-        for place in &mut named.places {
-            *place = places.get(*place).copied().unwrap_or_default();
+        let indices: Vec<usize> = shared.iter().map(index_of).collect();
+        for index in &mut table.holder_indices {
+            *index = indices.get(*index).copied().unwrap_or_default();
         }
-        let until = vec![Nanoseconds(u64::MAX); named.pids.len()];
-        Self { named: Arc::new(named), until }
+        let until = vec![Nanoseconds(u64::MAX); table.pids.len()];
+        Self { table: Arc::new(table), until }
     }
 
-    /// The same processes, each known until another time.
+    /// The same processes, confirmed until other times.
     pub fn until(&self, until: Vec<Nanoseconds>) -> Self {
-        Self { named: Arc::clone(&self.named), until }
+        Self { table: Arc::clone(&self.table), until }
     }
 
-    /// Whether these are the same processes as others, which may be known until another time.
-    pub fn are_those_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.named, &other.named)
+    /// Whether both have the same processes, whatever the times until which they are confirmed.
+    pub fn has_same_processes(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.table, &other.table)
     }
 
-    /// Whose pid it was when it was read; nothing where that process is not known, or not known to have lived so long.
+    /// The process that had the pid when it was read; none where it is not known, or not confirmed for that time.
     pub fn get(&self, pid: u32, read: Nanoseconds) -> Option<&IdentifiedProcess> {
         self.process(self.find(pid, read)?)
     }
 
-    /// The place among [`Identities::holders`] of whose pid it was: what is added up by holder compares no names.
-    pub fn place(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        self.place_of(self.find(pid, read)?)
+    /// The index among [`Identities::holders`] of the holder of the pid, so that sums by holder compare no names.
+    pub fn holder_index(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
+        self.holder_index_of(self.find(pid, read)?)
     }
 
-    /// The place among [`Identities::holders`] of the holder of the process with that number.
-    pub fn place_of(&self, number: usize) -> Option<usize> {
-        self.named.places.get(number).copied()
+    /// The index among [`Identities::holders`] of the holder of the process with that number.
+    pub fn holder_index_of(&self, number: usize) -> Option<usize> {
+        self.table.holder_indices.get(number).copied()
     }
 
     /// The number of the process that had the pid when it was read.
     pub fn find(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        let ProcessTable { pids, from, .. } = &*self.named;
+        let ProcessTable { pids, from, .. } = &*self.table;
         let mut number = pids.partition_point(|known| *known <= pid).checked_sub(1)?;
-        // A pid that was used again is there more than once.
+        // A pid that was reused is in the table more than once.
         while *pids.get(number)? == pid {
             if *from.get(number)? <= read {
                 return (read <= *self.until.get(number)?).then_some(number);
@@ -115,32 +115,32 @@ impl Identities {
 
     /// The process of that number.
     pub fn process(&self, number: usize) -> Option<&IdentifiedProcess> {
-        self.named.identified.get(number)
+        self.table.identified.get(number)
     }
 
-    /// A holder with its facts, if any of its processes is known.
+    /// A holder with its facts, if one of its processes is known.
     pub fn holder(&self, id: &HolderId) -> Option<&Arc<Holder>> {
-        let place = self.named.holders.binary_search_by(|holder| holder.id.cmp(id)).ok()?;
-        self.named.holders.get(place)
+        let index = self.table.holders.binary_search_by(|holder| holder.id.cmp(id)).ok()?;
+        self.table.holders.get(index)
     }
 
     /// How many processes are known.
     pub fn len(&self) -> usize {
-        self.named.pids.len()
+        self.table.pids.len()
     }
 
     /// Whether no process is known.
     pub fn is_empty(&self) -> bool {
-        self.named.pids.is_empty()
+        self.table.pids.is_empty()
     }
 
-    /// Everybody of whom a process is known, by id.
+    /// The holders of all known processes, by id.
     pub fn holders(&self) -> impl ExactSizeIterator<Item = &Arc<Holder>> {
-        self.named.holders.iter()
+        self.table.holders.iter()
     }
 }
 
-/// Processes that have their pids for all time.
+/// Processes that keep their pids for all time, for tests.
 impl FromIterator<(u32, IdentifiedProcess)> for Identities {
     fn from_iter<I: IntoIterator<Item = (u32, IdentifiedProcess)>>(processes: I) -> Self {
         let processes: BTreeMap<u32, IdentifiedProcess> = processes.into_iter().collect();

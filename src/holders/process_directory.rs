@@ -1,10 +1,9 @@
-//! Keeps [`Identities`] true while processes come and go.
+//! Identifies the processes on GPUs, round by round.
 //!
-//! In: the pids that are on GPUs now, and the time. Out: the next identities: which processes, and until when each is
-//! known to have had its pid. A process is identified once, at first sight: what it is called or where it is moved later
-//! does not rewrite whose time it was. Pids are used again: so a process is held, and the kernel tells of its end, or
-//! its start time is read every round. What is read of a pid after that, and before the next round, is nobody's until that
-//! round has looked. It knows no GPU, keeps no clock and starts no thread.
+//! In: the pids that are on GPUs now, and the time. Out: the next [`Identities`]. A process is identified once, when it is
+//! first seen: a later change of name or cgroup does not change whose time it was. Since pids are reused, each process is
+//! watched by pidfd, or its start time is read in every round. Readings taken after the last round in which a process was
+//! confirmed are attributed only once the next round has confirmed it. It knows no GPU and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -16,29 +15,27 @@ use super::resolved_workloads::ResolvedWorkloads;
 use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, UserNameError, since_boot};
 use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
 
-/// For so long a pid is found after it was last on a GPU: its last samples come late, and its window closes
-/// later still.
-const KEPT: Nanoseconds = Nanoseconds::from_seconds(60);
+/// A process is kept so long after it was last on a GPU: its last samples come late, and its window closes later still.
+const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// So long after its first sight a process in a workload that no resolver names yet stays unnamed: its window may still
-/// close with the right holder. After that, and before a window that waits 10 s for names closes, it is unattributed for
-/// that reason until it is named.
-const PENDING: Nanoseconds = Nanoseconds::from_seconds(9);
+/// A process in a workload that no resolver names is left out for so long, since its window may still close with the right
+/// holder. Afterwards it is unattributed until it is named. Windows wait 10 s for names, so this must be shorter.
+const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
 
 /// The keys of all processes that had that pid.
-fn all_of(pid: u32) -> RangeInclusive<(u32, u64)> {
+fn keys_of(pid: u32) -> RangeInclusive<(u32, u64)> {
     (pid, 0)..=(pid, u64::MAX)
 }
 
-/// The identities of the processes on this host's GPUs.
+/// The processes on this host's GPUs.
 #[derive(Debug)]
 pub struct ProcessDirectory {
     host: Host,
     agent: Option<u32>,
-    held: PidfdSet,
-    /// By pid and start, in clock ticks.
-    known: BTreeMap<(u32, u64), TrackedProcess>,
-    unknown: BTreeMap<u32, ProcessError>,
+    pidfds: PidfdSet,
+    /// By pid and start time in clock ticks.
+    processes: BTreeMap<(u32, u64), TrackedProcess>,
+    unidentified: BTreeMap<u32, ProcessError>,
     published: Identities,
 }
 
@@ -46,195 +43,195 @@ pub struct ProcessDirectory {
 struct TrackedProcess {
     identified: IdentifiedProcess,
     seen: Stamp,
-    /// The last moment at which nobody else had its pid.
+    /// The last moment at which it was confirmed to have its pid.
     until: Nanoseconds,
     /// Whether another process was seen to have its pid.
     replaced: bool,
-    /// While a resolver may still name its workload: when it was first seen.
+    /// When it was first seen, while a resolver may still name its workload.
     pending_since: Option<Nanoseconds>,
 }
 
 impl TrackedProcess {
-    /// Whether it is still left unnamed.
-    fn is_unnamed(&self, now: Stamp) -> bool {
-        self.pending_since.is_some_and(|since| now.boottime < since + PENDING)
+    /// Whether it is left out because a resolver may still name it.
+    fn is_pending(&self, now: Stamp) -> bool {
+        self.pending_since.is_some_and(|since| now.boottime < since + PENDING_TIME)
     }
 }
 
 impl ProcessDirectory {
-    /// Knows nobody yet. `agent` is the agent's own pid, where the host is the one it runs on; so many processes it
-    /// may hold by a descriptor each, those above that number are read every round.
+    /// An empty directory. `agent` is the agent's own pid if it runs on that host; `descriptors` is the most processes to
+    /// watch by pidfd.
     pub fn new(host: Host, agent: Option<u32>, descriptors: usize) -> Self {
-        let held = host.held(descriptors);
+        let pidfds = host.pidfd_set(descriptors);
         let published = Identities::default();
-        Self { host, agent, held, known: BTreeMap::new(), unknown: BTreeMap::new(), published }
+        Self { host, agent, pidfds, processes: BTreeMap::new(), unidentified: BTreeMap::new(), published }
     }
 
-    /// The host that it asks.
+    /// The host that is read.
     pub const fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Pids that were on GPUs in the last round and could not be identified, with what stood in the way.
-    /// Where it is all of them, this pid namespace is not the driver's.
-    pub const fn unknown(&self) -> &BTreeMap<u32, ProcessError> {
-        &self.unknown
+    /// Pids of the last round that could not be identified, with the reason. If no pid could be, the agent is not in the
+    /// pid namespace of the driver.
+    pub const fn unidentified(&self) -> &BTreeMap<u32, ProcessError> {
+        &self.unidentified
     }
 
-    /// Whether a process is left unnamed because no resolver knows its workload, of the kind that the reason names.
-    pub fn awaits(&self, reason: UnattributedReason, now: Stamp) -> bool {
-        let mut unnamed = self.known.values().filter(|known| known.is_unnamed(now));
-        unnamed.any(|known| {
-            let id = &known.identified.holder.id;
+    /// Whether a process is left out because no resolver has named its workload, of the kind of that reason.
+    pub fn has_pending(&self, reason: UnattributedReason, now: Stamp) -> bool {
+        let mut pending = self.processes.values().filter(|process| process.is_pending(now));
+        pending.any(|process| {
+            let id = &process.identified.holder.id;
             let is_container = reason == UnattributedReason::Container && id.kind() == HolderKind::Container;
             is_container || id.unattributed_reason() == Some(reason)
         })
     }
 
-    /// One round: `seen` are the pids on GPUs now, `workloads` what the resolvers know.
+    /// Runs one round with the pids that are on GPUs now.
     pub fn refresh(
         &mut self,
-        seen: &BTreeSet<u32>,
+        pids: &BTreeSet<u32>,
         workloads: &ResolvedWorkloads,
         now: Stamp,
     ) -> Arc<Identities> {
-        // Before anybody is trusted: who ended since the last round is not held any more, and is read.
-        self.held.drop_ended();
-        let strangers: Vec<u32> = seen.iter().copied().filter(|pid| !self.is_still(*pid, now)).collect();
-        let changed = self.meet(&strangers, workloads, now) | self.resolve_pending(workloads, now);
-        let before = self.known.len();
-        self.known.retain(|_, known| now.since(known.seen) <= KEPT);
-        let named = self.known.values().filter(|known| !known.is_unnamed(now)).count();
-        if changed || self.known.len() != before || named != self.published.len() {
-            if self.known.len() < before {
-                self.held.keep(|pid| self.known.range(all_of(pid)).next().is_some());
+        // Ended processes leave the set first, so that their pids are read again below.
+        self.pidfds.remove_ended();
+        let new: Vec<u32> = pids.iter().copied().filter(|pid| !self.confirm(*pid, now)).collect();
+        let changed = self.identify_new(&new, workloads, now) | self.resolve_pending(workloads, now);
+        let before = self.processes.len();
+        self.processes.retain(|_, process| now.since(process.seen) <= KEEP_TIME);
+        let named = self.processes.values().filter(|process| !process.is_pending(now)).count();
+        if changed || self.processes.len() != before || named != self.published.len() {
+            if self.processes.len() < before {
+                self.pidfds.retain(|pid| self.processes.range(keys_of(pid)).next().is_some());
             }
-            let processes = self.known.iter().filter(|(_, known)| !known.is_unnamed(now));
+            let processes = self.processes.iter().filter(|(_, process)| !process.is_pending(now));
             self.published = Identities::new(
-                processes.map(|((pid, start), known)| (*pid, since_boot(*start), known.identified.clone())),
+                processes
+                    .map(|((pid, start), process)| (*pid, since_boot(*start), process.identified.clone())),
             );
         }
-        let until = self.known.values().filter(|known| !known.is_unnamed(now)).map(|known| known.until);
-        Arc::new(self.published.until(until.collect()))
+        let named = self.processes.values().filter(|process| !process.is_pending(now));
+        Arc::new(self.published.until(named.map(|process| process.until).collect()))
     }
 
-    /// Asks the resolvers again whose the pending processes are; whether any was named.
+    /// Asks the resolvers again for pending processes; whether any was named.
     fn resolve_pending(&mut self, workloads: &ResolvedWorkloads, now: Stamp) -> bool {
-        let pending =
-            self.known.iter().filter(|(_, known)| known.pending_since.is_some() && known.seen == now);
-        let pending: Vec<(u32, u64)> = pending.map(|(key, _)| *key).collect();
+        let is_due = |process: &TrackedProcess| process.pending_since.is_some() && process.seen == now;
+        let due = self.processes.iter().filter(|(_, process)| is_due(process));
+        let due: Vec<(u32, u64)> = due.map(|(key, _)| *key).collect();
         let mut changed = false;
-        for key in pending {
-            let Ok(process) = self.host.process(key.0) else { continue };
-            if process.start_time != key.1 {
+        for key in due {
+            let Ok(info) = self.host.process(key.0) else { continue };
+            if info.start_time != key.1 {
                 continue;
             }
-            let Ok((identified, false)) = self.identified(&process, workloads) else { continue };
-            if let Some(known) = self.known.get_mut(&key) {
-                (known.identified, known.pending_since) = (identified, None);
+            let Ok((identified, false)) = self.identify(&info, workloads) else { continue };
+            if let Some(process) = self.processes.get_mut(&key) {
+                (process.identified, process.pending_since) = (identified, None);
                 changed = true;
             }
         }
         changed
     }
 
-    /// Whether the pid is known and no other process has it. One that has ended while the driver still lists
-    /// it, or that cannot be read for a moment, is who it was.
-    fn is_still(&mut self, pid: u32, now: Stamp) -> bool {
-        let known = self.known.range_mut(all_of(pid)).next_back();
-        let Some((_, known)) = known.filter(|(_, known)| !known.replaced) else { return false };
-        if self.held.holds(pid) {
-            (known.seen, known.until) = (now, now.boottime);
+    /// Whether the pid belongs to a known process and to no other. A process that has ended while the driver still lists it,
+    /// or that cannot be read for a moment, still counts.
+    fn confirm(&mut self, pid: u32, now: Stamp) -> bool {
+        let latest = self.processes.range_mut(keys_of(pid)).next_back();
+        let Some((_, process)) = latest.filter(|(_, process)| !process.replaced) else { return false };
+        if self.pidfds.contains(pid) {
+            (process.seen, process.until) = (now, now.boottime);
             return true;
         }
-        self.held.hold(pid);
+        self.pidfds.watch(pid);
         match self.host.start_time(pid) {
-            Ok(start_time) if start_time == known.identified.start_time => {
-                (known.seen, known.until) = (now, now.boottime);
+            Ok(start_time) if start_time == process.identified.start_time => {
+                (process.seen, process.until) = (now, now.boottime);
                 return true;
             }
             Ok(start_time) => {
-                // Until the other one started the pid was nobody else's.
+                // No other process had the pid before this one started.
                 let started = since_boot(start_time);
-                known.until = known.until.max(Nanoseconds(started.0.saturating_sub(1)));
-                known.replaced = true;
+                process.until = process.until.max(Nanoseconds(started.0.saturating_sub(1)));
+                process.replaced = true;
                 return false;
             }
-            Err(ProcessError::Ended { .. }) => known.until = now.boottime,
-            // It may be another one.
+            Err(ProcessError::Ended { .. }) => process.until = now.boottime,
+            // Another process may have the pid, so `until` stays.
             Err(_) => {}
         }
-        known.seen = now;
-        // Whoever is held by now need not be who it was.
-        self.held.release(pid);
+        process.seen = now;
+        // The process that is watched now may be another one.
+        self.pidfds.remove(pid);
         true
     }
 
-    /// Identifies processes not met before; whether that changed who is known. Where a pid is another
-    /// process now and that one cannot be read, nobody is named rather than the one before.
-    fn meet(&mut self, strangers: &[u32], workloads: &ResolvedWorkloads, now: Stamp) -> bool {
-        self.unknown.clear();
-        let mut met = Vec::new();
-        for pid in strangers {
-            // First held, then read: one that took the pid in between is found out in the next round.
-            self.held.hold(*pid);
+    /// Identifies new processes; whether any was. A process that has taken over a pid and cannot be read is left without a
+    /// name, rather than under the previous process's.
+    fn identify_new(&mut self, pids: &[u32], workloads: &ResolvedWorkloads, now: Stamp) -> bool {
+        self.unidentified.clear();
+        let mut new = Vec::new();
+        for pid in pids {
+            // Watched before it is read, so that a process that takes the pid in between is found in the next round.
+            self.pidfds.watch(*pid);
             match self.host.process(*pid) {
-                Ok(process) => met.push(process),
-                Err(gone) => {
-                    self.held.release(*pid);
-                    self.unknown.insert(*pid, gone);
+                Ok(info) => new.push(info),
+                Err(error) => {
+                    self.pidfds.remove(*pid);
+                    self.unidentified.insert(*pid, error);
                 }
             }
         }
-        // The oldest first: it speaks for its holder.
-        met.sort_by_key(|process| (process.start_time, process.pid));
-        let mut named = false;
-        for process in &met {
-            let pid = process.pid;
-            match self.identified(process, workloads) {
+        // The oldest first, since the first process determines the facts of its holder.
+        new.sort_by_key(|info| (info.start_time, info.pid));
+        let mut changed = false;
+        for info in &new {
+            let pid = info.pid;
+            match self.identify(info, workloads) {
                 Ok((identified, pending)) => {
                     let pending_since = pending.then_some(now.boottime);
                     let until = now.boottime;
-                    let known =
+                    let process =
                         TrackedProcess { identified, seen: now, until, replaced: false, pending_since };
-                    self.known.insert((pid, process.start_time), known);
-                    named = true;
+                    self.processes.insert((pid, info.start_time), process);
+                    changed = true;
                 }
-                // It is read again in the next round, when the name may be known.
+                // It is read again in the next round, when the user's name may be known.
                 Err(cause) => {
-                    self.held.release(pid);
-                    self.unknown.insert(pid, ProcessError::Unnamed { pid, cause });
+                    self.pidfds.remove(pid);
+                    self.unidentified.insert(pid, ProcessError::Unnamed { pid, cause });
                 }
             }
         }
-        named
+        changed
     }
 
-    /// Whose it is, and whether a resolver may still say better.
-    fn identified(
+    /// Identifies a process, and whether a resolver may still name its workload.
+    fn identify(
         &self,
-        process: &ProcessInfo,
+        info: &ProcessInfo,
         workloads: &ResolvedWorkloads,
     ) -> Result<(IdentifiedProcess, bool), UserNameError> {
-        let Identity { holder, pending } = if self.agent == Some(process.pid) {
+        let Identity { holder, pending } = if self.agent == Some(info.pid) {
             Holder::remainder(HolderId::new(HolderId::SYSTEM)).into()
         } else {
-            identify(&self.host, process, workloads)?
+            identify(&self.host, info, workloads)?
         };
         let identified = IdentifiedProcess {
-            holder: self.shared(holder),
-            name: process.name.as_str().into(),
-            start_time: process.start_time,
+            holder: self.share_holder(holder),
+            name: info.name.as_str().into(),
+            start_time: info.start_time,
         };
         Ok((identified, pending))
     }
 
-    /// One holder has one set of facts, those of its process met first: a unit whose processes run under
-    /// several users would otherwise change its user from round to round. A process of which a resolver may still say more
-    /// has not told them yet.
-    fn shared(&self, holder: Holder) -> Arc<Holder> {
-        let known = self.known.values().filter(|known| known.pending_since.is_none());
-        let same = known.map(|known| &known.identified.holder).find(|known| known.id == holder.id);
+    /// Reuses the holder with that id and its facts. Otherwise a unit whose processes run under several users would change
+    /// its user from round to round. Pending processes do not count, since their facts may be incomplete.
+    fn share_holder(&self, holder: Holder) -> Arc<Holder> {
+        let named = self.processes.values().filter(|process| process.pending_since.is_none());
+        let same = named.map(|process| &process.identified.holder).find(|known| known.id == holder.id);
         same.map_or_else(|| Arc::new(holder), Arc::clone)
     }
 }

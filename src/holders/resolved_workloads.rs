@@ -1,7 +1,7 @@
-//! What the resolvers know of the workloads on this node, as last published.
+//! The workloads of this node as the resolvers last published them.
 //!
-//! A resolver asks a scheduler or a runtime in a thread of its own and publishes what it learned; identification and the
-//! meter read that and never wait. Immutable, shared.
+//! Each resolver asks a scheduler or runtime in its own thread and publishes the result; identification and the meter read
+//! it and never wait. Immutable and shared.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{JobMap, PodMap, container, vm};
 use crate::docker::ContainerDescriptions;
 use crate::model::{Fraction, Holder, HoldingSource, MigSlot, UnattributedReason, Utc};
 
-/// A GPU or a MIG instance as schedulers name it.
+/// A GPU or MIG instance as schedulers name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AllocatedDevice {
     /// By UUID: a GPU, `GPU-...`, or a MIG instance, `MIG-...`.
@@ -25,7 +25,7 @@ pub enum AllocatedDevice {
     },
 }
 
-/// What tells a GPU instance from the others of its GPU.
+/// Which GPU instance of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstancePlace {
     /// Its id.
@@ -69,8 +69,8 @@ impl std::fmt::Display for AllocatedDevice {
     }
 }
 
-/// A share of a GPU or of a MIG instance that a scheduler granted to a workload. It covers what runs within it: a job's
-/// covers its steps, and a container's the containers of its pod that were granted none of that GPU.
+/// A share of a GPU or MIG instance that a scheduler granted to a workload. A job's share covers its steps; a container's
+/// covers the containers of its pod that were granted no share of that GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// To whom it was granted.
@@ -81,8 +81,8 @@ pub struct Allocation {
     pub fraction: Fraction,
     /// Which scheduler says so.
     pub source: HoldingSource,
-    /// When it was granted, by the wall clock, where that is known: it counts from then on as far as the account's windows
-    /// are still open.
+    /// Wall-clock time of the grant, where it is known. The holding counts from then on, as far back as the account's
+    /// windows are still open.
     pub since: Option<Utc>,
 }
 
@@ -92,7 +92,7 @@ impl Allocation {
         (&self.holder.id, &self.device, self.source) == (&other.holder.id, &other.device, other.source)
     }
 
-    /// Whether what these leave of its device is enough for it.
+    /// Whether its device has room for it beside these.
     pub fn fits_beside(&self, others: &[Self]) -> bool {
         let others = others.iter().filter(|other| other.device == self.device);
         let taken =
@@ -109,12 +109,12 @@ impl Allocation {
     }
 }
 
-/// ResolvedWorkloads of this node and what was allocated to them.
+/// The workloads of this node and their allocations.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedWorkloads {
     /// What schedulers allocated, by GPU and holder.
     pub allocations: Arc<[Allocation]>,
-    /// The kinds that have a running resolver: it may name later what it does not know now.
+    /// The kinds with a running resolver, which may later name workloads that are unknown now.
     pub awaited: Vec<UnattributedReason>,
     /// Kubernetes pods.
     pub pods: Arc<PodMap>,
@@ -125,7 +125,7 @@ pub struct ResolvedWorkloads {
 }
 
 impl ResolvedWorkloads {
-    /// Takes what a scheduler has allocated by now in the place of what it had before.
+    /// Replaces the allocations of a scheduler.
     pub fn allocate(&mut self, source: HoldingSource, allocations: &[Allocation]) {
         let others = self.allocations.iter().filter(|one| one.source != source);
         let all = others.chain(allocations).cloned().collect::<Vec<_>>();
@@ -134,7 +134,7 @@ impl ResolvedWorkloads {
         }
     }
 
-    /// Whose process runs at that place, or why it is nobody's.
+    /// The holder of processes at that path, or why they are unattributed.
     pub(super) fn holder(&self, path: &WorkloadPath) -> Result<Holder, UnattributedReason> {
         let holder = match path {
             WorkloadPath::Container { runtime, id } => {
@@ -148,16 +148,16 @@ impl ResolvedWorkloads {
         holder.ok_or_else(|| path.reason())
     }
 
-    /// Whether a runtime that is asked for names may still tell that of a container that has a holder by its id.
+    /// Whether a runtime may still report name and image of a container that is known by its id.
     pub(super) fn may_describe(&self, path: &WorkloadPath) -> bool {
         let WorkloadPath::Container { runtime, id } = path else { return false };
         container::may_be_described(runtime)
-            && self.awaits(path.reason())
+            && self.may_resolve(path.reason())
             && !self.containers.contains_key(id)
     }
 
-    /// Whether a resolver may still name workloads that are nobody's for that reason.
-    pub(super) fn awaits(&self, reason: UnattributedReason) -> bool {
+    /// Whether a resolver may still name workloads that are unattributed for that reason.
+    pub(super) fn may_resolve(&self, reason: UnattributedReason) -> bool {
         self.awaited.contains(&reason)
     }
 }

@@ -19,7 +19,7 @@ const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
 /// Looks at marks, then at the pid namespace, then at whether process 1 lives under another `/`, as it does
 /// beside a pod that shares the host's pids. A service of systemd with a mount namespace of its own has the
 /// host's `/`.
-pub(super) fn is_one(root: &Path) -> bool {
+pub(super) fn is_container(root: &Path) -> bool {
     MARKS.iter().any(|mark| root.join(mark).exists())
         || namespace(root).is_ok_and(|namespace| namespace != Path::new(FIRST_PID_NAMESPACE))
         || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."))
@@ -72,10 +72,10 @@ mod tests {
     #[test]
     fn a_runtimes_mark_tells() {
         let root = tempfile::tempdir().unwrap();
-        assert!(!is_one(root.path()));
+        assert!(!is_container(root.path()));
         fs::create_dir_all(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/.containerenv"), "").unwrap();
-        assert!(is_one(root.path()));
+        assert!(is_container(root.path()));
     }
 
     /// A tree with that pid namespace, and that device and type of its root.
@@ -128,6 +128,6 @@ mod tests {
         for name in ["1", "self"] {
             fs::create_dir_all(root.path().join("proc").join(name).join("root")).unwrap();
         }
-        assert!(is_one(root.path()));
+        assert!(is_container(root.path()));
     }
 }

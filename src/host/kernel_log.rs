@@ -23,9 +23,9 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLO
 pub struct KernelLog {
     file: OwnedFd,
     buffer: Box<[u8; LONGEST]>,
-    /// Bytes in the buffer that no line has ended yet.
+    /// Bytes in the buffer of an incomplete line.
     kept: usize,
-    /// Whether the line at hand is too long and is skipped to its end.
+    /// Whether the current line is too long and is skipped to its end.
     skipping: bool,
     /// The number that the next record should have.
     next: Option<u64>,
@@ -33,7 +33,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens the log at its end: what is older than the reader is not told.
+    /// Opens the log at its end; older records are skipped.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let mut log = Self::open_whole(path)?;
         seek(&log.file, SeekFrom::End(0))?;
@@ -41,20 +41,19 @@ impl KernelLog {
         Ok(log)
     }
 
-    /// Opens the log at its beginning: one that came to be while it was waited for.
+    /// Opens the log at its beginning, for one that was created while the agent waited for it.
     pub(super) fn open_whole(path: &Path) -> io::Result<Self> {
         let file = openat(CWD, path, FLAGS, Mode::empty())?;
         Ok(Self { file, buffer: Box::new([0; LONGEST]), kept: 0, skipping: false, next: None, lost: 0 })
     }
 
-    /// Tells the texts of the records that have come, at most as many as fit one buffer, and whether there may
-    /// be more.
-    pub fn read(&mut self, mut tell: impl FnMut(&str)) -> io::Result<bool> {
+    /// Reports the texts of new records, at most one buffer of them, and returns whether there may be more.
+    pub fn read(&mut self, mut report: impl FnMut(&str)) -> io::Result<bool> {
         match read(&self.file, &mut self.buffer[self.kept..]) {
-            Ok(0) => self.begin_anew_if_cut(),
+            Ok(0) => self.restart_if_truncated(),
             Ok(count) => {
                 self.kept += count;
-                self.lines(&mut tell);
+                self.report_lines(&mut report);
                 Ok(true)
             }
             // Records were overwritten; the next read goes on at the oldest one left.
@@ -66,9 +65,8 @@ impl KernelLog {
         }
     }
 
-    /// Whether nothing was there to be read for so many seconds. A file in the place of the kernel's log cannot be
-    /// waited for, and is never silent.
-    pub fn is_silent_for(&self, seconds: u32) -> io::Result<bool> {
+    /// Whether nothing could be read for so many seconds; a regular file is always readable.
+    pub fn is_idle_for(&self, seconds: u32) -> io::Result<bool> {
         let time = Timespec { tv_sec: seconds.into(), tv_nsec: 0 };
         match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&time)) {
             Ok(ready) => Ok(ready == 0),
@@ -82,8 +80,8 @@ impl KernelLog {
         std::mem::take(&mut self.lost)
     }
 
-    /// A file in the place of the kernel's log may be written anew.
-    fn begin_anew_if_cut(&mut self) -> io::Result<bool> {
+    /// Starts at the beginning again if a regular file was truncated.
+    fn restart_if_truncated(&mut self) -> io::Result<bool> {
         let (length, place) = (fstat(&self.file)?.st_size, seek(&self.file, SeekFrom::Current(0))?);
         let cut = u64::try_from(length).is_ok_and(|length| length < place);
         if cut {
@@ -93,7 +91,7 @@ impl KernelLog {
         Ok(cut)
     }
 
-    fn lines(&mut self, tell: &mut impl FnMut(&str)) {
+    fn report_lines(&mut self, report: &mut impl FnMut(&str)) {
         let Self { buffer, kept, skipping, next, lost, .. } = self;
         let mut begun = 0;
         while let Some(length) = buffer[begun..*kept].iter().position(|byte| *byte == b'\n') {
@@ -106,7 +104,7 @@ impl KernelLog {
             *lost += next.map_or(0, |expected| number.saturating_sub(expected));
             *next = number.checked_add(1);
             if let Some(text) = text {
-                tell(&String::from_utf8_lossy(text));
+                report(&String::from_utf8_lossy(text));
             }
         }
         buffer.copy_within(begun..*kept, 0);
@@ -194,12 +192,12 @@ mod tests {
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let mut writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut log = KernelLog::open_whole(&path).unwrap();
-        assert!(log.is_silent_for(0).unwrap());
+        assert!(log.is_idle_for(0).unwrap());
         writer.write_all(b"4,1,1,-;seen\n").unwrap();
-        assert!(!log.is_silent_for(60).unwrap());
+        assert!(!log.is_idle_for(60).unwrap());
         assert_eq!(all(&mut log), ["seen"]);
-        assert!(log.is_silent_for(0).unwrap());
-        assert!(!KernelLog::open(&place.path()).unwrap().is_silent_for(60).unwrap());
+        assert!(log.is_idle_for(0).unwrap());
+        assert!(!KernelLog::open(&place.path()).unwrap().is_idle_for(60).unwrap());
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What Linux says of a pid, of a uid, of itself, and in its log.
+//! Processes, users, the kernel's log and other facts of the Linux host.
 //!
 //! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
 //! Out: [`ProcessInfo`] (start time, name, uid, cgroups), user names ([`UserDatabase`]), boot id, host name, [`KernelLog`], the GPUs on the PCI
-//! bus ([`Pci`]); [`agent_usage`] alone always means the running agent. Everything read is somebody else's text: reads are
-//! bounded, parsers are total. It knows no driver, no holder and no clock, and keeps nothing but the user names.
+//! bus ([`Pci`]); [`agent_usage`] alone always reads the running agent. All text read is untrusted: reads are bounded, and
+//! parsers accept any bytes. It knows no driver, holder or clock, and caches only user names.
 
 pub mod agent_usage;
 mod bounded;
@@ -72,20 +72,19 @@ impl Host {
         &self.users
     }
 
-    /// What is said of a process now; every part of the answer is of one and the same process.
+    /// Reads a process; all parts of the result belong to the same process.
     pub fn process(&self, pid: u32) -> Result<ProcessInfo, ProcessError> {
         process::read(&self.directory(pid), pid)
     }
 
-    /// When a process started, in clock ticks since boot: the cheap way to see whether a pid is still whose
-    /// it was.
+    /// When a process started, in clock ticks since boot: the cheap way to find that a pid belongs to another process.
     pub fn start_time(&self, pid: u32) -> Result<u64, ProcessError> {
         process::start_time(&self.directory(pid), pid)
     }
 
-    /// Holds processes, at most so many of them; none where pids are not those that the agent's own calls take.
-    pub fn held(&self, most: usize) -> PidfdSet {
-        PidfdSet::within(&self.root, most)
+    /// An empty set for watching at most `most` processes; it stays empty where pids under the root are not the agent's.
+    pub fn pidfd_set(&self, most: usize) -> PidfdSet {
+        PidfdSet::new(&self.root, most)
     }
 
     /// Which boot this is, as the kernel's random UUID.
@@ -103,12 +102,12 @@ impl Host {
         Pci::read(&self.root)
     }
 
-    /// UUIDs of its GPUs by minor number, as the kernel's driver tells them.
+    /// UUIDs of its GPUs by minor number, from the driver's files in `/proc`.
     pub fn gpu_minors(&self) -> BTreeMap<u32, String> {
         gpu_minors::read(&self.root)
     }
 
-    /// What the kubelet's log directories say of pods.
+    /// The pods and containers in the kubelet's log directories.
     pub fn pod_logs(&self) -> PodLogs {
         PodLogs::read(&self.root)
     }
@@ -138,21 +137,20 @@ impl Host {
         self.root.join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
-    /// Which loading of the kernel's driver module this is: a number that changes when it is loaded anew; none
-    /// without a module.
+    /// A number that changes whenever the kernel's driver module is loaded again; none without a module.
     pub fn module_epoch(&self) -> Option<u64> {
         use std::os::unix::fs::MetadataExt;
-        // The kernel makes the directory anew with the module, under a new number.
+        // The kernel creates the directory with the module, so its inode number changes.
         std::fs::metadata(self.root.join("sys/module/nvidia")).ok().map(|directory| directory.ino())
     }
 
     /// Whether the agent runs in a container.
     pub fn is_container(&self) -> bool {
-        container::is_one(&self.root)
+        container::is_container(&self.root)
     }
 
-    /// Whether its pids are the kernel's own, as the driver counts; false in a container with a namespace of pids.
-    pub fn counts_as_the_kernel(&self) -> bool {
+    /// Whether its pids are those of the kernel's first pid namespace, which the driver reports.
+    pub fn is_in_first_pid_namespace(&self) -> bool {
         container::has_first_pids(&self.root)
     }
 
@@ -161,12 +159,12 @@ impl Host {
         driver_device::registered(&self.root)
     }
 
-    /// Whether rules of the agent's cgroup, or a missing capability, close the driver's device file to it.
-    pub fn refuses_driver(&self) -> bool {
+    /// Whether device rules of the agent's cgroup, or a missing capability, deny it the driver's device file.
+    pub fn denies_driver_device(&self) -> bool {
         driver_device::is_refused(&self.root)
     }
 
-    /// The kernel's log, from now on; or, if it `came` while it was waited for, from its beginning.
+    /// Opens the kernel's log at its end, or at its beginning if it `came` while the agent waited for it.
     pub fn kernel_log(&self, came: bool) -> std::io::Result<KernelLog> {
         let path = self.root.join("dev/kmsg");
         if came { KernelLog::open_whole(&path) } else { KernelLog::open(&path) }

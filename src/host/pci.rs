@@ -1,8 +1,7 @@
 //! Which NVIDIA GPUs the PCI bus shows, and which kernel driver each is bound to.
 //!
 //! In: `sys/bus/pci/devices` under a root. Out: bus ids in one spelling ([`address`]) with the driver's name.
-//! It reads what the kernel keeps and asks no device, so that a GPU that hangs holds nothing up. It does not
-//! know what a bound driver means for an account.
+//! It only reads what the kernel keeps, so a GPU that hangs does not block it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,8 +29,8 @@ pub struct Pci(BTreeMap<Arc<str>, PciFunction>);
 struct PciFunction {
     /// The name of its driver, where it has one.
     driver: Option<Arc<str>>,
-    /// Another number when it was taken off the bus and put back, however fast: that of its directory.
-    coming: u64,
+    /// Inode number of its directory, which changes when it is removed from the bus and added again.
+    epoch: u64,
 }
 
 impl Pci {
@@ -46,8 +45,8 @@ impl Pci {
                 bounded::read(&path.join(file), 64).is_ok_and(|text| text.starts_with(start))
             };
             (begins("vendor", NVIDIA) && begins("class", DISPLAY)).then(|| {
-                let coming = fs::metadata(&path).map_or(0, |directory| directory.ino());
-                (address, PciFunction { driver: driver(&path), coming })
+                let epoch = fs::metadata(&path).map_or(0, |directory| directory.ino());
+                (address, PciFunction { driver: driver(&path), epoch })
             })
         });
         Some(Self(gpus.collect()))
@@ -55,7 +54,7 @@ impl Pci {
 
     /// A bus with these GPUs: address and driver.
     pub fn of(gpus: impl IntoIterator<Item = (Arc<str>, Option<Arc<str>>)>) -> Self {
-        let function = |driver| PciFunction { driver, coming: 0 };
+        let function = |driver| PciFunction { driver, epoch: 0 };
         Self(gpus.into_iter().map(|(address, driver)| (address, function(driver))).collect())
     }
 
@@ -68,12 +67,12 @@ impl Pci {
     /// was taken off the bus and put back.
     pub fn bound_to<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Arc<str>, u64)> {
         let bound = self.0.iter().filter(move |(_, function)| function.driver.as_deref() == Some(name));
-        bound.map(|(address, function)| (address, function.coming))
+        bound.map(|(address, function)| (address, function.epoch))
     }
 }
 
-/// Whether a driver of that name lends the device to a guest: vfio-pci and its variants of vendors.
-pub fn lends(driver: &str) -> bool {
+/// Whether a driver of that name passes the device to a guest: vfio-pci and vendors' variants of it.
+pub fn is_passthrough_driver(driver: &str) -> bool {
     let name = driver.replace('_', "-");
     name == "vfio-pci" || name.ends_with("-vfio-pci") || name == "pci-stub" || name == "pciback"
 }
@@ -150,10 +149,10 @@ mod tests {
     #[test]
     fn a_guests_drivers_are_known_by_name() {
         for name in ["vfio-pci", "nvgrace_gpu_vfio_pci", "nvidia_vgpu_vfio_pci", "pci-stub"] {
-            assert!(lends(name), "{name}");
+            assert!(is_passthrough_driver(name), "{name}");
         }
         for name in ["nvidia", "nouveau", ""] {
-            assert!(!lends(name), "{name}");
+            assert!(!is_passthrough_driver(name), "{name}");
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Processes that are held by a descriptor, of whose end the kernel tells by itself.
+//! Processes that are watched by pidfd, so that the kernel reports their end.
 //!
-//! In: pids. Out: whether they still run, from one call that costs nothing for those that do, where reading `stat` of
-//! each takes some 8 us a piece. As long as a process is held and has not ended its pid is no other's. The kernel takes
-//! pids as the agent's own namespace numbers them, so nobody is held where the `/proc` under the root numbers them
-//! otherwise, as a fixture's, or another namespace's. It does not know who a process is.
+//! In: pids. Out: which of them have ended, from one epoll call; reading `/proc/PID/stat` takes about 8 us per process.
+//! While a process is in the set, its pid belongs to no other process. pidfd_open(2) takes pids of the agent's own
+//! namespace, so the set stays empty where the `/proc` under the root shows other pids, as a fixture does.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,63 +15,63 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::bounded;
 
-/// Ends that are told by one call; those of more are told by the next.
+/// The most ends that one epoll call reports.
 const ENDS: usize = 64;
 
-/// The least number of a descriptor that `select` cannot take, and that code which calls it is not troubled by.
+/// Descriptors from this number on cannot be passed to `select`, so they do not take numbers from code that calls it.
 const ABOVE_SELECT: i32 = 1_024;
 
-/// Processes that are held.
+/// Processes that are watched.
 #[derive(Debug, Default)]
 pub struct PidfdSet {
     most: usize,
     processes: BTreeMap<u32, OwnedFd>,
-    /// Tells which of them have ended; it forgets each with its descriptor.
+    /// An epoll instance that reports which of them have ended.
     ends: Option<OwnedFd>,
 }
 
 impl PidfdSet {
-    /// Holds nobody yet, and never more than so many; none where a pid under the root is not one of the kernel's
-    /// answers to this process, or the kernel is older than 5.3.
-    pub(super) fn within(root: &Path, most: usize) -> Self {
-        let may_hold = most > 0 && numbers_as_we_do(root);
+    /// An empty set of at most `most` processes. It stays empty where the root shows other pids than this process's
+    /// namespace, or the kernel is older than 5.3.
+    pub(super) fn new(root: &Path, most: usize) -> Self {
+        let may_hold = most > 0 && shows_own_pids(root);
         let ends = may_hold.then(|| epoll::create(epoll::CreateFlags::CLOEXEC).ok()).flatten();
         Self { most, processes: BTreeMap::new(), ends }
     }
 
-    /// Holds the process that has the pid now, whichever that is and if it can be held: who it is has to be read
-    /// afterwards. What [`PidfdSet::drop_ended`] leaves held after the reading, the reading was of.
-    pub fn hold(&mut self, pid: u32) {
-        if self.holds(pid) || self.processes.len() >= self.most {
+    /// Adds the process that has the pid now, if a pidfd can be opened. The caller must identify the process afterwards: if
+    /// [`PidfdSet::remove_ended`] then leaves it in the set, it was this process that was identified.
+    pub fn watch(&mut self, pid: u32) {
+        if self.contains(pid) || self.processes.len() >= self.most {
             return;
         }
         let Some(ends) = &self.ends else { return };
         let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-        match watched(ends, process) {
+        match open_pidfd(ends, process) {
             Ok(process) => {
                 self.processes.insert(pid, process);
             }
-            // The kernel does not know the call, or this process may not make it: so it will be said every time.
+            // The kernel lacks the call or forbids it to this process, so every later call would fail too.
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => self.most = 0,
-            // Of this pid alone, or for now: it is nobody's or a thread's, or too much is open.
+            // The pid is unused or a thread's, or too many files are open; other pids may succeed.
             Err(_) => {}
         }
     }
 
-    /// Whether the process is held.
-    pub fn holds(&self, pid: u32) -> bool {
+    /// Whether the process is in the set.
+    pub fn contains(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 
-    /// Lets go of those that have ended.
-    pub fn drop_ended(&mut self) {
+    /// Removes the processes that have ended.
+    pub fn remove_ended(&mut self) {
         let Some(ends) = &self.ends else { return };
         let mut ended = Vec::with_capacity(ENDS);
         loop {
             match epoll::wait(ends, spare_capacity(&mut ended), Some(&Timespec::default())) {
                 Ok(0) => return,
                 Ok(_) => {}
-                // Nothing is known of anybody: all of them have to be read again.
+                // Without the result any of them may have ended, so all have to be identified again.
                 Err(_) => return self.processes.clear(),
             }
             for end in ended.drain(..) {
@@ -83,35 +82,35 @@ impl PidfdSet {
         }
     }
 
-    /// Lets go of one.
-    pub fn release(&mut self, pid: u32) {
+    /// Removes a process.
+    pub fn remove(&mut self, pid: u32) {
         self.processes.remove(&pid);
     }
 
-    /// Lets go of all but these.
-    pub fn keep(&mut self, wanted: impl Fn(u32) -> bool) {
+    /// Removes all processes but the wanted ones.
+    pub fn retain(&mut self, wanted: impl Fn(u32) -> bool) {
         self.processes.retain(|pid, _| wanted(*pid));
     }
 }
 
-/// A descriptor of a process, of whose end `ends` will tell once.
-fn watched(ends: &OwnedFd, pid: Pid) -> rustix::io::Result<OwnedFd> {
+/// Opens a pidfd whose end `ends` reports once.
+fn open_pidfd(ends: &OwnedFd, pid: Pid) -> rustix::io::Result<OwnedFd> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    // The driver's library may call `select`: the low numbers are left to it. Where the limit allows no higher number
-    // few processes are held, and they keep theirs.
+    // Low numbers are left to the driver's library, which may call `select`. Where the limit allows no higher number, the
+    // descriptor keeps its low one.
     let process = fcntl_dupfd_cloexec(&process, ABOVE_SELECT).unwrap_or(process);
     let told = epoll::EventData::new_u64(pid.as_raw_nonzero().get().unsigned_abs().into());
     epoll::add(ends, &process, told, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;
     Ok(process)
 }
 
-/// Whether the `/proc` under the root shows this very process under the pid that it has for itself, and no outer one.
-fn numbers_as_we_do(root: &Path) -> bool {
+/// Whether the `/proc` under the root shows this process under its own pid and not under that of an outer namespace.
+fn shows_own_pids(root: &Path) -> bool {
     let own = getpid();
     let Ok(held) = pidfd_open(own, PidfdFlags::empty()) else { return false };
     let path = root.join(format!("proc/self/fdinfo/{}", held.as_raw_fd()));
     let Ok(text) = bounded::read(&path, bounded::PROC) else { return false };
-    // One number for each namespace from that of the `/proc` down to the process's own.
+    // NSpid has one number per namespace, from that of the `/proc` down to the process's own.
     let numbers = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"));
     let numbers = numbers.map(String::from_utf8_lossy);
     numbers.is_some_and(|numbers| {
@@ -128,8 +127,8 @@ mod tests {
 
     /// Tries to hold a process; whether it is held.
     fn hold(held: &mut PidfdSet, pid: u32) -> bool {
-        held.hold(pid);
-        held.holds(pid)
+        held.watch(pid);
+        held.contains(pid)
     }
 
     fn child() -> Child {
@@ -138,36 +137,36 @@ mod tests {
 
     #[test]
     fn a_process_is_let_go_of_when_it_has_ended_and_it_alone() {
-        let mut held = PidfdSet::within(Path::new("/"), 2);
+        let mut held = PidfdSet::new(Path::new("/"), 2);
         let (mut first, mut second) = (child(), child());
         assert!(hold(&mut held, first.id()) && hold(&mut held, second.id()));
-        held.drop_ended();
-        assert!(held.holds(first.id()) && held.holds(second.id()));
+        held.remove_ended();
+        assert!(held.contains(first.id()) && held.contains(second.id()));
         first.kill().unwrap();
         // A zombie has ended, though its pid is still nobody else's.
-        while held.holds(first.id()) {
-            held.drop_ended();
+        while held.contains(first.id()) {
+            held.remove_ended();
         }
-        assert!(held.holds(second.id()));
+        assert!(held.contains(second.id()));
         first.wait().unwrap();
         second.kill().unwrap();
         second.wait().unwrap();
-        held.drop_ended();
-        assert!(!held.holds(second.id()));
+        held.remove_ended();
+        assert!(!held.contains(second.id()));
     }
 
     #[test]
     fn all_who_ended_are_let_go_of_in_one_round() {
-        let mut held = PidfdSet::within(Path::new("/"), 256);
+        let mut held = PidfdSet::new(Path::new("/"), 256);
         let mut children: Vec<_> = (0..ENDS + 3).map(|_| child()).collect();
         assert!(children.iter().all(|child| hold(&mut held, child.id())));
         for child in &mut children[1..] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        held.drop_ended();
-        assert!(children[1..].iter().all(|child| !held.holds(child.id())));
-        assert!(held.holds(children[0].id()));
+        held.remove_ended();
+        assert!(children[1..].iter().all(|child| !held.contains(child.id())));
+        assert!(held.contains(children[0].id()));
         children[0].kill().unwrap();
         children[0].wait().unwrap();
     }
@@ -175,7 +174,7 @@ mod tests {
     #[test]
     fn descriptors_of_processes_leave_the_numbers_that_select_takes_to_others() {
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let mut held = PidfdSet::within(Path::new("/"), 1);
+        let mut held = PidfdSet::new(Path::new("/"), 1);
         assert!(hold(&mut held, std::process::id()));
         let number = held.processes.values().next().unwrap().as_raw_fd();
         let allowed = most.is_none_or(|most| most > ABOVE_SELECT.unsigned_abs().into());
@@ -184,18 +183,18 @@ mod tests {
 
     #[test]
     fn no_more_are_held_than_may_be_and_a_place_that_is_free_is_given() {
-        let mut held = PidfdSet::within(Path::new("/"), 1);
+        let mut held = PidfdSet::new(Path::new("/"), 1);
         let own = std::process::id();
         assert!(hold(&mut held, own) && hold(&mut held, own));
         assert!(!hold(&mut held, 1));
-        held.keep(|pid| pid != own);
-        assert!(hold(&mut held, 1) && !held.holds(own));
-        assert!(!hold(&mut PidfdSet::within(Path::new("/"), 0), own));
+        held.retain(|pid| pid != own);
+        assert!(hold(&mut held, 1) && !held.contains(own));
+        assert!(!hold(&mut PidfdSet::new(Path::new("/"), 0), own));
     }
 
     #[test]
     fn who_is_not_there_is_not_held() {
-        let mut held = PidfdSet::within(Path::new("/"), 8);
+        let mut held = PidfdSet::new(Path::new("/"), 8);
         let mut gone = child();
         gone.kill().unwrap();
         gone.wait().unwrap();
@@ -205,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_not_held_and_says_nothing_of_a_process() {
-        let mut held = PidfdSet::within(Path::new("/"), 8);
+        let mut held = PidfdSet::new(Path::new("/"), 8);
         // Which error it is differs: EINVAL of old, ENOENT since Linux 6.15.
         let (told, hears) = std::sync::mpsc::channel::<u32>();
         let (ends, end) = std::sync::mpsc::channel::<()>();
@@ -224,13 +223,13 @@ mod tests {
     fn nobody_is_held_where_pids_are_not_the_agents_own() {
         let own = std::process::id();
         let root = tempfile::tempdir().unwrap();
-        assert!(!hold(&mut PidfdSet::within(root.path(), 8), own));
+        assert!(!hold(&mut PidfdSet::new(root.path(), 8), own));
         // As an outer namespace would show the agent: under two numbers.
         let infos = root.path().join("proc/self/fdinfo");
         std::fs::create_dir_all(&infos).unwrap();
         for number in 0..512 {
             std::fs::write(infos.join(number.to_string()), format!("Pid:\t77\nNSpid:\t77\t{own}\n")).unwrap();
         }
-        assert!(!hold(&mut PidfdSet::within(root.path(), 8), own));
+        assert!(!hold(&mut PidfdSet::new(root.path(), 8), own));
     }
 }

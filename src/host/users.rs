@@ -21,17 +21,17 @@ use crate::clock::system_now;
 use crate::model::Nanoseconds;
 
 /// A result is used for so long before it is looked up again.
-const FRESH: Nanoseconds = Nanoseconds::from_seconds(60);
+const CACHE_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// A lookup that takes longer counts as failed. A window stays open for 10 s after its end, so its processes are still
-/// named in time.
-const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(3);
+/// A lookup that takes longer counts as failed. Windows stay open for 10 s after their end, so their processes can still
+/// be named in time.
+const LOOKUP_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(3);
 
 /// After a failure the next lookup of the same uid waits for so long.
-const RETRY: Nanoseconds = Nanoseconds::from_seconds(10);
+const RETRY_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The most uids in the cache.
-const MOST: usize = 4096;
+const MAX_CACHED: usize = 4096;
 
 /// Why the name of a user is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,8 +76,8 @@ enum UserSource {
     File(Box<Mutex<Passwd>>),
     /// The name service of this system.
     Service(Service),
-    /// A container to which its host's passwd file is not mounted.
-    Nowhere,
+    /// A container without a mount of its host's passwd file.
+    Missing,
 }
 
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ struct Cache {
 struct CachedUser {
     lookup: Lookup,
     /// The last successful result.
-    answer: Option<UserName>,
+    name: Option<UserName>,
     /// The groups of those asked for to which the user belongs, as of the last successful lookup.
     groups: BTreeSet<Arc<str>>,
     used: Nanoseconds,
@@ -109,16 +109,16 @@ struct CachedUser {
 
 #[derive(Clone, Copy, Debug)]
 enum Lookup {
-    Asked {
+    Requested {
         since: Nanoseconds,
     },
-    Answered {
+    Done {
         at: Nanoseconds,
     },
     Failed {
         at: Nanoseconds,
     },
-    /// Other groups are to be looked up since.
+    /// Other groups were set, so the user is looked up again.
     Outdated,
 }
 
@@ -144,7 +144,7 @@ impl UserDatabase {
             return Self::of_service();
         }
         host_file(root)
-            .map_or_else(|| Self::with_source(UserSource::Nowhere), |path| Self::of_file(Path::new(path)))
+            .map_or_else(|| Self::with_source(UserSource::Missing), |path| Self::of_file(Path::new(path)))
     }
 
     const fn with_source(source: UserSource) -> Self {
@@ -153,7 +153,7 @@ impl UserDatabase {
 
     /// Whether there is a source of names at all.
     pub const fn has_source(&self) -> bool {
-        !matches!(self.source, UserSource::Nowhere)
+        !matches!(self.source, UserSource::Missing)
     }
 
     /// Remembers names of the ledger, for when the source fails.
@@ -173,7 +173,7 @@ impl UserDatabase {
         let answer = match &self.source {
             UserSource::File(file) => lock(file).name(uid).ok_or(UserNameError::Failed { uid }),
             UserSource::Service(service) => service.name(uid, now),
-            UserSource::Nowhere => Err(UserNameError::Failed { uid }),
+            UserSource::Missing => Err(UserNameError::Failed { uid }),
         };
         match answer {
             Err(UserNameError::Failed { .. }) => {
@@ -191,7 +191,7 @@ impl UserDatabase {
         match &self.source {
             UserSource::File(file) => lock(file).has_user(name).ok_or_else(no_file),
             UserSource::Service(_) => Ok(User::from_name(name)?.is_some()),
-            UserSource::Nowhere => Err(no_file()),
+            UserSource::Missing => Err(no_file()),
         }
     }
 
@@ -203,7 +203,7 @@ impl UserDatabase {
         match &self.source {
             UserSource::File(file) => lock(file).name(uid).ok_or_else(no_file),
             UserSource::Service(_) => look_up(uid),
-            UserSource::Nowhere => Err(no_file()),
+            UserSource::Missing => Err(no_file()),
         }
     }
 
@@ -215,7 +215,7 @@ impl UserDatabase {
         match &self.source {
             UserSource::File(file) => lock(file).group(name).ok_or_else(no_group_file),
             UserSource::Service(_) => listed_group(name),
-            UserSource::Nowhere => Err(no_group_file()),
+            UserSource::Missing => Err(no_group_file()),
         }
     }
 
@@ -232,7 +232,7 @@ impl UserDatabase {
                 let belongs = |(_, known): &(&u32, &CachedUser)| known.groups.contains(group);
                 cache.known.iter().filter(belongs).map(|(uid, _)| *uid).collect()
             }
-            UserSource::Nowhere => BTreeSet::new(),
+            UserSource::Missing => BTreeSet::new(),
         }
     }
 
@@ -296,18 +296,19 @@ impl UserDatabase {
     fn store_at(&self, uid: u32, answer: Option<UserName>, now: Nanoseconds) -> bool {
         let UserSource::Service(service) = &self.source else { return false };
         let mut cache = lock(&service.cache);
+        let failed = answer.is_none();
         let failed_before = cache.last.is_some_and(|(succeeded, _)| !succeeded);
         cache.last = Some((answer.is_some(), now));
         if let Some(known) = cache.known.get_mut(&uid) {
             known.lookup = match known.lookup {
                 // The groups were set while this was looked up.
                 Lookup::Outdated => Lookup::Outdated,
-                _ if answer.is_some() => Lookup::Answered { at: now },
+                _ if answer.is_some() => Lookup::Done { at: now },
                 _ => Lookup::Failed { at: now },
             };
-            known.answer = answer.clone().or(known.answer.take());
+            known.name = answer.or(known.name.take());
         }
-        answer.is_none() && !failed_before
+        failed && !failed_before
     }
 
     /// Whether the last lookup succeeded, and when it ended; none before the first.
@@ -326,26 +327,26 @@ impl Service {
         }
         let known = cache.known.entry(uid).or_insert(CachedUser {
             lookup: Lookup::Failed { at: now },
-            answer: None,
+            name: None,
             groups: BTreeSet::new(),
             used: now,
         });
         known.used = now;
         match known.lookup {
-            Lookup::Answered { at } if elapsed(at, now) < FRESH => {}
-            Lookup::Failed { at } if elapsed(at, now) < RETRY && !is_new => {}
-            Lookup::Asked { since } if elapsed(since, now) < PATIENCE => {
+            Lookup::Done { at } if elapsed(at, now) < CACHE_TIME => {}
+            Lookup::Failed { at } if elapsed(at, now) < RETRY_DELAY && !is_new => {}
+            Lookup::Requested { since } if elapsed(since, now) < LOOKUP_TIMEOUT => {
                 return Err(UserNameError::Pending { uid });
             }
-            Lookup::Asked { .. } => {}
-            Lookup::Answered { .. } | Lookup::Failed { .. } | Lookup::Outdated => {
-                known.lookup = Lookup::Asked { since: now };
+            Lookup::Requested { .. } => {}
+            Lookup::Done { .. } | Lookup::Failed { .. } | Lookup::Outdated => {
+                known.lookup = Lookup::Requested { since: now };
                 cache.queue.push_back(uid);
                 self.asked.notify_one();
                 return Err(UserNameError::Pending { uid });
             }
         }
-        known.answer.clone().ok_or(UserNameError::Failed { uid })
+        known.name.clone().ok_or(UserNameError::Failed { uid })
     }
 }
 
@@ -353,10 +354,11 @@ impl Cache {
     /// Forgets the uid that was not used for longest where the cache is full; whether there is room for one more. A uid
     /// that is being looked up is kept.
     fn make_room(&mut self) -> bool {
-        if self.known.len() < MOST {
+        if self.known.len() < MAX_CACHED {
             return true;
         }
-        let settled = self.known.iter().filter(|(_, known)| !matches!(known.lookup, Lookup::Asked { .. }));
+        let settled =
+            self.known.iter().filter(|(_, known)| !matches!(known.lookup, Lookup::Requested { .. }));
         let Some(oldest) = settled.min_by_key(|(_, known)| known.used).map(|(uid, _)| *uid) else {
             return false;
         };
@@ -487,15 +489,15 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_and_forgets_who_was_not_used_for_longest() {
         let users = UserDatabase::of_service();
-        for (uid, second) in (0..MOST as u32).zip(0..) {
+        for (uid, second) in (0..MAX_CACHED as u32).zip(0..) {
             let _asked = users.name_at(uid, at(second));
             users.store_at(uid, Some(named("somebody")), at(second));
         }
-        let last = at(MOST as u64);
+        let last = at(MAX_CACHED as u64);
         assert_eq!(users.name_at(5000, last), Err(UserNameError::Pending { uid: 5000 }));
         let UserSource::Service(service) = &users.source else { unreachable!() };
         let cache = lock(&service.cache);
-        assert_eq!(cache.known.len(), MOST);
+        assert_eq!(cache.known.len(), MAX_CACHED);
         assert!(!cache.known.contains_key(&0) && cache.known.contains_key(&5000));
     }
 

@@ -107,7 +107,7 @@ fn present(
     let mut here = vec![None; identities.holders().len()];
     let mut unnamed = known.map(|known| known.unnamed.clone()).unwrap_or_default();
     let mut meet = |pid: u32, read: Nanoseconds, process: &Presence| {
-        let to = match identities.place(pid, read).and_then(|place| here.get_mut(place)) {
+        let to = match identities.holder_index(pid, read).and_then(|place| here.get_mut(place)) {
             Some(holder) => holder.get_or_insert_default(),
             None => unnamed.entry((pid, read)).or_default(),
         };

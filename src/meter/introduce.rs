@@ -31,7 +31,7 @@ impl Introduced {
         granting: Granting<'_>,
         batch: &mut Batch,
     ) {
-        if self.identities.as_ref().is_some_and(|known| known.are_those_of(identities)) {
+        if self.identities.as_ref().is_some_and(|known| known.has_same_processes(identities)) {
             return;
         }
         let mut here = BTreeSet::new();

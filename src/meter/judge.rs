@@ -108,7 +108,7 @@ static PLACES: LazyLock<Vec<(HealthInput, SignPoints)>> = LazyLock::new(|| {
             let points = device_points().enumerate().filter(|(_, (family, point))| {
                 family.name == place.family && place.label.is_none_or(|label| point.labels.contains(&label))
             });
-            (place.sign, points.map(|(number, (family, _))| (number, family.tier)).collect())
+            (place.input, points.map(|(number, (family, _))| (number, family.tier)).collect())
         })
         .collect()
 });
@@ -211,7 +211,7 @@ impl Gpu {
         let signs = self.signs(now, policy);
         let heard = std::mem::take(&mut self.bench.heard);
         self.bench.verdict = self.bench.judge.judge(now, &signs, &heard);
-        let content = signs.driver_is_content() == Some(true);
+        let content = signs.driver_requests_nothing() == Some(true);
         let slow = self.frame.as_ref().and_then(|frame| frame.tiers[Tier::Slow as usize]);
         self.bench.failed = self
             .bench
@@ -267,7 +267,7 @@ impl Bench {
     /// What was latched in the agent's last life still is, until it is seen that the GPU was reset since. The
     /// ledger's account may know a later energy counter.
     fn recover(&mut self, known: Latched, started: Stamp) {
-        self.judge.recover(&known.latches);
+        self.judge.restore(&known.latches);
         self.failed = known.failed.map(|utc| Stamp { utc, ..started });
         self.earlier.module = known.module;
         self.stood_at(known.energy_counter);
@@ -297,7 +297,7 @@ impl Bench {
 
     /// Takes note of what is latched; whether the ledger knows something else.
     fn keep(&mut self) -> bool {
-        let now = (self.judge.latches(), self.failed.map(|failed| failed.utc));
+        let now = (self.judge.sticky_faults(), self.failed.map(|failed| failed.utc));
         let new = now != self.kept;
         self.kept = now;
         new

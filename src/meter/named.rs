@@ -94,7 +94,7 @@ impl Named {
     /// Who processes are from now on; where that has changed nothing that was made stands.
     pub(super) fn know(&mut self, identities: &Arc<Identities>, allocations: &Arc<[Allocation]>) {
         let known = &self.known;
-        if !known.identities.are_those_of(identities) || !Arc::ptr_eq(&known.allocations, allocations) {
+        if !known.identities.has_same_processes(identities) || !Arc::ptr_eq(&known.allocations, allocations) {
             *self = Self::default();
         }
         self.known =
@@ -195,7 +195,7 @@ impl Named {
         let identities = &known.identities;
         let mut here = vec![false; identities.holders().len()];
         for listed in lists.iter().flatten() {
-            let place = listed.number.and_then(|number| identities.place_of(number));
+            let place = listed.number.and_then(|number| identities.holder_index_of(number));
             if let Some(here) = place.and_then(|place| here.get_mut(place)) {
                 *here = true;
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Account, Counters, Gpu, Labels, Meter, Policy};
 use crate::holders::SessionGpu;
 use crate::host::Pci;
-use crate::host::pci::{address, lends};
+use crate::host::pci::{address, is_passthrough_driver};
 use crate::ledger::{Batch, Expected, Resumed, Sight};
 use crate::model::{Attachment, GpuId, Utc};
 
@@ -126,7 +126,7 @@ impl Place {
             _ if !self.seen && !self.uncounted => self.whereabouts,
             _ if !self.is_missing() => Attachment::Present,
             Some(None) => Attachment::Gone,
-            Some(Some(Some(driver))) if lends(driver) => Attachment::Guest,
+            Some(Some(Some(driver))) if is_passthrough_driver(driver) => Attachment::Guest,
             Some(Some(_)) => Attachment::Lost,
             // Without a bus to look at, what the driver still counts is lost and all else is gone.
             None if self.uncounted => Attachment::Gone,

@@ -18,7 +18,7 @@ use std::{fs, io};
 use super::Resolvers;
 use crate::clock::system_now;
 use crate::config::SlurmConfig;
-use crate::holders::{JobHoldings, JobObservation, JobRecord, Jobs, NodeGpus};
+use crate::holders::{JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
@@ -82,7 +82,7 @@ pub(crate) struct HostJobs {
     mappings: Option<PathBuf>,
     /// The mapping files as they were last read.
     last_mappings: Vec<RecordFile>,
-    jobs: Jobs,
+    jobs: JobTracker,
     /// Where slurmd has its configuration, as a record says.
     configuration: Option<String>,
     /// Name of the cluster in `slurm.conf`, once it was needed.
@@ -100,7 +100,7 @@ impl HostJobs {
             records,
             mappings,
             last_mappings: Vec::new(),
-            jobs: Jobs::default(),
+            jobs: JobTracker::default(),
             configuration: None,
             cluster: None,
             environments: BTreeMap::new(),

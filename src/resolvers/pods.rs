@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Resolvers;
 use crate::clock::system_now;
 use crate::config::KubernetesConfig;
-use crate::holders::{PodHoldings, PodMetadata, PodObservation, Pods, Resources};
+use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resources};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
@@ -89,8 +89,9 @@ pub(crate) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     let gpus = recovered.into_iter().flat_map(|recovered| &recovered.gpus);
     let held = gpus.flat_map(|(uuid, gpu)| gpu.holdings.iter().map(move |held| (uuid, held)));
     let held = held.filter(|(_, held)| held.source == HoldingSource::Kubernetes);
-    let pods =
-        Pods::resuming(held.map(|(uuid, held)| (held.holder.clone(), Arc::clone(uuid), held.fraction)));
+    let pods = PodTracker::with_previous_shares(
+        held.map(|(uuid, held)| (held.holder.clone(), Arc::clone(uuid), held.fraction)),
+    );
     Thread::start("pods", move || {
         let client = KubeletSocket::new(&shared.host.path(&socket));
         let sources = sources(&kubernetes, &shared.host).map_err(Error::from);
@@ -113,7 +114,7 @@ pub(crate) fn resources(kubernetes: &KubernetesConfig) -> Resources {
 /// Asks the kubelet once: what it lists, and its devices where the shares of replicas depend on them.
 pub(crate) fn ask(
     client: &KubeletSocket,
-    (pods, resources): (&Pods, &Resources),
+    (pods, resources): (&PodTracker, &Resources),
 ) -> Result<(ListPodResourcesResponse, Option<AllocatableResourcesResponse>), Error> {
     let listed = client.list()?;
     if !pods.needs_allocatable(&listed, resources) {
@@ -144,7 +145,7 @@ pub(crate) fn sources(kubernetes: &KubernetesConfig, host: &Host) -> std::io::Re
 
 /// What is known of the pods of a host, after that answer.
 pub(crate) fn observe(
-    pods: &mut Pods,
+    pods: &mut PodTracker,
     answer: Option<&(ListPodResourcesResponse, Option<AllocatableResourcesResponse>)>,
     metadata: &PodMetadata,
     (host, resources): (&Host, &Resources),
@@ -164,7 +165,7 @@ pub(crate) fn observe(
 /// The rounds of the thread.
 struct PodRounds {
     client: KubeletSocket,
-    pods: Pods,
+    pods: PodTracker,
     /// When to ask at the latest.
     next: Nanoseconds,
     /// How long to wait after a failure.
@@ -221,7 +222,7 @@ impl Described {
 }
 
 impl PodRounds {
-    fn new(client: KubeletSocket, sources: PodSources, pods: Pods) -> Self {
+    fn new(client: KubeletSocket, sources: PodSources, pods: PodTracker) -> Self {
         let described =
             Described { sources, metadata: PodMetadata::default(), source: None, next: Nanoseconds(0) };
         Self {
@@ -278,7 +279,7 @@ impl PodRounds {
             self.described.refresh(&kubernetes.labels, now, is_wanted);
         }
         let metadata = &self.described.metadata;
-        // Pods and GPUs live in the agent's time, which in a demo is not the system's.
+        // PodTracker and GPUs live in the agent's time, which in a demo is not the system's.
         let listed = shared.clock.now().utc;
         let known =
             observe(&mut self.pods, answer.as_ref().ok(), metadata, (&shared.host, &resources), listed);

@@ -32,7 +32,7 @@ struct SeenPids {
 impl SeenProcesses {
     /// Nobody yet, of the processes of that host.
     pub(crate) fn of(host: &Host) -> Self {
-        Self { counts_alike: host.counts_as_the_kernel(), ..Self::default() }
+        Self { counts_alike: host.is_in_first_pid_namespace(), ..Self::default() }
     }
 
     /// Adds processes that a sampler saw, on lists and in samples of use. The driver translates the pids of its lists into
@@ -124,10 +124,10 @@ pub(crate) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                 let now = shared.clock.now();
                 let identities = directory.refresh(&shared.processes.take(), &shared.workloads(), now);
                 shared.processes.publish(identities, now.boottime);
-                if directory.awaits(UnattributedReason::Pod, now) {
+                if directory.has_pending(UnattributedReason::Pod, now) {
                     shared.pods.want();
                 }
-                if directory.awaits(UnattributedReason::Container, now) {
+                if directory.has_pending(UnattributedReason::Container, now) {
                     shared.containers.want();
                 }
             }

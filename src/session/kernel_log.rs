@@ -81,7 +81,7 @@ fn follow(mut log: KernelLog, shared: &DriverSessions) -> std::io::Result<()> {
         if !batch.is_empty() {
             shared.received.add(batch, shared.clock.now());
         }
-        if speaks || !log.is_silent_for(SILENT_SECONDS)? {
+        if speaks || !log.is_idle_for(SILENT_SECONDS)? {
             shared.stop.wait(POLL_INTERVAL);
         }
     }

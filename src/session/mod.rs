@@ -354,8 +354,7 @@ fn identify_gpu(
                     samplers.unidentified_gpus.saturating_sub(usize::from(is_logged));
                 drop(samplers);
                 // The receiver is gone once the tick loop has ended.
-                let _ =
-                    shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
+                let _ = shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
                 report_if_all_are_known(shared);
                 return Some(found);
             }

@@ -96,7 +96,7 @@ fn restart_reason(library_is_older: bool, shared: &DriverSessions) -> Option<Res
         return Some(RestartReason::LibraryReplaced);
     }
     let was_loaded = || shared.host.driver_devices() != shared.driver_devices;
-    (shared.host.refuses_driver() && was_loaded()).then_some(RestartReason::DriverLoadedLater)
+    (shared.host.denies_driver_device() && was_loaded()).then_some(RestartReason::DriverLoadedLater)
 }
 
 fn try_open(

@@ -24,7 +24,7 @@ impl Court {
     fn new() -> Self {
         let mut signs = HealthInputs::new(Reachability::Reachable, 0);
         for place in gpumeter::health::INPUT_SOURCES {
-            signs.set(place.sign, Some(0));
+            signs.set(place.input, Some(0));
         }
         let now = Stamp { boottime: Nanoseconds(SECOND), utc: Utc(1_800_000_000 * SECOND) };
         let mut court = Self { judge: Judge::default(), now, signs };
@@ -136,7 +136,7 @@ fn every_rule_ends_by_what_it_says_and_no_sooner() {
             }
             ClearedBy::Reset => {
                 assert!(has(&court.pass(100_000), rule), "{}: it latches", rule.name);
-                court.signs.life += 1;
+                court.signs.reset_count += 1;
                 assert!(!has(&court.look(), rule), "{}: a reset clears it", rule.name);
             }
         }
@@ -150,7 +150,7 @@ fn a_condition_that_outlives_the_reset_is_told_again() {
     court.xid(48);
     court.set(HealthInput::RowRemapPending, 1);
     assert_eq!(court.look().state, HealthState::Failed);
-    court.signs.life += 1;
+    court.signs.reset_count += 1;
     let verdict = court.look();
     assert_eq!(verdict.reasons.iter().map(|reason| reason.rule).collect::<Vec<_>>(), ["row_remap_pending"]);
 }
@@ -169,17 +169,17 @@ fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
 }
 
 #[test]
-fn the_driver_is_content_only_where_it_says_so() {
+fn the_driver_requests_nothing_only_where_it_says_so() {
     let mut signs = HealthInputs::new(Reachability::Reachable, 0);
-    assert_eq!(signs.driver_is_content(), None);
+    assert_eq!(signs.driver_requests_nothing(), None);
     for sign in [HealthInput::RecoveryReset, HealthInput::RecoveryReboot, HealthInput::RecoveryDrain] {
         signs.set(sign, Some(0));
     }
-    assert_eq!(signs.driver_is_content(), None);
+    assert_eq!(signs.driver_requests_nothing(), None);
     signs.set(HealthInput::RecoveryDrainAndReset, Some(0));
-    assert_eq!(signs.driver_is_content(), Some(true));
+    assert_eq!(signs.driver_requests_nothing(), Some(true));
     signs.set(HealthInput::RecoveryReset, Some(1));
-    assert_eq!(signs.driver_is_content(), Some(false));
+    assert_eq!(signs.driver_requests_nothing(), Some(false));
 }
 
 #[test]
@@ -311,8 +311,8 @@ proptest! {
     ) {
         let (mut judge, mut signs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());
         for (sign, value, xid, count, life) in looks {
-            signs.set(gpumeter::health::INPUT_SOURCES[sign].sign, value);
-            signs.life = signs.life.wrapping_add(life);
+            signs.set(gpumeter::health::INPUT_SOURCES[sign].input, value);
+            signs.reset_count = signs.reset_count.wrapping_add(life);
             now.boottime.0 += 7 * SECOND;
             let mut heard = ReceivedEvents::default();
             heard.xids.insert(xid, (count, None));

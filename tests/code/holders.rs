@@ -425,10 +425,10 @@ fn a_process_that_ended_is_found_for_as_long_as_the_driver_lists_it() {
 fn a_pid_that_was_never_there_is_nobody_until_it_is() {
     let mut node = Node::new(None);
     assert_eq!(whose(&node.refresh(&[7], 1), 7), None);
-    assert_eq!(node.directory.unknown().keys().collect::<Vec<_>>(), [&7]);
+    assert_eq!(node.directory.unidentified().keys().collect::<Vec<_>>(), [&7]);
     node.start(7, 100, 1000, "/");
     assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("user:alice"));
-    assert!(node.directory.unknown().is_empty());
+    assert!(node.directory.unidentified().is_empty());
 }
 
 #[test]
@@ -445,7 +445,7 @@ fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
         [7, 8, 9].map(|pid| whose(&identities, pid)),
         [None, None, Some("__unattributed__/container")]
     );
-    assert!(matches!(node.directory.unknown()[&7], ProcessError::Unnamed { pid: 7, .. }));
+    assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
     let asked: BTreeSet<u32> = std::iter::from_fn(|| users.next(Duration::ZERO)).collect();
     assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
     // The lookup of the first one hangs.
@@ -482,7 +482,7 @@ fn the_processes_stay_the_same_while_none_comes_or_goes() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
     let first = node.refresh(&[7], 1);
-    let same = |later: Round| later.identities.are_those_of(&first.identities);
+    let same = |later: Round| later.identities.has_same_processes(&first.identities);
     assert!(same(node.refresh(&[7], 2)));
     assert!(same(node.refresh(&[7, 8], 3)));
     node.start(8, 100, 1000, "/");
@@ -588,7 +588,7 @@ fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
     assert_eq!(gpus("0"), Ok(vec![mapped.clone()]));
     assert_eq!(gpus("0,1"), Ok(vec![mapped.clone(), RecordedGpu::Minor(1)]));
     assert_eq!(gpus(""), Ok(vec![]));
-    assert!(gpus("*").unwrap_err().contains("no minor number"));
+    assert!(gpus("*").unwrap_err().contains("not a minor number"));
     // Whatever else the agent's user puts there is left out.
     let unmapped = Ok(vec![RecordedGpu::Minor(0)]);
     for hostile in ["0 GPU-$(id)", "0 GPU-a,GPU-b", "0 GPU-a b", " 0 GPU-a", "0 ../x", "0", "* GPU-a", "\0"] {

@@ -38,7 +38,7 @@ fn single(frame: &Frame, link: &str, kind: &str) -> Reading {
 
 /// What the health sign adds up.
 fn sign(frame: &Frame) -> i64 {
-    let place = INPUT_SOURCES.iter().find(|place| place.sign == HealthInput::LinkErrors).unwrap();
+    let place = INPUT_SOURCES.iter().find(|place| place.input == HealthInput::LinkErrors).unwrap();
     let points = device_points().enumerate().filter(|(_, (family, _))| family.name == place.family);
     points.filter_map(|(point, _)| frame.readings[point].ok()).sum()
 }

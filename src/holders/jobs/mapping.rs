@@ -1,14 +1,13 @@
-//! Files by which jobstats and dcgm-exporter learn whose jobs are on a GPU.
+//! Job mapping files, by which jobstats and dcgm-exporter know the jobs of a GPU.
 //!
-//! In: a directory's files, the GPUs of the node. Out: for each job the GPUs whose files name it, and a reason for each
-//! file that names nothing. A file bears the name of a GPU or MIG instance: its UUID, the driver's index of the GPU, or
-//! `INDEX.INSTANCE`. Each of its lines is the number of a job, followed by the uid of its owner where jobstats wrote it. It
-//! reads no file itself.
+//! In: a directory's files, the GPUs of the node. Out: for each job the GPUs whose files name it, and a problem for each
+//! file that is refused. A file is named after a GPU or MIG instance: its UUID, the driver's index of the GPU, or
+//! `INDEX.INSTANCE`. Each line is a job number, followed by the uid of the owner where jobstats wrote it. It does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::node_gpus::NodeGpus;
-use super::pod_devices::is_uuid;
+use super::NodeGpus;
+use crate::holders::node_gpus::is_uuid;
 use crate::host::slurm::{FileVersion, RecordFile};
 
 /// Largest number of jobs that a file names.
@@ -17,17 +16,17 @@ const MOST_JOBS: usize = 256;
 /// A job as mapping files name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MappedJob {
-    /// The owner, where a file tells him.
+    /// The owner, where a file names one.
     pub(super) uid: Option<u32>,
     /// UUIDs of the GPUs and MIG instances whose files name it.
     pub(super) gpus: BTreeSet<String>,
     /// Names of these files.
     pub(super) files: BTreeSet<String>,
-    /// That of the file which was written last.
+    /// Version of the file that was written last.
     pub(super) version: FileVersion,
 }
 
-/// The jobs that the files name, by number.
+/// Reads the jobs that the files name, by number.
 pub(super) fn read_jobs(
     files: &[RecordFile],
     gpus: &NodeGpus,
@@ -37,7 +36,7 @@ pub(super) fn read_jobs(
     for file in files {
         let parsed = file.bytes.as_deref().map_err(String::clone).and_then(|bytes| {
             let named = parse(bytes)?;
-            Ok((if named.is_empty() { Vec::new() } else { find(&file.name, gpus)? }, named))
+            Ok((if named.is_empty() { Vec::new() } else { find_uuids(&file.name, gpus)? }, named))
         });
         let (uuids, named) = match parsed {
             Ok(parsed) => parsed,
@@ -57,10 +56,9 @@ pub(super) fn read_jobs(
     jobs
 }
 
-/// The GPU, or the compute instances of the MIG instance, that a file of that name is about.
-fn find(name: &str, gpus: &NodeGpus) -> Result<Vec<String>, String> {
-    let as_gpu = name.strip_prefix("MIG-").map(|rest| format!("GPU-{rest}"));
-    if is_uuid(as_gpu.as_deref().unwrap_or(name)) {
+/// Finds the UUIDs that a file name stands for: a GPU, or the compute instances of a MIG instance.
+fn find_uuids(name: &str, gpus: &NodeGpus) -> Result<Vec<String>, String> {
+    if is_uuid(name) {
         return Ok(vec![name.to_owned()]);
     }
     let found = match (name.split_once('.'), &gpus.indices, &gpus.instances) {
@@ -71,15 +69,16 @@ fn find(name: &str, gpus: &NodeGpus) -> Result<Vec<String>, String> {
             let id = number(index).zip(number(instance));
             id.and_then(|id| instances.get(&id)).cloned()
         }
-        // It may be one of this node.
+        // The driver has not reported its GPUs yet, so the name may be valid.
         (None, None, _) | (Some(_), _, None) => return Ok(Vec::new()),
     };
     found.ok_or_else(|| {
-        "its name is no UUID, and no GPU (INDEX) or MIG instance (INDEX.INSTANCE) of this node".to_owned()
+        "its name is neither a UUID nor a GPU (INDEX) or MIG instance (INDEX.INSTANCE) of this node"
+            .to_owned()
     })
 }
 
-/// Number and owner of each job; none of a file that was emptied when its job ended.
+/// Number and owner of each job; a file is emptied when its job ends.
 fn parse(bytes: &[u8]) -> Result<Vec<(String, Option<u32>)>, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -88,11 +87,11 @@ fn parse(bytes: &[u8]) -> Result<Vec<(String, Option<u32>)>, String> {
     }
     lines
         .into_iter()
-        .map(|line| job(line).ok_or_else(|| format!("{line:.80?} is no number of a job")))
+        .map(|line| parse_job(line).ok_or_else(|| format!("{line:.80?} is not a job number")))
         .collect()
 }
 
-fn job(line: &str) -> Option<(String, Option<u32>)> {
+fn parse_job(line: &str) -> Option<(String, Option<u32>)> {
     let mut words = line.split_ascii_whitespace();
     let job = words.next().and_then(number)?;
     let uid = words.next().map(|uid| number(uid).ok_or(())).transpose().ok()?;
@@ -162,13 +161,13 @@ mod tests {
     fn a_file_that_names_no_job_or_no_gpu_is_told_and_names_nothing() {
         let long = "7\n".repeat(300);
         for (name, text, reason) in [
-            ("0", "job1\n", "no number"),
-            ("0", "211 ada\n", "no number"),
-            ("0", "211 1000 1\n", "no number"),
-            ("0", "0211\n", "no number"),
-            ("0", "-1\n", "no number"),
-            ("0", "99999999999\n", "no number"),
-            ("0", "7\n\u{1b}[2J\n", "no number"),
+            ("0", "job1\n", "not a job number"),
+            ("0", "211 ada\n", "not a job number"),
+            ("0", "211 1000 1\n", "not a job number"),
+            ("0", "0211\n", "not a job number"),
+            ("0", "-1\n", "not a job number"),
+            ("0", "99999999999\n", "not a job number"),
+            ("0", "7\n\u{1b}[2J\n", "not a job number"),
             ("0", &long, "more than 256"),
             ("2", "211\n", "of this node"),
             ("00", "211\n", "of this node"),

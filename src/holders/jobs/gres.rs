@@ -1,7 +1,7 @@
-//! What `gres.conf` says of a node's GPUs: which device file has which position, and how many shards it has.
+//! The GPUs of a node in `gres.conf`: device files by position, types, and numbers of shards.
 //!
 //! In: the text of the file, the name of the node. Out: [`Gres`]. Slurm numbers a node's GPUs by their position in
-//! `gres.conf`, whatever their device files are called. It reads no file itself.
+//! `gres.conf`, whatever their device files are called. It does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,7 @@ pub(super) struct Gres {
 }
 
 impl Gres {
-    /// Reads the lines that hold for the node of that name. What it does not understand it passes over: slurmd has refused
-    /// it before.
+    /// Reads the lines that apply to the node of that name. Other lines are skipped, since slurmd has checked the file.
     pub(super) fn parse(text: &str, node: Option<&str>) -> Self {
         let mut gres = Self::default();
         for line in text.lines() {

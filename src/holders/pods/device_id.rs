@@ -1,11 +1,12 @@
-//! AllocatedDevice ids of Kubernetes device plugins: which GPU they mean, and how much of it.
+//! Device ids of Kubernetes device plugins: which GPU or MIG instance they name, and which share of it.
 //!
-//! In: an id as the kubelet lists it. Out: the GPU or MIG instance and whether the id is one of several replicas
-//! of it, or why it holds nothing. An id that no rule knows never means a whole GPU.
+//! In: an id as the kubelet lists it. Out: the device and whether the id is one of several replicas of it, or why it holds
+//! nothing. An id of an unknown form never stands for a whole GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::resolved_workloads::{AllocatedDevice, InstancePlace};
+use crate::holders::node_gpus::is_uuid;
+use crate::holders::resolved_workloads::{AllocatedDevice, InstancePlace};
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::Fraction;
 
@@ -14,7 +15,7 @@ use crate::model::Fraction;
 pub struct Resources {
     /// Names of resources; one that ends in `*` stands for all that begin like it.
     pub names: Vec<String>,
-    /// Replicas of each shared GPU, for kubelets that do not tell.
+    /// Replicas of each shared GPU, for kubelets that do not report them.
     pub replicas: Option<u32>,
 }
 
@@ -22,7 +23,7 @@ pub struct Resources {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DeviceId<'a> {
     gpu: GpuReference<'a>,
-    replica: bool,
+    is_replica: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,15 +44,15 @@ impl<'a> DeviceId<'a> {
     /// NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
     /// `nvidia0/gi3` for MIG, and both with `/vgpu2` behind where a GPU is shared.
     pub(super) fn parse(id: &'a str) -> Result<Self, String> {
-        let unknown = || "it is not the id of a GPU in a form that is known here".to_owned();
+        let unknown = || "it is not a GPU id of a known form".to_owned();
         let separator = if id.starts_with("nvidia") { "/vgpu" } else { "::" };
         let (base, replica) = split(id, separator);
         if replica.is_some_and(|replica| number(replica).is_none()) {
             return Err(unknown());
         }
-        let replica = replica.is_some();
+        let is_replica = replica.is_some();
         if is_uuid(base) {
-            return Ok(Self { gpu: GpuReference::Uuid(base), replica });
+            return Ok(Self { gpu: GpuReference::Uuid(base), is_replica });
         }
         let (base, instance) = split(base, "/gi");
         let minor = base.strip_prefix("nvidia").and_then(number).ok_or_else(unknown)?;
@@ -59,15 +60,18 @@ impl<'a> DeviceId<'a> {
             Some(instance) => GpuReference::Instance(minor, number(instance).ok_or_else(unknown)?),
             None => GpuReference::Minor(minor),
         };
-        Ok(Self { gpu, replica })
+        Ok(Self { gpu, is_replica })
     }
 
-    /// Whether it is one of several that stand for the same GPU.
+    /// Whether it is one of several ids of one GPU.
     pub(super) const fn is_replica(&self) -> bool {
-        self.replica
+        self.is_replica
     }
 
-    /// The GPU or MIG instance, where its GPU is there.
+    /// The GPU or MIG instance.
+    ///
+    /// # Errors
+    /// The node has no GPU with that minor number.
     pub(super) fn device(&self, minors: &BTreeMap<u32, String>) -> Result<AllocatedDevice, String> {
         match self.gpu {
             GpuReference::Uuid(uuid) => Ok(uuid.into()),
@@ -85,7 +89,7 @@ fn split<'a>(text: &'a str, separator: &str) -> (&'a str, Option<&'a str>) {
     text.split_once(separator).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
 
-/// A number written as programs write it.
+/// A number without sign or leading zeros.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
@@ -96,21 +100,21 @@ fn uuid_of(minor: u32, minors: &BTreeMap<u32, String>) -> Result<&str, String> {
     })
 }
 
-/// The device of a resource claim, by the name that NVIDIA's DRA driver gives it: `gpu-<minor>` is a whole GPU. Of a MIG
-/// instance the name ends in its profile's id, first memory slice and number of slices (`gpu-0-mig-19-4-1`), or, where the
-/// driver makes instances as they are claimed, in its profile, the profile's id and the first slice (`gpu-0-mig-1g10gb-19-4`).
-pub(super) fn claimed_device(
+/// The device of a resource claim, by the name that NVIDIA's DRA driver gives it. `gpu-<minor>` is a whole GPU. The name
+/// of a MIG instance adds profile id, first memory slice and number of slices (`gpu-0-mig-19-4-1`). Where the driver
+/// creates instances when they are claimed, it adds profile, profile id and first slice (`gpu-0-mig-1g10gb-19-4`).
+pub(super) fn resolve_claimed_device(
     claimed: &ClaimResource,
     minors: &BTreeMap<u32, String>,
 ) -> Result<AllocatedDevice, String> {
-    let unknown = || "it is not the name of a GPU in a form that is known here".to_owned();
+    let unknown = || "it is not a GPU name of a known form".to_owned();
     if claimed.share_id.is_some() {
-        return Err("it is a share of a GPU, and nobody tells how large".to_owned());
+        return Err("it is a share of a GPU, and its size is not reported".to_owned());
     }
     let name = claimed.device_name.strip_prefix("gpu-").ok_or_else(unknown)?;
     let (minor, instance) = split(name, "-mig-");
     let minor = number(minor).ok_or_else(unknown)?;
-    let place = instance.map(|instance| claimed_place(instance).ok_or_else(unknown)).transpose()?;
+    let place = instance.map(|instance| parse_instance_place(instance).ok_or_else(unknown)).transpose()?;
     let uuid = uuid_of(minor, minors)?;
     Ok(match place {
         Some(place) => AllocatedDevice::Instance { gpu: uuid.into(), place },
@@ -118,7 +122,7 @@ pub(super) fn claimed_device(
     })
 }
 
-fn claimed_place(name: &str) -> Option<InstancePlace> {
+fn parse_instance_place(name: &str) -> Option<InstancePlace> {
     let parts: Vec<&str> = name.split('-').collect();
     let numbers: Vec<Option<u32>> = parts.iter().map(|part| number(part)).collect();
     match numbers[..] {
@@ -140,7 +144,7 @@ impl Resources {
         })
     }
 
-    /// How many replicas each GPU has, of all devices of the node.
+    /// Counts the replicas of each GPU among all devices of the node.
     pub(super) fn count_replicas<'a>(
         &self,
         all: impl Iterator<Item = &'a ContainerDevices>,
@@ -153,7 +157,7 @@ impl Resources {
         ReplicaCounts(counts)
     }
 
-    /// The share of one replica, where all devices of the node are known, or the configuration tells the number.
+    /// The share of one replica, by the number of replicas that the kubelet reports, else by the configured number.
     pub(super) fn share(
         &self,
         device: &DeviceId<'_>,
@@ -161,17 +165,10 @@ impl Resources {
     ) -> Result<Fraction, String> {
         let counted = replicas.map(|ReplicaCounts(counts)| counts.get(device).copied().unwrap_or(0));
         let denominator = counted.or(self.replicas).filter(|replicas| *replicas > 0).ok_or(
-            "the kubelet does not tell how many replicas its GPU has; set attribution.kubernetes.replicas",
+            "the kubelet does not report how many replicas the GPU has; set attribution.kubernetes.replicas",
         )?;
         Ok(Fraction { numerator: 1, denominator })
     }
-}
-
-/// `GPU-` or `MIG-` and a UUID, and nothing else: HAMi numbers shares of a GPU behind that.
-pub(super) fn is_uuid(text: &str) -> bool {
-    let Some(uuid) = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) else { return false };
-    let lengths = uuid.split('-').map(str::len);
-    lengths.eq([8, 4, 4, 4, 12]) && uuid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 #[cfg(test)]
@@ -276,7 +273,7 @@ mod tests {
         };
         let one_of = |denominator| Ok(Fraction { numerator: 1, denominator });
         assert_eq!(share(resources(None), Some(&all)), one_of(4));
-        assert_eq!(share(resources(Some(9)), Some(&all)), one_of(4), "what the kubelet tells comes first");
+        assert_eq!(share(resources(Some(9)), Some(&all)), one_of(4), "the kubelet's number comes first");
         assert_eq!(share(resources(Some(9)), None), one_of(9));
         assert!(share(resources(None), None).is_err());
     }
@@ -302,7 +299,7 @@ mod tests {
         let claimed = |name: &str, share: Option<&str>| {
             let share_id = share.map(ToOwned::to_owned);
             let device = ClaimResource { device_name: name.into(), share_id, ..ClaimResource::default() };
-            claimed_device(&device, &minors)
+            resolve_claimed_device(&device, &minors)
         };
         let at = |gpu: &str, start, size| AllocatedDevice::Instance {
             gpu: gpu.into(),

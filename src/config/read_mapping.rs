@@ -1,8 +1,8 @@
-//! Fills a value from a mapping, along its key table.
+//! Reads a YAML mapping by a table of keys.
 //!
-//! In: a tree, a table, a target. Out: the target with every value or default in its place, the places at
-//! which keys were given, and a complaint for every key that is unknown, given twice, of the wrong shape,
-//! malformed or missing. It knows no key by name.
+//! In: a YAML node, a table, a target. Out: the target with all values and defaults, the positions of the given keys, and
+//! a complaint for every key that is unknown, given twice, malformed, missing or of the wrong type. It knows no key by
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +11,31 @@ use super::nearest::nearest;
 use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::tree::{YamlNode, YamlValue};
 
-/// Where each key was given, well or ill.
-pub(crate) struct Places(BTreeMap<&'static str, Option<FilePosition>>);
+/// The position of each key that was given, valid or not.
+pub(crate) struct KeyPositions(BTreeMap<&'static str, Option<FilePosition>>);
 
-impl Places {
-    /// Where a key stands, if it was given.
+impl KeyPositions {
+    /// The position of a key, if it was given.
     pub(crate) fn get(&self, path: &str) -> Option<FilePosition> {
         self.0.get(path).copied().flatten()
     }
 }
 
-/// Fills the target from the mapping; `base` is the mapping's own path, "" at the top. `None` if it is none.
-pub(crate) fn fill<T>(
+/// Reads a mapping into the target; `base` is the path of the mapping, "" at the top. `None` if it is not a mapping.
+pub(crate) fn read_mapping<T>(
     node: &YamlNode,
     base: &str,
     keys: &'static [Key<T>],
     target: &mut T,
     report: &mut ProblemCollector,
-) -> Option<Places> {
-    let mut walk = MappingReader { base, keys, report, found: BTreeMap::new() };
+) -> Option<KeyPositions> {
+    let mut reader = MappingReader { base, keys, report, found: BTreeMap::new() };
     if matches!(node.shape, YamlValue::Scalar(_) | YamlValue::List(_)) {
-        walk.not_a_mapping(node, "");
+        reader.not_a_mapping(node, "");
         return None;
     }
-    walk.section(node, "");
-    let MappingReader { found, .. } = walk;
+    reader.section(node, "");
+    let MappingReader { found, .. } = reader;
     for key in keys {
         let shown = join(base, key.path);
         match (found.get(key.path), key.absent) {
@@ -52,7 +52,7 @@ pub(crate) fn fill<T>(
             (None, Absent::Optional(_)) => {}
         }
     }
-    Some(Places(found.into_iter().map(|(path, (place, _))| (path, place)).collect()))
+    Some(KeyPositions(found.into_iter().map(|(path, (place, _))| (path, place)).collect()))
 }
 
 struct MappingReader<'tree, 'report, T: 'static> {
@@ -116,7 +116,7 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
         self.report.add(node.place, join(self.base, prefix), Complaint(text));
     }
 
-    /// What somebody may have meant: a sibling by its spelling, or the same word elsewhere.
+    /// Suggests a key: a sibling with similar spelling, or the same word elsewhere.
     fn unknown(&self, name: &str, prefix: &str) -> Complaint {
         let siblings = self.names(prefix);
         let elsewhere = || {
@@ -144,7 +144,7 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
     }
 }
 
-/// Puts what was found in its place, if it has the right shape.
+/// Stores a value, if it is of the right type.
 fn set<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
     match (&key.field, &value.shape) {
         (KeyType::Maps { set, .. }, YamlValue::List(items)) => set(target, items, shown, report),
@@ -170,7 +170,7 @@ fn set<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &
     }
 }
 
-/// An entry of a mapping whose names are free.
+/// An entry of a mapping with arbitrary names.
 struct MappingEntry<'a> {
     /// The path of the mapping.
     shown: &'a str,
@@ -179,7 +179,7 @@ struct MappingEntry<'a> {
     entries: &'a [(YamlNode, YamlNode)],
 }
 
-/// Hands on a name with its value, or with each of its values.
+/// Passes on a name with each of its values.
 fn pair<T>(
     set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
     MappingEntry { shown, name, value, entries }: &MappingEntry<'_>,

@@ -1,19 +1,19 @@
-//! What the environment of a job's processes says of the job.
+//! A job as the environment of its processes describes it.
 //!
-//! In: variables as a process of the job has them, whose number of the job is that of its cgroup. Out: GPUs, shards, ids.
-//! The user may have changed the variables, so they never name an account. It reads no file itself.
+//! In: the variables of a process whose job number matches its cgroup. Out: GPUs, shards, ids. The user may have changed
+//! the variables, so they never name an account. It does no I/O.
 
 use std::collections::BTreeSet;
 
 use crate::host::slurm::StepEnvironment;
 use crate::model::{Fact, Facts, Holder, HolderKind};
 
-/// What Slurm does not tell a prolog on the node of a job, and puts into the environment of its processes.
+/// Facts that Slurm passes to processes of a job and not to its prolog.
 const FACTS: [(Fact, &str); 4] = [
     (Fact::SlurmArrayJob, "SLURM_ARRAY_JOB_ID"),
     (Fact::SlurmArrayTask, "SLURM_ARRAY_TASK_ID"),
     (Fact::SlurmHetJob, "SLURM_HET_JOB_ID"),
-    // Its number is that of its first component.
+    // A heterogeneous job has the number of its first component.
     (Fact::SlurmHetJob, "SLURM_JOB_ID_HET_GROUP_0"),
 ];
 
@@ -22,13 +22,13 @@ fn number(environment: &StepEnvironment, name: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == *text)
 }
 
-/// Whether that can be the name of a cluster, which stands in the id of each of its jobs.
+/// Whether the text is a valid cluster name, which becomes part of workload ids.
 pub(super) fn is_cluster_name(text: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=256).contains(&text.len()) && text.chars().all(is_part)
 }
 
-/// Adds the ids that Slurm tells no prolog.
+/// Adds the ids that Slurm does not pass to a prolog.
 pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
     for (fact, name) in FACTS {
         if let (None, Some(id)) = (facts.get(fact), number(environment, name)) {
@@ -37,7 +37,7 @@ pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
     }
 }
 
-/// The job of a number that has no record: without an account, which the prolog alone can vouch for.
+/// A job that has no record, without an account, since only the prolog can vouch for one.
 pub(super) fn holder(job: &str, environment: &StepEnvironment) -> Option<Holder> {
     let cluster = environment.variables.get("SLURM_CLUSTER_NAME")?;
     if !is_cluster_name(cluster) {
@@ -54,7 +54,7 @@ pub(super) fn gpus(environment: &StepEnvironment) -> BTreeSet<u32> {
     positions(environment, "SLURM_JOB_GPUS")
 }
 
-/// Positions of the GPUs that Slurm gave to the step of the cgroup; the batch step has none of its own.
+/// Positions of the GPUs that Slurm gave to the step; the batch step has none of its own.
 pub(super) fn step_gpus(environment: &StepEnvironment) -> BTreeSet<u32> {
     let is_its = environment.variables.get("SLURM_STEP_ID") == Some(&environment.step);
     if is_its { positions(environment, "SLURM_STEP_GPUS") } else { BTreeSet::new() }

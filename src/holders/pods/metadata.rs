@@ -1,7 +1,7 @@
-//! What Kubernetes says of the node's pods beside their devices: UIDs, containers, owners, labels, whether they have ended.
+//! Metadata of the node's pods: UIDs, containers, owners, labels, and whether they have ended.
 //!
-//! In: pods as the kubelet or the API server describes them. Out: [`PodMetadata`], which completes what the log directories
-//! name. What no Kubernetes would have written is left out.
+//! In: pod objects of the kubelet or the API server. Out: [`PodMetadata`], which completes the content of the log
+//! directories. Values that Kubernetes would not accept are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::host::pod_logs::{
 use crate::kubelet::pod::{ContainerStatus, ObjectMeta, Pod, Time};
 use crate::model::{Fact, Facts, PodLabel, Utc};
 
-/// The most pods of which anything is known; a kubelet runs 110 unless it is told otherwise.
+/// The most pods that are kept; a kubelet runs 110 by default.
 const MOST_PODS: usize = 4_096;
 
 /// Pods by UID.
@@ -42,7 +42,7 @@ struct KnownContainer {
 }
 
 impl PodMetadata {
-    /// What is known of these pods at that time, with their labels of these keys.
+    /// Reads pod objects of that time, with their labels of these keys.
     pub fn new(pods: &[Pod], labels: &[String], read: Utc) -> Self {
         let known = pods.iter().take(MOST_PODS).filter_map(|pod| KnownPod::new(pod, labels));
         Self { pods: known.map(|known| (known.pod.uid.clone(), known)).collect(), read }
@@ -53,14 +53,14 @@ impl PodMetadata {
         self.pods.get(uid).is_some_and(|pod| pod.has_ended)
     }
 
-    /// Since when that container of that pod runs; none while it does not, or has not said so.
+    /// Start time of a container; none while it is not running or not reported as running.
     pub(super) fn started(&self, uid: &str, container: &str) -> Option<Utc> {
         let mut containers = self.pods.get(uid)?.containers.iter();
         containers.find(|one| one.name == container)?.started
     }
 
-    /// Notes the owner and the labels of that pod.
-    pub(super) fn describe(&self, uid: &str, facts: &mut Facts) {
+    /// Adds the owner and the labels of a pod.
+    pub(super) fn add_facts(&self, uid: &str, facts: &mut Facts) {
         let Some(pod) = self.pods.get(uid) else { return };
         if let Some((kind, name)) = &pod.owner {
             facts.set(Fact::OwnerKind, kind.as_str().into());
@@ -69,8 +69,8 @@ impl PodMetadata {
         facts.set_pod_labels(pod.labels.iter().cloned());
     }
 
-    /// The log directories with what is known here. Of several pods of one name one that has not ended counts, and of those
-    /// the latest; a directory of a pod that is not known here is of one that has begun since, or of one that is gone.
+    /// Adds the pods of this metadata to those of the log directories. Of several pods with one name, the latest that has
+    /// not ended counts. Directories of other pods are kept, since such a pod may have begun after the metadata was read.
     pub(super) fn complete(&self, logs: PodLogs) -> PodLogs {
         if self.pods.is_empty() {
             return logs;
@@ -78,7 +78,7 @@ impl PodMetadata {
         let mut latest: BTreeMap<(&str, &str), &KnownPod> = BTreeMap::new();
         for known in self.pods.values() {
             let name = (&*known.pod.namespace, &*known.pod.name);
-            // A static pod has no time of creation.
+            // A static pod has no creation time.
             let started = |pod: &KnownPod| pod.containers.iter().filter_map(|one| one.started).max();
             let rank = |pod: &KnownPod| (!pod.has_ended, pod.created, started(pod));
             let best = latest.entry(name).or_insert(known);

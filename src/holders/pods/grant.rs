@@ -1,0 +1,143 @@
+//! What a container was granted: its devices, each with its share.
+//!
+//! In: a listed container, what it was granted before, the observation. Out: devices by id, with a problem for each device
+//! that holds nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::device_id::{DeviceId, ReplicaCounts, resolve_claimed_device};
+use super::{ContainerName, PodObservation, add_problem};
+use crate::holders::resolved_workloads::AllocatedDevice;
+use crate::kubelet::messages::{ClaimResource, ContainerResources, DynamicResource};
+use crate::model::{Fraction, Utc};
+
+/// NVIDIA's driver of GPUs for resource claims.
+pub(super) const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
+
+/// What a container was granted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Grant {
+    /// By device id.
+    pub(super) devices: BTreeMap<String, GrantedDevice>,
+    /// Devices of another pod with the same name in the last list.
+    replaced: BTreeSet<String>,
+    /// Whether the last list lacked the container.
+    pub(super) missing: bool,
+}
+
+/// A device of a container.
+#[derive(Clone, Debug)]
+pub(super) struct GrantedDevice {
+    /// Its GPU or MIG instance.
+    pub(super) device: AllocatedDevice,
+    /// The share, as it was when granted.
+    pub(super) fraction: Fraction,
+    /// Time of the first list that had it, or the earlier start of its container.
+    pub(super) began: Utc,
+    /// Number of the first list that had it.
+    pub(super) first_list: u64,
+    /// Whether another container was granted it since; kubelets list ended pods until they are deleted.
+    pub(super) superseded: bool,
+    /// Whether it belongs to a resource claim, which several containers may share.
+    pub(super) is_claimed: bool,
+}
+
+/// What the devices of a container are resolved with.
+pub(super) struct GrantContext<'a> {
+    /// What the container was granted before.
+    pub(super) before: &'a Grant,
+    pub(super) observation: &'a PodObservation<'a>,
+    pub(super) replicas: Option<&'a ReplicaCounts<'a>>,
+}
+
+impl Grant {
+    /// Chooses among several grants under one name: until an ended pod is deleted, kubelets list it beside its successor.
+    /// The grant with a device that is new under this name belongs to the successor; without one, the last grant stays.
+    pub(super) fn newest(mut listed: Vec<BTreeMap<String, GrantedDevice>>, before: &Self) -> Self {
+        let is_new = |id: &String| !before.devices.contains_key(id) && !before.replaced.contains(id);
+        let rank = |devices: &BTreeMap<String, GrantedDevice>| {
+            (devices.keys().any(is_new), devices.keys().eq(before.devices.keys()))
+        };
+        let newest = listed.iter().map(rank).enumerate().max_by_key(|(_, rank)| *rank);
+        let devices = newest.map(|(at, _)| listed.swap_remove(at)).unwrap_or_default();
+        let replaced = listed.into_iter().flat_map(BTreeMap::into_keys);
+        let replaced = replaced.filter(|id| !devices.contains_key(id)).collect();
+        Self { devices, replaced, missing: false }
+    }
+}
+
+impl GrantedDevice {
+    fn new(device: AllocatedDevice, fraction: Fraction, began: Utc) -> Self {
+        Self { device, fraction, began, first_list: 0, superseded: false, is_claimed: false }
+    }
+}
+
+/// The GPUs of a container by device id, with their shares; known devices stay as they were granted.
+pub(super) fn resolve_devices(
+    name: &ContainerName,
+    container: &ContainerResources,
+    context: &GrantContext<'_>,
+    problems: &mut BTreeSet<String>,
+) -> BTreeMap<String, GrantedDevice> {
+    let GrantContext { before, observation, .. } = context;
+    let mut devices = BTreeMap::new();
+    let mut add =
+        |id: String, resource: &str, resolve: &dyn Fn() -> Result<GrantedDevice, String>| match before
+            .devices
+            .get(&id)
+            .cloned()
+            .map_or_else(resolve, Ok)
+        {
+            Ok(device) => drop(devices.insert(id, device)),
+            Err(reason) => {
+                let id: String = id.chars().take(200).collect();
+                let resource: String = resource.chars().take(100).collect();
+                let resource = resource.escape_debug();
+                add_problem(problems, format!("{name}: {resource}{id:?} holds nothing: {reason}"));
+            }
+        };
+    for assigned in &container.devices {
+        if observation.resources.includes(&assigned.resource_name) {
+            let resource = format!("{} ", assigned.resource_name);
+            for id in &assigned.device_ids {
+                add(id.clone(), &resource, &|| resolve_assigned_device(id, context));
+            }
+        }
+    }
+    for claim in &container.dynamic_resources {
+        for device in claim.claim_resources.iter().filter(|device| device.driver_name == NVIDIA_DRIVER) {
+            let id = format!(
+                "{}/{} of claim {}/{}",
+                device.pool_name, device.device_name, claim.claim_namespace, claim.claim_name
+            );
+            add(id, "", &|| resolve_claim(claim, device, observation));
+        }
+    }
+    devices
+}
+
+/// The GPU or MIG instance that a device id names, and its share.
+fn resolve_assigned_device(id: &str, context: &GrantContext<'_>) -> Result<GrantedDevice, String> {
+    let GrantContext { observation, replicas, .. } = context;
+    let id = DeviceId::parse(id)?;
+    let device = id.device(observation.minors)?;
+    let fraction =
+        if id.is_replica() { observation.resources.share(&id, *replicas)? } else { Fraction::WHOLE };
+    Ok(GrantedDevice::new(device, fraction, observation.now))
+}
+
+/// The device that a resource claim (DRA) was granted; all listed containers with the claim share it equally.
+fn resolve_claim(
+    claim: &DynamicResource,
+    device: &ClaimResource,
+    observation: &PodObservation<'_>,
+) -> Result<GrantedDevice, String> {
+    let device = resolve_claimed_device(device, observation.minors)?;
+    let pods = observation.listed.iter().flat_map(|listed| &listed.pod_resources);
+    let claims = pods.flat_map(|pod| &pod.containers).flat_map(|container| &container.dynamic_resources);
+    let name = |claim: &DynamicResource| (claim.claim_namespace.clone(), claim.claim_name.clone());
+    let sharing = claims.filter(|other| name(other) == name(claim)).count();
+    let denominator = u32::try_from(sharing.max(1)).unwrap_or(u32::MAX);
+    let fraction = Fraction { numerator: 1, denominator };
+    Ok(GrantedDevice { is_claimed: true, ..GrantedDevice::new(device, fraction, observation.now) })
+}

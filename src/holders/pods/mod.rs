@@ -1,0 +1,388 @@
+//! Kubernetes pods: which container holds which GPU, and in which container a process runs.
+//!
+//! In: the kubelet's pod-resources list (devices without pod UIDs), its log directories (UIDs without devices), pod
+//! metadata where Kubernetes reports it, and the GPUs' minor numbers. Out: [`PodMap`] and the holdings of containers,
+//! with a problem for each device that holds nothing. Lists and logs are joined by namespace and name. It does no I/O.
+
+mod device_id;
+mod grant;
+mod metadata;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::resolved_workloads::{AllocatedDevice, Allocation};
+use crate::host::PodLogs;
+use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
+use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Utc};
+use device_id::DeviceId;
+pub use device_id::Resources;
+use grant::{Grant, GrantContext, resolve_devices};
+pub use metadata::PodMetadata;
+
+/// The most problems that are kept of one round.
+const MOST_PROBLEMS: usize = 32;
+
+/// What one round has read.
+#[derive(Clone, Copy, Debug)]
+pub struct PodObservation<'a> {
+    /// The kubelet's list; none where it did not respond.
+    pub listed: Option<&'a ListPodResourcesResponse>,
+    /// The devices that the kubelet may assign, where it reports them.
+    pub allocatable: Option<&'a AllocatableResourcesResponse>,
+    /// The content of the kubelet's log directories.
+    pub logs: &'a PodLogs,
+    /// The metadata of pods; empty where there is no source of it.
+    pub metadata: &'a PodMetadata,
+    /// UUIDs of GPUs by minor number.
+    pub minors: &'a BTreeMap<u32, String>,
+    /// Wall-clock time of the list.
+    pub now: Utc,
+    /// Which devices are GPUs.
+    pub resources: &'a Resources,
+}
+
+/// In which containers processes run, as last published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodMap {
+    /// By container id: UID of the pod, and the container.
+    containers: BTreeMap<String, (String, Holder)>,
+    /// By pod UID: the container of a pod that has only one, used where container ids are not known.
+    sole: BTreeMap<String, Holder>,
+}
+
+impl PodMap {
+    /// The holder of processes in the pod and container with these ids.
+    pub(super) fn holder(&self, uid: &str, container: &str) -> Option<&Holder> {
+        let known = self.containers.get(container).filter(|(pod, _)| pod == uid);
+        known.map(|(_, holder)| holder).or_else(|| self.sole.get(uid))
+    }
+}
+
+/// What is known after a round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHoldings {
+    /// In which containers processes run.
+    pub map: PodMap,
+    /// What containers hold.
+    pub allocations: Vec<Allocation>,
+    /// Why devices hold nothing, and what prevents joining pods to processes.
+    pub problems: BTreeSet<String>,
+    /// Whether a container was missing for the first time, so that the next list decides on its holding.
+    pub is_ending: bool,
+}
+
+/// A pod by its names, which another pod may have later.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PodName {
+    namespace: String,
+    name: String,
+}
+
+impl From<&LoggedPod> for PodName {
+    fn from(pod: &LoggedPod) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone() }
+    }
+}
+
+/// A container as the kubelet lists it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ContainerName {
+    pod: PodName,
+    container: String,
+}
+
+impl ContainerName {
+    /// The container as a holder; without the pod's UID its id is made of names, and no process is joined to it.
+    fn holder(&self, uid: Option<&String>, metadata: &PodMetadata) -> Holder {
+        let Self { pod: PodName { namespace, name }, container } = self;
+        let mut facts = Facts::new([
+            (Fact::Namespace, namespace.as_str()),
+            (Fact::Pod, name),
+            (Fact::PodContainer, container),
+        ]);
+        match uid {
+            Some(uid) => {
+                facts.set(Fact::PodUid, uid.as_str().into());
+                metadata.add_facts(uid, &mut facts);
+                Holder::new(HolderKind::Pod, facts)
+            }
+            None => Holder { id: HolderId::new(format!("k8s:{namespace}/{name}/{container}")), facts },
+        }
+    }
+}
+
+impl std::fmt::Display for ContainerName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pod: PodName { namespace, name }, container } = self;
+        write!(f, "container {container} of pod {namespace}/{name}")
+    }
+}
+
+/// Tracks the containers of a node from list to list.
+#[derive(Debug, Default)]
+pub struct PodTracker {
+    grants: BTreeMap<ContainerName, Grant>,
+    /// UIDs of the listed pods; a pod that is missing keeps its last one.
+    uids: BTreeMap<PodName, String>,
+    /// Number of lists so far.
+    lists: u64,
+    /// Shares held when the agent last stopped, until the first list.
+    previous_shares: BTreeMap<(HolderId, AllocatedDevice), Fraction>,
+    /// The logs of the last round.
+    logs: PodLogs,
+}
+
+impl PodTracker {
+    /// Tracks a node on which these shares of GPUs were held when the agent last stopped. A holder that still holds a GPU
+    /// keeps the share that it was granted then.
+    pub fn with_previous_shares(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
+        let held = held.into_iter();
+        let previous_shares =
+            held.map(|(holder, gpu, fraction)| ((holder, AllocatedDevice::Uuid(gpu)), fraction)).collect();
+        Self { previous_shares, ..Self::default() }
+    }
+
+    /// Updates the holdings from one round. A holding begins with the first list that has it, or with the earlier start of
+    /// its container. It ends when its pod has ended, or with the second list that lacks it. A replica keeps the share
+    /// that it had when it was granted.
+    pub fn observe(&mut self, observation: PodObservation<'_>) -> PodHoldings {
+        let mut holdings = PodHoldings::default();
+        if let Some(list) = observation.listed {
+            self.apply_list(list, &observation, &mut holdings);
+        }
+        let mut logs = observation.metadata.complete(observation.logs.clone());
+        if let Some(unread) = logs.unread.take().filter(|_| observation.listed.is_some()) {
+            add_problem(&mut holdings.problems, unread);
+        }
+        // The last content of an unreadable directory stands, so that no container changes its holder.
+        logs.pods = logs.pods.or_else(|| self.logs.pods.take());
+        logs.containers = logs.containers.or_else(|| self.logs.containers.take());
+        self.update_uids(&logs, observation.now);
+        self.backdate_to_container_starts(observation.metadata);
+        self.end_devices_of_older_pods(&logs);
+        if observation.listed.is_some() {
+            self.restore_previous_shares();
+        }
+        holdings.allocations = self.allocations(observation.metadata);
+        holdings.map = self.map(&logs, observation.metadata);
+        self.logs = logs;
+        holdings
+    }
+
+    /// Whether the list has a new replica, whose share depends on the devices that the kubelet may assign.
+    pub fn needs_allocatable(&self, listed: &ListPodResourcesResponse, resources: &Resources) -> bool {
+        let listed_before = self.grants.values().filter(|grant| !grant.missing);
+        let granted: BTreeSet<&String> = listed_before.flat_map(|grant| grant.devices.keys()).collect();
+        let containers = listed.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let devices = containers.flat_map(|container| &container.devices);
+        let ids = devices.filter(|of| resources.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
+        let mut replicas = ids.filter(|id| DeviceId::parse(id).is_ok_and(|device| device.is_replica()));
+        replicas.any(|id| !granted.contains(id))
+    }
+
+    fn apply_list(
+        &mut self,
+        list: &ListPodResourcesResponse,
+        observation: &PodObservation<'_>,
+        holdings: &mut PodHoldings,
+    ) {
+        self.lists += 1;
+        let containers = list.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let listed_devices = containers.flat_map(|container| &container.devices);
+        let replicas = observation
+            .allocatable
+            .map(|of| observation.resources.count_replicas(of.devices.iter().chain(listed_devices)));
+        let mut grants = BTreeMap::new();
+        for (name, containers) in group_containers(list, &mut holdings.problems) {
+            let before = self.grants.remove(&name).unwrap_or_default();
+            let context = GrantContext { before: &before, observation, replicas: replicas.as_ref() };
+            let listed = containers.iter();
+            let listed =
+                listed.map(|container| resolve_devices(&name, container, &context, &mut holdings.problems));
+            let mut grant = Grant::newest(listed.collect(), &before);
+            for (_, device) in grant.devices.iter_mut().filter(|(id, _)| !before.devices.contains_key(*id)) {
+                device.first_list = self.lists;
+            }
+            grants.insert(name, grant);
+        }
+        for (name, mut grant) in std::mem::take(&mut self.grants) {
+            if !grant.missing {
+                holdings.is_ending |= !grant.devices.is_empty();
+                grant.missing = true;
+                grants.insert(name, grant);
+            }
+        }
+        self.grants = grants;
+        self.end_reassigned_devices();
+    }
+
+    /// Restores the shares that holders had before the agent stopped; several devices of one GPU divide its share equally.
+    fn restore_previous_shares(&mut self) {
+        let previous = std::mem::take(&mut self.previous_shares);
+        for (name, grant) in self.grants.iter_mut().filter(|_| !previous.is_empty()) {
+            let holder = name.holder(self.uids.get(&name.pod), &PodMetadata::default()).id;
+            let mut counts: BTreeMap<AllocatedDevice, u32> = BTreeMap::new();
+            for device in grant.devices.values() {
+                *counts.entry(device.device.clone()).or_default() += 1;
+            }
+            for device in grant.devices.values_mut() {
+                let Some(share) = previous.get(&(holder.clone(), device.device.clone())) else { continue };
+                let count = counts.get(&device.device).copied().unwrap_or(1);
+                device.fraction = match share.numerator % count {
+                    0 => Fraction { numerator: share.numerator / count, ..*share },
+                    _ => Fraction { denominator: share.denominator.saturating_mul(count), ..*share },
+                };
+            }
+        }
+    }
+
+    /// Ends the holding of a device that another container was granted in a later list.
+    fn end_reassigned_devices(&mut self) {
+        let mut latest: BTreeMap<String, u64> = BTreeMap::new();
+        for (id, device) in self.grants.values().flat_map(|grant| &grant.devices) {
+            let first_list = latest.entry(id.clone()).or_default();
+            *first_list = (*first_list).max(device.first_list);
+        }
+        for (id, device) in self.grants.values_mut().flat_map(|grant| &mut grant.devices) {
+            device.superseded |=
+                !device.is_claimed && latest.get(id).is_some_and(|list| *list > device.first_list);
+        }
+    }
+
+    /// Ends all but one holding of a device that one list shows in several pods: the others have ended and are not deleted
+    /// yet. The pod whose latest container began last is running; without logs that is not known, and all hold.
+    fn end_devices_of_older_pods(&mut self, logs: &PodLogs) {
+        let mut began: BTreeMap<(&str, &str), Utc> = BTreeMap::new();
+        for PodLog { pod, changed } in logs.pods.iter().flatten() {
+            let latest = began.entry((&pod.namespace, &pod.name)).or_insert(*changed);
+            *latest = (*latest).max(*changed);
+        }
+        let began = |name: &ContainerName| began.get(&(&*name.pod.namespace, &*name.pod.name)).copied();
+        let mut latest: BTreeMap<(String, u64), Utc> = BTreeMap::new();
+        for (name, grant) in &self.grants {
+            let Some(began) = began(name) else { continue };
+            for (id, device) in grant.devices.iter().filter(|(_, device)| !device.superseded) {
+                let known = latest.entry((id.clone(), device.first_list)).or_insert(began);
+                *known = (*known).max(began);
+            }
+        }
+        for (name, grant) in &mut self.grants {
+            let Some(began) = began(name) else { continue };
+            for (id, device) in grant.devices.iter_mut().filter(|(_, device)| !device.is_claimed) {
+                device.superseded |=
+                    latest.get(&(id.clone(), device.first_list)).is_some_and(|latest| *latest > began);
+            }
+        }
+    }
+
+    /// Finds the UIDs of the listed pods. Of several pods with one name, as a StatefulSet creates, the latest counts.
+    fn update_uids(&mut self, logs: &PodLogs, now: Utc) {
+        let mut latest = BTreeMap::new();
+        for log in logs.pods.iter().flatten() {
+            let found = latest.entry(PodName::from(&log.pod)).or_insert((log.changed, &log.pod.uid));
+            *found = (*found).max((log.changed, &log.pod.uid));
+        }
+        let of_containers = logs.containers.iter().flatten().map(|log| &log.pod);
+        for pod in of_containers.filter(|_| logs.pods.is_none()) {
+            latest.entry(pod.into()).or_insert((Utc(0), &pod.uid));
+        }
+        let mut uids = BTreeMap::new();
+        for (name, grant) in &mut self.grants {
+            let before = self.uids.get(&name.pod);
+            let found = latest.get(&name.pod).map(|(_, uid)| *uid);
+            if !grant.missing && before.is_some() && found.is_some() && before != found {
+                // Another pod has the name now.
+                for device in grant.devices.values_mut() {
+                    (device.first_list, device.began, device.superseded) = (self.lists, now, false);
+                }
+            }
+            if let Some(uid) = before.filter(|_| grant.missing).or(found) {
+                uids.insert(name.pod.clone(), uid.clone());
+            }
+        }
+        self.uids = uids;
+    }
+
+    /// Dates back the holdings of containers that started before a list showed them.
+    fn backdate_to_container_starts(&mut self, metadata: &PodMetadata) {
+        for (name, grant) in &mut self.grants {
+            let uid = self.uids.get(&name.pod);
+            let Some(started) = uid.and_then(|uid| metadata.started(uid, &name.container)) else { continue };
+            grant.devices.values_mut().for_each(|device| device.began = device.began.min(started));
+        }
+    }
+
+    /// What containers hold, by device and holder.
+    fn allocations(&self, metadata: &PodMetadata) -> Vec<Allocation> {
+        let mut allocations = Vec::new();
+        for (name, grant) in &self.grants {
+            let uid = self.uids.get(&name.pod);
+            if uid.is_some_and(|uid| metadata.has_ended(uid)) {
+                continue;
+            }
+            let holder = name.holder(uid, metadata);
+            let devices = grant.devices.values().filter(|device| !device.superseded);
+            allocations.extend(devices.map(|device| Allocation {
+                holder: holder.clone(),
+                device: device.device.clone(),
+                fraction: device.fraction,
+                source: HoldingSource::Kubernetes,
+                since: Some(device.began),
+            }));
+        }
+        allocations
+            .sort_by(|one, other| (&one.device, &one.holder.id).cmp(&(&other.device, &other.holder.id)));
+        allocations
+    }
+
+    fn map(&self, logs: &PodLogs, metadata: &PodMetadata) -> PodMap {
+        let mut map = PodMap::default();
+        if let Some(containers) = &logs.containers {
+            for log in containers {
+                let uid = &log.pod.uid;
+                let name = ContainerName { pod: (&log.pod).into(), container: log.name.clone() };
+                map.containers.insert(log.id.clone(), (uid.clone(), name.holder(Some(uid), metadata)));
+            }
+            return map;
+        }
+        for (pod, uid) in &self.uids {
+            let mut containers = self.grants.keys().filter(|name| name.pod == *pod);
+            if let (Some(sole), None) = (containers.next(), containers.next()) {
+                map.sole.insert(uid.clone(), sole.holder(Some(uid), metadata));
+            }
+        }
+        map
+    }
+}
+
+/// The listed containers by name; several where the list has a pod that has ended beside its successor.
+fn group_containers<'a>(
+    list: &'a ListPodResourcesResponse,
+    problems: &mut BTreeSet<String>,
+) -> BTreeMap<ContainerName, Vec<&'a ContainerResources>> {
+    let mut grouped: BTreeMap<ContainerName, Vec<&ContainerResources>> = BTreeMap::new();
+    for pod in &list.pod_resources {
+        for container in &pod.containers {
+            if !(is_label(&pod.namespace) && is_subdomain(&pod.name) && is_label(&container.name)) {
+                let names = format!("{}/{}/{}", pod.namespace, pod.name, container.name);
+                let names: String = names.chars().take(200).collect();
+                add_problem(problems, format!("{names:?} is not a valid container name"));
+                continue;
+            }
+            let pod = PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
+            let name = ContainerName { pod, container: container.name.clone() };
+            grouped.entry(name).or_default().push(container);
+        }
+    }
+    grouped
+}
+
+fn add_problem(problems: &mut BTreeSet<String>, problem: String) {
+    if problems.len() < MOST_PROBLEMS {
+        problems.insert(problem);
+    }
+}

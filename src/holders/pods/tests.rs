@@ -1,0 +1,465 @@
+//! Holdings of pods over rounds of lists, logs and metadata.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use proptest::prelude::*;
+
+use super::grant::NVIDIA_DRIVER;
+use super::*;
+use crate::host::pod_logs::ContainerLog;
+use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
+use crate::kubelet::pod::{
+    ContainerState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus, Running, Time,
+};
+use crate::model::PodLabel;
+
+const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
+const OTHER_UID: &str = "22222222-052c-4b11-80d3-4d7b2d2d3464";
+const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
+
+fn devices(ids: &[&str]) -> ContainerDevices {
+    let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids }
+}
+
+fn container(name: &str, ids: &[&str]) -> ContainerResources {
+    ContainerResources { name: name.into(), devices: vec![devices(ids)], dynamic_resources: Vec::new() }
+}
+
+/// Pod `ml/train-0` with these containers.
+fn listed(containers: Vec<ContainerResources>) -> ListPodResourcesResponse {
+    let pod = PodResources { name: "train-0".into(), namespace: "ml".into(), containers };
+    ListPodResourcesResponse { pod_resources: vec![pod] }
+}
+
+fn logged(uid: &str) -> LoggedPod {
+    LoggedPod { namespace: "ml".into(), name: "train-0".into(), uid: uid.into() }
+}
+
+/// Logs of these pods, begun one after the other, and of one container of the last.
+fn logs(uids: &[&str]) -> PodLogs {
+    let pods = (1..).zip(uids).map(|(second, uid)| PodLog { pod: logged(uid), changed: Utc(second) });
+    let main = |uid: &&str| ContainerLog { pod: logged(uid), name: "main".into(), id: ID.into() };
+    let containers = Some(uids.last().map(main).into_iter().collect());
+    PodLogs { pods: Some(pods.collect()), containers, unread: None }
+}
+
+/// A node, and what it was last told.
+struct TestNode {
+    pods: PodTracker,
+    resources: Resources,
+    metadata: PodMetadata,
+    now: Utc,
+}
+
+impl TestNode {
+    fn new(replicas: Option<u32>) -> Self {
+        let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
+        Self { pods: PodTracker::default(), resources, metadata: PodMetadata::default(), now: Utc(10) }
+    }
+
+    fn round(
+        &mut self,
+        listed: Option<&ListPodResourcesResponse>,
+        allocatable: Option<&[&str]>,
+        logs: &PodLogs,
+    ) -> PodHoldings {
+        let allocatable = allocatable.map(|ids| AllocatableResourcesResponse { devices: vec![devices(ids)] });
+        self.pods.observe(PodObservation {
+            listed,
+            allocatable: allocatable.as_ref(),
+            logs,
+            metadata: &self.metadata,
+            minors: &BTreeMap::from([(0, GPU.to_owned())]),
+            now: self.now,
+            resources: &self.resources,
+        })
+    }
+}
+
+fn held(known: &PodHoldings) -> Vec<(&str, Fraction)> {
+    known.allocations.iter().map(|one| (one.holder.id.as_str(), one.fraction)).collect()
+}
+
+const fn one_of(denominator: u32) -> Fraction {
+    Fraction { numerator: 1, denominator }
+}
+
+#[test]
+fn a_container_with_a_gpu_holds_it_and_its_processes_are_its() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU]), container("sidecar", &[])]);
+    let known = node.round(Some(&list), None, &logs(&[UID]));
+    let id = format!("k8s:{UID}/main");
+    assert_eq!(held(&known), [(&*id, Fraction::WHOLE)]);
+    assert_eq!(known.problems, BTreeSet::new());
+    let holder = known.map.holder(UID, ID).unwrap();
+    assert_eq!(*holder, known.allocations[0].holder);
+    let facts: Vec<_> = holder.facts.iter().map(|(_, text)| text).collect();
+    assert_eq!(facts, ["ml", "train-0", UID, "main"]);
+    assert_eq!(known.map.holder(OTHER_UID, ID), None, "a container of another pod");
+    assert_eq!(known.map.holder(UID, ""), None);
+}
+
+#[test]
+fn a_holding_ends_with_the_second_list_that_has_it_not_and_a_failed_list_ends_nothing() {
+    let mut node = TestNode::new(None);
+    let (list, none) = (listed(vec![container("main", &[GPU])]), ListPodResourcesResponse::default());
+    let id = format!("k8s:{UID}/main");
+    node.round(Some(&list), None, &logs(&[UID]));
+    let missing = node.round(Some(&none), None, &logs(&[]));
+    assert_eq!((held(&missing), missing.is_ending), (vec![(&*id, Fraction::WHOLE)], true));
+    let unanswered = node.round(None, None, &logs(&[]));
+    assert_eq!(held(&unanswered).len(), 1);
+    let ended = node.round(Some(&none), None, &logs(&[]));
+    assert_eq!((held(&ended), ended.is_ending), (vec![], false));
+    node.round(Some(&list), None, &logs(&[UID]));
+    node.round(Some(&none), None, &logs(&[UID]));
+    let back = node.round(Some(&list), None, &logs(&[UID]));
+    assert_eq!(held(&back).len(), 1);
+    assert_eq!(held(&node.round(Some(&none), None, &logs(&[UID]))).len(), 1, "missing for the first time");
+}
+
+#[test]
+fn a_replica_keeps_the_share_that_it_was_granted() {
+    let mut node = TestNode::new(Some(3));
+    let replica = |at: u32| format!("{GPU}::{at}");
+    let all: Vec<String> = (0..10).map(replica).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let first = listed(vec![container("main", &all[..1])]);
+    assert!(node.pods.needs_allocatable(&first, &node.resources));
+    let known = node.round(Some(&first), Some(&all[..4]), &logs(&[UID]));
+    assert_eq!(known.allocations[0].fraction, one_of(4));
+    assert!(!node.pods.needs_allocatable(&first, &node.resources));
+    let both = listed(vec![container("main", &all[..1]), container("other", &all[7..8])]);
+    let known = node.round(Some(&both), Some(&all), &logs(&[UID]));
+    let shares: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
+    assert_eq!(shares, [one_of(4), one_of(10)]);
+    let mut old_kubelet = TestNode::new(Some(3));
+    assert_eq!(old_kubelet.round(Some(&first), None, &logs(&[UID])).allocations[0].fraction, one_of(3));
+    let mut unknown = TestNode::new(None);
+    let known = unknown.round(Some(&first), None, &logs(&[UID]));
+    assert!(known.allocations.is_empty());
+    let problem = known.problems.first().unwrap();
+    assert!(problem.contains("attribution.kubernetes.replicas"), "{problem}");
+}
+
+#[test]
+fn a_replica_keeps_its_share_over_a_restart_of_the_agent() {
+    let replicas: Vec<String> = (0..10).map(|at| format!("{GPU}::{at}")).collect();
+    let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
+    let list = listed(vec![container("main", &replicas[..2]), container("other", &replicas[3..4])]);
+    let held_before = |of: &str, numerator, denominator| {
+        let id = HolderId::new(format!("k8s:{UID}/{of}"));
+        (id, Arc::from(GPU), Fraction { numerator, denominator })
+    };
+    // It was granted when the GPU had four replicas; it has ten now.
+    let mut node = TestNode::new(None);
+    node.pods = PodTracker::with_previous_shares([held_before("main", 1, 2), held_before("gone", 1, 4)]);
+    assert_eq!(held(&node.round(None, None, &logs(&[UID]))), [], "the kubelet does not answer yet");
+    for _ in 0..2 {
+        let known = node.round(Some(&list), Some(&replicas), &logs(&[UID]));
+        let shares: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
+        assert_eq!(shares, [one_of(4), one_of(4), one_of(10)]);
+    }
+}
+
+#[test]
+fn a_pod_made_anew_under_the_same_name_is_another_holder() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    node.round(Some(&list), None, &logs(&[UID]));
+    let known = node.round(Some(&list), None, &logs(&[UID, OTHER_UID]));
+    assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+    assert_eq!(known.map.holder(OTHER_UID, ID).unwrap().id.as_str(), format!("k8s:{OTHER_UID}/main"));
+}
+
+#[test]
+fn a_pod_that_is_listed_beside_the_one_that_replaced_it_under_its_name_holds_nothing() {
+    const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000000";
+    let list = |gpus: &[&[&str]]| {
+        let pods = gpus.iter().flat_map(|ids| listed(vec![container("main", ids)]).pod_resources);
+        ListPodResourcesResponse { pod_resources: pods.collect() }
+    };
+    let mut node = TestNode::new(None);
+    let mut held = |gpus: &[&[&str]]| {
+        let known = node.round(Some(&list(gpus)), None, &logs(&[UID]));
+        known.allocations.iter().map(|one| one.device.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(held(&[&[GPU]]), [GPU]);
+    for order in [[&[GPU][..], &[OTHER]], [&[OTHER], &[GPU]], [&[GPU], &[OTHER]]] {
+        assert_eq!(held(&order), [OTHER], "{order:?}");
+    }
+    assert_eq!(held(&[&[], &[OTHER]]), [OTHER], "what has ended has given its devices back");
+    assert_eq!(held(&[&[OTHER], &[]]), [OTHER]);
+    assert_eq!(held(&[&[OTHER]]), [OTHER]);
+    assert_eq!(held(&[&[OTHER], &[GPU]]), [GPU], "replaced another time");
+}
+
+#[test]
+fn a_pod_that_has_ended_and_is_still_listed_yields_its_gpu_to_the_next() {
+    let mut node = TestNode::new(None);
+    let mut list = listed(vec![container("main", &[GPU])]);
+    node.round(Some(&list), None, &logs(&[UID]));
+    let mut next = list.pod_resources[0].clone();
+    next.name = "train-1".into();
+    list.pod_resources.push(next);
+    let holders = |known: &PodHoldings| {
+        known
+            .allocations
+            .iter()
+            .map(|one| one.holder.facts.get(Fact::Pod).unwrap().to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(holders(&node.round(Some(&list), None, &logs(&[UID]))), ["train-1"]);
+    assert_eq!(holders(&node.round(Some(&list), None, &logs(&[UID]))), ["train-1"]);
+    list.pod_resources.pop();
+    node.round(Some(&list), None, &logs(&[UID]));
+    assert!(node.round(Some(&list), None, &logs(&[UID])).allocations.is_empty(), "ended is ended");
+}
+
+/// What Kubernetes says of pod `ml/train-0`.
+fn described(uid: &str, phase: &str) -> Pod {
+    let owner = OwnerReference { kind: "Job".into(), name: "train".into(), controller: true };
+    let metadata = ObjectMeta {
+        name: "train-0".into(),
+        namespace: "ml".into(),
+        uid: uid.into(),
+        labels: [("team", "vision"), ("queue", "x y")].map(|(key, value)| (key.into(), value.into())).into(),
+        owner_references: vec![owner],
+        ..ObjectMeta::default()
+    };
+    let main =
+        ContainerStatus { name: "main".into(), container_id: format!("containerd://{ID}"), state: None };
+    let status = PodStatus { phase: phase.into(), container_statuses: vec![main], ..PodStatus::default() };
+    Pod { metadata: Some(metadata), status: Some(status) }
+}
+
+fn metadata(pods: &[Pod]) -> PodMetadata {
+    PodMetadata::new(pods, &["team".to_owned(), "queue".to_owned()], Utc(2))
+}
+
+#[test]
+fn what_kubernetes_says_of_a_pod_joins_its_processes_and_is_known_of_its_containers() {
+    let mut node = TestNode::new(None);
+    node.metadata = metadata(&[described(UID, "Running")]);
+    let list = listed(vec![container("main", &[GPU])]);
+    let unread = PodLogs { unread: Some("no logs".into()), ..PodLogs::default() };
+    let known = node.round(Some(&list), None, &unread);
+    assert_eq!(known.problems, BTreeSet::new(), "logs are not needed");
+    let holder = known.map.holder(UID, ID).unwrap();
+    assert_eq!(*holder, known.allocations[0].holder);
+    assert_eq!(holder.facts.get(Fact::OwnerKind).map(|text| &**text), Some("Job"));
+    assert_eq!(holder.facts.get(Fact::OwnerName).map(|text| &**text), Some("train"));
+    let labels: Vec<_> = holder.facts.pod_labels().iter().map(PodLabel::name_and_value).collect();
+    assert_eq!(labels, [("k8s_pod_label_team", "vision")], "a value that is none is left out");
+}
+
+#[test]
+fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earlier() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    let mut began = |now: u64, started: Option<i64>, uids: &[&str]| {
+        node.now = Utc(now * 1_000_000_000);
+        let mut pod = described(uids[uids.len() - 1], "Running");
+        let status = &mut pod.status.as_mut().unwrap().container_statuses[0];
+        let started_at = started.map(|seconds| Time { seconds, nanos: 0 });
+        status.state = Some(ContainerState { running: Some(Running { started_at }) });
+        node.metadata = metadata(&[pod]);
+        let known = node.round(Some(&list), None, &logs(uids));
+        known.allocations[0].since.unwrap().0 / 1_000_000_000
+    };
+    assert_eq!(began(10, None, &[UID]), 10, "it has not started");
+    assert_eq!(began(11, Some(11), &[UID]), 10, "listed before it started");
+    assert_eq!(began(12, Some(7), &[UID]), 7, "its start became known later");
+    assert_eq!(began(13, Some(13), &[UID]), 7, "it was started anew");
+    assert_eq!(began(14, None, &[UID]), 7, "it waits for its restart");
+    assert_eq!(began(20, Some(18), &[UID, OTHER_UID]), 18, "another pod of the same name");
+}
+
+#[test]
+fn a_pod_that_has_ended_holds_nothing_however_long_it_is_listed() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    assert_eq!(held(&node.round(Some(&list), None, &logs(&[UID]))).len(), 1);
+    for phase in ["Succeeded", "Failed"] {
+        node.metadata = metadata(&[described(UID, phase)]);
+        assert!(held(&node.round(Some(&list), None, &logs(&[UID]))).is_empty(), "{phase}");
+    }
+    // Another of the same name has begun; the former is still described.
+    node.metadata = metadata(&[described(UID, "Failed"), described(OTHER_UID, "Pending")]);
+    let known = node.round(Some(&list), None, &logs(&[UID]));
+    assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+}
+
+#[test]
+fn a_pod_that_began_after_it_was_read_what_pods_there_are_is_known_by_its_logs() {
+    let mut node = TestNode::new(None);
+    node.metadata = metadata(&[described(UID, "Running")]);
+    let list = listed(vec![container("main", &[GPU])]);
+    // The pods' logs began at 1, 2 and 3; what is described was read at 2.
+    let gone = "33333333-052c-4b11-80d3-4d7b2d2d3464";
+    let known = node.round(Some(&list), None, &logs(&[gone]));
+    assert_eq!(held(&known)[0].0, format!("k8s:{UID}/main"), "the other one is gone");
+    let known = node.round(Some(&list), None, &logs(&[gone, UID, OTHER_UID]));
+    assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+}
+
+#[test]
+fn without_logs_a_container_holds_under_its_names_and_no_process_is_joined() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    let unread = PodLogs { unread: Some("no logs".into()), ..PodLogs::default() };
+    let known = node.round(Some(&list), None, &unread);
+    assert_eq!(held(&known), [("k8s:ml/train-0/main", Fraction::WHOLE)]);
+    assert_eq!(known.problems, ["no logs".to_owned()].into());
+    assert_eq!(known.allocations[0].holder.facts.get(Fact::Namespace).map(|text| &**text), Some("ml"));
+    assert_eq!(known.map, PodMap::default());
+}
+
+#[test]
+fn without_container_ids_only_a_pod_of_one_container_is_joined() {
+    let mut node = TestNode::new(None);
+    let only_pods = PodLogs { containers: None, ..logs(&[UID]) };
+    let known = node.round(Some(&listed(vec![container("main", &[GPU])])), None, &only_pods);
+    assert_eq!(known.map.holder(UID, ID).unwrap().id.as_str(), format!("k8s:{UID}/main"));
+    let two = listed(vec![container("main", &[GPU]), container("sidecar", &[])]);
+    assert_eq!(node.round(Some(&two), None, &only_pods).map.holder(UID, ID), None);
+}
+
+/// A container with claim `ml/claim`, which was granted that device.
+fn claiming(name: &str, device: &str) -> ContainerResources {
+    let device = ClaimResource {
+        driver_name: NVIDIA_DRIVER.into(),
+        pool_name: "node-1".into(),
+        device_name: device.into(),
+        share_id: None,
+    };
+    let claim = DynamicResource {
+        claim_name: "claim".into(),
+        claim_namespace: "ml".into(),
+        claim_resources: vec![device],
+    };
+    ContainerResources { name: name.into(), devices: Vec::new(), dynamic_resources: vec![claim] }
+}
+
+#[test]
+fn a_claimed_gpu_is_held_and_containers_that_share_the_claim_share_it_equally() {
+    let mut node = TestNode::new(None);
+    let known = node.round(Some(&listed(vec![claiming("main", "gpu-0")])), None, &logs(&[UID]));
+    let main = format!("k8s:{UID}/main");
+    assert_eq!(held(&known), [(&*main, Fraction::WHOLE)]);
+    assert_eq!(known.allocations[0].device, GPU.into());
+    let mut node = TestNode::new(None);
+    let both = listed(vec![claiming("main", "gpu-0"), claiming("other", "gpu-0")]);
+    let known = node.round(Some(&both), None, &logs(&[UID]));
+    let other = format!("k8s:{UID}/other");
+    assert_eq!(held(&known), [(&*main, one_of(2)), (&*other, one_of(2))]);
+    assert_eq!(held(&node.round(Some(&both), None, &logs(&[UID]))).len(), 2, "neither ends the other's");
+    let far = node.round(Some(&listed(vec![claiming("main", "gpu-7")])), None, &logs(&[UID]));
+    assert!(far.problems.first().unwrap().contains("minor number 7"), "{:?}", far.problems);
+}
+
+#[test]
+fn a_mig_instance_is_held_by_its_uuid() {
+    let mut node = TestNode::new(None);
+    let mig = GPU.replace("GPU-", "MIG-");
+    let known = node.round(Some(&listed(vec![container("main", &[&mig])])), None, &logs(&[UID]));
+    assert_eq!(
+        (&known.allocations[0].device, known.allocations[0].fraction),
+        (&(&*mig).into(), Fraction::WHOLE)
+    );
+}
+
+#[test]
+fn what_is_no_known_device_and_who_has_no_kubernetes_name_holds_nothing_and_is_told() {
+    let mut node = TestNode::new(None);
+    let hami = format!("{GPU}-0");
+    let claiming = claiming("claims", "gpu-0-mig-19-0");
+    let mut unrelated = container("other", &["x"]);
+    unrelated.devices[0].resource_name = "example.com/fpga".into();
+    let list = listed(vec![
+        container("main", &[&hami, "MIG-1", "nvidia7", "nvidia0", "nvidia0/gi"]),
+        claiming,
+        unrelated,
+        container("a\nb", &[GPU]),
+        container(&"x".repeat(64), &[GPU]),
+    ]);
+    let known = node.round(Some(&list), None, &logs(&[UID]));
+    assert_eq!(held(&known), [(&*format!("k8s:{UID}/main"), Fraction::WHOLE)], "nvidia0");
+    assert_eq!(known.problems.len(), 7, "{:#?}", known.problems);
+    assert!(known.problems.iter().all(|problem| !problem.contains('\n')));
+}
+
+#[test]
+fn of_two_pods_that_a_first_list_shows_on_one_gpu_the_one_that_began_last_holds_it() {
+    let pod = |name: &str| PodResources {
+        name: name.into(),
+        namespace: "ml".into(),
+        containers: vec![container("main", &[GPU])],
+    };
+    let list = ListPodResourcesResponse { pod_resources: vec![pod("train-0"), pod("train-1")] };
+    let log = |name: &str, uid: &str, second| PodLog {
+        pod: LoggedPod { name: name.into(), ..logged(uid) },
+        changed: Utc(second),
+    };
+    let of = |logs: Option<Vec<PodLog>>| {
+        let logs = PodLogs { pods: logs, ..PodLogs::default() };
+        let known = TestNode::new(None).round(Some(&list), Some(&[]), &logs);
+        known.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>()
+    };
+    let logs = vec![log("train-0", UID, 7), log("train-1", OTHER_UID, 3)];
+    assert_eq!(of(Some(logs)), [format!("k8s:{UID}/main")], "train-1 has ended and is not deleted yet");
+    assert_eq!(of(None).len(), 2, "nobody knows which");
+}
+
+#[test]
+fn logs_that_cannot_be_read_for_a_round_rename_nobody() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    let before = node.round(Some(&list), Some(&[]), &logs(&[UID]));
+    let after = node.round(Some(&list), Some(&[]), &PodLogs::default());
+    assert_eq!(after.allocations, before.allocations);
+    assert_eq!(after.map.containers, before.map.containers);
+    assert_eq!(after.allocations[0].holder.id.as_str(), format!("k8s:{UID}/main"));
+}
+
+fn any_name() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["ml", "train-0", "a.b", "", "A", "a/b", "a_b", "a\nb", "../..", "\u{202e}x"])
+        .prop_map(str::to_owned)
+}
+
+fn any_device() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["", "::0", "::1", "::x", "-0", "/vgpu0"]).prop_flat_map(|end| {
+        prop::sample::select(vec![GPU, "MIG-1", "nvidia0", "nvidia9", ""])
+            .prop_map(move |device| format!("{device}{end}"))
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_kubelet_lists_only_known_devices_are_held_by_printable_names(
+        lists in prop::collection::vec(
+            prop::collection::vec((any_name(), any_name(), any_name(), any_device()), 0..6), 1..4,
+        )
+    ) {
+        let mut node = TestNode::new(None);
+        for list in lists {
+            let pod_resources = list.iter().map(|(namespace, name, of, device)| PodResources {
+                name: name.clone(),
+                namespace: namespace.clone(),
+                containers: vec![container(of, &[device])],
+            });
+            let list = ListPodResourcesResponse { pod_resources: pod_resources.collect() };
+            let known = node.round(Some(&list), Some(&[]), &logs(&[UID]));
+            for one in known.allocations {
+                prop_assert_eq!(one.device, GPU.into());
+                prop_assert!(one.holder.id.as_str().starts_with("k8s:"));
+                prop_assert!(one.holder.id.as_str().chars().all(|c| c.is_ascii_graphic()));
+                prop_assert!(one.fraction.numerator == 1 && one.fraction.denominator >= 1);
+            }
+            prop_assert!(known.problems.iter().all(|problem| !problem.contains(char::is_control)));
+        }
+    }
+}
