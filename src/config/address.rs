@@ -1,7 +1,7 @@
 //! Addresses from text: where to listen, where the collector is, where users reach the agent.
 //!
-//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`], a URL. It resolves no name but
-//! `localhost`, which is 127.0.0.1, and opens no socket.
+//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`], a URL. It resolves no name
+//! but `localhost`, which is 127.0.0.1, and opens no socket.
 
 use std::fmt;
 use std::net::SocketAddr;

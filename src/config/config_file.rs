@@ -24,8 +24,8 @@ pub struct ConfigFile {
     looked: Option<FileState>,
 }
 
-/// The state of a file. Links are followed, so a link to another target, as when Kubernetes swaps a ConfigMap, is another
-/// state.
+/// The state of a file. Links are followed, so a link to another target, as when Kubernetes swaps a ConfigMap, is
+/// another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState {
     file: (u64, u64),
@@ -115,8 +115,8 @@ impl ConfigFile {
         &self.path
     }
 
-    /// Whether the file has changed since it was last read, valid or not, and not since the last check: a file that changes
-    /// between checks may still be written.
+    /// Whether the file has changed since it was last read, valid or not, and not since the last check: a file that
+    /// changes between checks may still be written.
     pub fn has_changed(&mut self) -> bool {
         let now = FileState::of(&self.path);
         let stays = std::mem::replace(&mut self.looked, now) == now;

@@ -1,8 +1,8 @@
 //! The declaration of a configuration key.
 //!
 //! A [`Key`] has a path, what it accepts, where its value is stored, its default, and one sentence of help; a
-//! [`KeyDescription`] has the same for users. Parsing, the printed default configuration and the documentation follow from
-//! it.
+//! [`KeyDescription`] has the same for users. Parsing, the printed default configuration and the documentation follow
+//! from it.
 
 use super::problem::{Complaint, ProblemCollector};
 use super::settings::Config;
@@ -49,8 +49,8 @@ pub(crate) enum Absent {
 pub(crate) enum ChangeEffect {
     /// At a reload.
     Reload,
-    /// At the next start. The function copies the value from the second configuration to the first and returns whether they
-    /// differed.
+    /// At the next start. The function copies the value from the second configuration to the first and returns whether
+    /// they differed.
     Restart(fn(&mut Config, &Config) -> bool),
 }
 

@@ -1,7 +1,7 @@
 //! The configuration. In: YAML. Out: a validated [`Config`], or all [`Problems`] at once.
 //!
-//! One table declares all keys; parsing, defaults, the printed default file and the documentation follow from it. It opens
-//! no other file and does not check whether paths, addresses or GPUs exist.
+//! One table declares all keys; parsing, defaults, the printed default file and the documentation follow from it. It
+//! opens no other file and does not check whether paths, addresses or GPUs exist.
 
 #[macro_use]
 mod declare;

@@ -1,7 +1,7 @@
 //! The price of a GPU-hour: the keys below `prices`.
 //!
-//! In: the list of rates as it stands in the file. Out: a [`PriceBookConfig`] whose rates follow one another in time. It
-//! multiplies nothing: money is made at settlement.
+//! In: the list of rates as it stands in the file. Out: a [`PriceBookConfig`] whose rates follow one another in time.
+//! It multiplies nothing: money is made at settlement.
 
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, FilePosition, ProblemCollector};

@@ -1,8 +1,8 @@
 //! Reads a YAML mapping by a table of keys.
 //!
-//! In: a YAML node, a table, a target. Out: the target with all values and defaults, the positions of the given keys, and
-//! a complaint for every key that is unknown, given twice, malformed, missing or of the wrong type. It knows no key by
-//! name.
+//! In: a YAML node, a table, a target. Out: the target with all values and defaults, the positions of the given keys,
+//! and a complaint for every key that is unknown, given twice, malformed, missing or of the wrong type. It knows no key
+//! by name.
 
 use std::collections::BTreeMap;
 

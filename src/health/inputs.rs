@@ -1,7 +1,7 @@
 //! The inputs of the health judge: readings of a GPU under names of their own.
 //!
-//! An input that cannot be read is absent, and neither raises nor clears a verdict. [`INPUT_SOURCES`] maps each input to a
-//! family of the catalogue.
+//! An input that cannot be read is absent, and neither raises nor clears a verdict. [`INPUT_SOURCES`] maps each input
+//! to a family of the catalogue.
 
 /// A reading that health rules use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

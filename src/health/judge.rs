@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::inputs::{HealthInput, HealthInputs};
-use super::rules::{ClearedBy, Condition, RULES, Rule};
+use super::rules::{ClearedBy, HealthCondition, RULES, Rule};
 use crate::catalogue::xid;
 use crate::model::{HealthState, Nanoseconds, Notice, Reason, Remedy, Stamp, StickyFault, Utc, Verdict};
 
@@ -81,8 +81,8 @@ impl Judge {
         rules.filter_map(|(rule, state)| state.sticky_fault(rule)).collect()
     }
 
-    /// Restores the sticky faults of the agent's last run. A fault of an unknown rule, or of one that something else clears
-    /// now, is ignored.
+    /// Restores the sticky faults of the agent's last run. A fault of an unknown rule, or of one that something else
+    /// clears now, is ignored.
     pub fn restore(&mut self, sticky_faults: &[StickyFault]) {
         for (rule, state) in RULES.iter().zip(&mut self.states) {
             let known = sticky_faults.iter().find(|fault| *fault.rule == *rule.name);
@@ -166,25 +166,27 @@ impl RuleState {
     /// Whether the condition holds; none where that is not known.
     fn evaluate(
         &mut self,
-        when: &Condition,
+        when: &HealthCondition,
         now: Stamp,
         inputs: &HealthInputs,
         received: &ReceivedEvents,
     ) -> Option<bool> {
         match *when {
-            Condition::Is(presence) => Some(inputs.presence == presence),
-            Condition::Positive(input) => {
+            HealthCondition::Is(presence) => Some(inputs.presence == presence),
+            HealthCondition::Positive(input) => {
                 let value = inputs.get(input)?;
                 self.seen = (value, 0);
                 Some(value > 0)
             }
-            Condition::Below(less, more) => {
+            HealthCondition::Below(less, more) => {
                 self.seen = (inputs.get(less)?, inputs.get(more)?);
                 Some(self.seen.0 < self.seen.1)
             }
-            Condition::Grows(input, by, within) => self.grows(now.boottime, inputs.get(input)?, by, within),
-            Condition::Xid(which) => Some(self.count_xids(which, received)),
-            Condition::Noticed(notice) => {
+            HealthCondition::Grows(input, by, within) => {
+                self.grows(now.boottime, inputs.get(input)?, by, within)
+            }
+            HealthCondition::Xid(which) => Some(self.count_xids(which, received)),
+            HealthCondition::Noticed(notice) => {
                 let count = received.notices.get(&notice).copied().unwrap_or(0);
                 let before = if self.open.is_some() { self.seen.0 } else { 0 };
                 self.seen = (before.saturating_add(i64::try_from(count).unwrap_or(i64::MAX)), 0);
@@ -227,15 +229,15 @@ impl RuleState {
     }
 
     /// Writes the evidence; whether it has changed.
-    fn update_evidence(&mut self, when: &Condition) -> bool {
+    fn update_evidence(&mut self, when: &HealthCondition) -> bool {
         let (first, second) = self.seen;
         let words = match *when {
-            Condition::Is(_) => String::new(),
-            Condition::Positive(input) => positive(input, first),
-            Condition::Below(..) => format!("{first} of {second}"),
-            Condition::Grows(..) => format!("{first} more, {second} in all"),
-            Condition::Xid(_) => self.xids(),
-            Condition::Noticed(_) => times(u64::try_from(first).unwrap_or(0)),
+            HealthCondition::Is(_) => String::new(),
+            HealthCondition::Positive(input) => positive(input, first),
+            HealthCondition::Below(..) => format!("{first} of {second}"),
+            HealthCondition::Grows(..) => format!("{first} more, {second} in all"),
+            HealthCondition::Xid(_) => self.xids(),
+            HealthCondition::Noticed(_) => times(u64::try_from(first).unwrap_or(0)),
         };
         let new = *words != *self.evidence;
         if new {

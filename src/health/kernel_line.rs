@@ -1,8 +1,9 @@
 //! The XID lines that NVIDIA's driver writes to the kernel's log.
 //!
-//! In: the text of one record, which may contain any process name. Out: the XID, or nothing for other lines. The shapes are those of kernel_rc.c in NVIDIA's open kernel modules and of older drivers:
-//! `NVRM: Xid (PCI:0000:0f:00 GPU-I:02 GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception: ...`, with
-//! or without `PCI:`, instances, process id and process name.
+//! In: the text of one record, which may contain any process name. Out: the XID, or nothing for other lines. The shapes
+//! are those of kernel_rc.c in NVIDIA's open kernel modules and of older drivers: `NVRM: Xid (PCI:0000:0f:00 GPU-I:02
+//! GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception: ...`, with or without `PCI:`, instances, process id and
+//! process name.
 
 use crate::model::PciAddress;
 

@@ -1,7 +1,7 @@
 //! The health rules as data: condition, duration, resulting state, remedy, and what clears it.
 //!
-//! Each names its source. A minimum duration keeps short events from becoming verdicts, a quiet time keeps a verdict from
-//! flickering, and a hardware fault is cleared only by a reset.
+//! Each names its source. A minimum duration keeps short events from becoming verdicts, a quiet time keeps a verdict
+//! from flickering, and a hardware fault is cleared only by a reset.
 
 use super::inputs::{HealthInput, Reachability};
 use crate::catalogue::xid::{Action, Class, Xid};
@@ -13,7 +13,7 @@ pub struct Rule {
     /// Its name, for programs.
     pub name: &'static str,
     /// The condition.
-    pub when: Condition,
+    pub when: HealthCondition,
     /// How long the condition must hold without interruption.
     pub after: Nanoseconds,
     /// What clears it.
@@ -30,7 +30,7 @@ pub struct Rule {
 
 /// A condition on the inputs or events of a GPU.
 #[derive(Debug)]
-pub enum Condition {
+pub enum HealthCondition {
     /// The GPU has this reachability.
     Is(Reachability),
     /// The input is above 0.
@@ -86,7 +86,7 @@ use HealthState::{Degraded, Failed, Ok, Unknown};
 pub const RULES: &[Rule] = &[
     Rule {
         name: "lost",
-        when: Condition::Is(Reachability::Lost),
+        when: HealthCondition::Is(Reachability::Lost),
         after: NOW,
         clears: ClearedBy::AtOnce,
         state: Failed,
@@ -96,7 +96,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "silent",
-        when: Condition::Is(Reachability::Unresponsive),
+        when: HealthCondition::Is(Reachability::Unresponsive),
         after: NOW,
         clears: ClearedBy::AtOnce,
         state: Unknown,
@@ -106,7 +106,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "unread",
-        when: Condition::Is(Reachability::Unread),
+        when: HealthCondition::Is(Reachability::Unread),
         after: NOW,
         clears: ClearedBy::AtOnce,
         state: Unknown,
@@ -191,7 +191,7 @@ pub const RULES: &[Rule] = &[
     ),
     Rule {
         name: "nvlink_down",
-        when: Condition::Below(HealthInput::LinksUp, HealthInput::LinksExpected),
+        when: HealthCondition::Below(HealthInput::LinksUp, HealthInput::LinksExpected),
         after: MINUTE,
         clears: ClearedBy::AtOnce,
         state: Degraded,
@@ -201,7 +201,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvlink_errors",
-        when: Condition::Grows(HealthInput::LinkErrors, 1, QUARTER),
+        when: HealthCondition::Grows(HealthInput::LinkErrors, 1, QUARTER),
         after: NOW,
         clears: ClearedBy::Quiet(QUARTER),
         state: Degraded,
@@ -212,7 +212,7 @@ pub const RULES: &[Rule] = &[
     // The driver reports the current state, which changes once the GPU is registered again.
     Rule {
         name: "fabric_failed",
-        when: Condition::Positive(HealthInput::FabricFailed),
+        when: HealthCondition::Positive(HealthInput::FabricFailed),
         after: MINUTE,
         clears: ClearedBy::AtOnce,
         state: Degraded,
@@ -223,7 +223,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "pcie_replays",
-        when: Condition::Grows(HealthInput::PcieReplays, 15, QUARTER),
+        when: HealthCondition::Grows(HealthInput::PcieReplays, 15, QUARTER),
         after: NOW,
         clears: ClearedBy::Quiet(QUARTER),
         state: Degraded,
@@ -233,7 +233,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "hw_thermal",
-        when: Condition::Positive(HealthInput::HwThermal),
+        when: HealthCondition::Positive(HealthInput::HwThermal),
         after: MINUTE,
         clears: ClearedBy::Quiet(FIVE_MINUTES),
         state: Degraded,
@@ -243,7 +243,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "hw_power_brake",
-        when: Condition::Positive(HealthInput::PowerBrake),
+        when: HealthCondition::Positive(HealthInput::PowerBrake),
         after: MINUTE,
         clears: ClearedBy::Quiet(FIVE_MINUTES),
         state: Degraded,
@@ -314,8 +314,8 @@ pub const RULES: &[Rule] = &[
             "an XID that NVIDIA's catalogue calls unused; what it means for the GPU is not known",
         )
     },
-    // No verdict: most codes that newer drivers add concern an application or need no action. For the others the driver also
-    // reports a recovery action or sends a notice.
+    // No verdict: most codes that newer drivers add concern an application or need no action. For the others the driver
+    // also reports a recovery action or sends a notice.
     Rule {
         clears: ClearedBy::Quiet(HOUR),
         ..xid(
@@ -395,8 +395,8 @@ fn needs_support(xid: &Xid) -> bool {
     matches!(xid.class, Class::Hardware | Class::Driver | Class::Link) && xid.action == Action::ContactSupport
 }
 
-/// For these codes the status of the error decides, and most need no action; boards that report them also report a recovery
-/// action.
+/// For these codes the status of the error decides, and most need no action; boards that report them also report a
+/// recovery action.
 fn is_nvlink5(xid: &Xid) -> bool {
     (144..=150).contains(&xid.code)
 }
@@ -409,7 +409,7 @@ const fn reading(
     remedy: Remedy,
     what: &'static str,
 ) -> Rule {
-    let (when, clears) = (Condition::Positive(input), ClearedBy::AtOnce);
+    let (when, clears) = (HealthCondition::Positive(input), ClearedBy::AtOnce);
     Rule { name, when, after: NOW, clears, state, remedy, what, source: MEMORY }
 }
 
@@ -422,7 +422,7 @@ const fn xid(
 ) -> Rule {
     Rule {
         name,
-        when: Condition::Xid(which),
+        when: HealthCondition::Xid(which),
         after: NOW,
         clears: ClearedBy::Reset,
         state,
@@ -439,6 +439,6 @@ const fn notice(
     remedy: Remedy,
     what: &'static str,
 ) -> Rule {
-    let when = Condition::Noticed(notice);
+    let when = HealthCondition::Noticed(notice);
     Rule { name, when, after: NOW, clears: ClearedBy::Reset, state, remedy, what, source: HEADER }
 }

@@ -1,7 +1,7 @@
-//! What every path of `tests/golden/cgroups.txt` says of a process.
+//! Golden test: the location of a process for every path in `tests/golden/cgroups.txt`.
 //!
-//! Each line of that file is a path, or the paths of several hierarchies with ` | ` between them, then ` => ` and what it
-//! is. `UPDATE=1 cargo test --lib cgroup_corpus` writes what stands behind the arrows.
+//! Each line of that file is a path, or the paths of several hierarchies with ` | ` between them, then ` => ` and what
+//! it is. `UPDATE=1 cargo test --lib cgroup_corpus` writes what stands behind the arrows.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

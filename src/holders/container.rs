@@ -1,11 +1,11 @@
-//! Containers that belong to no pod and no job, by the runtime and the id that stand in the cgroup path.
+//! Containers that belong to no pod and no job, by the runtime and the id in the cgroup path.
 //!
-//! Their names and images are known to the runtimes alone, whose sockets are as good as root; the id needs none of them.
+//! Names and images need the runtime's socket, which gives root access; the id does not.
 
 use crate::docker::ContainerDescription;
 use crate::model::{Fact, Facts, Holder, HolderKind};
 
-/// The container of that id; none where the path does not say it.
+/// The container of that id; none where the path does not name it.
 pub(super) fn holder(runtime: &str, id: &str, description: Option<&ContainerDescription>) -> Option<Holder> {
     let mut facts = Facts::new([(Fact::ContainerRuntime, runtime), (Fact::Container, id)]);
     if let Some(ContainerDescription { name, image }) = description {
@@ -15,7 +15,7 @@ pub(super) fn holder(runtime: &str, id: &str, description: Option<&ContainerDesc
     (!id.is_empty()).then(|| Holder::new(HolderKind::Container, facts))
 }
 
-/// Whether a container of that runtime can be in a list of Docker's API.
+/// Whether Docker's API can list containers of that runtime.
 pub(super) fn may_be_described(runtime: &str) -> bool {
     matches!(runtime, "docker" | "podman" | "unknown")
 }

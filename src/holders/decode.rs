@@ -1,13 +1,13 @@
-//! systemd's spelling of names in cgroup paths.
+//! systemd's escapes in cgroup paths.
 //!
-//! In: one part of a path. Out: the name it stands for. It does not know what is named.
+//! In: one part of a path. Out: the name without escapes.
 
 use std::borrow::Cow;
 
-/// Undoes `\x2d` and its like, and the underscore before names that the kernel would take for its own files.
+/// Decodes `\x2d` and similar escapes, and removes the underscore before names of kernel files.
 ///
-/// A part that would decode to a slash, to control characters or to no text keeps its spelling: no part may
-/// turn into two, and no name may break a line.
+/// A part that would decode to a slash, control characters or invalid UTF-8 stays as it is, so that no part becomes two
+/// and no name breaks a line.
 pub(super) fn decode(part: &str) -> Cow<'_, str> {
     let part = part.strip_prefix('_').unwrap_or(part);
     if !part.contains("\\x") {

@@ -1,8 +1,7 @@
-//! Who holds what of one slot now, and whom each holding covers besides its own holder.
+//! The holdings of one slot now, and the users that each covers besides its own holder.
 //!
-//! In: the slot, what grants holdings on it, and the holders present. Out: holdings by holder, and user to the holding's
-//! holder. The order in which holders come never changes either. It knows no time: a change of the answer is what cuts a
-//! segment.
+//! In: the slot, all grants, the holders present. Out: holdings by holder, and user to the holding's holder. The order
+//! of the holders present has no effect. It knows no time: the caller begins a new segment when the result changes.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +13,15 @@ use crate::model::{Holder, HolderId, Holding};
 /// What grants holdings.
 #[derive(Clone, Copy, Debug)]
 pub struct Granting<'a> {
-    /// What schedulers allocated on any GPU. All of it has one rank, before the standing holdings.
+    /// Allocations of schedulers on any GPU. All have one rank, before the standing grants.
     pub allocations: &'a [Allocation],
-    /// The configured standing holdings, in the order of their rank.
+    /// The configured standing grants, in the order of their rank.
     pub standing: &'a [StandingGrant],
-    /// Whether presence holds on a GPU where nothing else does.
+    /// Whether presence grants holdings on a GPU without other grants.
     pub presence: bool,
 }
 
-/// The holdings of a slot, and by whose holding the holders present on it are covered.
+/// The holdings of a slot, and which holding covers each holder that is present.
 pub fn holdings<'a, 's>(
     slot: impl Into<GrantedSlot<'s>>,
     granting: Granting<'_>,
@@ -40,19 +39,19 @@ pub fn holdings<'a, 's>(
     let mut cover = |holder: &Holder| {
         let outer = allocated.keys().filter(|outer| holder.id.is_within(outer));
         let innermost = outer.max_by_key(|outer| outer.as_str().len());
-        // An init container, or a sidecar, has the devices of its pod.
+        // An init container or sidecar uses the devices of its pod.
         let in_pod = || allocated.keys().find(|other| holder.id.is_in_pod_of(other));
         let is_allocated = allocated.contains_key(&holder.id);
         let inside = innermost.or_else(|| if is_allocated { None } else { in_pod() }).cloned();
         let Some(cover) = inside.or_else(|| grants.cover(holder)) else { return };
         covered_by
             .entry(holder.id.clone())
-            // Two sets of facts of one holder: any fixed choice, so that their order does not make it.
+            // One holder may be present with two sets of facts; the larger id wins, so that their order has no effect.
             .and_modify(|known| *known = known.clone().max(cover.clone()))
             .or_insert(cover);
     };
     present.filter(|holder| !allocated.contains_key(&holder.id)).for_each(&mut cover);
-    // A holding whose holder another one covers is nested in that.
+    // A holding whose holder is covered by another one is nested in that.
     allocated.values().for_each(|allocated| cover(allocated.holder));
     let ranks_before = u32::from(!allocated.is_empty());
     let mut held = grants.holdings();
@@ -65,13 +64,13 @@ pub fn holdings<'a, 's>(
     (held, covered_by)
 }
 
-/// A holding that a scheduler granted, and to whom.
+/// A holding that a scheduler granted, with its holder.
 struct Allocated<'a> {
     holder: &'a Holder,
     holding: Holding,
 }
 
-/// What schedulers allocated of that slot, one holding per holder: several shares of one are their sum.
+/// Sums the allocations on a slot to one holding per holder.
 fn allocated<'a>(slot: GrantedSlot<'_>, allocations: &'a [Allocation]) -> BTreeMap<HolderId, Allocated<'a>> {
     let mut held: BTreeMap<HolderId, Allocated<'_>> = BTreeMap::new();
     for one in allocations {

@@ -1,9 +1,9 @@
 //! Identifies the holder of a process.
 //!
 //! In: a process, the host for user names, the resolvers' workloads. Out: its holder, or a remainder. The order is: GPU
-//! system, workload, unit, user; outer identities stay in the facts. A process in a container, pod, job or virtual machine
-//! that no resolver names is unattributed, since its uid may be the image's and its unit the runtime's. It does not know
-//! which GPU the process is on.
+//! system, workload, unit, user; outer identities stay in the facts. A process in a container, pod, job or virtual
+//! machine that no resolver names is unattributed, since its uid may be the image's and its unit the runtime's. It does
+//! not know which GPU the process is on.
 
 use super::process_location::{LocationKind, ProcessLocation};
 use super::resolved_workloads::ResolvedWorkloads;

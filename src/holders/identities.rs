@@ -1,7 +1,7 @@
 //! The holder of each process, as last published.
 //!
-//! Immutable and shared: the result of one round. A pid is looked up with the boot time at which it was read, since pids
-//! are reused.
+//! Immutable and shared: the result of one round. A pid is looked up with the boot time at which it was read, since
+//! pids are reused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Who uses a GPU, and who holds it.
 //!
-//! In: processes as the host shows them, standing holdings as configured, the holders present on a GPU.
-//! Out: pid to [`Holder`](crate::model::Holder) ([`ProcessDirectory`], [`Identities`]), and a GPU's holdings with
-//! whom each covers ([`holdings`]). Identity goes by kind: the GPU system's own processes, then the unit,
-//! then the user; what belongs to a Slurm job, pod, container or virtual machine comes before the unit and is
-//! unattributed where its resolver does not name it. It knows no tenant, no money, no clock, and starts no thread.
+//! In: processes of the host, configured standing grants, the holders present on a GPU. Out: pid to
+//! [`Holder`](crate::model::Holder) ([`ProcessDirectory`], [`Identities`]), and a GPU's holdings with the users that
+//! each covers ([`holdings`]). The order of identities is: processes of the GPU system; a Slurm job, pod, container or
+//! virtual machine, which is unattributed where its resolver does not name it; the unit; the user. It knows no tenant,
+//! price or clock, and starts no thread.
 
 #[cfg(test)]
 mod cgroup_corpus;

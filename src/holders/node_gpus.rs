@@ -1,7 +1,7 @@
 //! The GPUs of a node under the numbers by which schedulers and exporters know them.
 //!
-//! In: the numbers that the driver or the kernel reports. Out: UUIDs by minor number, by index, and of MIG instances. It
-//! does no I/O.
+//! In: the numbers that the driver or the kernel reports. Out: UUIDs by minor number, by index, and of MIG instances.
+//! It does no I/O.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
-//! Holdings by presence, where the operator chose them: who is on a GPU holds an equal share of it.
+//! Holdings by presence (`attribution.presence`): all holders with processes on a GPU hold equal shares of it.
 //!
-//! In: the holders present on a GPU that nobody holds otherwise. Out: their holdings, granted anew at each
-//! change. It does not know for how long anybody stayed.
+//! In: the holders present on a GPU without other holdings. Out: their holdings, granted again at each change.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource};
 pub(super) fn holdings<'a>(present: impl Iterator<Item = &'a Holder>) -> Vec<Holding> {
     let present: BTreeSet<&HolderId> =
         present.map(|holder| &holder.id).filter(|id| !id.is_remainder()).collect();
-    // More holders than fit in 32 bits are not on one GPU.
+    // A GPU never has more holders than fit in 32 bits.
     let denominator = u32::try_from(present.len()).unwrap_or(u32::MAX);
     let fraction = Fraction { numerator: 1, denominator };
     let source = HoldingSource::Presence;

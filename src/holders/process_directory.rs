@@ -1,9 +1,9 @@
 //! Identifies the processes on GPUs, round by round.
 //!
-//! In: the pids that are on GPUs now, and the time. Out: the next [`Identities`]. A process is identified once, when it is
-//! first seen: a later change of name or cgroup does not change whose time it was. Since pids are reused, each process is
-//! watched by pidfd, or its start time is read in every round. Readings taken after the last round in which a process was
-//! confirmed are attributed only once the next round has confirmed it. It knows no GPU and no clock.
+//! In: the pids that are on GPUs now, and the time. Out: the next [`Identities`]. A process is identified once, when it
+//! is first seen: a later change of name or cgroup does not change whose time it was. Since pids are reused, each
+//! process is watched by pidfd, or its start time is read in every round. Readings taken after the last round in which
+//! a process was confirmed are attributed only once the next round has confirmed it. It knows no GPU and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -18,8 +18,8 @@ use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, Unattribute
 /// A process is kept so long after it was last on a GPU: its last samples come late, and its window closes later still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// A process in a workload that no resolver names is left out for so long, since its window may still close with the right
-/// holder. Afterwards it is unattributed until it is named. Windows wait 10 s for names, so this must be shorter.
+/// A process in a workload that no resolver names is left out for so long, since its window may still close with the
+/// right holder. Afterwards it is unattributed until it is named. Windows wait 10 s for names, so this must be shorter.
 const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
 
 /// The keys of all processes that had that pid.
@@ -59,8 +59,8 @@ impl TrackedProcess {
 }
 
 impl ProcessDirectory {
-    /// An empty directory. `agent` is the agent's own pid if it runs on that host; `descriptors` is the most processes to
-    /// watch by pidfd.
+    /// An empty directory. `agent` is the agent's own pid if it runs on that host; `descriptors` is the most processes
+    /// to watch by pidfd.
     pub fn new(host: Host, agent: Option<u32>, descriptors: usize) -> Self {
         let pidfds = host.pidfd_set(descriptors);
         let published = Identities::default();
@@ -72,8 +72,8 @@ impl ProcessDirectory {
         &self.host
     }
 
-    /// Pids of the last round that could not be identified, with the reason. If no pid could be, the agent is not in the
-    /// pid namespace of the driver.
+    /// Pids of the last round that could not be identified, with the reason. If no pid could be, the agent is not in
+    /// the pid namespace of the driver.
     pub const fn unidentified(&self) -> &BTreeMap<u32, ProcessError> {
         &self.unidentified
     }
@@ -136,8 +136,8 @@ impl ProcessDirectory {
         changed
     }
 
-    /// Whether the pid belongs to a known process and to no other. A process that has ended while the driver still lists it,
-    /// or that cannot be read for a moment, still counts.
+    /// Whether the pid belongs to a known process and to no other. A process that has ended while the driver still
+    /// lists it, or that cannot be read for a moment, still counts.
     fn confirm(&mut self, pid: u32, now: Stamp) -> bool {
         let latest = self.processes.range_mut(keys_of(pid)).next_back();
         let Some((_, process)) = latest.filter(|(_, process)| !process.replaced) else { return false };
@@ -168,8 +168,8 @@ impl ProcessDirectory {
         true
     }
 
-    /// Identifies new processes; whether any was. A process that has taken over a pid and cannot be read is left without a
-    /// name, rather than under the previous process's.
+    /// Identifies new processes; whether any was. A process that has taken over a pid and cannot be read is left
+    /// without a name, rather than under the previous process's.
     fn identify_new(&mut self, pids: &[u32], workloads: &ResolvedWorkloads, now: Stamp) -> bool {
         self.unidentified.clear();
         let mut new = Vec::new();
@@ -227,8 +227,8 @@ impl ProcessDirectory {
         Ok((identified, pending))
     }
 
-    /// Reuses the holder with that id and its facts. Otherwise a unit whose processes run under several users would change
-    /// its user from round to round. Pending processes do not count, since their facts may be incomplete.
+    /// Reuses the holder with that id and its facts. Otherwise a unit whose processes run under several users would
+    /// change its user from round to round. Pending processes do not count, since their facts may be incomplete.
     fn share_holder(&self, holder: Holder) -> Arc<Holder> {
         let named = self.processes.values().filter(|process| process.pending_since.is_none());
         let same = named.map(|process| &process.identified.holder).find(|known| known.id == holder.id);

@@ -1,7 +1,7 @@
 //! The workloads of this node as the resolvers last published them.
 //!
-//! Each resolver asks a scheduler or runtime in its own thread and publishes the result; identification and the meter read
-//! it and never wait. Immutable and shared.
+//! Each resolver asks a scheduler or runtime in its own thread and publishes the result; identification and the meter
+//! read it and never wait. Immutable and shared.
 
 use std::sync::Arc;
 
@@ -69,8 +69,8 @@ impl std::fmt::Display for AllocatedDevice {
     }
 }
 
-/// A share of a GPU or MIG instance that a scheduler granted to a workload. A job's share covers its steps; a container's
-/// covers the containers of its pod that were granted no share of that GPU.
+/// A share of a GPU or MIG instance that a scheduler granted to a workload. A job's share covers its steps; a
+/// container's covers the containers of its pod that were granted no share of that GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// To whom it was granted.

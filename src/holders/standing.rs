@@ -1,8 +1,7 @@
-//! Holdings that the operator grants by configuration: condo nodes, reservations, pools.
+//! Standing grants: holdings that the operator configures for condo nodes, reservations and pools.
 //!
-//! In: the standing holdings in the order of the configuration, a GPU, the holders present on it. Out: the
-//! GPU's holdings, and whom each covers besides its own holder. It does not read the configuration, and
-//! settles no conflict: it ranks.
+//! In: the grants in the order of the configuration, a GPU, the holders present on it. Out: the GPU's holdings, and the
+//! users that each covers. It ranks holdings; conflicts are resolved at attribution.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,12 +10,12 @@ use std::sync::Arc;
 use super::resolved_workloads::AllocatedDevice;
 use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, MigSlot};
 
-/// A standing holding.
+/// A standing grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingGrant {
     /// The operator's name for it.
     pub id: String,
-    /// On which GPUs; one that two of them select counts once.
+    /// On which GPUs; a GPU that several of these select counts once.
     pub gpus: Vec<GpuSelector>,
     /// How much of each.
     pub fraction: Fraction,
@@ -57,8 +56,8 @@ impl<'a> GrantedSlot<'a> {
         }
     }
 
-    /// Which share of the slot a device is; none where it is another one. A share of a GPU is the same share of each of
-    /// its instances.
+    /// The share of the slot that a device has; none where it is not on the slot. A share of a GPU is the same share of
+    /// each of its instances.
     pub(super) fn share_of(self, device: &AllocatedDevice) -> Option<Fraction> {
         match (self, device) {
             (_, AllocatedDevice::Uuid(uuid)) if *uuid == self.gpu().uuid => Some(Fraction::WHOLE),
@@ -83,7 +82,7 @@ impl From<&GpuId> for SessionGpu {
     }
 }
 
-/// A GPU that a standing holding names, or all of them.
+/// A GPU that a standing grant names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
     /// Every GPU of the node.
@@ -104,16 +103,16 @@ impl fmt::Display for GpuSelector {
     }
 }
 
-/// Who holds a standing holding: a name that covers everything that runs under it.
+/// The holder of a standing grant, who is covered with everything that runs under that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// A Unix user, with his units.
+    /// A Unix user, with the units that run as that user.
     User(String),
     /// The same by uid, with the name that is known for it, else the number.
     Uid {
         /// Whom it covers.
         uid: u32,
-        /// Under which name he holds.
+        /// The name of the holder.
         name: Arc<str>,
     },
     /// A systemd unit, or a template with all its instances.
@@ -122,16 +121,16 @@ pub enum Selector {
     Group {
         /// Its name.
         name: String,
-        /// The uids of those members who are known.
+        /// The uids of known members.
         members: Arc<BTreeSet<u32>>,
     },
     /// Several Unix users, with what they run.
     Team {
-        /// Under which name they hold together.
+        /// The name under which they hold together.
         name: String,
-        /// Those given by name.
+        /// Members given by name.
         users: BTreeSet<String>,
-        /// Those given by uid.
+        /// Members given by uid.
         uids: BTreeSet<u32>,
     },
 }
@@ -147,7 +146,7 @@ impl GpuSelector {
 }
 
 impl Selector {
-    /// The holder to whom it is granted, as far as the grant tells.
+    /// The holder, with the facts that the grant names.
     pub fn holder(&self) -> Holder {
         match self {
             Self::User(name) => Holder::user(name, None),
@@ -178,7 +177,7 @@ impl Selector {
         matches!(self, Self::Group { .. } | Self::Team { .. })
     }
 
-    /// Whether both were configured alike, whatever the name service has said of either.
+    /// Whether both have the same configuration, whatever the name service returned for either.
     fn is_configured_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Group { name, .. }, Self::Group { name: others, .. }) => name == others,
@@ -187,13 +186,13 @@ impl Selector {
     }
 }
 
-/// The Unix user whose work it is, where that is known by name.
+/// The name of the Unix user of a holder, where it is known.
 fn owner(holder: &Holder) -> Option<&str> {
     let facts = [Fact::User, Fact::SlurmUser].into_iter().filter_map(|fact| holder.facts.get(fact));
     facts.map(|user| &**user).next()
 }
 
-/// Whether two lists of standing holdings were configured alike, whatever is known of the members of groups.
+/// Whether two lists of grants have the same configuration, whatever the members of groups.
 pub fn are_configured_alike(one: &[StandingGrant], other: &[StandingGrant]) -> bool {
     let alike = |(one, other): (&StandingGrant, &StandingGrant)| {
         (&one.id, &one.gpus, one.fraction) == (&other.id, &other.gpus, other.fraction)
@@ -208,7 +207,7 @@ impl StandingGrant {
         self.gpus.iter().any(|selector| selector.selects(gpu))
     }
 
-    /// Whether both have one id and were granted to one holder, whatever the name service has said of it.
+    /// Whether both have the same id and holder, whatever the name service returned for the holder.
     pub fn has_id_and_holder_of(&self, other: &Self) -> bool {
         let one_holder = match (&self.selector, &other.selector) {
             (Selector::Uid { uid, .. }, Selector::Uid { uid: others, .. }) => uid == others,
@@ -217,20 +216,20 @@ impl StandingGrant {
         self.id == other.id && one_holder
     }
 
-    /// What it names and none of these GPUs is.
+    /// The GPUs that it names and that are not among these.
     pub fn unmatched<'a>(&self, gpus: impl Iterator<Item = &'a SessionGpu> + Clone) -> Vec<GpuSelector> {
         let is_there = |selector: &&GpuSelector| gpus.clone().any(|gpu| selector.selects(gpu));
         self.gpus.iter().filter(|selector| !is_there(selector)).cloned().collect()
     }
 }
 
-/// GPUs in words: `GPU 0, GPU 1`.
+/// Formats selectors: `GPU 0, GPU 1`.
 pub fn in_words(gpus: &[GpuSelector]) -> String {
     let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
     names.join(", ")
 }
 
-/// The standing holdings of one GPU.
+/// The standing grants on one GPU.
 pub(super) struct GpuGrants<'a> {
     /// In the order of the configuration; the position is the rank.
     entries: Vec<(u32, &'a StandingGrant)>,
@@ -246,8 +245,7 @@ impl<'a> GpuGrants<'a> {
         self.entries.is_empty()
     }
 
-    /// One holding per holder, by holder. Several grants to one holder are one holding of their sum, with
-    /// the rank of the first.
+    /// One holding per holder, by holder. Several grants to one holder are summed, with the rank of the first.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let mut holdings: BTreeMap<HolderId, Holding> = BTreeMap::new();
         for (rank, entry) in &self.entries {
@@ -262,8 +260,9 @@ impl<'a> GpuGrants<'a> {
         holdings.into_values().collect()
     }
 
-    /// Whose holding covers a holder: one of a user or unit before one of a group or team, then the latest granted, ties by
-    /// id. One who holds something here himself is covered by that alone; remainders are covered by nobody.
+    /// The holder whose holding covers another holder. A grant to a user or unit precedes one to a group or team; then
+    /// the last grant counts, then the larger id. Holders with a grant of their own here, and remainders, are not
+    /// covered.
     pub(super) fn cover(&self, holder: &Holder) -> Option<HolderId> {
         if holder.id.is_remainder()
             || self.entries.iter().any(|(_, entry)| entry.selector.holder().id == holder.id)
@@ -278,13 +277,13 @@ impl<'a> GpuGrants<'a> {
     }
 }
 
-/// The sum of two fractions, the whole at most; rounded down where no 32 bits hold it.
+/// The sum of two fractions, at most the whole; rounded down where 32 bits are too few.
 pub(super) fn sum(left: Fraction, right: Fraction) -> Fraction {
     let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
     Fraction::reduced(a * d + c * b, b * d)
 }
 
-/// The product of two fractions; rounded down where no 32 bits hold it.
+/// The product of two fractions; rounded down where 32 bits are too few.
 pub(super) fn product(left: Fraction, right: Fraction) -> Fraction {
     let [a, b, c, d] = [left.numerator, left.denominator, right.numerator, right.denominator].map(u128::from);
     Fraction::reduced(a * c, b * d)

@@ -1,14 +1,15 @@
 //! The processes of the GPU system itself, which no tenant pays for.
 //!
-//! In: a process and its place. Out: whether it is one. A process chooses its own name, so inside a unit only the unit
-//! counts. A name counts in a session of a system account, outside of all units, and for the X server and the compositor
-//! of a display manager; never inside a workload, where root may be anybody. It does not know the agent, which is
-//! recognised by its pid.
+//! In: a process and its location. Out: whether it belongs to the system. A process chooses its own name, so names
+//! count only for system accounts in sessions and outside of units, and for X server and compositor of a display
+//! manager. They never count inside a workload, where root may be anybody. The agent itself is recognised by its pid
+//! elsewhere.
 
 use super::process_location::{LocationKind, ProcessLocation};
 use crate::host::ProcessInfo;
 
-/// Persistence daemon, fabric manager, IMEX, power daemon, DCGM, MPS control (and the servers that it starts below itself).
+/// Persistence daemon, fabric manager, IMEX, power daemon, DCGM, MPS control (and the servers that it starts below
+/// itself).
 const UNITS: &[&str] = &[
     "nvidia-cuda-mps-control.service",
     "nvidia-dcgm.service",
@@ -19,7 +20,7 @@ const UNITS: &[&str] = &[
     "nvidia-powerd.service",
 ];
 
-/// Units whose X server and compositor belong to the system; their other processes may be a user's session.
+/// Units whose X server and compositor belong to the system; other processes may belong to a user's session.
 const DISPLAY_MANAGERS: &[&str] =
     &["gdm.service", "gdm3.service", "lightdm.service", "sddm.service", "xdm.service"];
 
@@ -33,7 +34,7 @@ const DISPLAY_SERVERS: &[&str] =
 /// The kernel keeps no more bytes of a name: `nvidia-persistenced` is `nvidia-persiste` in `/proc`.
 const NAME_BYTES: usize = 15;
 
-/// The first uid of people, as login.defs(5) has it everywhere today.
+/// The first uid of regular users, the default of login.defs(5).
 const FIRST_PERSON: u32 = 1000;
 
 /// Whether the process belongs to the GPU system.
@@ -48,7 +49,8 @@ pub(super) fn is_system(process: &ProcessInfo, location: &ProcessLocation) -> bo
     is_trusted(process, location) && names.concat().iter().any(|name| is_named(process, name))
 }
 
-/// An MPS server runs under its client's uid, but in the session of root where root started its control.
+/// Whether it runs for a system account. An MPS server runs under its client's uid, but in the session of the account
+/// that started its control daemon.
 fn is_trusted(process: &ProcessInfo, location: &ProcessLocation) -> bool {
     process.uid < FIRST_PERSON || location.session_owner.is_some_and(|owner| owner < FIRST_PERSON)
 }

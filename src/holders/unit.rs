@@ -1,16 +1,15 @@
 //! The systemd unit of a process, as a unit of the system manager.
 //!
-//! In: the decoded parts of a cgroup path that belongs to no workload and no user. Out: the unit that stands
-//! first below the slices, or the slice of one that has no name of its own. What a unit makes below itself stays its own. It
-//! does not know what units do.
+//! In: the decoded parts of a cgroup path that belongs to no workload and no user. Out: the first unit below the
+//! slices, or its slice where systemd generated the unit's name. Cgroups below a unit belong to it.
 
-/// The unit below the slices; nothing where the path names none, or one that systemd made up a name for in `system.slice`.
-/// Such a unit in another slice stands for that slice, which somebody has chosen: the name would be another one every time.
+/// Finds the unit below the slices. A generated name differs at every start, so such a unit counts as its slice, or as
+/// no unit in `system.slice`, which nobody chose.
 pub(super) fn find_unit<'a>(parts: &[&'a str]) -> Option<&'a str> {
     let at = parts.iter().position(|part| !is_slice(part))?;
     let first = parts[at];
     let name = first.strip_suffix(".service").or_else(|| first.strip_suffix(".scope"))?;
-    // systemd makes no such name, and a line break would forge a line wherever it is printed.
+    // systemd accepts no such name, and a line break would forge a line in logs and pages.
     if name.is_empty() || name.contains(char::is_control) {
         return None;
     }
@@ -22,7 +21,7 @@ pub(super) fn find_unit<'a>(parts: &[&'a str]) -> Option<&'a str> {
     is_chosen.then_some(slice)
 }
 
-/// Whether systemd-run made up the name: `run-r` and 32 hexadecimal digits, `run-u123`, `run-p123-i456`, `run-123`.
+/// Whether systemd-run generated the name: `run-r` and 32 hexadecimal digits, `run-u123`, `run-p123-i456`, `run-123`.
 fn is_generated(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some(rest) = name.strip_prefix("run-") else { return false };

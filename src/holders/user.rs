@@ -1,7 +1,6 @@
 //! The Unix user behind a process.
 //!
-//! In: its uid, and the user whose session it runs in. Out: the uid that stands for it, with its name. It
-//! does not know who they are beyond that.
+//! In: its uid, and the user whose session it runs in. Out: the uid and the name of its user.
 
 use std::sync::Arc;
 
@@ -14,8 +13,8 @@ pub(super) struct ProcessUser {
     pub(super) name: Arc<str>,
 }
 
-/// The process's own user; but a number without a name in somebody's session is one of the subordinate
-/// uids of his rootless containers, and so is he. A number stands for the name only where there is no such user.
+/// Finds the user of a process. A uid without a name in a user's session is a subordinate uid of that user's rootless
+/// containers, so the session's user counts. A user without a name is called by its number.
 pub(super) fn find_user(
     host: &Host,
     uid: u32,
@@ -29,7 +28,7 @@ pub(super) fn find_user(
     Ok(ProcessUser { uid, name })
 }
 
-/// The user whose slice or manager a part of a cgroup path is: `user-1000.slice`, `user@1000.service`.
+/// The user of a slice or service manager in a cgroup path: `user-1000.slice`, `user@1000.service`.
 pub(super) fn session_owner(part: &str) -> Option<u32> {
     let slice = part.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
     let manager = part.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service"));

@@ -1,12 +1,12 @@
-//! What a cgroup path says of the container, pod, batch job or virtual machine that it belongs to.
+//! The container, pod, batch job or virtual machine that a cgroup path belongs to.
 //!
-//! In: the decoded parts of a cgroup path. Out: the workload with the ids that stand in the path, by the grammar of the
-//! runtimes' and schedulers' own sources. Whose workload it is the resolvers say. Such a path never passes for a unit or a
-//! user, as a container below `docker.service` would.
+//! In: the decoded parts of a cgroup path. Out: the workload with the ids in the path, by the naming rules in the
+//! sources of runtimes and schedulers. Resolvers find its holder. Such a path is never a unit's, although a container
+//! may be below `docker.service`.
 
 use crate::model::UnattributedReason as Reason;
 
-/// Services that keep cgroups of others below their own, and of what kind these are.
+/// Services with cgroups of workloads below their own, and the kind of these.
 const RUNTIMES: &[(&str, Reason)] = &[
     ("containerd.service", Reason::Container),
     ("cri-o.service", Reason::Container),
@@ -25,7 +25,7 @@ const RUNTIMES: &[(&str, Reason)] = &[
     ("snap.docker.dockerd.service", Reason::Container),
 ];
 
-/// How runtimes begin the names of their cgroups; `docker-registry.service` is a unit all the same.
+/// Prefixes of the cgroup names of runtimes, which do not apply to services such as `docker-registry.service`.
 const PREFIXES: &[(&str, Reason)] = &[
     ("cri-containerd-", Reason::Container),
     ("crio-", Reason::Container),
@@ -33,13 +33,13 @@ const PREFIXES: &[(&str, Reason)] = &[
     ("libpod-", Reason::Container),
     ("lxc.monitor.", Reason::Container),
     ("lxc.payload.", Reason::Container),
-    // systemd-machined's name for what libvirt starts; everything else of machined's is a container.
+    // systemd-machined's prefix for libvirt; its other machines are containers.
     ("machine-qemu-", Reason::Vm),
     ("machine-", Reason::Container),
     ("nerdctl-", Reason::Container),
 ];
 
-/// The runtime that a part names, by how the part begins.
+/// The runtime by the prefix of a part.
 const NAMES: &[(&str, &str)] = &[
     ("cri-containerd-", "containerd"),
     ("containerd.service", "containerd"),
@@ -53,10 +53,10 @@ const NAMES: &[(&str, &str)] = &[
     ("machine-", "nspawn"),
 ];
 
-/// A workload as its cgroup path names it. What the path does not say is empty.
+/// A workload as its cgroup path names it. Fields that the path does not have are empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WorkloadPath {
-    /// Something that no rule knows.
+    /// A path of an unknown form.
     Unknown,
     /// A virtual machine.
     Vm {
@@ -89,7 +89,7 @@ pub(super) enum WorkloadPath {
 }
 
 impl WorkloadPath {
-    /// Why a process is nobody's while no resolver names its workload.
+    /// Why a process is unattributed while no resolver names its workload.
     pub(super) const fn reason(&self) -> Reason {
         match self {
             Self::Unknown => Reason::Unknown,
@@ -101,8 +101,8 @@ impl WorkloadPath {
     }
 }
 
-/// The workload that the path belongs to. Of several the one of the highest precedence counts: a pod on a node that is
-/// itself a container is a pod.
+/// Finds the workload of a path. Of several the one with the highest precedence counts: a pod on a node that is itself
+/// a container is a pod.
 pub(super) fn parse_workload_path(parts: &[&str]) -> Option<WorkloadPath> {
     Some(match kind(parts)? {
         Reason::Unknown => WorkloadPath::Unknown,
@@ -113,7 +113,7 @@ pub(super) fn parse_workload_path(parts: &[&str]) -> Option<WorkloadPath> {
     })
 }
 
-/// What the deepest part tells that tells anything.
+/// The result of the deepest part that has one.
 fn last<'a, T>(parts: &[&'a str], tells: impl FnMut(&'a str) -> Option<T>) -> Option<T> {
     parts.iter().rev().copied().find_map(tells)
 }
@@ -128,7 +128,7 @@ fn vm_name(part: &str) -> Option<&str> {
     part.strip_suffix(".libvirt-qemu").or(number).filter(|name| !name.is_empty())
 }
 
-/// The outermost container: what is below it may be named by whoever runs in it.
+/// The outermost container, since names below it are chosen by whoever runs in it.
 fn container(parts: &[&str]) -> WorkloadPath {
     let name = |at: usize| {
         let part = parts[at];
@@ -152,8 +152,8 @@ fn container_name(part: &str) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// The UID behind the first `pod`, and the container's id behind that: both may stand in one part. A pod inside a
-/// container is no pod of this node: its ids are left out, since who runs in the container may have made them up.
+/// The UID after the first `pod`, and the container id after that; both may be in one part. Ids of a pod inside a
+/// container are left out, since whoever runs in the container may have invented them.
 fn pod(parts: &[&str]) -> WorkloadPath {
     let pods = parts.iter().position(|part| pod_uid(part).is_some());
     let at = pods.filter(|at| {
@@ -235,7 +235,7 @@ fn is_of_slurm(at: usize, part: &str) -> bool {
         || (at == 0 && (part == "slurm" || part.starts_with("slurm_")))
 }
 
-/// Every runtime names containers by 64 hexadecimal digits, whatever stands around them.
+/// The container id: 64 hexadecimal digits in every runtime, within any other text.
 fn container_id(part: &str) -> Option<&str> {
     let digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let mut at = 0;

@@ -1,7 +1,7 @@
-//! What the agent itself costs and has open.
+//! Resources of the agent itself.
 //!
-//! In: `/proc/self` of the real system, whatever root the rest of the room reads. Out: CPU time, memory, open
-//! files, mapped files. It does not know when the agent started.
+//! In: `/proc/self` of the real system, whatever root the rest of the module reads. Out: CPU time, memory, open files,
+//! mapped files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit};
 use crate::clock::processor_time;
 use crate::model::{Bytes, Nanoseconds};
 
-/// What the agent has used and uses.
+/// Resources that the agent uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentUsage {
     /// User and system time since its start, of all threads.
@@ -27,8 +27,8 @@ pub struct AgentUsage {
     pub open_files: u64,
 }
 
-/// Where it is read, in the cheapest ways that there are: `stat` and `status` look at every thread, and finding a
-/// file of `/proc` costs more than reading it, so what is read is kept open.
+/// Reads the resources cheaply: files of `/proc` stay open, and `stat` and `status` are avoided, since for these the
+/// kernel visits every thread.
 #[derive(Debug)]
 pub struct AgentUsageReader {
     memory: File,
@@ -36,12 +36,12 @@ pub struct AgentUsageReader {
 }
 
 impl AgentUsageReader {
-    /// Opens what is read.
+    /// Opens the files.
     pub fn open() -> io::Result<Self> {
         Ok(Self { memory: File::open("/proc/self/statm")?, files: File::open(FILES)? })
     }
 
-    /// What it is at the moment.
+    /// Reads the current use.
     pub fn read(&self) -> io::Result<AgentUsage> {
         let mut memory = [0; 256];
         let length = self.memory.read_at(&mut memory, 0)?;
@@ -54,20 +54,20 @@ impl AgentUsageReader {
 
 const FILES: &str = "/proc/self/fd";
 
-fn count_open(told_by: &Metadata, directory: &Path) -> io::Result<u64> {
-    match told(told_by) {
+fn count_open(metadata: &Metadata, directory: &Path) -> io::Result<u64> {
+    match reported_count(metadata) {
         Some(count) => Ok(count),
-        // The one through which they are counted is not there a moment later.
-        None => Ok(listed(directory)?.saturating_sub(1)),
+        // Without the descriptor of the directory itself.
+        None => Ok(listed_count(directory)?.saturating_sub(1)),
     }
 }
 
 /// Since Linux 6.2 the directory's size is the number of its files.
-fn told(directory: &Metadata) -> Option<u64> {
+fn reported_count(directory: &Metadata) -> Option<u64> {
     Some(directory.len()).filter(|count| *count > 0)
 }
 
-fn listed(directory: &Path) -> io::Result<u64> {
+fn listed_count(directory: &Path) -> io::Result<u64> {
     Ok(fs::read_dir(directory)?.count() as u64)
 }
 
@@ -82,7 +82,7 @@ fn sizes(statm: &[u8]) -> Option<(Bytes, Bytes)> {
 /// The files that are open, each as often as it is.
 pub fn open_files() -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir("/proc/self/fd")?;
-    // One that is closed meanwhile is none.
+    // A file that was closed meanwhile is skipped.
     Ok(entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect())
 }
 
@@ -104,8 +104,8 @@ pub fn most_files() -> Option<u64> {
     rustix::process::getrlimit(Resource::Nofile).current
 }
 
-/// Lets the agent open as many files as it may ever have, which is more than it is given at first where programs that
-/// call `select` are considered. Children inherit it, so none is started afterwards.
+/// Raises the soft limit of open files to the hard limit. systemd keeps the soft limit low for programs that call
+/// `select`. Children would inherit it, so none is started afterwards.
 pub fn raise_most_files() -> io::Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -132,7 +132,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let place = Path::new("/proc").join(child.id().to_string()).join("fd");
         // It opens and closes libraries while it starts.
-        let counts = || (told(&fs::metadata(&place).unwrap()), listed(&place).unwrap());
+        let counts = || (reported_count(&fs::metadata(&place).unwrap()), listed_count(&place).unwrap());
         let agree =
             || matches!(counts(), (told, listed) if listed >= 3 && told.is_none_or(|told| told == listed));
         let agreed = (0..1_000).any(|_| agree());
@@ -150,7 +150,7 @@ mod tests {
             count_open(&fs::metadata(directory).unwrap(), directory).unwrap()
         };
         let old = "/proc/self/fdinfo";
-        assert_eq!(told(&fs::metadata(old).unwrap()), None);
+        assert_eq!(reported_count(&fs::metadata(old).unwrap()), None);
         // Other tests open files, but not all the time.
         let agree = || count(old) == count(FILES);
         assert!((0..1_000).any(|_| agree()), "{} and {}", count(old), count(FILES));

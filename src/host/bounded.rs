@@ -1,7 +1,6 @@
 //! Reads of bounded length, so that no file can make the agent grow or wait.
 //!
-//! In: a path, or a directory that is held open and a name in it. Out: at most so many bytes. It does not
-//! know what they mean.
+//! In: a path, or an open directory and a name in it. Out: at most so many bytes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,7 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 /// The most that is read of a file in `/proc`; the longest, a v1 cgroup list, stays far below.
 pub(super) const PROC: u64 = 64 * 1024;
 
-/// Without `NONBLOCK` a pipe in the place of a file would be waited for.
+/// Without `NONBLOCK`, opening a pipe in place of a file would block.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 /// The first `limit` bytes of a file.
@@ -21,18 +20,18 @@ pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     take(openat(CWD, path, FLAGS, Mode::empty())?, limit)
 }
 
-/// The first `limit` bytes of a file in a directory that is held open.
+/// The first `limit` bytes of a file in an open directory.
 pub(super) fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Vec<u8>> {
     take(openat(directory, name, FLAGS, Mode::empty())?, limit)
 }
 
-/// Holds a directory, so that all that is read in it is of the same one.
+/// Opens a directory, so that all files read in it are of the same one.
 pub(super) fn hold(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// The whole lines of what was read up to `limit`: what the limit cut off is no line.
+/// The complete lines of a file that was read up to `limit`; a line that the limit cut off is dropped.
 pub(super) fn whole_lines(bytes: &[u8], limit: u64) -> impl Iterator<Item = &[u8]> {
     let cut = bytes.len() as u64 >= limit && bytes.last() != Some(&b'\n');
     let end = match bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -44,7 +43,7 @@ pub(super) fn whole_lines(bytes: &[u8], limit: u64) -> impl Iterator<Item = &[u8
 }
 
 fn take(file: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
-    // Most of what is read is shorter, and then takes two reads: one for all of it, one for its end.
+    // Most files are shorter, and then take two reads: one for all bytes, one for the end.
     let mut bytes = Vec::with_capacity(1_024);
     File::from(file).take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)

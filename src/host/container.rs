@@ -26,8 +26,8 @@ pub(super) fn is_container(root: &Path) -> bool {
 }
 
 /// Whether the agent sees processes of a system around its container, as with the host's pids: process 1 has another
-/// root. Where the kernel does not let the agent look at that root, the pids are the kernel's first and the agent's root
-/// is one that container runtimes make.
+/// root. Where the kernel does not let the agent look at that root, the pids are the kernel's first and the agent's
+/// root is one that container runtimes make.
 pub(super) fn sees_outer_processes(root: &Path) -> bool {
     let roots = ["proc/1/root/.", "proc/self/root/."].map(|path| fs::metadata(root.join(path)));
     match roots {
@@ -36,8 +36,8 @@ pub(super) fn sees_outer_processes(root: &Path) -> bool {
     }
 }
 
-/// Whether `/` is an overlay, or, where a runtime left its mark, on no block device. A virtual machine whose disk was made
-/// from an image has the mark and a block device.
+/// Whether `/` is an overlay, or, where a runtime left its mark, on no block device. A virtual machine whose disk was
+/// made from an image has the mark and a block device.
 fn has_container_root(root: &Path) -> bool {
     let mounts = bounded::read(&root.join("proc/self/mountinfo"), bounded::PROC).unwrap_or_default();
     let mounts = String::from_utf8_lossy(&mounts);

@@ -1,8 +1,9 @@
 //! Whether the driver's device file is closed to the agent by rules that are older than the driver.
 //!
-//! systemd matches `DeviceAllow=char-nvidia*` with `/proc/devices` when a unit starts. A driver that is loaded afterwards has
-//! device numbers that those rules do not know, and opening its files fails with EPERM until the unit is started again. In: the
-//! root of the host. Out: what `/proc/devices` says of the driver, and whether its file is refused.
+//! systemd matches `DeviceAllow=char-nvidia*` with `/proc/devices` when a unit starts. A driver that is loaded
+//! afterwards has device numbers that those rules do not know, and opening its files fails with EPERM until the unit is
+//! started again. In: the root of the host. Out: what `/proc/devices` says of the driver, and whether its file is
+//! refused.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -30,8 +31,8 @@ pub(super) fn registered(root: &Path) -> DriverDevices {
     DriverDevices(characters.filter(of_driver).map(|line| line.trim().to_owned()).collect())
 }
 
-/// Whether the driver's file is there and opening it fails with EPERM. The permissions of a file fail with EACCES instead, which no
-/// restart changes.
+/// Whether the driver's file is there and opening it fails with EPERM. The permissions of a file fail with EACCES
+/// instead, which no restart changes.
 pub(super) fn is_refused(root: &Path) -> bool {
     let file = OpenOptions::new()
         .read(true)

@@ -1,9 +1,9 @@
 //! Processes, users, the kernel's log and other facts of the Linux host.
 //!
-//! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one.
-//! Out: [`ProcessInfo`] (start time, name, uid, cgroups), user names ([`UserDatabase`]), boot id, host name, [`KernelLog`], the GPUs on the PCI
-//! bus ([`Pci`]); [`agent_usage`] alone always reads the running agent. All text read is untrusted: reads are bounded, and
-//! parsers accept any bytes. It knows no driver, holder or clock, and caches only user names.
+//! In: the directory that stands for `/`, so that a fixture and the demo's tree are read like the real one. Out:
+//! [`ProcessInfo`] (start time, name, uid, cgroups), user names ([`UserDatabase`]), boot id, host name, [`KernelLog`],
+//! the GPUs on the PCI bus ([`Pci`]); [`agent_usage`] alone always reads the running agent. All text read is untrusted:
+//! reads are bounded, and parsers accept any bytes. It knows no driver, holder or clock, and caches only user names.
 
 pub mod agent_usage;
 mod bounded;
@@ -82,7 +82,8 @@ impl Host {
         process::start_time(&self.directory(pid), pid)
     }
 
-    /// An empty set for watching at most `most` processes; it stays empty where pids under the root are not the agent's.
+    /// An empty set for watching at most `most` processes; it stays empty where pids under the root are not the
+    /// agent's.
     pub fn pidfd_set(&self, most: usize) -> PidfdSet {
         PidfdSet::new(&self.root, most)
     }

@@ -16,14 +16,14 @@ use super::users::Group;
 /// The most that is read; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-/// Both files and what was last read of them.
+/// Both files with their last content.
 #[derive(Debug)]
 pub(super) struct Passwd {
     users: ReloadingFile<HashMap<u32, PasswdEntry>>,
     groups: ReloadingFile<HashMap<Arc<str>, GroupEntry>>,
-    /// Groups that were asked for, none where there is no such group.
+    /// Results by group name; none where there is no such group.
     found: HashMap<Arc<str>, Option<Group>>,
-    /// The versions of both files in which they were found.
+    /// The versions of both files that these results are of.
     found_in: [Option<PasswdVersion>; 2],
 }
 
@@ -111,8 +111,8 @@ impl<T: Default> ReloadingFile<T> {
         Self { path, version: None, parse, content: T::default() }
     }
 
-    /// What the file says; nothing where it was never read. A file that is missing for a moment, as while it is
-    /// replaced, leaves what was read before.
+    /// The content of the file; nothing where it was never read. While the file is missing, as when it is replaced, the
+    /// last content stands.
     fn content(&mut self) -> Option<&T> {
         if let Some(version) = self.observed().filter(|version| self.version != Some(*version))
             && let Ok(bytes) = bounded::read(&self.path, LIMIT)
@@ -147,7 +147,7 @@ fn user(line: &[u8]) -> Option<(u32, PasswdEntry)> {
     let mut fields = line.split(':');
     let name = fields.next()?;
     let uid = fields.nth(1)?.parse().ok()?;
-    // A file caught while it is written may end within the digits of either number.
+    // A file that is being written may end within the digits of either number.
     let gid = fields.next()?;
     let gid = fields.next().and_then(|_| gid.parse().ok());
     is_name(name).then(|| (uid, PasswdEntry { name: printable(name).into(), gid }))

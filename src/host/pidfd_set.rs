@@ -39,8 +39,8 @@ impl PidfdSet {
         Self { most, processes: BTreeMap::new(), ends }
     }
 
-    /// Adds the process that has the pid now, if a pidfd can be opened. The caller must identify the process afterwards: if
-    /// [`PidfdSet::remove_ended`] then leaves it in the set, it was this process that was identified.
+    /// Adds the process that has the pid now, if a pidfd can be opened. The caller must identify the process
+    /// afterwards: if [`PidfdSet::remove_ended`] then leaves it in the set, it was this process that was identified.
     pub fn watch(&mut self, pid: u32) {
         if self.contains(pid) || self.processes.len() >= self.most {
             return;
@@ -96,8 +96,8 @@ impl PidfdSet {
 /// Opens a pidfd whose end `ends` reports once.
 fn open_pidfd(ends: &OwnedFd, pid: Pid) -> rustix::io::Result<OwnedFd> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    // Low numbers are left to the driver's library, which may call `select`. Where the limit allows no higher number, the
-    // descriptor keeps its low one.
+    // Low numbers are left to the driver's library, which may call `select`. Where the limit allows no higher number,
+    // the descriptor keeps its low one.
     let process = fcntl_dupfd_cloexec(&process, ABOVE_SELECT).unwrap_or(process);
     let told = epoll::EventData::new_u64(pid.as_raw_nonzero().get().unsigned_abs().into());
     epoll::add(ends, &process, told, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;

@@ -1,8 +1,8 @@
-//! What the kubelet's log directories say of pods: UIDs, container ids and names.
+//! Pods and containers by the kubelet's log directories: UIDs, container ids and names.
 //!
 //! In: `/var/log/pods` with a directory `NAMESPACE_POD_UID` per pod, and `/var/log/containers` with a link
-//! `POD_NAMESPACE_CONTAINER-ID.log` per container. Out: [`PodLogs`]. An entry that the kubelet would not have made is
-//! skipped: the names of Kubernetes have no underscore, so that nothing can be read in two ways. It reads no log.
+//! `POD_NAMESPACE_CONTAINER-ID.log` per container. Out: [`PodLogs`]. An entry that the kubelet would not
+//! have created is skipped. Kubernetes names have no underscore, so the format is unambiguous. It reads no log.
 
 use std::fs::{self, DirEntry};
 use std::io::{self, ErrorKind};
@@ -51,14 +51,14 @@ pub struct ContainerLog {
     pub id: String,
 }
 
-/// What the directories say.
+/// The content of the directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodLogs {
     /// Pods, by namespace, name and UID; none where the directory cannot be read.
     pub pods: Option<Vec<PodLog>>,
     /// Containers, those that have ended among them, by id; none where the directory cannot be read.
     pub containers: Option<Vec<ContainerLog>>,
-    /// What cannot be known of pods since a directory cannot be read, and why it cannot.
+    /// What is missing because a directory cannot be read, and why it cannot.
     pub unread: Option<String>,
 }
 
@@ -95,7 +95,7 @@ fn entries(root: &Path, directory: &str) -> io::Result<impl Iterator<Item = DirE
     Ok(fs::read_dir(root.join(directory))?.take(MOST_ENTRIES).filter_map(Result::ok))
 }
 
-/// What is lost without these directories, and what to do. Links of containers name the UIDs of pods, too.
+/// What is missing without these directories, and what to do. Links of containers name the UIDs of pods, too.
 fn unread(pods: Option<&io::Error>, containers: Option<&io::Error>) -> Option<String> {
     let error = containers?;
     let (lost, directories) = match pods {

@@ -1,7 +1,7 @@
 //! Names that others choose, made safe to print.
 //!
-//! In: text. Out: the same text with every character replaced that would control a terminal, break a line or reverse the
-//! text around it. Such names stand in labels, in logs and on terminals.
+//! In: text. Out: the same text with every character replaced that would control a terminal, break a line or reverse
+//! the text around it. Such names stand in labels, in logs and on terminals.
 
 /// The text with unprintable characters replaced by U+FFFD.
 pub(super) fn printable(text: &str) -> String {

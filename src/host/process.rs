@@ -1,8 +1,7 @@
-//! One process as `/proc` shows it.
+//! Reads one process from `/proc`.
 //!
-//! In: the directory of a pid. Out: [`ProcessInfo`], or why there is none. The directory is held while it is
-//! read: once its process has ended, nothing in it can be opened, so that an answer is never put together
-//! from two processes of one pid. It does not know why anybody asks.
+//! In: the directory of a pid. Out: [`ProcessInfo`], or why there is none. The directory is kept open while it is read:
+//! once its process has ended, no file in it can be opened, so that a result never mixes two processes with one pid.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,31 +10,31 @@ use std::path::Path;
 use super::users::UserNameError;
 use super::{bounded, cgroup, stat, status};
 
-/// What Linux says of a process.
+/// A process as `/proc` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Its number, which another process may have later.
+    /// Its pid, which another process may have later.
     pub pid: u32,
     /// Clock ticks between boot and its start; with the pid it names one process of this boot.
     pub start_time: u64,
-    /// Its name as the kernel keeps it: at most 15 bytes, and whatever the process likes.
+    /// Its name in the kernel: at most 15 bytes, which the process may choose.
     pub name: String,
-    /// The real uid: who started it.
+    /// The real uid, which names who started it.
     pub uid: u32,
     /// Its paths in the cgroup trees, one per hierarchy.
     pub cgroups: Vec<String>,
 }
 
-/// Why nothing is known of a pid.
+/// Why a process cannot be identified.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// There is no such process, or none that may be seen from here.
-    #[error("process {pid} has ended, or is hidden from here; the agent needs the host's pid namespace")]
+    /// There is no such process, or it is hidden from the agent.
+    #[error("process {pid} has ended, or is hidden from the agent, which needs the host's pid namespace")]
     Ended {
         /// The pid asked for.
         pid: u32,
     },
-    /// It is there, but cannot be read.
+    /// It exists, but cannot be read.
     #[error("/proc/{pid}/{file}: {cause}; the agent needs to read it as root")]
     Unreadable {
         /// The pid asked for.
@@ -45,7 +44,7 @@ pub enum ProcessError {
         /// What the kernel said.
         cause: io::Error,
     },
-    /// It was read, and whose it is cannot be said without the name of a user.
+    /// It was read, but its user has no name yet.
     #[error("process {pid}: {cause}")]
     Unnamed {
         /// The pid asked for.
@@ -53,7 +52,7 @@ pub enum ProcessError {
         /// Why there is no name.
         cause: UserNameError,
     },
-    /// What it says of itself cannot be understood.
+    /// A file of it has an unexpected format.
     #[error("/proc/{pid}/{file} is not what proc(5) describes; is proc mounted there?")]
     Malformed {
         /// The pid asked for.
@@ -63,7 +62,7 @@ pub enum ProcessError {
     },
 }
 
-/// Everything of a process.
+/// Reads a process.
 pub(super) fn read(path: &Path, pid: u32) -> Result<ProcessInfo, ProcessError> {
     let open = OpenProcess::of(path, pid)?;
     let stat = open.stat()?;
@@ -72,14 +71,15 @@ pub(super) fn read(path: &Path, pid: u32) -> Result<ProcessInfo, ProcessError> {
     Ok(ProcessInfo { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
 }
 
-/// Its start time alone: of one file, so the directory need not be held. Asked of every process every second.
+/// Reads only the start time. It is in one file, so the directory need not be kept open. Called for every process every
+/// second.
 pub(super) fn start_time(path: &Path, pid: u32) -> Result<u64, ProcessError> {
     let file = "stat";
     let bytes = bounded::read(&path.join(file), bounded::PROC).map_err(|cause| gone(pid, file, cause))?;
     Ok(stat::parse(&bytes).ok_or(ProcessError::Malformed { pid, file })?.start_time)
 }
 
-/// The directory of a process, held.
+/// The open directory of a process.
 struct OpenProcess {
     pid: u32,
     directory: OwnedFd,
@@ -100,7 +100,7 @@ impl OpenProcess {
     }
 }
 
-/// Both errors mean that it ended: before the file was opened, and while it was read.
+/// ENOENT and ESRCH mean that the process ended before the file was opened or while it was read.
 fn gone(pid: u32, file: &'static str, cause: io::Error) -> ProcessError {
     match cause.kind() {
         io::ErrorKind::NotFound => ProcessError::Ended { pid },

@@ -1,8 +1,7 @@
-//! What Slurm leaves on a node: records of jobs that its prolog wrote, cgroups of jobs with the environment of their steps,
-//! its configuration files.
+//! Slurm's files on a node: job records of its prolog, cgroups and step environments of jobs, configuration files.
 //!
-//! In: a directory of records, or the root of the host. Out: the bytes of records, the names of jobs' cgroups, variables
-//! as the processes have them. It knows no holder, and does not know what a record or a variable says.
+//! In: a directory of records, or the root of the host. Out: the bytes of records, the cgroups of jobs, variables of
+//! processes. It does not interpret records or variables.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
@@ -17,7 +16,7 @@ use super::bounded;
 /// Largest number of records that is read.
 pub const MOST_RECORDS: usize = 4_096;
 
-/// Largest size of a record, in bytes; ours have less than a tenth of that.
+/// Largest size of a record in bytes; the prolog's records have less than a tenth of that.
 const MOST_BYTES: u64 = 16 * 1024;
 
 /// Largest number of processes of a step whose environment is looked at.
@@ -26,7 +25,7 @@ const MOST_PIDS: usize = 64;
 /// Largest number of cgroups that is read of a directory.
 const MOST_CGROUPS: usize = 8_192;
 
-/// Where the configuration file lies: written by hand, then as slurmd keeps what slurmctld sent.
+/// Paths of the configuration file: written by hand, then cached by slurmd (configless).
 const CONFIGURATIONS: [&str; 4] = [
     "etc/slurm/slurm.conf",
     "etc/slurm-llnl/slurm.conf",
@@ -34,7 +33,8 @@ const CONFIGURATIONS: [&str; 4] = [
     "var/spool/slurmd/conf-cache/slurm.conf",
 ];
 
-/// Changes when a file is written anew, and orders files by that: time of modification in seconds and nanoseconds, and inode.
+/// Version of a file, which orders files by the time of writing: time of modification in seconds and nanoseconds, and
+/// inode.
 pub type FileVersion = (i64, i64, u64);
 
 /// A record of a job as it lies in the directory.
@@ -42,9 +42,9 @@ pub type FileVersion = (i64, i64, u64);
 pub struct RecordFile {
     /// Name of the file.
     pub name: String,
-    /// Changes when it is written anew.
+    /// Changes when it is rewritten.
     pub version: FileVersion,
-    /// What it holds, or why it cannot be read.
+    /// Its content, or why it cannot be read.
     pub bytes: Result<Vec<u8>, String>,
 }
 
@@ -66,13 +66,12 @@ impl JobCgroup {
     }
 }
 
-/// What a process of a step has in its environment that begins with `SLURM_`. Slurm put it there; the user may have
-/// changed it since.
+/// The `SLURM_` variables of a process of a step. Slurm sets them; the user may have changed them since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnvironment {
     /// The step, as its cgroup names it: a number, `batch`, `extern` or `interactive`.
     pub step: String,
-    /// The user whom the process belongs to.
+    /// The user of the process.
     pub uid: u32,
     /// Values by name of the variable.
     pub variables: BTreeMap<String, String>,
@@ -85,8 +84,8 @@ impl StepEnvironment {
     }
 }
 
-/// Reads the records in a directory, by name. Hidden files are not complete yet. Nobody but root and the agent's own user
-/// may be able to write there: a record says who pays. Where there are more than [`MOST_RECORDS`], it reads one more.
+/// Reads the records in a directory, by name; hidden files are incomplete. Records decide who pays, so the directory
+/// must be writable only by root or the agent's own user. At most one more than [`MOST_RECORDS`] is read.
 pub fn records(directory: &Path) -> io::Result<Vec<RecordFile>> {
     read_records(directory)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
@@ -119,12 +118,13 @@ fn record(entry: &DirEntry) -> Option<RecordFile> {
     Some(RecordFile { name, version: (about.mtime(), about.mtime_nsec(), about.ino()), bytes })
 }
 
-/// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none where there is no Slurm.
+/// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none where there is no
+/// Slurm.
 pub(super) fn cgroups(root: &Path) -> io::Result<Option<Vec<JobCgroup>>> {
     let mut found = None;
     for below_root in directories(&root.join("sys/fs/cgroup"))? {
         let parts = match directories(&below_root.path()) {
-            // What others closed to the agent is not Slurm's.
+            // A directory that the agent may not read is not Slurm's.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
             parts => parts?,
         };
@@ -156,7 +156,8 @@ pub(super) fn cgroups(root: &Path) -> io::Result<Option<Vec<JobCgroup>>> {
 }
 
 /// The environment of a step's first process that has the variables of that job; none while there is no such process. A
-/// component of a heterogeneous job has its number in a variable of its own, beside number, GPUs and shards of the first one.
+/// component of a heterogeneous job has its number in a variable of its own, beside number, GPUs and shards of the
+/// first one.
 pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnvironment> {
     let name = step.file_name()?.to_str()?.strip_prefix("step_")?;
     let mut pids = Vec::new();
@@ -172,7 +173,7 @@ pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnv
     })
 }
 
-/// What these variables say of that job; none where they are another one's.
+/// The variables as far as they apply to that job; none where they belong to another job.
 fn of_job(mut variables: BTreeMap<String, String>, job: &str) -> Option<BTreeMap<String, String>> {
     if variables.get("SLURM_JOB_ID").is_some_and(|number| number == job) {
         return Some(variables);
@@ -203,13 +204,14 @@ fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
     if levels == 0 {
         return;
     }
-    // A step whose processes cannot be found now is looked at again.
+    // A step without processes now is read again in the next round.
     for below in directories(cgroup).unwrap_or_default().iter().filter(|below| below.file_name() != "slurm") {
         collect_pids(&below.path(), levels - 1, pids);
     }
 }
 
-/// The directories in a directory; none where it is gone. Any other error is told: a job whose cgroup was not seen has ended.
+/// The directories in a directory; none where it is gone. Other errors are returned, since a job without a visible
+/// cgroup would count as ended.
 fn directories(path: &Path) -> io::Result<Vec<DirEntry>> {
     let in_words = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut directories = Vec::new();
@@ -267,7 +269,7 @@ fn number(root: &Path, cgroup: &Path) -> io::Result<Option<String>> {
     }))
 }
 
-/// `slurm.conf`, wherever it lies; `first` is where slurmd said it does.
+/// `slurm.conf`; `first` is the path that slurmd reported.
 pub(super) fn configuration(root: &Path, first: Option<&str>) -> Option<String> {
     let first = first.map(|path| path.trim_start_matches('/'));
     first.into_iter().chain(CONFIGURATIONS).find_map(|path| read_configuration(&root.join(path)))

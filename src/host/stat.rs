@@ -1,15 +1,14 @@
 //! `/proc/PID/stat`: the name of a process, and when it started.
 //!
-//! In: the bytes. Out: [`Stat`], or nothing if they are not a whole line of it. It does not know which
-//! process the line is of.
+//! In: the bytes. Out: [`Stat`], or nothing if the line is incomplete.
 
 use super::printable::printable;
 
-/// What is taken from the line.
+/// The fields that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The kernel's name of the process, at most 15 bytes. Bytes that are not UTF-8 and control characters are replaced,
-    /// because the name is printed in labels, in logs and on terminals.
+    /// The kernel's name of the process, at most 15 bytes. Bytes that are not UTF-8 and control characters are
+    /// replaced, because the name is printed in labels, in logs and on terminals.
     pub(super) name: String,
     /// Ticks between boot and the start of the process.
     pub(super) start_time: u64,
@@ -27,7 +26,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Stat> {
     // Counted as proc(5) does: the state behind the name is field 3.
     let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3);
     let start_time = field(22)?.parse().ok()?;
-    // A line that ends within the digits of field 22 would make another process of this one.
+    // A line that was cut within the digits of field 22 would identify another process.
     if field(23).is_none() && !rest.ends_with(|last: char| last.is_ascii_whitespace()) {
         return None;
     }

@@ -1,7 +1,6 @@
 //! `/proc/PID/status`: the user of a process.
 //!
-//! In: the bytes. Out: a number, or nothing where the line is missing. It does not know which process they
-//! are of.
+//! In: the bytes. Out: the uid, or nothing where the line is missing.
 
 /// The real uid.
 ///
@@ -12,10 +11,10 @@ pub(super) fn uid(bytes: &[u8]) -> Option<u32> {
     value(bytes, b"Uid:")?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// What stands behind a key. The last line counts: the kernel escapes newlines in the name, which stands in
-/// the first line, but a name that got through could only come before the true line.
+/// The value of a key. The last line counts: the kernel escapes newlines in the name, which is in the first line, and a
+/// forged line could only precede the true one.
 fn value<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a str> {
-    // Only lines that end: one cut in its digits would be another user's.
+    // Only complete lines, since a line cut within its digits would name another user.
     let end = bytes.iter().rposition(|byte| *byte == b'\n')?;
     let line = bytes[..end].split(|byte| *byte == b'\n').rev().find_map(|line| line.strip_prefix(key))?;
     std::str::from_utf8(line).ok()

@@ -1,9 +1,10 @@
 //! Names and groups of users, from passwd and group files or from the system's name service (NSS).
 //!
-//! In: a uid, or the name of a group. Out: its name, that there is no such user, or that neither is known; the members of
-//! the group among the users who were looked up. The name service may wait for a network, so [`UserDatabase::name`] and
-//! [`UserDatabase::members`] never ask it: they queue the uid for a thread that takes it with [`UserDatabase::next`], asks with
-//! [`UserDatabase::look_up`] and [`UserDatabase::look_up_groups`] and stores the results. The cache is bounded. It starts no thread itself.
+//! In: a uid, or the name of a group. Out: its name, that there is no such user, or that neither is known; the members
+//! of the group among the users who were looked up. The name service may wait for a network, so [`UserDatabase::name`]
+//! and [`UserDatabase::members`] never ask it: they queue the uid for a thread that takes it with
+//! [`UserDatabase::next`], asks with [`UserDatabase::look_up`] and [`UserDatabase::look_up_groups`] and stores the
+//! results. The cache is bounded. It starts no thread itself.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
@@ -23,8 +24,8 @@ use crate::model::Nanoseconds;
 /// A result is used for so long before it is looked up again.
 const CACHE_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// A lookup that takes longer counts as failed. Windows stay open for 10 s after their end, so their processes can still
-/// be named in time.
+/// A lookup that takes longer counts as failed. Windows stay open for 10 s after their end, so their processes can
+/// still be named in time.
 const LOOKUP_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(3);
 
 /// After a failure the next lookup of the same uid waits for so long.
@@ -219,8 +220,8 @@ impl UserDatabase {
         }
     }
 
-    /// The uids of the members of a group, as far as they are known. It never waits: where a thread has to look names up,
-    /// members are known once their groups were stored.
+    /// The uids of the members of a group, as far as they are known. It never waits: where a thread has to look names
+    /// up, members are known once their groups were stored.
     pub fn members(&self, group: &str) -> BTreeSet<u32> {
         match &self.source {
             UserSource::File(file) => {
@@ -393,8 +394,8 @@ fn look_up(uid: u32) -> io::Result<Option<Arc<str>>> {
     Ok(user.map(|user| printable(&user.name).into()))
 }
 
-/// The passwd file of the host around a container: of a mount of the host's root, of the root of process 1 where that is
-/// the host's, or the container's own path if something is mounted there.
+/// The passwd file of the host around a container: of a mount of the host's root, of the root of process 1 where that
+/// is the host's, or the container's own path if something is mounted there.
 fn host_file(root: &Path) -> Option<&'static str> {
     const MOUNTED: [&str; 2] = ["/host/etc/passwd", "/proc/1/root/etc/passwd"];
     let is_own_mount = || {

@@ -1,4 +1,4 @@
-//! What the account says of a holder on a slot: the parts of what was held, and what was used.
+//! Amounts of the account for a holder on a slot: the parts of held time, and used time.
 
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ impl Amounts {
     }
 }
 
-/// How the busy time of a slot was split between its users, best first; a row keeps its worst.
+/// How the busy time of a slot was split between its users, best first; a row has its worst grade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
@@ -157,14 +157,14 @@ impl Grade {
     }
 }
 
-/// How a row came to be.
+/// How a row was determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// The agent watched.
+    /// Observed by the agent.
     #[default]
     Observed,
-    /// The same holder held before and after a gap of the agent.
+    /// Assumed for a gap in which the agent did not run, since the same holder held before and after it.
     Bridged,
 }
 

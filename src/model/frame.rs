@@ -1,4 +1,4 @@
-//! What one lane brought home from one GPU in one tick.
+//! What a sampler read from one GPU in one tick.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, R
 pub enum Tier {
     /// Every tick: what the account integrates.
     Fast,
-    /// Every few ticks: what moves within seconds.
+    /// Every few ticks: what changes within seconds.
     Medium,
-    /// Every minute or so: what hardly moves.
+    /// About every minute: what rarely changes.
     Slow,
 }
 
@@ -29,14 +29,14 @@ impl Tier {
     }
 }
 
-/// Everything read from one GPU, under its own stamps; immutable once it leaves the lane.
+/// Everything read from one GPU, with its own time stamps; immutable once the sampler has sent it.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The GPU.
     pub gpu: GpuId,
-    /// What it says of itself.
+    /// Its static properties.
     pub identity: Arc<GpuIdentity>,
-    /// Counts the plans of this GPU; a frame of an older plan cannot be subtracted from this one.
+    /// Number of the GPU's plan; counters of frames with different plans must not be subtracted.
     pub generation: u32,
     /// When the first call of the tick began.
     pub begun: Stamp,
@@ -54,18 +54,19 @@ pub struct Frame {
     pub sampled: Option<Sampled>,
     /// The processes that have a context on the GPU, by pid.
     pub processes: Result<Arc<[GpuProcess]>, Absence>,
-    /// When that list was taken: not every tick asks for it. None before the first one.
+    /// When that list was read, which is not done in every tick; none before the first one.
     pub listed: Option<Stamp>,
-    /// Boot time at which it had been taken: it names nobody who started later.
+    /// Boot time at which it was read: it has no process that started later.
     pub list_read: Option<Nanoseconds>,
-    /// Whether it is known of this tick that nobody is there: the list that names nobody is of now, or memory has not
-    /// moved since it was taken.
+    /// Whether the GPU is known to have no process in this tick: the empty list is of this tick, or memory use has not
+    /// changed since it was read.
     pub deserted: bool,
     /// Utilization samples per process that are new since the last frame; empty when nothing ran.
     pub samples: Result<Vec<ProcessSample>, Absence>,
-    /// How many times longer than configured the lane waits, so that it stays within its share of driver time.
+    /// Factors by which intervals are longer than configured, so that the sampler stays within its share of driver
+    /// time.
     pub stretch: Stretch,
-    /// Answers of this tick that cannot be true and were dropped, by reason.
+    /// Implausible results of this tick that were dropped, by reason.
     pub rejected: Vec<(Rejection, u64)>,
     /// How long each driver call of this tick took.
     pub calls: Vec<CallTime>,
@@ -80,7 +81,7 @@ impl Frame {
 
 #[cfg(test)]
 impl Frame {
-    /// A whole GPU's frame with these readings and nothing beside them, to be changed as a test wants it.
+    /// A frame with these readings and nothing else, for tests.
     pub(crate) fn with(readings: Box<[Reading]>) -> Self {
         Self {
             gpu: GpuId { index: 0, uuid: "GPU-1".into() },
@@ -105,18 +106,18 @@ impl Frame {
     }
 }
 
-/// Why an answer of the driver was dropped.
+/// Why a result of the driver was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rejection {
     /// A reading outside what its quantity can be, or a counter that jumped further than it can count.
     OutOfRange,
-    /// A counter that went back, until it is seen to be cleared.
+    /// A counter that went back, until a reset of it is confirmed.
     CounterBack,
     /// A utilization sample above 100 % or of the future.
     Sample,
     /// More processes or samples than any GPU has.
     Count,
-    /// Activity of a GPU on which nobody is, as a latched flag shows it.
+    /// Activity of a GPU without processes, from a stale utilization flag.
     GhostBusy,
 }
 
@@ -137,14 +138,14 @@ impl Rejection {
     }
 }
 
-/// Factors on the intervals of what may be read less often; 1 each while there is time enough.
+/// Factors on the intervals of readings that may be less frequent; 1 while driver time is within its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stretch {
     /// On tier medium.
     pub medium: u32,
     /// On tier slow.
     pub slow: u32,
-    /// On the process lists, beside what makes one due at once.
+    /// On the process lists, unless one is due at once.
     pub lists: u32,
 }
 
@@ -165,12 +166,12 @@ impl Stretch {
     }
 }
 
-/// Activity by the driver's ring of samples, over the time since the last frame.
+/// Activity from the driver's sample ring, since the last frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
     /// Mean share of time busy, in billionths.
     pub ratio: u64,
-    /// The time that the samples cover; 0 where none is new and the last one stands.
+    /// The time that new samples cover; 0 where none is new and the last ratio is repeated.
     pub covered: Nanoseconds,
 }
 
@@ -192,7 +193,7 @@ pub struct GpuProcess {
     pub pid: u32,
     /// GPU instance, on a MIG GPU.
     pub gpu_instance: Option<u32>,
-    /// Memory that it holds; absent where the driver cannot tell.
+    /// Memory that it holds; absent where the driver does not report it.
     pub memory: Option<Bytes>,
 }
 
@@ -205,7 +206,7 @@ pub struct ProcessSample {
     pub window: u64,
     /// Percent of the sample window in which its kernels ran.
     pub sm: u32,
-    /// Percent of the window in which device memory was read or written for it; absent where that is garbage.
+    /// Percent of the window in which device memory was read or written for it; absent where it is implausible.
     pub memory: Option<u32>,
     /// Percent of the window in which the encoder worked for it.
     pub encoder: u32,
@@ -222,10 +223,10 @@ pub struct CallTime {
     pub took: Nanoseconds,
 }
 
-/// What a tick cost whose frame nobody gets, since it failed or came too late.
+/// The cost of a tick without a frame, since the tick failed or came too late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unframed {
-    /// Answers that cannot be true and were dropped, by reason.
+    /// Implausible results that were dropped, by reason.
     pub rejected: Vec<(Rejection, u64)>,
     /// How long each driver call took.
     pub calls: Vec<CallTime>,

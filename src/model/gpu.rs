@@ -1,4 +1,4 @@
-//! Which GPU, and what it says of itself.
+//! GPUs: identity, attachment, events.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ pub struct GpuId {
     pub uuid: Arc<str>,
 }
 
-/// Where a GPU is that this node had once.
+/// Whether a GPU that this node has had is still attached to it, and where it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Attachment {
-    /// The driver counts it.
+    /// The driver lists it.
     Present,
     /// It is on the PCI bus, and the driver has lost it.
     Lost,
-    /// Neither the driver nor the PCI bus has it.
+    /// It is neither listed by the driver nor on the PCI bus.
     Gone,
-    /// It is lent to a guest: bound to vfio-pci.
+    /// It is passed to a guest: bound to vfio-pci.
     Guest,
-    /// Another GPU sits where it sat.
+    /// Another GPU is at its PCI address.
     Replaced,
-    /// The operator does not expect it any more.
+    /// The operator removed it from the inventory.
     Forgotten,
 }
 
 impl Attachment {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 6] =
         [Self::Present, Self::Lost, Self::Gone, Self::Guest, Self::Replaced, Self::Forgotten];
 
@@ -47,19 +47,18 @@ impl Attachment {
         }
     }
 
-    /// The one of that name.
+    /// The value with that name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|whereabouts| whereabouts.name() == name)
+        Self::ALL.into_iter().find(|attachment| attachment.name() == name)
     }
 
-    /// Whether its account rests: the time of its place is another GPU's, or nobody's.
+    /// Whether its account is paused, because another GPU has its slot or the operator removed it.
     pub const fn rests(self) -> bool {
         matches!(self, Self::Replaced | Self::Forgotten)
     }
 }
 
-/// What a GPU says of itself, and how it is read; constant within one plan generation. What a GPU does not
-/// say is "".
+/// Static properties of a GPU, and how it is read; constant within one plan generation. Unknown texts are "".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuIdentity {
     /// Product name, e.g. `NVIDIA H100 80GB HBM3`.
@@ -80,32 +79,32 @@ pub struct GpuIdentity {
     pub vbios_version: Arc<str>,
     /// Driver version.
     pub driver_version: Arc<str>,
-    /// The newest CUDA that the driver serves, e.g. `13.0`.
+    /// The newest CUDA version that the driver supports, e.g. `13.0`.
     pub cuda_version: Arc<str>,
     /// Whether MIG mode is on.
     pub mig: bool,
-    /// How the memory slices of a MIG GPU are used; absent where the driver does not tell placements.
+    /// How the memory slices of a MIG GPU are used; absent where the driver does not report placements.
     pub mig_slices: Option<MigSlices>,
-    /// Where it sits, on a baseboard or in a rack.
+    /// Its position on a baseboard or in a rack.
     pub platform: Option<Platform>,
     /// The NVLink fabric that it belongs to.
     pub fabric: Option<FabricPlace>,
-    /// By what each device point is read, by catalogue point number; none where it is not.
+    /// The kind of call that reads each device point, by catalogue point number; none where it is not read.
     pub via: Arc<[Option<Via>]>,
 }
 
 /// The memory slices of a MIG GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigSlices {
-    /// All of them.
+    /// Number of slices.
     pub total: u32,
-    /// Those of no instance that a profile could still use.
+    /// Slices without an instance that a profile can still use.
     pub free: u32,
-    /// Those of no instance that none can.
+    /// Slices without an instance that no profile can use.
     pub stranded: u32,
 }
 
-/// Where a GPU sits; "" is what its board does not tell.
+/// The position of a GPU in its server or rack; "" where the board does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Platform {
     /// Serial number of the rack's chassis.
@@ -129,7 +128,7 @@ pub struct FabricPlace {
     pub clique: Arc<str>,
 }
 
-/// By which kind of question the driver is asked for a reading.
+/// The kind of driver call that provides a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// The batched field call.
@@ -160,7 +159,7 @@ pub struct InstanceId {
     pub compute_instance: u32,
 }
 
-/// What a MIG instance says of itself.
+/// Static properties of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceIdentity {
     /// Its ids.
@@ -169,25 +168,26 @@ pub struct InstanceIdentity {
     pub uuid: Arc<str>,
     /// Profile, e.g. `3g.40gb`.
     pub profile: Arc<str>,
-    /// Its GPU instance's first memory slice and how many it has, e.g. `4:4`; empty where the driver does not tell.
+    /// Its GPU instance's first memory slice and how many it has, e.g. `4:4`; empty where the driver does not report
+    /// it.
     pub placement: Arc<str>,
     /// Memory of the instance.
     pub memory: Bytes,
 }
 
 impl InstanceIdentity {
-    /// How many memory slices its GPU instance has, where the driver tells its placement.
+    /// Number of memory slices of its GPU instance, where the driver reports its placement.
     pub fn slices(&self) -> Option<u32> {
         self.placement.split_once(':')?.1.parse().ok()
     }
 
-    /// The first memory slice of its GPU instance, where the driver tells its placement.
+    /// The first memory slice of its GPU instance, where the driver reports its placement.
     pub fn first_slice(&self) -> Option<u32> {
         self.placement.split_once(':')?.0.parse().ok()
     }
 }
 
-/// Where a GPU sits on the PCI bus; its function is always 0.
+/// The PCI address of a GPU; its function is always 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Domain.
@@ -214,19 +214,19 @@ impl PciAddress {
     }
 }
 
-/// Which GPU an event speaks of, as its source names it.
+/// The GPU of an event, as its source names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GpuName {
-    /// By UUID: the driver.
+    /// By UUID, in events of the driver.
     Uuid(Arc<str>),
-    /// By its place: the kernel's log.
+    /// By PCI address, in the kernel's log.
     Pci(PciAddress),
 }
 
-/// Who told of an XID.
+/// The source of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XidSource {
-    /// The driver's event set, which tells of every one that it tells of at all.
+    /// The driver's event set, which reports all XIDs of the codes that it supports.
     Events,
     /// The kernel's log, which knows codes that never become events, but is rate-limited.
     KernelLog,
@@ -239,28 +239,29 @@ pub struct XidCount {
     pub gpu: GpuName,
     /// The code.
     pub xid: u32,
-    /// Who told.
+    /// The source.
     pub source: XidSource,
-    /// The GPU instance that it happened in, on a MIG GPU that says so.
+    /// The GPU instance, where the source names one.
     pub gpu_instance: Option<u32>,
     /// The compute instance.
     pub compute_instance: Option<u32>,
     /// How many.
     pub count: u64,
-    /// When the last one was heard.
+    /// When the last one was received.
     pub last: Stamp,
-    /// The same on the system's boot clock: sources lag in real time, whatever the node's clock is.
+    /// The same on the system's boot clock, since the delay of sources is real time even when the agent's clock is
+    /// virtual.
     pub heard: Nanoseconds,
 }
 
-/// What the driver tells of a GPU beside XIDs.
+/// A driver event of a GPU other than an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Notice {
     /// An uncorrectable memory error.
     EccUncorrectable,
-    /// Its instances were cut anew.
+    /// Its MIG layout was changed.
     MigChanged,
-    /// Correctable memory errors come in a storm.
+    /// A storm of correctable memory errors.
     EccStorm,
     /// A part of its memory was marked for replacement.
     MemoryRetired,

@@ -1,20 +1,20 @@
-//! What is judged of a GPU: a state, what to do about it, and why.
+//! Health verdicts: the state of a GPU, what to do about it, and why.
 //!
-//! Plain nouns. How a verdict comes about is known in the health room; here are only its words.
+//! Plain data; module `health` makes the verdicts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Utc;
 
-/// How a GPU is, in order of concern: of one that cannot be seen nobody knows that it is not failed.
+/// The health of a GPU, in order of severity. `Unknown` is worse than `Degraded`, since the GPU may have failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HealthState {
     /// Nothing is known to be wrong.
     Ok,
     /// It works, but something should be done.
     Degraded,
-    /// It does not answer, or has not been read yet.
+    /// It does not respond, or has not been read yet.
     #[default]
     Unknown,
     /// It must not be used as it is.
@@ -22,7 +22,7 @@ pub enum HealthState {
 }
 
 impl HealthState {
-    /// All states, in order of concern.
+    /// All states, in order of severity.
     pub const ALL: [Self; 4] = [Self::Ok, Self::Degraded, Self::Unknown, Self::Failed];
 
     /// The value of the `state` label.
@@ -36,7 +36,7 @@ impl HealthState {
     }
 }
 
-/// What to do about a GPU, the least first.
+/// What to do about a GPU, in ascending order of severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remedy {
     /// Nothing.
@@ -77,44 +77,44 @@ impl Remedy {
     }
 }
 
-/// One thing that is wrong.
+/// A problem of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// The rule that says so.
+    /// The rule that applies.
     pub rule: &'static str,
-    /// What it makes of the GPU.
+    /// The resulting state of the GPU.
     pub state: HealthState,
-    /// What it asks for.
+    /// The action that it requests.
     pub remedy: Remedy,
     /// What is wrong.
     pub what: &'static str,
-    /// What was seen, with numbers.
+    /// What was observed, with numbers.
     pub evidence: Arc<str>,
     /// Since when.
     pub since: Utc,
-    /// What ends it.
+    /// What clears it.
     pub clears: &'static str,
 }
 
-/// A reason that only a reset of the GPU ends, as far as another life of the agent needs it.
+/// A fault that only a reset of the GPU clears, as it is stored for the next run of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StickyFault {
-    /// The rule that says so.
+    /// The rule that applies.
     pub rule: Arc<str>,
     /// Since when.
     pub since: Utc,
-    /// How often the driver gave notice of it; 0 where it comes from XIDs.
+    /// Number of driver notices; 0 where it comes from XIDs.
     pub count: u64,
     /// XIDs by code: how many, and the GPU instance of the last one that named one.
     pub xids: BTreeMap<u32, (u64, Option<u32>)>,
 }
 
-/// What is judged of a GPU; by default that nothing is known.
+/// The health verdict of a GPU; unknown by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// The worst of its reasons.
     pub state: HealthState,
-    /// What the worst of its reasons asks for.
+    /// The remedy of the worst of its reasons.
     pub remedy: Remedy,
     /// All reasons, the worst first.
     pub reasons: Vec<Reason>,

@@ -1,4 +1,4 @@
-//! Who uses or holds a GPU: the finest identity known, with the raw facts that rules may read.
+//! Holders: who uses or holds a GPU, at the finest known level, with the facts that tenant rules may use.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use super::{Fact, Facts, HolderKind};
 
 /// A workload id such as `unit:trainer.service`, `user:alice`, or a reserved remainder such as `__system__`.
 ///
-/// Ordered by its text, which is how ties are broken everywhere in the account.
+/// Ordered by its text; the account breaks all ties by that order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HolderId(pub Arc<str>);
 
 impl HolderId {
-    /// Nobody held it.
+    /// Time that nobody held.
     pub const UNALLOCATED: &'static str = "__unallocated__";
-    /// Placements of a MIG GPU that no profile can use.
+    /// Memory slices of a MIG GPU that no profile can use.
     pub const STRANDED: &'static str = "__stranded__";
     /// Lost, broken or reshaping.
     pub const UNAVAILABLE: &'static str = "__unavailable__";
     /// Tenants without series of their own on a page, taken together; never in the ledger.
     pub const OTHER: &'static str = "__other__";
-    /// Nobody looked: neither holdings nor activity can be known.
+    /// Time that was not observed: neither holdings nor activity are known.
     pub const UNOBSERVED: &'static str = "__unobserved__";
     /// Persistence daemon, display server, MPS control, the agent itself.
     pub const SYSTEM: &'static str = "__system__";
-    /// Busy, owner unknown.
+    /// Use by an unknown holder.
     pub const UNATTRIBUTED: &'static str = "__unattributed__";
 
     /// An id from its text.
@@ -62,7 +62,7 @@ impl std::fmt::Display for HolderId {
     }
 }
 
-/// Why the owner of a process is not known, in ascending order of precedence where several apply.
+/// Why the holder of a process is not known, in ascending order of precedence where several apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnattributedReason {
     /// The process could not be identified, or nothing says which process was busy.
@@ -111,22 +111,22 @@ fn template(unit: &str) -> Option<String> {
     (!prefix.is_empty() && !instance.is_empty()).then(|| format!("{prefix}@.{suffix}"))
 }
 
-/// A holder with its facts; its kind is told by its id.
+/// A holder with its facts; its kind follows from its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
     /// Workload id.
     pub id: HolderId,
-    /// What was observed.
+    /// The observed facts.
     pub facts: Facts,
 }
 
 impl Holder {
-    /// A holder of that kind, whose id is made of the facts.
+    /// A holder of that kind; its id is composed of the facts.
     pub fn new(kind: HolderKind, facts: Facts) -> Self {
         Self { id: HolderId::of(kind, &facts), facts }
     }
 
-    /// A holder of whom no more is known than its id.
+    /// A holder with the facts that its id contains.
     pub fn from_id(id: HolderId) -> Self {
         Self { facts: id.facts(), id }
     }

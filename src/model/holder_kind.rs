@@ -1,8 +1,8 @@
 //! The kinds of holders and the facts known of them, one row each.
 //!
-//! A kind's row says how its workload ids are written, whose bill it is on without rules, and why a process of that kind
-//! is nobody's while no resolver names it. A new kind is a row here and its resolver in `holders`; nothing else looks at
-//! the text of a workload id. The order of the rows is the precedence where a process belongs to several kinds.
+//! The row of a kind has the parts of its workload ids and its default tenant. A new kind needs a row here and a
+//! resolver in `holders`; only this file parses workload ids. The order of the rows is the precedence where a process
+//! belongs to several kinds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ facts! {
     Group "group" "group_name" "Unix group, or id of the grant to a team",
 }
 
-/// Declares [`HolderKind`]: variant, name, the facts that its ids are made of with what stands before each, and the facts
-/// of which the first that is known names the tenant where no rule does.
+/// Declares [`HolderKind`]: variant, name, the facts that its ids are made of with what stands before each, and the
+/// facts of which the first that is known names the tenant where no rule does.
 macro_rules! holder_kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal { id: [$($before:literal $fact:ident),*], tenant: [$($tenant:ident)*] },)*) => {
         /// The kinds of holders, in order of precedence.
@@ -266,12 +266,12 @@ impl HolderId {
         Self::new(text)
     }
 
-    /// What kind of holder it names.
+    /// The kind of its holder.
     pub fn kind(&self) -> HolderKind {
         self.parse().0
     }
 
-    /// The facts that stand in it.
+    /// The facts that it contains.
     pub fn facts(&self) -> Facts {
         let (kind, mut rest) = self.parse();
         let mut facts = Facts::default();
@@ -287,19 +287,19 @@ impl HolderId {
         facts
     }
 
-    /// Whether it names a part of what that id names, as a job's step is a part of the job.
+    /// Whether it names a part of the other workload, as a step is a part of its job.
     pub fn is_within(&self, outer: &Self) -> bool {
         let Some(rest) = self.as_str().strip_prefix(outer.as_str()) else { return false };
         self.kind().id_facts().iter().any(|(before, _)| !before.is_empty() && rest.starts_with(before))
     }
 
-    /// Whether both name containers of one pod.
+    /// Whether both are containers of one pod.
     pub fn is_in_pod_of(&self, other: &Self) -> bool {
         let pod = |id: &Self| id.facts().get(Fact::PodUid).cloned();
         self.kind() == HolderKind::Pod && other.kind() == HolderKind::Pod && pod(self) == pod(other)
     }
 
-    /// The kind, and what stands behind its name.
+    /// The kind, and the text after its name.
     fn parse(&self) -> (HolderKind, &str) {
         if self.is_remainder() {
             return (HolderKind::Remainder, "");

@@ -1,4 +1,4 @@
-//! A claim of a holder to a share of a slot.
+//! Holdings: claims of holders to shares of a slot.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ impl Fraction {
     /// The whole slot.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
 
-    /// In lowest terms, the whole at most; rounded down where no 32 bits hold it. The denominator is below 2^96.
+    /// In lowest terms, at most the whole; rounded down where 32 bits are too few. The denominator must be below 2^96.
     pub fn reduced(numerator: u128, denominator: u128) -> Self {
         if numerator >= denominator {
             return Self::WHOLE;
@@ -45,7 +45,7 @@ impl std::fmt::Display for Fraction {
     }
 }
 
-/// Who granted a holding.
+/// The source of a holding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HoldingSource {
@@ -55,7 +55,7 @@ pub enum HoldingSource {
     Kubernetes,
     /// Slurm, as its prolog recorded the job.
     Slurm,
-    /// A process was there (`attribution.presence`), granted anew at each change.
+    /// Presence of a process (`attribution.presence`), granted again at each change.
     Presence,
 }
 
@@ -74,14 +74,14 @@ impl HoldingSource {
 /// A holder's claim to a share of one slot, for as long as the segment that carries it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holding {
-    /// Whose it is.
+    /// The holder.
     pub holder: HolderId,
     /// How much of the slot.
     pub fraction: Fraction,
-    /// Who granted it.
+    /// The source.
     pub source: HoldingSource,
-    /// Precedence in a conflict: claims are granted whole in this order. If any claim on the slot has none, all
-    /// claims form one rank.
+    /// Precedence in a conflict: claims are granted in full in this order. If a claim on the slot has no rank, all
+    /// claims are of one rank.
     #[serde(default)]
     pub rank: Option<u32>,
 }

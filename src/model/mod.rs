@@ -1,7 +1,7 @@
-//! The nouns of the house: readings and their absence, GPUs, frames, processes, holders, holdings, parts,
-//! snapshots, and the quantities in which they are counted.
+//! The data types that all modules share: readings and their absence, GPUs, frames, processes, holders, holdings,
+//! spans, snapshots, and quantities.
 //!
-//! Plain data. It knows no file, no driver, no clock and no wire format; every other room imports it.
+//! Plain data without files, driver, clock or wire format.
 
 pub mod account;
 pub mod frame;

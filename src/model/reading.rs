@@ -6,19 +6,19 @@ pub type Reading = Result<i64, Absence>;
 /// Why a reading has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Absence {
-    /// This board cannot answer it; permanent until the driver is loaded anew.
+    /// The board does not support it; permanent until the driver is loaded again.
     NotSupported,
-    /// The driver library has no such function; permanent until the driver is loaded anew.
+    /// The driver library has no such function; permanent until the driver is loaded again.
     NoSymbol,
-    /// The agent lacks the right to ask; permanent until the agent is restarted.
+    /// The agent lacks the permission; permanent until the agent is restarted.
     NoPermission,
     /// The GPU is gone or refuses every call.
     Lost,
-    /// The driver itself is gone: unloaded, or loaded anew since the library was initialised.
+    /// The driver was unloaded, or loaded again since the library was initialised.
     DriverGone,
-    /// The driver answered with an error that may pass.
+    /// The driver returned an error that may be temporary.
     Failed,
-    /// The answer was outside what the quantity can be.
+    /// The value was outside its plausible range.
     Rejected,
     /// Nothing has been read yet, or a pair of samples is still incomplete.
     NotYet,
@@ -27,7 +27,7 @@ pub enum Absence {
 }
 
 impl Absence {
-    /// Whether asking again is pointless until the driver or the agent starts anew.
+    /// Whether it lasts until the driver is loaded again or the agent restarts.
     pub const fn is_permanent(self) -> bool {
         matches!(self, Self::NotSupported | Self::NoSymbol | Self::NoPermission)
     }

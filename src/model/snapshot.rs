@@ -1,8 +1,7 @@
-//! What the agent knows at the end of one tick, sealed: everything that a page, a push or a query may show.
+//! The published snapshot of one tick: everything that a page, a push or a query may show.
 //!
-//! Labels live in the [`Roster`], which stays the same `Arc` for as long as they do; values stand in vectors
-//! parallel to it. So an encoder may keep what it rendered of the labels for as long as it sees the same
-//! roster, and cannot put a value under another series' labels.
+//! Labels are in the [`Roster`], which stays the same `Arc` while they do not change; values are in vectors parallel to
+//! it. An encoder may therefore keep rendered labels as long as the roster is the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::{
 pub struct Snapshot {
     /// Counts the snapshots of this process.
     pub sequence: u64,
-    /// When it was sealed.
+    /// When it was published.
     pub at: Stamp,
     /// Who and what has series.
     pub roster: Arc<Roster>,
@@ -54,9 +53,9 @@ pub struct Roster {
     pub accounts: Arc<[AccountEntry]>,
     /// Workloads with an account, by workload and GPU; empty below level full.
     pub workload_accounts: Arc<[WorkloadAccountEntry]>,
-    /// Holdings of the moment, by GPU and holder.
+    /// Current holdings, by GPU and holder.
     pub holdings: Arc<[HoldingEntry]>,
-    /// Workloads of the moment, by id.
+    /// Current workloads, by id.
     pub workloads: Arc<[WorkloadEntry]>,
     /// The price in force; without one there is no money anywhere.
     pub price: Option<PriceEntry>,
@@ -71,24 +70,24 @@ pub struct GpuEntry {
     pub id: GpuId,
     /// The index as a label value.
     pub index: Arc<str>,
-    /// What it last said of itself.
+    /// Its last known static properties.
     pub identity: Arc<GpuIdentity>,
     /// Its MIG instances.
     pub instances: Vec<InstanceEntry>,
-    /// Families that it cannot answer, by name, and why.
+    /// Families that it does not support, by name, with the reason.
     pub unsupported: Vec<(&'static str, Absence)>,
     /// XIDs that were seen, ascending, with the number as a label value.
     pub xids: Vec<(u32, Arc<str>)>,
     /// Why it is not there, while it is absent ([`super::Attachment::name`]).
     pub absence: Option<&'static str>,
-    /// Which meter serves the account's activity, once known.
+    /// The meter of the account's activity, once known.
     pub activity_source: Option<&'static str>,
 }
 
 /// A MIG instance on the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceEntry {
-    /// What it says of itself.
+    /// Its static properties.
     pub identity: InstanceIdentity,
     /// The GPU instance id as a label value.
     pub gpu_instance: Arc<str>,
@@ -105,7 +104,7 @@ pub struct ProcessEntry {
     pub gpu_instance: Arc<str>,
     /// The pid as a label value.
     pub pid: Arc<str>,
-    /// Its name, as the kernel tells it, "" if unknown.
+    /// Its name in the kernel, "" if unknown.
     pub process: Arc<str>,
     /// Workload id, "" if unknown.
     pub workload: Arc<str>,
@@ -146,7 +145,7 @@ pub struct InstanceCounters {
     pub values: Box<[Reading]>,
 }
 
-/// A holding of the moment.
+/// A current holding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldingEntry {
     /// Position of the GPU in [`Roster::gpus`].
@@ -157,11 +156,11 @@ pub struct HoldingEntry {
     pub workload: Arc<str>,
     /// Its tenant.
     pub tenant: Arc<str>,
-    /// Who granted it.
+    /// The source.
     pub source: HoldingSource,
 }
 
-/// A workload that holds or uses a GPU at the moment.
+/// A workload that holds or uses a GPU now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEntry {
     /// Workload id.
@@ -170,14 +169,14 @@ pub struct WorkloadEntry {
     pub kind: &'static str,
     /// Its tenant.
     pub tenant: Arc<str>,
-    /// What is known of it.
+    /// Its facts.
     pub facts: Facts,
 }
 
 /// The price in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriceEntry {
-    /// ISO 4217 code, or what the operator wrote.
+    /// ISO 4217 code, or the operator's name for the unit.
     pub currency: Arc<str>,
     /// `on_demand`, `spot` or `committed`.
     pub class: Arc<str>,
@@ -197,9 +196,9 @@ pub struct AgentEntry {
 /// A GPU at one tick.
 #[derive(Debug)]
 pub struct GpuState {
-    /// Whether the driver still counts it.
+    /// Whether the driver lists it.
     pub present: bool,
-    /// The last frame that came, however old.
+    /// The last frame, however old.
     pub frame: Option<Arc<Frame>>,
     /// Whether each tier of the frame is young enough to be shown, by [`Tier`] order.
     pub fresh: [bool; 3],
@@ -221,7 +220,7 @@ pub struct GpuState {
     pub xid_actions: Vec<u64>,
     /// When counting XIDs began again because the GPU was forgotten; none where it never was.
     pub xids_since: Option<Utc>,
-    /// What is judged of it.
+    /// Its health verdict.
     pub health: Arc<Verdict>,
 }
 

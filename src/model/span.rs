@@ -1,7 +1,7 @@
 //! The raw integrals of one tick of one GPU, and what settling a window of them yields.
 //!
-//! A GPU's time on the account is a contiguous sequence of spans: each ends where the next begins, and a
-//! gap in what was seen is a span that says so.
+//! A GPU's time on the account is a contiguous sequence of spans: each ends where the next begins, and a gap in the
+//! observation is a span of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub enum SlotState {
     Unmeasured,
     /// The slot is lost or broken.
     Unavailable,
-    /// Nobody looked.
+    /// Nothing was observed.
     Unobserved,
 }
 
-/// By which meter activity was known; a change cuts the segment.
+/// The meter of activity; a change begins a new segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActivitySource {
@@ -57,7 +57,7 @@ pub struct Presence {
     /// holders of the span; absent where no sample names the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Resident memory in bytes; absent where the driver cannot tell.
+    /// Resident memory in bytes; absent where the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
@@ -71,11 +71,11 @@ pub struct Span {
     pub to: Utc,
     /// What could be known.
     pub state: SlotState,
-    /// By which meter.
+    /// The meter of activity.
     pub source: ActivitySource,
     /// Observed, or bridged over a gap of the agent.
     pub method: Method,
-    /// Who holds what, ordered by holder.
+    /// The holdings, ordered by holder.
     pub holdings: Arc<[Holding]>,
     /// Which users each holding covers besides its own holder: user to the holding's holder.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -124,8 +124,8 @@ pub struct MigLayout {
     pub slots: BTreeMap<Arc<str>, MigSlot>,
     /// Slices that a profile could still use.
     pub unallocated: u64,
-    /// Slices that none can; none where the driver does not tell which placements are possible, and all free slices count
-    /// as unallocated.
+    /// Slices that none can; none where the driver does not tell which placements are possible, and all free slices
+    /// count as unallocated.
     pub stranded: Option<u64>,
 }
 
@@ -160,7 +160,7 @@ pub struct MigSlot {
 pub struct InstanceSpan {
     /// What could be known.
     pub state: SlotState,
-    /// By which meter.
+    /// The meter of activity.
     pub source: ActivitySource,
     /// Who holds what of it, ordered by holder.
     pub holdings: Arc<[Holding]>,
@@ -197,12 +197,12 @@ impl InstanceSpan {
     }
 }
 
-/// What the account of one window says of one holder on one slot; remainders have rows too.
+/// The account of one holder on one slot in one window; remainders have rows too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// GPU instance id of the slot; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
-    /// Whose row.
+    /// The holder.
     pub holder: HolderId,
     /// What the holder held, used and drew.
     pub amounts: Amounts,
@@ -215,7 +215,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// A holder's row that says nothing yet: all zero, by no meter.
+    /// An empty row of a holder, without a meter.
     pub fn empty(holder: HolderId) -> Self {
         Self {
             gpu_instance: None,
@@ -236,8 +236,8 @@ impl Row {
     }
 }
 
-/// What every holder of a node of the splitting tree is still owed, in units of 2^-32 nanoseconds;
-/// tree node (`gpu/held`, `gpu/used`, …) to holder to carry. Zero carries are left out.
+/// Rounding remainders per holder, in units of 2^-32 nanoseconds, by node of the splitting tree (`gpu/held`,
+/// `gpu/used`, …). Zero remainders are left out.
 pub type Carry = BTreeMap<String, BTreeMap<HolderId, i64>>;
 
 /// One settled window of one GPU.
@@ -251,7 +251,7 @@ pub struct Settlement {
     pub rows: Vec<Row>,
     /// The carries after the window.
     pub carry: Carry,
-    /// The weights of the window, for the next one's ladder.
+    /// The weights of the window, a fallback for splitting the next one.
     pub weights: BTreeMap<HolderId, u64>,
     /// Conflicts and other remarks, each with the holder it names.
     pub flags: Vec<String>,

@@ -1,4 +1,4 @@
-//! Points in time, as the injected clock tells them.
+//! Points in time, from the injected clock.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::xid::{self, Class};
 use gpumeter::health::{
-    ClearedBy, Condition, HealthInput, HealthInputs, Judge, RULES, Reachability, ReceivedEvents, Rule,
+    ClearedBy, HealthCondition, HealthInput, HealthInputs, Judge, RULES, Reachability, ReceivedEvents, Rule,
     kernel_line,
 };
 use gpumeter::model::{HealthState, Nanoseconds, Remedy, Stamp, Utc, Verdict};
@@ -63,18 +63,18 @@ impl Court {
     /// Makes the rule's condition true, as little as it takes.
     fn raise(&mut self, rule: &Rule) -> Arc<Verdict> {
         match rule.when {
-            Condition::Is(presence) => self.signs.presence = presence,
-            Condition::Positive(sign) => self.set(sign, 1),
-            Condition::Below(less, more) => {
+            HealthCondition::Is(presence) => self.signs.presence = presence,
+            HealthCondition::Positive(sign) => self.set(sign, 1),
+            HealthCondition::Below(less, more) => {
                 self.set(less, 17);
                 self.set(more, 18);
             }
-            Condition::Grows(sign, by, _) => self.set(sign, by),
-            Condition::Xid(which) => {
+            HealthCondition::Grows(sign, by, _) => self.set(sign, by),
+            HealthCondition::Xid(which) => {
                 let code = (1..=174).find(|code| which(&xid::described(*code)));
                 return self.xid(code.unwrap());
             }
-            Condition::Noticed(notice) => {
+            HealthCondition::Noticed(notice) => {
                 let mut heard = ReceivedEvents::default();
                 heard.notices.insert(notice, 1);
                 return self.hear(&heard);
@@ -86,13 +86,13 @@ impl Court {
     /// Makes it false again.
     fn ease(&mut self, rule: &Rule) {
         match rule.when {
-            Condition::Is(_) => self.signs.presence = Reachability::Reachable,
-            Condition::Positive(sign) => self.set(sign, 0),
-            Condition::Below(less, more) => {
+            HealthCondition::Is(_) => self.signs.presence = Reachability::Reachable,
+            HealthCondition::Positive(sign) => self.set(sign, 0),
+            HealthCondition::Below(less, more) => {
                 self.set(less, 18);
                 self.set(more, 18);
             }
-            Condition::Grows(..) | Condition::Xid(_) | Condition::Noticed(_) => {}
+            HealthCondition::Grows(..) | HealthCondition::Xid(_) | HealthCondition::Noticed(_) => {}
         }
     }
 }
@@ -256,7 +256,7 @@ fn every_fault_that_is_no_information_has_exactly_one_rule() {
         let silent = class == Class::Information;
         let rules = RULES
             .iter()
-            .filter(|rule| matches!(rule.when, Condition::Xid(which) if which(&xid::described(code))));
+            .filter(|rule| matches!(rule.when, HealthCondition::Xid(which) if which(&xid::described(code))));
         assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
     }
 }

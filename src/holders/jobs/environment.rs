@@ -1,7 +1,7 @@
 //! A job as the environment of its processes describes it.
 //!
-//! In: the variables of a process whose job number matches its cgroup. Out: GPUs, shards, ids. The user may have changed
-//! the variables, so they never name an account. It does no I/O.
+//! In: the variables of a process whose job number matches its cgroup. Out: GPUs, shards, ids. The user may have
+//! changed the variables, so they never name an account. It does no I/O.
 
 use std::collections::BTreeSet;
 

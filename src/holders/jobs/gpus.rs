@@ -18,7 +18,8 @@ pub(super) fn with_device_files(mut record: JobRecord, observation: &JobObservat
     let known = &observation.gpus.minors;
     let minors = record.positions.iter().map(|position| gres.minor(*position));
     if let Some(minors) = minors.collect::<Option<Vec<u32>>>() {
-        // A lost GPU has no minor number any more. Where positions equal minor numbers, the prolog found the right GPUs.
+        // A lost GPU has no minor number any more. Where positions equal minor numbers, the prolog found the right
+        // GPUs.
         if minors == record.positions && minors.iter().any(|minor| !known.contains_key(minor)) {
             return record;
         }
@@ -40,8 +41,8 @@ pub(super) fn uuids<'a>(
     })
 }
 
-/// The GPUs that an environment names: UUIDs by minor number. Without device files in `gres.conf` a position is taken for
-/// the minor number, except on a node with MIG instances, which have positions too.
+/// The GPUs that an environment names: UUIDs by minor number. Without device files in `gres.conf` a position is taken
+/// for the minor number, except on a node with MIG instances, which have positions too.
 pub(super) fn environment_gpus(
     step: &StepEnvironment,
     gres: &Gres,

@@ -1,8 +1,9 @@
 //! Job mapping files, by which jobstats and dcgm-exporter know the jobs of a GPU.
 //!
-//! In: a directory's files, the GPUs of the node. Out: for each job the GPUs whose files name it, and a problem for each
-//! file that is refused. A file is named after a GPU or MIG instance: its UUID, the driver's index of the GPU, or
-//! `INDEX.INSTANCE`. Each line is a job number, followed by the uid of the owner where jobstats wrote it. It does no I/O.
+//! In: a directory's files, the GPUs of the node. Out: for each job the GPUs whose files name it, and a problem for
+//! each file that is refused. A file is named after a GPU or MIG instance: its UUID, the driver's index of the GPU, or
+//! `INDEX.INSTANCE`. Each line is a job number, followed by the uid of the owner where jobstats wrote it. It does no
+//! I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 

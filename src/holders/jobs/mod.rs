@@ -1,9 +1,10 @@
 //! Slurm jobs: which job holds which GPUs, and to which job and step a process belongs.
 //!
-//! In: records that the Slurm prolog wrote, job mapping files of other exporters, cgroups and step environments of jobs,
-//! the node's GPUs. Out: [`JobMap`] and the holdings of jobs, with a problem for each record and GPU that holds nothing.
-//! A record takes precedence over a mapping file, and that over the environment. The cgroup decides which job a process
-//! belongs to; the environment, which the user controls, only fills in what no record says of that job. It does no I/O.
+//! In: records that the Slurm prolog wrote, job mapping files of other exporters, cgroups and step environments of
+//! jobs, the node's GPUs. Out: [`JobMap`] and the holdings of jobs, with a problem for each record and GPU that holds
+//! nothing. A record takes precedence over a mapping file, and that over the environment. The cgroup decides which job
+//! a process belongs to; the environment, which the user controls, only fills in what no record says of that job. It
+//! does no I/O.
 
 mod environment;
 mod gpus;
@@ -127,8 +128,8 @@ impl JobHoldings {
         self.add_steps(record, observation);
     }
 
-    /// Adds what the steps of a job hold of its GPUs. A step's holding is nested in the job's, so a user who changes the
-    /// environment of a step only moves time within the job.
+    /// Adds what the steps of a job hold of its GPUs. A step's holding is nested in the job's, so a user who changes
+    /// the environment of a step only moves time within the job.
     fn add_steps(&mut self, record: &JobRecord, observation: &JobObservation<'_>) {
         let of_job: BTreeSet<&str> = uuids(record, observation.gpus).collect();
         let gres = observation.gres_of(record.node.as_deref());
@@ -152,14 +153,14 @@ pub struct JobTracker {
     records: BTreeMap<String, TrackedRecord>,
     /// By job number, jobs that only mapping files name.
     mapped: BTreeMap<String, TrackedRecord>,
-    /// Numbers of jobs that have had a record and still have processes. After its epilog, a job must not hold again by its
-    /// environment.
+    /// Numbers of jobs that have had a record and still have processes. After its epilog, a job must not hold again by
+    /// its environment.
     recorded: BTreeSet<String>,
 }
 
 impl JobTracker {
-    /// Updates the holdings from one round. A holding begins with its record, and ends with it or when the job's cgroup is
-    /// missing in two rounds.
+    /// Updates the holdings from one round. A holding begins with its record, and ends with it or when the job's cgroup
+    /// is missing in two rounds.
     pub fn observe(&mut self, observation: JobObservation<'_>) -> JobHoldings {
         let mut holdings = JobHoldings::default();
         let records = self.active_records(&observation, &mut holdings.problems);

@@ -1,7 +1,7 @@
 //! Device ids of Kubernetes device plugins: which GPU or MIG instance they name, and which share of it.
 //!
-//! In: an id as the kubelet lists it. Out: the device and whether the id is one of several replicas of it, or why it holds
-//! nothing. An id of an unknown form never stands for a whole GPU.
+//! In: an id as the kubelet lists it. Out: the device and whether the id is one of several replicas of it, or why it
+//! holds nothing. An id of an unknown form never stands for a whole GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,9 +100,10 @@ fn uuid_of(minor: u32, minors: &BTreeMap<u32, String>) -> Result<&str, String> {
     })
 }
 
-/// The device of a resource claim, by the name that NVIDIA's DRA driver gives it. `gpu-<minor>` is a whole GPU. The name
-/// of a MIG instance adds profile id, first memory slice and number of slices (`gpu-0-mig-19-4-1`). Where the driver
-/// creates instances when they are claimed, it adds profile, profile id and first slice (`gpu-0-mig-1g10gb-19-4`).
+/// The device of a resource claim, by the name that NVIDIA's DRA driver gives it. `gpu-<minor>` is a whole GPU. The
+/// name of a MIG instance adds profile id, first memory slice and number of slices (`gpu-0-mig-19-4-1`). Where the
+/// driver creates instances when they are claimed, it adds profile, profile id and first slice
+/// (`gpu-0-mig-1g10gb-19-4`).
 pub(super) fn resolve_claimed_device(
     claimed: &ClaimResource,
     minors: &BTreeMap<u32, String>,

@@ -1,7 +1,7 @@
 //! What a container was granted: its devices, each with its share.
 //!
-//! In: a listed container, what it was granted before, the observation. Out: devices by id, with a problem for each device
-//! that holds nothing.
+//! In: a listed container, what it was granted before, the observation. Out: devices by id, with a problem for each
+//! device that holds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +51,9 @@ pub(super) struct GrantContext<'a> {
 }
 
 impl Grant {
-    /// Chooses among several grants under one name: until an ended pod is deleted, kubelets list it beside its successor.
-    /// The grant with a device that is new under this name belongs to the successor; without one, the last grant stays.
+    /// Chooses among several grants under one name: until an ended pod is deleted, kubelets list it beside its
+    /// successor. The grant with a device that is new under this name belongs to the successor; without one, the last
+    /// grant stays.
     pub(super) fn newest(mut listed: Vec<BTreeMap<String, GrantedDevice>>, before: &Self) -> Self {
         let is_new = |id: &String| !before.devices.contains_key(id) && !before.replaced.contains(id);
         let rank = |devices: &BTreeMap<String, GrantedDevice>| {

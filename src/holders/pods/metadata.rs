@@ -69,8 +69,9 @@ impl PodMetadata {
         facts.set_pod_labels(pod.labels.iter().cloned());
     }
 
-    /// Adds the pods of this metadata to those of the log directories. Of several pods with one name, the latest that has
-    /// not ended counts. Directories of other pods are kept, since such a pod may have begun after the metadata was read.
+    /// Adds the pods of this metadata to those of the log directories. Of several pods with one name, the latest that
+    /// has not ended counts. Directories of other pods are kept, since such a pod may have begun after the metadata was
+    /// read.
     pub(super) fn complete(&self, logs: PodLogs) -> PodLogs {
         if self.pods.is_empty() {
             return logs;

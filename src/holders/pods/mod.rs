@@ -137,8 +137,8 @@ pub struct PodTracker {
 }
 
 impl PodTracker {
-    /// Tracks a node on which these shares of GPUs were held when the agent last stopped. A holder that still holds a GPU
-    /// keeps the share that it was granted then.
+    /// Tracks a node on which these shares of GPUs were held when the agent last stopped. A holder that still holds a
+    /// GPU keeps the share that it was granted then.
     pub fn with_previous_shares(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
         let held = held.into_iter();
         let previous_shares =
@@ -146,9 +146,9 @@ impl PodTracker {
         Self { previous_shares, ..Self::default() }
     }
 
-    /// Updates the holdings from one round. A holding begins with the first list that has it, or with the earlier start of
-    /// its container. It ends when its pod has ended, or with the second list that lacks it. A replica keeps the share
-    /// that it had when it was granted.
+    /// Updates the holdings from one round. A holding begins with the first list that has it, or with the earlier start
+    /// of its container. It ends when its pod has ended, or with the second list that lacks it. A replica keeps the
+    /// share that it had when it was granted.
     pub fn observe(&mut self, observation: PodObservation<'_>) -> PodHoldings {
         let mut holdings = PodHoldings::default();
         if let Some(list) = observation.listed {
@@ -220,7 +220,8 @@ impl PodTracker {
         self.end_reassigned_devices();
     }
 
-    /// Restores the shares that holders had before the agent stopped; several devices of one GPU divide its share equally.
+    /// Restores the shares that holders had before the agent stopped; several devices of one GPU divide its share
+    /// equally.
     fn restore_previous_shares(&mut self) {
         let previous = std::mem::take(&mut self.previous_shares);
         for (name, grant) in self.grants.iter_mut().filter(|_| !previous.is_empty()) {
@@ -253,8 +254,8 @@ impl PodTracker {
         }
     }
 
-    /// Ends all but one holding of a device that one list shows in several pods: the others have ended and are not deleted
-    /// yet. The pod whose latest container began last is running; without logs that is not known, and all hold.
+    /// Ends all but one holding of a device that one list shows in several pods: the others have ended and are not
+    /// deleted yet. The pod whose latest container began last is running; without logs that is not known, and all hold.
     fn end_devices_of_older_pods(&mut self, logs: &PodLogs) {
         let mut began: BTreeMap<(&str, &str), Utc> = BTreeMap::new();
         for PodLog { pod, changed } in logs.pods.iter().flatten() {
