@@ -38,8 +38,8 @@ use gpumeter::holders::{
 };
 use gpumeter::host::{Host, agent_usage};
 use gpumeter::kubelet::KubeletSocket;
-use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
-use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::ledger::{Acknowledged, Ledger, LedgerQueue, Opening};
+use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::{Frame, HoldingSource, Nanoseconds, Stamp};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -312,7 +312,7 @@ impl Node {
         for tick in 0..2 * TICKS {
             let frames = self.frames(pids);
             self.seen = pids.iter().copied().collect();
-            let (now, queue) = (self.now(), Queue::default());
+            let (now, queue) = (self.now(), LedgerQueue::default());
             let spent = microseconds(|| {
                 let identities = self.directory.refresh(&self.seen, &self.workloads, now);
                 assert_eq!(identities.len(), pids.len());
@@ -326,21 +326,22 @@ impl Node {
                 queue.offer(self.meter.tick(now, inputs).batch);
             });
             total += if tick < TICKS { 0.0 } else { spent };
-            self.acknowledged.push(self.ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap());
+            self.acknowledged
+                .push(self.ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap());
             self.ticks += 1;
         }
         total / TICKS as f64
     }
 
     /// What the samplers read of all GPUs in this tick; in the first one the GPUs are found.
-    fn frames(&self, pids: &[u32]) -> Vec<News> {
-        let found = (0..GPUS).map(|gpu| News::Found { gpu: id(gpu), bus: "".into() });
+    fn frames(&self, pids: &[u32]) -> Vec<SamplerNews> {
+        let found = (0..GPUS).map(|gpu| SamplerNews::Found { gpu: id(gpu), bus: "".into() });
         let now = self.now();
         let frames = (0..GPUS).map(|gpu| {
             let share =
                 pids.iter().skip(usize::try_from(gpu).unwrap()).step_by(usize::try_from(GPUS).unwrap());
             let frame = made::frame(id(gpu), self.ticks, &share.copied().collect::<Vec<_>>(), 0);
-            News::Frame(Box::new(Frame {
+            SamplerNews::Frame(Box::new(Frame {
                 begun: now,
                 ended: now,
                 tiers: [Some(now); 3],

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use gpumeter::clock::processor_time;
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Ledger, Opening, Queue};
-use gpumeter::meter::{Inputs, Meter, News};
+use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
+use gpumeter::meter::{Inputs, Meter, SamplerNews};
 use gpumeter::model::Holder;
 
 use made::{frame, id, policy, stamp};
@@ -40,7 +40,7 @@ fn main() {
     let opening = Opening { boot_id: "growth".into(), now: stamp(0), ..Opening::default() };
     let (mut ledger, recovered) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
     let mut meter = Meter::new(Arc::new(policy([TICK; 3])), stamp(0), Some(recovered));
-    let (queue, mut acknowledged) = (Queue::default(), Vec::new());
+    let (queue, mut acknowledged) = (LedgerQueue::default(), Vec::new());
     let mut first = None;
     println!("day  holders met  live heap KiB  resident KiB  allocations/tick  processor us/tick");
     for day in 0..days {
@@ -48,9 +48,9 @@ fn main() {
         for tick in 0..DAY / TICK {
             let second = day * DAY + tick * TICK;
             let holder = second * HOLDERS_PER_DAY / DAY;
-            let mut news = vec![News::Frame(Box::new(frame(id(0), second, &present(holder), 40)))];
+            let mut news = vec![SamplerNews::Frame(Box::new(frame(id(0), second, &present(holder), 40)))];
             if second == 0 {
-                news.insert(0, News::Found { gpu: id(0), bus: "".into() });
+                news.insert(0, SamplerNews::Found { gpu: id(0), bus: "".into() });
             }
             let inputs = Inputs {
                 news,
@@ -59,7 +59,7 @@ fn main() {
                 ..Inputs::default()
             };
             queue.offer(meter.tick(stamp(second), inputs).batch);
-            let batch = queue.take(Duration::ZERO).unwrap();
+            let batch = queue.wait_for_batch(Duration::ZERO).unwrap();
             acknowledged.push(ledger.commit(&batch).unwrap());
         }
         let ticks = DAY / TICK;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use gpumeter::attribution::settle;
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Batch, Closed, Ledger, Open, Opening, Sight};
-use gpumeter::meter::{Inputs, Meter, News};
+use gpumeter::ledger::{ClosedWindow, GpuRegistration, Ledger, LedgerBatch, OpenSpans, Opening};
+use gpumeter::meter::{Inputs, Meter, SamplerNews};
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, Holder, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Presence, SlotState, Span, Stamp,
@@ -36,7 +36,7 @@ fn identities() -> Arc<Identities> {
 fn inputs(seconds: u64, identities: &Arc<Identities>) -> Inputs {
     let frame = |index| {
         let pids: Vec<u32> = (index * PER_GPU + 1..=(index + 1) * PER_GPU).collect();
-        News::Frame(Box::new(frame(id(index), seconds, &pids, 4)))
+        SamplerNews::Frame(Box::new(frame(id(index), seconds, &pids, 4)))
     };
     Inputs { news: (0..GPUS).map(frame).collect(), identities: Arc::clone(identities), ..Inputs::default() }
 }
@@ -45,7 +45,7 @@ fn inputs(seconds: u64, identities: &Arc<Identities>) -> Inputs {
 fn meter() -> (Meter, Stamp, Inputs) {
     let identities = identities();
     let mut meter = Meter::new(Arc::new(policy([1, 5, 60])), stamp(0), None);
-    let found = (0..GPUS).map(|index| News::Found { gpu: id(index), bus: "".into() }).collect();
+    let found = (0..GPUS).map(|index| SamplerNews::Found { gpu: id(index), bus: "".into() }).collect();
     meter.tick(stamp(0), Inputs { news: found, ..Inputs::default() });
     for seconds in 1..4 {
         meter.tick(stamp(seconds), inputs(seconds, &identities));
@@ -102,41 +102,47 @@ fn attribute(spans: Vec<Span>) -> Vec<Span> {
 }
 
 /// A ledger that knows the GPUs, and the batch that closes the first window of each with a tick after it.
-fn ledger() -> (tempfile::TempDir, Ledger, Batch) {
+fn ledger() -> (tempfile::TempDir, Ledger, LedgerBatch) {
     let directory = tempfile::tempdir().expect("a directory");
     let opening = Opening { boot_id: "bench".into(), now: stamp(0), ..Opening::default() };
     let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).expect("a ledger");
-    let sights = (0..GPUS).map(|index| Sight { gpu: id(index), model: "bench".into(), at: EPOCH }).collect();
-    ledger.commit(&Batch { now: EPOCH, sights, ..Batch::default() }).expect("a commit");
+    let sights =
+        (0..GPUS).map(|index| GpuRegistration { gpu: id(index), model: "bench".into(), at: EPOCH }).collect();
+    ledger
+        .commit(&LedgerBatch { now: EPOCH, registrations: sights, ..LedgerBatch::default() })
+        .expect("a commit");
     (directory, ledger, batch(0, "job"))
 }
 
 /// The same with an account of other holders before that window.
-fn ledger_with_account() -> (tempfile::TempDir, Ledger, Batch) {
+fn ledger_with_account() -> (tempfile::TempDir, Ledger, LedgerBatch) {
     let (directory, mut ledger, first) = ledger();
     ledger.commit(&first).expect("a commit");
     (directory, ledger, batch(15, "later"))
 }
 
 /// A closed window of each GPU, and the tick after it.
-fn batch(from: u64, job: &str) -> Batch {
+fn batch(from: u64, job: &str) -> LedgerBatch {
     let at = |second| EPOCH.plus(Nanoseconds::from_seconds(second));
     let (begin, end) = (at(from), at(from + 15));
     let spans = window(from, job);
     let settlement = settle(begin, end, &spans, &Carry::new(), &BTreeMap::new()).expect("a settlement");
-    let closed = |index| Closed { gpu: id(index).uuid, settlement: settlement.clone(), coarse: false };
-    let open = |index| Open { gpu: id(index).uuid, spans: vec![span(from + 15, job)], energy_counter: None };
-    Batch {
+    let closed = |index| ClosedWindow { gpu: id(index).uuid, settlement: settlement.clone(), coarse: false };
+    let open =
+        |index| OpenSpans { gpu: id(index).uuid, spans: vec![span(from + 15, job)], energy_counter: None };
+    LedgerBatch {
         now: end,
         closed: (0..GPUS).map(closed).collect(),
         open: (0..GPUS).map(open).collect(),
-        ..Batch::default()
+        ..LedgerBatch::default()
     }
 }
 
 #[library_benchmark(config = budget("commit", 1))]
 #[bench::window(ledger())]
-fn commit((directory, mut ledger, batch): (tempfile::TempDir, Ledger, Batch)) -> (tempfile::TempDir, Ledger) {
+fn commit(
+    (directory, mut ledger, batch): (tempfile::TempDir, Ledger, LedgerBatch),
+) -> (tempfile::TempDir, Ledger) {
     assert!(black_box(ledger.commit(black_box(&batch))).is_ok());
     (directory, ledger)
 }
@@ -144,7 +150,7 @@ fn commit((directory, mut ledger, batch): (tempfile::TempDir, Ledger, Batch)) ->
 #[library_benchmark(config = budget("commit_new_holders", 1))]
 #[bench::window(ledger_with_account())]
 fn commit_new_holders(
-    (directory, mut ledger, batch): (tempfile::TempDir, Ledger, Batch),
+    (directory, mut ledger, batch): (tempfile::TempDir, Ledger, LedgerBatch),
 ) -> (tempfile::TempDir, Ledger) {
     assert!(black_box(ledger.commit(black_box(&batch))).is_ok());
     (directory, ledger)

@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::{Shared, StartError, start_log};
 use crate::clock::Stop;
 use crate::config::Config;
-use crate::ledger::{Acknowledged, Batch, Error, Ledger, NodeIdentity, Opening, Queue, Recovered};
+use crate::ledger::{
+    Acknowledged, Error, Ledger, LedgerBatch, LedgerQueue, NodeIdentity, Opening, Recovered,
+};
 use crate::model::{Stamp, Utc};
 use crate::policy::{ActiveConfig, Charge};
 use crate::thread::Thread;
@@ -89,7 +91,7 @@ impl LedgerStatus {
 /// The running ledger thread.
 pub(super) struct RunningLedger {
     pub(super) path: PathBuf,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<LedgerQueue>,
     pub(super) status: Arc<LedgerStatus>,
     thread: Thread,
 }
@@ -142,7 +144,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
         shared.no_account.set(Some("ledger.enabled is false".into()));
         return Ok((None, None));
     }
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(LedgerQueue::default());
     let (ledger, recovered, status) = match open(&active, shared) {
         Ok((ledger, recovered)) => {
             let status = LedgerStatus::opened(recovered.durable);
@@ -197,7 +199,7 @@ fn open_later(status: &LedgerStatus, shared: &Shared) -> Option<(Ledger, Charged
 fn keep(
     mut ledger: Ledger,
     mut prices: ChargedPrices,
-    (queue, status): (&Queue, &LedgerStatus),
+    (queue, status): (&LedgerQueue, &LedgerStatus),
     shared: &Shared,
 ) {
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -211,7 +213,7 @@ fn keep(
                 continue;
             }
         }
-        let Some(batch) = queue.take(PATIENCE) else {
+        let Some(batch) = queue.wait_for_batch(PATIENCE) else {
             if stopping {
                 return;
             }
@@ -262,8 +264,8 @@ impl ChargedPrices {
 /// Commits a batch; false where the disk prevents it, and what it prevents is kept for the next try.
 fn commit(
     ledger: &mut Ledger,
-    batch: Batch,
-    (queue, status): (&Queue, &LedgerStatus),
+    batch: LedgerBatch,
+    (queue, status): (&LedgerQueue, &LedgerStatus),
     now: &dyn Fn() -> Stamp,
 ) -> bool {
     match ledger.commit(&batch) {
@@ -289,11 +291,11 @@ fn commit(
 
 fn salvage(
     ledger: &mut Ledger,
-    batch: Batch,
-    (queue, status): (&Queue, &LedgerStatus),
+    batch: LedgerBatch,
+    (queue, status): (&LedgerQueue, &LedgerStatus),
     now: &dyn Fn() -> Stamp,
 ) -> bool {
-    let salvage = ledger.salvage(batch);
+    let salvage = ledger.commit_by_gpu(batch);
     for acknowledged in salvage.acknowledged {
         status.committed(acknowledged, now().utc);
     }
@@ -331,13 +333,13 @@ fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ledger::{Closed, Sight, Timeline};
+    use crate::ledger::{AccountTimeline, ClosedWindow, GpuRegistration};
     use crate::model::{Amounts, GpuId, HolderId, Nanoseconds, Parts, Row, Settlement};
 
-    fn window(gpu: &str, from: u64, to: u64) -> Closed {
+    fn window(gpu: &str, from: u64, to: u64) -> ClosedWindow {
         let (rows, carry, weights, flags) = Default::default();
         let settlement = Settlement { from: Utc(from), to: Utc(to), rows, carry, weights, flags };
-        Closed { gpu: gpu.into(), settlement, coarse: false }
+        ClosedWindow { gpu: gpu.into(), settlement, coarse: false }
     }
 
     const MINUTE: u64 = 60_000_000_000;
@@ -352,7 +354,7 @@ mod tests {
             crate::config::Config::parse(&text, "test").unwrap()
         };
         let first = ActiveConfig::new(config("1"));
-        let timeline = Timeline::starting(STARTED);
+        let timeline = AccountTimeline::starting(STARTED);
         let succeed = |before: ActiveConfig, (decided, price): &(u64, &str)| {
             before.succeeded_by(config(price), Nanoseconds(*decided)).dated_by(timeline)
         };
@@ -369,13 +371,20 @@ mod tests {
         let opened = Opening { boot_id: "boot".into(), now: STARTED, book, ..Opening::default() };
         let (mut ledger, _) = Ledger::open(&path, &opened).unwrap();
         let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
-        let sights = vec![Sight { gpu, model: "".into(), at: Utc(MINUTE) }];
+        let sights = vec![GpuRegistration { gpu, model: "".into(), at: Utc(MINUTE) }];
         let mut whole = window("GPU-0", MINUTE, 9 * MINUTE);
         let parts = Parts { waste: 8 * MINUTE, ..Parts::default() };
         let amounts = Amounts { parts, ..Amounts::default() };
         whole.settlement.rows = vec![Row { amounts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
         let closed = vec![whole];
-        ledger.commit(&Batch { now: Utc(9 * MINUTE), sights, closed, ..Batch::default() }).unwrap();
+        ledger
+            .commit(&LedgerBatch {
+                now: Utc(9 * MINUTE),
+                registrations: sights,
+                closed,
+                ..LedgerBatch::default()
+            })
+            .unwrap();
         let active = reloaded(&reloads);
         let mut prices = ChargedPrices { followed: 1 };
         assert!(prices.follow(&active.charges[..2], &mut ledger, &LedgerStatus::opened(true)));
@@ -413,21 +422,22 @@ mod tests {
         let mut now = Stamp { boottime: Nanoseconds(5_000_000_000), utc: Utc(1_000_000_000_000) };
         let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
         let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-        let (queue, status) = (Queue::default(), LedgerStatus::opened(true));
-        let sights = ["GPU-0", "GPU-1"].map(|uuid| Sight {
+        let (queue, status) = (LedgerQueue::default(), LedgerStatus::opened(true));
+        let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),
             at: Utc(10),
         });
         let closed = vec![window("GPU-0", 5, 20), window("GPU-1", 10, 20)];
-        let batch = Batch { now: Utc(20), sights: sights.into(), closed, ..Batch::default() };
+        let batch =
+            LedgerBatch { now: Utc(20), registrations: sights.into(), closed, ..LedgerBatch::default() };
         assert!(commit(&mut ledger, batch, (&queue, &status), &|| now));
         assert_eq!((status.errors(), status.unobserved()), (1, 0));
-        assert_eq!(queue.take(Duration::ZERO), None, "a refusal is not kept");
+        assert_eq!(queue.wait_for_batch(Duration::ZERO), None, "a refusal is not kept");
         let settled: Vec<_> = status.take().into_iter().flat_map(|told| told.slots.into_keys()).collect();
         assert_eq!(settled, ["GPU-1".into()]);
         now.utc = Utc(now.utc.0 + 3_000_000_000);
-        let batch = Batch { closed: vec![window("GPU-0", 20, 30)], ..Batch::default() };
+        let batch = LedgerBatch { closed: vec![window("GPU-0", 20, 30)], ..LedgerBatch::default() };
         assert!(commit(&mut ledger, batch, (&queue, &status), &|| now));
         assert_eq!((status.errors(), status.unobserved()), (1, 10));
         assert_eq!(ledger.watch_clock(now).unwrap(), None, "the step is recorded already");

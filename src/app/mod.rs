@@ -22,7 +22,7 @@ use crate::clock::{Clock, Stop, system_now};
 use crate::config::{Config, ConfigFile};
 use crate::control::{self, ControlServer};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
-use crate::meter::{Meter, News};
+use crate::meter::{Meter, SamplerNews};
 use crate::policy::{ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, grants};
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
@@ -156,7 +156,7 @@ impl Shared {
         launch: &Launch,
         access: Arc<serve::Access>,
         reloads: reload::Reloads,
-        news: mpsc::Sender<News>,
+        news: mpsc::Sender<SamplerNews>,
     ) -> Self {
         let (clock, stop) = (launch.clock.clone(), Stop::default());
         let host = Host::with_users(&launch.root, UserDatabase::of_host(&launch.root));
@@ -282,7 +282,7 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<Vec<serve::List
 /// What the threads receive from.
 struct Receivers {
     listeners: Vec<serve::Listener>,
-    inbox: mpsc::Receiver<News>,
+    inbox: mpsc::Receiver<SamplerNews>,
     reload_requests: reload::Requests,
     web: web::WebSource,
     passwords: web::PasswordRequests,

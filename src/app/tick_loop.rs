@@ -10,8 +10,8 @@ use crate::catalogue::{AgentFamily, Level};
 use crate::clock::{next_multiple, system_now};
 use crate::export::{OtlpEncoder, PublishedSnapshot};
 use crate::host::agent_usage;
-use crate::ledger::Queue;
-use crate::meter::{Inputs, Meter, News, Services};
+use crate::ledger::LedgerQueue;
+use crate::meter::{Inputs, Meter, SamplerNews, Services};
 use crate::model::Nanoseconds;
 use crate::model::snapshot::Snapshot;
 use crate::policy::{ActiveConfig, Wait};
@@ -22,7 +22,7 @@ use crate::thread::{self, Thread};
 
 /// Where the results of a tick go.
 pub(super) struct Outputs {
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<LedgerQueue>>,
     status: Option<Arc<ledger::LedgerStatus>>,
     push: Option<Push>,
     io: io::IoStatus,
@@ -89,7 +89,7 @@ impl Outputs {
 /// Starts the thread.
 pub(super) fn start(
     meter: Meter,
-    inbox: Receiver<News>,
+    inbox: Receiver<SamplerNews>,
     outputs: Outputs,
     shared: &Arc<Shared>,
 ) -> Result<Thread, thread::Error> {
@@ -97,12 +97,12 @@ pub(super) fn start(
     Thread::start_vital("pulse", shared.ends(), move || run(meter, &inbox, outputs, &theirs))
 }
 
-fn run(mut meter: Meter, inbox: &Receiver<News>, mut outputs: Outputs, shared: &Shared) {
+fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
     let mut news = first_frames(inbox, shared);
     let mut number = 0;
     loop {
         let active = shared.config.active();
-        meter.obey(Arc::clone(&active.policy));
+        meter.apply_policy(Arc::clone(&active.policy));
         news.extend(inbox.try_iter());
         // Where descriptors are short it is tried again.
         outputs.usage = outputs.usage.take().or_else(|| agent_usage::AgentUsageReader::open().ok());
@@ -132,7 +132,7 @@ fn run(mut meter: Meter, inbox: &Receiver<News>, mut outputs: Outputs, shared: &
 }
 
 /// Frames for the first tick, which does not wait for a deadline: it comes once every GPU has sent one, or after a second.
-fn first_frames(inbox: &Receiver<News>, shared: &Shared) -> Vec<News> {
+fn first_frames(inbox: &Receiver<SamplerNews>, shared: &Shared) -> Vec<SamplerNews> {
     const LOOK: Duration = Duration::from_millis(1);
     const LOOKS: usize = 1_000;
     let mut news = Vec::new();
@@ -145,7 +145,7 @@ fn first_frames(inbox: &Receiver<News>, shared: &Shared) -> Vec<News> {
         }
         match inbox.recv_timeout(LOOK) {
             Ok(one) => {
-                spoken += usize::from(matches!(one, News::Frame(_) | News::Lost(_)));
+                spoken += usize::from(matches!(one, SamplerNews::Frame(_) | SamplerNews::Lost(_)));
                 news.push(one);
             }
             Err(RecvTimeoutError::Timeout) if shared.stop.is_called() => break,
@@ -156,7 +156,7 @@ fn first_frames(inbox: &Receiver<News>, shared: &Shared) -> Vec<News> {
     news
 }
 
-fn inputs(news: Vec<News>, outputs: &Outputs, shared: &Shared) -> Inputs {
+fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs {
     let (identities, _) = shared.resolvers.processes.get();
     let (xids, notices) = shared.sessions.received.take();
     Inputs {

@@ -17,8 +17,8 @@ pub(super) fn apportion(
     quotas: &BTreeMap<HolderId, Quota>,
     owed: &mut Owed,
 ) -> BTreeMap<HolderId, u64> {
-    let mut children: Vec<Child<'_>> =
-        quotas.iter().map(|(id, quota)| Child::new(id, *quota, owed)).collect();
+    let mut children: Vec<QuotaShare<'_>> =
+        quotas.iter().map(|(id, quota)| QuotaShare::new(id, *quota, owed)).collect();
     let floors = children.iter().fold(0_u64, |sum, child| sum.saturating_add(child.floor));
     let left = total.saturating_sub(floors);
     let count = children.len() as u64;
@@ -33,7 +33,7 @@ pub(super) fn apportion(
         // Quotas that sum to the total leave less than one unit per child; whatever else came is dealt round,
         // since the sum must hold even so.
         let ceiling = left / count + u64::from(place < left % count);
-        child.remember(ceiling, owed);
+        child.carry_rest(ceiling, owed);
         parts.insert(child.id.clone(), child.floor.saturating_add(ceiling));
     }
     parts
@@ -44,7 +44,7 @@ pub(super) fn apportion_once(total: u64, quotas: &BTreeMap<HolderId, Quota>) -> 
     apportion(total, quotas, &mut Owed::new())
 }
 
-struct Child<'a> {
+struct QuotaShare<'a> {
     id: &'a HolderId,
     floor: u64,
     fraction: u64,
@@ -52,7 +52,7 @@ struct Child<'a> {
     score: i128,
 }
 
-impl<'a> Child<'a> {
+impl<'a> QuotaShare<'a> {
     fn new(id: &'a HolderId, quota: Quota, owed: &Owed) -> Self {
         let owed = i128::from(owed.get(id).copied().unwrap_or(0));
         let fraction = quota.fraction();
@@ -60,7 +60,7 @@ impl<'a> Child<'a> {
     }
 
     /// Carries on what is still owed after `ceiling` units above the floor; a shift to the right rounds down.
-    fn remember(&self, ceiling: u64, owed: &mut Owed) {
+    fn carry_rest(&self, ceiling: u64, owed: &mut Owed) {
         let rest = (self.score >> 32).saturating_sub(i128::from(ceiling).saturating_mul(1 << 32));
         let rest = i64::try_from(rest).unwrap_or(if rest < 0 { i64::MIN } else { i64::MAX });
         if rest == 0 {

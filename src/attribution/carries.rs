@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::claims::Grants;
+use super::claims::SlotGrants;
 use crate::model::{Carry, HolderId};
 
 /// The debts of one node.
@@ -75,7 +75,7 @@ impl Carries {
     }
 
     /// Drops the debts of those who no longer hold. Remainders never go.
-    pub(super) fn drop_holders(&mut self, grants: &Grants) {
+    pub(super) fn drop_holders(&mut self, grants: &SlotGrants) {
         let stays = |holder: &HolderId| holder.is_remainder() || grants.claimed(holder);
         self.held.retain(|holder, _| stays(holder));
         self.lent.retain(|holder, _| stays(holder));

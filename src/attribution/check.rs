@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use super::Unsettled;
+use super::SettleError;
 use crate::model::{Holding, Microjoules, MigLayout, MigSpan, Span, Utc};
 
 /// Whether the spans are the window from `from` to `to`.
-pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), Unsettled> {
+pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), SettleError> {
     if from >= to {
-        return Err(Unsettled::Window { from, to });
+        return Err(SettleError::Window { from, to });
     }
     let mut reached = from;
     let (mut energy, mut idle_energy) = (0, 0);
@@ -26,17 +26,17 @@ pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), Unsettled>
         }
     }
     match spans.last() {
-        Some(last) if reached > to => Err(Unsettled::Overlap { from: last.from, at: to }),
-        _ if reached < to => Err(Unsettled::Gap { from: reached, to }),
+        Some(last) if reached > to => Err(SettleError::Overlap { from: last.from, at: to }),
+        _ if reached < to => Err(SettleError::Gap { from: reached, to }),
         _ => Ok(()),
     }
 }
 
-fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(), Unsettled> {
+fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(), SettleError> {
     check_layout(Some(layout), |name| slots.contains_key(name), slots.keys())?;
     for slot in slots.values() {
         if slot.busy > span.length().0 {
-            return Err(Unsettled::Busy { from: span.from, busy: slot.busy, length: span.length() });
+            return Err(SettleError::Busy { from: span.from, busy: slot.busy, length: span.length() });
         }
         check_holdings(&slot.holdings)?;
     }
@@ -48,54 +48,54 @@ pub(super) fn check_layout<'a>(
     layout: Option<&MigLayout>,
     is_there: impl Fn(&Arc<str>) -> bool,
     mut there: impl Iterator<Item = &'a Arc<str>>,
-) -> Result<(), Unsettled> {
+) -> Result<(), SettleError> {
     let is_of_layout = |name: &&Arc<str>| layout.is_some_and(|layout| layout.slots.contains_key(*name));
     if let Some(slot) = there.find(|name| !is_of_layout(name)) {
-        return Err(Unsettled::UnknownSlot { slot: Arc::clone(slot) });
+        return Err(SettleError::UnknownSlot { slot: Arc::clone(slot) });
     }
     let Some(layout) = layout else { return Ok(()) };
     if let Some(slot) = layout.slots.keys().find(|name| !is_there(name)) {
-        return Err(Unsettled::MissingSlot { slot: Arc::clone(slot) });
+        return Err(SettleError::MissingSlot { slot: Arc::clone(slot) });
     }
     let sizes = layout.slots.values().map(|slot| slot.size);
     let sizes = sizes.chain([layout.unallocated, layout.stranded.unwrap_or(0)]);
     let sum: u128 = sizes.map(u128::from).sum();
     if sum == 0 || sum != u128::from(layout.total) {
-        return Err(Unsettled::Layout { total: layout.total, sum });
+        return Err(SettleError::Layout { total: layout.total, sum });
     }
     Ok(())
 }
 
-fn check_span(span: &Span, reached: Utc) -> Result<(), Unsettled> {
+fn check_span(span: &Span, reached: Utc) -> Result<(), SettleError> {
     if span.to < span.from {
-        return Err(Unsettled::Backwards { from: span.from, to: span.to });
+        return Err(SettleError::Backwards { from: span.from, to: span.to });
     }
     if span.from > reached {
-        return Err(Unsettled::Gap { from: reached, to: span.from });
+        return Err(SettleError::Gap { from: reached, to: span.from });
     }
     if span.from < reached {
-        return Err(Unsettled::Overlap { from: span.from, at: reached });
+        return Err(SettleError::Overlap { from: span.from, at: reached });
     }
     if span.busy > span.length().0 {
-        return Err(Unsettled::Busy { from: span.from, busy: span.busy, length: span.length() });
+        return Err(SettleError::Busy { from: span.from, busy: span.busy, length: span.length() });
     }
     Ok(())
 }
 
-fn summed(span: &Span, sum: u64, energy: Microjoules) -> Result<u64, Unsettled> {
-    sum.checked_add(energy.0).ok_or(Unsettled::Energy { from: span.from, energy })
+fn summed(span: &Span, sum: u64, energy: Microjoules) -> Result<u64, SettleError> {
+    sum.checked_add(energy.0).ok_or(SettleError::Energy { from: span.from, energy })
 }
 
-fn check_holdings(holdings: &[Holding]) -> Result<(), Unsettled> {
+fn check_holdings(holdings: &[Holding]) -> Result<(), SettleError> {
     for (place, Holding { holder, fraction, .. }) in holdings.iter().enumerate() {
         if holder.is_remainder() {
-            return Err(Unsettled::Reserved { holder: holder.clone() });
+            return Err(SettleError::Reserved { holder: holder.clone() });
         }
         if fraction.denominator == 0 || fraction.numerator > fraction.denominator {
-            return Err(Unsettled::Share { holder: holder.clone(), fraction: *fraction });
+            return Err(SettleError::Share { holder: holder.clone(), fraction: *fraction });
         }
         if holdings.iter().take(place).any(|other| other.holder == *holder) {
-            return Err(Unsettled::HeldTwice { holder: holder.clone() });
+            return Err(SettleError::HeldTwice { holder: holder.clone() });
         }
     }
     Ok(())

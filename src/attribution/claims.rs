@@ -13,7 +13,7 @@ use crate::model::{Fraction, HolderId, Holding};
 
 /// What each claim was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Grants {
+pub(super) struct SlotGrants {
     /// Parts of `whole`, each with those that are nested in it; 0 for a conflict's loser. Those that are not nested sum
     /// to at most `whole`, those in one to at most that one.
     pub(super) parts: BTreeMap<HolderId, u64>,
@@ -25,7 +25,7 @@ pub(super) struct Grants {
     pub(super) conflicts: Vec<HolderId>,
 }
 
-impl Grants {
+impl SlotGrants {
     /// What the holdings of a slot grant; `covered_by` names the holder by whose holding each is covered.
     pub(super) fn of(holdings: &[Holding], covered_by: &BTreeMap<HolderId, HolderId>) -> Self {
         let outer = outer_holders(holdings, covered_by);
@@ -46,9 +46,9 @@ impl Grants {
     /// Grants the holdings that lie in one pool: the slot, or the holding of that holder.
     fn grant_pool(&mut self, pool: Option<&HolderId>, holdings: &[&Holding]) {
         let ranked = holdings.iter().all(|holding| holding.rank.is_some());
-        let mut claims: Vec<Claim<'_>> = holdings
+        let mut claims: Vec<RankedClaim<'_>> = holdings
             .iter()
-            .map(|holding| Claim {
+            .map(|holding| RankedClaim {
                 rank: holding.rank.filter(|_| ranked),
                 holder: &holding.holder,
                 part: part(holding.fraction, self.whole),
@@ -110,7 +110,7 @@ impl Grants {
     }
 
     /// Grants the claims of one rank.
-    fn grant(&mut self, pool: Option<&HolderId>, group: &[Claim<'_>]) {
+    fn grant(&mut self, pool: Option<&HolderId>, group: &[RankedClaim<'_>]) {
         let rest = self.rest_of(pool);
         let claimed: u128 = group.iter().map(|claim| u128::from(claim.part)).sum();
         if claimed <= u128::from(rest) {
@@ -125,13 +125,13 @@ impl Grants {
             self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), 0)));
             return;
         }
-        let mut smallest_first: Vec<&Claim<'_>> = group.iter().collect();
+        let mut smallest_first: Vec<&RankedClaim<'_>> = group.iter().collect();
         smallest_first.sort_by_key(|claim| (claim.part, claim.holder));
         self.share_equally(&smallest_first, rest);
     }
 
     /// Gives each claim an equal share of `rest`, which they exceed together, and none more than it claims.
-    fn share_equally(&mut self, smallest_first: &[&Claim<'_>], mut rest: u64) {
+    fn share_equally(&mut self, smallest_first: &[&RankedClaim<'_>], mut rest: u64) {
         for (place, claim) in smallest_first.iter().enumerate() {
             let sharers = (smallest_first.len() - place) as u64;
             if u128::from(claim.part) * u128::from(sharers) <= u128::from(rest) {
@@ -173,14 +173,14 @@ pub fn granted_shares(
     if holdings.iter().map(claimed).sum::<u128>() <= ONE && !holdings.iter().any(is_nested) {
         return None;
     }
-    let grants = Grants::of(holdings, covered_by);
+    let grants = SlotGrants::of(holdings, covered_by);
     let share = |holding: &Holding| {
         Fraction::reduced(grants.rest_of(Some(&holding.holder)).into(), grants.whole.into())
     };
     Some(holdings.iter().map(share).collect())
 }
 
-struct Claim<'a> {
+struct RankedClaim<'a> {
     rank: Option<u32>,
     holder: &'a HolderId,
     part: u64,
@@ -284,7 +284,7 @@ mod tests {
                 rank,
             })
             .collect();
-        let grants = Grants::of(&holdings, &BTreeMap::new());
+        let grants = SlotGrants::of(&holdings, &BTreeMap::new());
         let conflicts = grants.conflicts.iter().map(HolderId::as_str).collect();
         (grants.parts.into_values().collect(), grants.whole, conflicts)
     }

@@ -17,7 +17,7 @@ const SEPARATOR: char = '\0';
 
 /// What the driver's counter says of a segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Drawn {
+pub(super) struct MeteredEnergy {
     /// Its difference, in microjoules.
     pub(super) total: u64,
     /// The most of it that can be floor.
@@ -26,7 +26,7 @@ pub(super) struct Drawn {
 
 /// The energy of a segment by slot and holder ([`slot_and_holder`]), in microjoules.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Energy {
+pub(super) struct EnergySplit {
     /// What an idle GPU would have drawn.
     pub(super) floor: BTreeMap<HolderId, u64>,
     /// What was drawn above that.
@@ -40,7 +40,7 @@ pub(super) struct EnergyPool<'a> {
     pub(super) free: &'a [(HolderId, u64)],
 }
 
-impl Drawn {
+impl MeteredEnergy {
     /// What the spans tell; none where no counter moved. Spans without a counter difference bring nothing.
     pub(super) fn of(spans: &[Span]) -> Option<Self> {
         let known = || spans.iter().filter(|span| span.energy.is_some());
@@ -51,7 +51,7 @@ impl Drawn {
 
 impl EnergyPool<'_> {
     /// Splits what was drawn.
-    pub(super) fn split(&self, Drawn { total, idle }: Drawn) -> Energy {
+    pub(super) fn split(&self, MeteredEnergy { total, idle }: MeteredEnergy) -> EnergySplit {
         let floor = idle.min(total);
         let as_held = Shares::by(self.held()).unwrap_or_else(|| {
             // Only a segment without length has no time.
@@ -62,7 +62,7 @@ impl EnergyPool<'_> {
             .or_else(|| Shares::by(self.keepers(|memory, time| u128::from(memory).saturating_mul(time))))
             .or_else(|| Shares::by(self.keepers(|_, time| time)))
             .unwrap_or_else(|| as_held.clone());
-        Energy { floor: along(&as_held, floor), dynamic: along(&dynamic, total - floor) }
+        EnergySplit { floor: along(&as_held, floor), dynamic: along(&dynamic, total - floor) }
     }
 
     /// What was held, the remainders among it.

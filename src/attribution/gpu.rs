@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Unsettled;
+use super::SettleError;
 use super::apportion::apportion;
 use super::check::{check, check_layout};
-use super::energy::Drawn;
-use super::ladder::Ladder;
+use super::energy::MeteredEnergy;
+use super::fallback::UseFallback;
 use super::quota::Quota;
-use super::segment::Segment;
-use super::settle::{Closed, OpenSlot, SettledSegment, SettledSlot, Window, add_flag};
+use super::segment::WindowSegment;
+use super::settle::{OpenSlot, OpenWindow, SettledSegment, SettledSlot, WindowCarry, add_flag};
 use crate::model::{Carry, Grade, HolderId, Microjoules, MigLayout, Parts, SlotState, Span, Use, Utc};
 
 /// Energy of a segment.
@@ -105,7 +105,7 @@ pub struct GpuSettlement {
 /// # Errors
 /// A layout that does not sum, slots that are not those of the layout, spans that do not cover the segment, or that no
 /// account can hold.
-pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, Unsettled> {
+pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, SettleError> {
     let GpuSegment { from, to, mig, layout, slots, previous, energy, carry } = segment;
     check_layout(layout.as_ref(), |name| slots.contains_key(name), slots.keys())?;
     for spans in slots.values() {
@@ -113,24 +113,25 @@ pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, Unsettled> {
     }
     let none = BTreeMap::new();
     let previous = |name: &Arc<str>| previous.get(name).unwrap_or(&none);
-    let mut window = Window::open(carry);
+    let mut window = OpenWindow::open(carry);
     let time = to.since(*from).0;
     let settled = match layout {
         None => {
             SettledSegment { slots: Vec::new(), free: vec![(HolderId::new(HolderId::UNAVAILABLE), time)] }
         }
-        Some(layout) => window.settle_slots(time, (layout, SlotState::Measured), |name| {
+        Some(layout) => window.settle_slots(time, layout, SlotState::Measured, |name| {
             let spans: &[Span] = slots.get(name).map_or(&[], Vec::as_slice);
-            let ladder = if *mig { Ladder::of_instance() } else { Ladder::new(spans, previous(name)) };
-            (Cow::Borrowed(spans), ladder)
+            let fallback =
+                if *mig { UseFallback::of_instance() } else { UseFallback::new(spans, previous(name)) };
+            (Cow::Borrowed(spans), fallback)
         }),
     };
     window.keep_slots_of(&settled);
     let energy = energy.map(|of| {
-        let split = settled.energy_pool().split(Drawn { total: of.delta.0, idle: of.floor.0 });
+        let split = settled.energy_pool().split(MeteredEnergy { total: of.delta.0, idle: of.floor.0 });
         (by_slot(split.floor), by_slot(split.dynamic))
     });
-    let Closed { carry, flags, .. } = window.close();
+    let WindowCarry { carry, flags, .. } = window.close();
     let of_slots = settled.slots.iter().map(|slot| (Arc::clone(&slot.name), slot.time));
     let free = settled.free.iter().map(|(remainder, time)| (Arc::clone(&remainder.0), *time));
     let root = of_slots.chain(free).collect();
@@ -138,22 +139,22 @@ pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, Unsettled> {
     Ok(GpuSettlement { root, slots, energy, flags, carry })
 }
 
-impl<'a> Window<'a> {
+impl<'a> OpenWindow<'a> {
     /// Settles a segment of a MIG GPU.
     pub(super) fn settle_instances<'s>(
         &mut self,
-        segment: &Segment<'s>,
+        segment: &WindowSegment<'s>,
         layout: &MigLayout,
     ) -> SettledSegment<'s> {
         if layout.stranded.is_none() {
             add_flag(&mut self.flags, "gpu: possible placements are not known".to_owned());
         }
-        let settled = self.settle_slots(segment.length(), (layout, segment.constant().state), |name| {
+        let settled = self.settle_slots(segment.length(), layout, segment.constant().state, |name| {
             let slot = |span: &Span| {
                 let mig = span.instances.as_ref()?;
                 mig.slots.get(name).map(|slot| slot.during(span))
             };
-            (Cow::Owned(segment.spans.iter().filter_map(slot).collect()), Ladder::of_instance())
+            (Cow::Owned(segment.spans.iter().filter_map(slot).collect()), UseFallback::of_instance())
         });
         if segment.shows_who_went() {
             self.keep_slots_of(&settled);
@@ -161,21 +162,22 @@ impl<'a> Window<'a> {
         settled
     }
 
-    /// Settles the slots of a layout, each by its spans in the GPU's time and with the ladder for its users.
+    /// Settles the slots of a layout, each by its spans in the GPU's time and with the fallback order for its users.
     fn settle_slots<'s>(
         &mut self,
         time: u64,
-        (layout, state): (&MigLayout, SlotState),
-        slot: impl Fn(&Arc<str>) -> (Cow<'s, [Span]>, Ladder<'a>),
+        layout: &MigLayout,
+        state: SlotState,
+        slot: impl Fn(&Arc<str>) -> (Cow<'s, [Span]>, UseFallback<'a>),
     ) -> SettledSegment<'s> {
         let mut parts = self.divide(time, layout, state);
         let mut slots = Vec::with_capacity(layout.slots.len());
         for name in layout.slots.keys() {
             let slot_time = parts.remove(&HolderId(Arc::clone(name))).unwrap_or(0);
-            let (spans, ladder) = slot(name);
-            let open = self.slots.open(name, || ladder);
+            let (spans, fallback) = slot(name);
+            let open = self.slots.open(name, || fallback);
             let scaled = open.scale(&spans, slot_time);
-            if let Some(segment) = Segment::of(&scaled) {
+            if let Some(segment) = WindowSegment::of(&scaled) {
                 slots.push(open.settle(Arc::clone(name), &segment, spans, &mut self.flags));
             }
         }
@@ -230,7 +232,7 @@ impl OpenSlot<'_> {
 
 impl SettledSlot<'_> {
     fn account(self) -> SlotSettlement {
-        let Self { state, time, busy, held, used, mut paid, .. } = self;
+        let Self { state, time, busy, held, used, settled: mut paid, .. } = self;
         let drawn = paid.parts.get(&held.remainder).map_or(0, |rest| rest.lent);
         paid.parts.remove(&held.remainder);
         let grade = used.values().map(|used| used.grade).max().unwrap_or_default();

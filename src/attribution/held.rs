@@ -8,26 +8,26 @@ use std::collections::BTreeMap;
 
 use super::apportion::apportion;
 use super::carries::Carries;
-use super::claims::Grants;
+use super::claims::SlotGrants;
 use super::quota::Quota;
 use crate::model::{HolderId, SlotState};
 
 /// What was held of a segment.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldTime {
     /// By holder, without what nested holdings have of it; losers of a conflict with 0 among them.
     pub(super) parts: BTreeMap<HolderId, u64>,
     /// The same with what nested holdings have of it.
     pub(super) gross: BTreeMap<HolderId, u64>,
-    /// Whose the time is that nobody held.
+    /// Reserved tenant that receives the time that nobody held.
     pub(super) remainder: HolderId,
     /// How much that is: U.
     pub(super) rest: u64,
 }
 
-impl Held {
+impl HeldTime {
     /// Splits a segment of `length` nanoseconds along its grants.
-    pub(super) fn of(length: u64, state: SlotState, grants: &Grants, carries: &mut Carries) -> Self {
+    pub(super) fn of(length: u64, state: SlotState, grants: &SlotGrants, carries: &mut Carries) -> Self {
         let remainder = HolderId::new(remainder(state));
         let quotas = pool_quotas(length, grants, None, &remainder);
         let mut gross = apportion(length, &quotas, &mut carries.held);
@@ -62,7 +62,7 @@ impl Held {
 /// The quotas of those whose holdings lie in a pool of that length, and of `left` for what they leave of it.
 fn pool_quotas(
     length: u64,
-    grants: &Grants,
+    grants: &SlotGrants,
     pool: Option<&HolderId>,
     left: &HolderId,
 ) -> BTreeMap<HolderId, Quota> {

@@ -13,9 +13,10 @@ mod carries;
 mod check;
 mod claims;
 mod energy;
+mod error;
+mod fallback;
 mod gpu;
 mod held;
-mod ladder;
 mod money;
 mod parts;
 mod quota;
@@ -23,15 +24,14 @@ mod rows;
 mod segment;
 mod settle;
 mod shares;
-mod unsettled;
 mod used;
 mod window;
 
 pub use claims::granted_shares;
+pub use error::SettleError;
 pub use gpu::{GpuEnergy, GpuSegment, GpuSettlement, SlotEnergy, SlotSettlement, UserShare, settle_gpu};
 pub use money::{ChargedTimes, HeldParts, charged_times, money, split_money};
 pub use settle::settle;
-pub use unsettled::Unsettled;
 pub use window::{WINDOW, split, window_end};
 
 /// The one slot of a GPU without MIG, and the root of its tree nodes; a MIG instance brings its own name.

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::Unsettled;
+use super::SettleError;
 use crate::model::{HolderId, Money, Nanoseconds, Parts};
 
 /// An hour in nanoseconds.
@@ -74,19 +74,19 @@ pub struct ChargedTimes {
 /// `times`, sum to `total` exactly.
 ///
 /// Nothing is split where there is less than nothing, or something but no time to split it along.
-pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>, Unsettled> {
-    let amount = u128::try_from(total.0).map_err(|_| Unsettled::NegativeMoney { total })?;
+pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>, SettleError> {
+    let amount = u128::try_from(total.0).map_err(|_| SettleError::NegativeMoney { total })?;
     let time: u128 = times.iter().map(|(_, time)| u128::from(*time)).sum();
     if amount == 0 {
         return Ok(vec![Money(0); times.len()]);
     }
     if time == 0 || time > u128::from(u64::MAX) {
-        return Err(Unsettled::MoneyWithoutTime { total, time });
+        return Err(SettleError::MoneyWithoutTime { total, time });
     }
-    let mut children: Vec<Child<'_>> = times
+    let mut children: Vec<MoneyShare<'_>> = times
         .iter()
         .enumerate()
-        .map(|(place, (holder, own))| Child::new(place, holder, *own, (amount, time)))
+        .map(|(place, (holder, own))| MoneyShare::new(place, holder, *own, amount, time))
         .collect();
     let floors: u128 = children.iter().map(|child| child.floor).sum();
     children.sort_by_key(|child| (Reverse(child.fraction), child.holder, child.place));
@@ -100,7 +100,7 @@ pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>
     Ok(parts)
 }
 
-struct Child<'a> {
+struct MoneyShare<'a> {
     place: usize,
     holder: &'a HolderId,
     floor: u128,
@@ -108,9 +108,9 @@ struct Child<'a> {
     fraction: u128,
 }
 
-impl<'a> Child<'a> {
+impl<'a> MoneyShare<'a> {
     /// The quota of `own` time in `amount` over `time`; the product of two rests below 2^64 fits.
-    fn new(place: usize, holder: &'a HolderId, own: u64, (amount, time): (u128, u128)) -> Self {
+    fn new(place: usize, holder: &'a HolderId, own: u64, amount: u128, time: u128) -> Self {
         let own = u128::from(own);
         let product = amount % time * own;
         Self { place, holder, floor: amount / time * own + product / time, fraction: product % time }
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn money_without_time_and_negative_money_are_refused() {
         let split = |total, list: &[(&str, u64)]| split_money(Money(total), &times(list));
-        assert_eq!(split(-1, &[("a", 1)]), Err(Unsettled::NegativeMoney { total: Money(-1) }));
-        assert_eq!(split(1, &[("a", 0)]), Err(Unsettled::MoneyWithoutTime { total: Money(1), time: 0 }));
+        assert_eq!(split(-1, &[("a", 1)]), Err(SettleError::NegativeMoney { total: Money(-1) }));
+        assert_eq!(split(1, &[("a", 0)]), Err(SettleError::MoneyWithoutTime { total: Money(1), time: 0 }));
         assert!(split(1, &[("a", u64::MAX), ("b", 1)]).is_err());
     }
 }

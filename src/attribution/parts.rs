@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 
 use super::apportion::apportion;
 use super::carries::{Carries, Owed};
-use super::claims::Grants;
-use super::held::Held;
+use super::claims::SlotGrants;
+use super::held::HeldTime;
 use super::quota::Quota;
 use super::used::Used;
 use crate::model::{HolderId, Parts, SlotState, Use};
 
 /// The parts of each holding and of the remainder, and the use of each user.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Paid {
+pub(super) struct SettledParts {
     /// By holder; the remainder is one.
     pub(super) parts: BTreeMap<HolderId, Parts>,
     /// By user.
@@ -27,7 +27,7 @@ pub(super) struct Paid {
 }
 
 /// The parts of a segment whose activity is not known: no use is claimed (L18).
-pub(super) fn unused(held: &Held, state: SlotState) -> Paid {
+pub(super) fn unmeasured_parts(held: &HeldTime, state: SlotState) -> SettledParts {
     let part = |time: u64| match state {
         SlotState::Unavailable => Parts { unavailable: time, ..Parts::default() },
         _ => Parts { unmeasured: time, ..Parts::default() },
@@ -40,23 +40,23 @@ pub(super) fn unused(held: &Held, state: SlotState) -> Paid {
         SlotState::Unavailable | SlotState::Unobserved => part(held.rest),
     };
     parts.insert(held.remainder.clone(), rest);
-    Paid { parts, ..Paid::default() }
+    SettledParts { parts, ..SettledParts::default() }
 }
 
 /// The parts of a measured segment.
-pub(super) fn paid(
-    held: &Held,
+pub(super) fn measured_parts(
+    held: &HeldTime,
     used: &BTreeMap<HolderId, Used>,
     covers: &Covers<'_>,
     carries: &mut Carries,
-) -> Paid {
-    let mut paid = Paid::default();
-    let mut users = Users::of(used, covers);
+) -> SettledParts {
+    let mut paid = SettledParts::default();
+    let mut users = UncoveredUse::of(used, covers);
     // What is above an inner holding may lie within the outer one.
     for holder in covers.grants.outer_first().into_iter().rev() {
         let time = held.parts.get(holder).copied().unwrap_or(0);
         let rest = users.take(holder);
-        let within = within(time, &rest, carries.within.entry(holder.clone()).or_default());
+        let within = split_within(time, &rest, carries.within.entry(holder.clone()).or_default());
         let sum = within.values().sum();
         paid.parts.insert(holder.clone(), Parts { within: sum, waste: time - sum, ..Parts::default() });
         for (user, within) in &within {
@@ -66,7 +66,7 @@ pub(super) fn paid(
             }
         }
         if let Some(outer) = covers.outer(holder) {
-            users.give(outer, rest, &within);
+            users.pass_to_outer(outer, rest, &within);
         }
     }
     let mut above = 0;
@@ -87,7 +87,7 @@ pub(super) fn paid(
     paid
 }
 
-impl Paid {
+impl SettledParts {
     /// Moves `total` from waste to lent, in proportion to the waste: all of it is slack until now.
     fn lend(&mut self, total: u64, owed: &mut Owed) {
         let slack = self.parts.values().map(|parts| parts.waste).sum();
@@ -106,9 +106,9 @@ impl Paid {
 }
 
 /// What users used and no holding has borne yet, by the innermost holding that may.
-struct Users(BTreeMap<HolderId, BTreeMap<HolderId, u64>>);
+struct UncoveredUse(BTreeMap<HolderId, BTreeMap<HolderId, u64>>);
 
-impl Users {
+impl UncoveredUse {
     fn of(used: &BTreeMap<HolderId, Used>, covers: &Covers<'_>) -> Self {
         let mut users = Self(BTreeMap::new());
         for (user, used) in used {
@@ -125,7 +125,12 @@ impl Users {
     }
 
     /// Passes on to the outer holding the use that exceeds the inner one.
-    fn give(&mut self, outer: &HolderId, users: BTreeMap<HolderId, u64>, within: &BTreeMap<HolderId, u64>) {
+    fn pass_to_outer(
+        &mut self,
+        outer: &HolderId,
+        users: BTreeMap<HolderId, u64>,
+        within: &BTreeMap<HolderId, u64>,
+    ) {
         let outer = self.0.entry(outer.clone()).or_default();
         for (user, time) in users {
             let rest = time - within.get(&user).copied().unwrap_or(0);
@@ -138,7 +143,7 @@ impl Users {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Covers<'a> {
     /// What is granted.
-    pub(super) grants: &'a Grants,
+    pub(super) grants: &'a SlotGrants,
     /// User to the holder of the holding that covers him.
     pub(super) covered_by: &'a BTreeMap<HolderId, HolderId>,
 }
@@ -159,7 +164,7 @@ impl Covers<'_> {
 }
 
 /// What lies within a holding of `held` nanoseconds: covered users share it by what they used.
-fn within(held: u64, users: &BTreeMap<HolderId, u64>, owed: &mut Owed) -> BTreeMap<HolderId, u64> {
+fn split_within(held: u64, users: &BTreeMap<HolderId, u64>, owed: &mut Owed) -> BTreeMap<HolderId, u64> {
     let sum: u64 = users.values().sum();
     let total = sum.min(held);
     let quotas = users.iter().map(|(user, time)| (user.clone(), Quota::of(total, *time, sum))).collect();

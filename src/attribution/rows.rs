@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::energy::{Energy, slot_and_holder};
-use super::segment::Segment;
+use super::energy::{EnergySplit, slot_and_holder};
+use super::segment::WindowSegment;
 use super::settle::{SettledSegment, SettledSlot};
 use crate::model::{
     ActivitySource, Amounts, HolderId, Microjoules, Nanoseconds, Parts, Row, SlotState, Span,
@@ -14,18 +14,18 @@ use crate::model::{
 
 /// The rows of a window while it is settled, by slot and holder.
 #[derive(Debug, Default)]
-pub(super) struct Rows(BTreeMap<(Option<u32>, HolderId), Entry>);
+pub(super) struct WindowRows(BTreeMap<(Option<u32>, HolderId), RowSum>);
 
 #[derive(Debug)]
-struct Entry {
+struct RowSum {
     row: Row,
     /// Memory x time in byte-nanoseconds; rounded once, at the row.
     memory: u128,
 }
 
-impl Rows {
+impl WindowRows {
     /// Adds what a segment settled.
-    pub(super) fn add(&mut self, segment: &Segment<'_>, settled: &SettledSegment<'_>) {
+    pub(super) fn add(&mut self, segment: &WindowSegment<'_>, settled: &SettledSegment<'_>) {
         for slot in &settled.slots {
             self.add_slot(slot);
         }
@@ -44,10 +44,10 @@ impl Rows {
     fn add_slot(&mut self, slot: &SettledSlot<'_>) {
         let Some(constant) = slot.spans.first() else { return };
         let slot_id = gpu_instance(&slot.name);
-        for (holder, parts) in &slot.paid.parts {
+        for (holder, parts) in &slot.settled.parts {
             self.entry(slot_id, holder, Some(constant)).row.amounts.parts.add(parts);
         }
-        for (user, share) in &slot.paid.uses {
+        for (user, share) in &slot.settled.uses {
             self.entry(slot_id, user, Some(constant)).row.amounts.used.add(share);
         }
         for (user, used) in &slot.used {
@@ -66,7 +66,7 @@ impl Rows {
     }
 
     /// Adds the energy of a segment, of which it added the rest before.
-    pub(super) fn add_energy(&mut self, segment: &Segment<'_>, energy: &Energy) {
+    pub(super) fn add_energy(&mut self, segment: &WindowSegment<'_>, energy: &EnergySplit) {
         let whole = segment.constant();
         let mut add = |id: &HolderId, add: &dyn Fn(&mut Row)| {
             let (slot, holder) = slot_and_holder(id);
@@ -85,13 +85,13 @@ impl Rows {
 
     /// The rows, ordered by slot and holder.
     pub(super) fn close(self) -> Vec<Row> {
-        self.0.into_values().map(Entry::close).filter(|row| !is_empty(row)).collect()
+        self.0.into_values().map(RowSum::close).filter(|row| !is_empty(row)).collect()
     }
 
     /// The holder's entry, which now also stands for a segment of that kind.
-    fn entry(&mut self, slot: Option<u32>, holder: &HolderId, constant: Option<&Span>) -> &mut Entry {
+    fn entry(&mut self, slot: Option<u32>, holder: &HolderId, constant: Option<&Span>) -> &mut RowSum {
         let key = (slot, holder.clone());
-        let entry = self.0.entry(key).or_insert_with(|| Entry {
+        let entry = self.0.entry(key).or_insert_with(|| RowSum {
             row: Row { gpu_instance: slot, ..Row::empty(holder.clone()) },
             memory: 0,
         });
@@ -110,7 +110,7 @@ fn gpu_instance(slot: &str) -> Option<u32> {
     slot.parse().ok()
 }
 
-impl Entry {
+impl RowSum {
     fn close(mut self) -> Row {
         let byte_seconds = self.memory / u128::from(Nanoseconds::SECOND.0);
         self.row.amounts.memory_byte_seconds = u64::try_from(byte_seconds).unwrap_or(u64::MAX);

@@ -9,13 +9,13 @@ use crate::model::{Holding, InstanceSpan, MigSpan, SlotState, Span};
 
 /// A run of spans that are settled as one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment<'a> {
+pub(super) struct WindowSegment<'a> {
     first: &'a Span,
     /// Its spans, at least one.
     pub(super) spans: &'a [Span],
 }
 
-impl<'a> Segment<'a> {
+impl<'a> WindowSegment<'a> {
     /// Spans in which everything is constant, as one segment; none without spans.
     pub(super) fn of(spans: &'a [Span]) -> Option<Self> {
         spans.first().map(|first| Self { first, spans })
@@ -43,8 +43,8 @@ impl<'a> Segment<'a> {
 }
 
 /// The segments of a window, in order.
-pub(super) fn segments(spans: &[Span]) -> Vec<Segment<'_>> {
-    spans.chunk_by(is_constant).filter_map(Segment::of).collect()
+pub(super) fn segments(spans: &[Span]) -> Vec<WindowSegment<'_>> {
+    spans.chunk_by(is_constant).filter_map(WindowSegment::of).collect()
 }
 
 fn is_constant(one: &Span, other: &Span) -> bool {

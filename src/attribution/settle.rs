@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use super::carries::{Carries, Owed};
 use super::check::check;
-use super::claims::Grants;
-use super::energy::{Drawn, EnergyPool};
-use super::held::Held;
-use super::ladder::Ladder;
-use super::parts::{Covers, Paid, paid, unused};
-use super::rows::Rows;
-use super::segment::{Segment, segments};
-use super::used::{Used, used};
-use super::{ROOT, SLOT, Unsettled};
+use super::claims::SlotGrants;
+use super::energy::{EnergyPool, MeteredEnergy};
+use super::fallback::UseFallback;
+use super::held::HeldTime;
+use super::parts::{Covers, SettledParts, measured_parts, unmeasured_parts};
+use super::rows::WindowRows;
+use super::segment::{WindowSegment, segments};
+use super::used::{Used, split_busy_time};
+use super::{ROOT, SLOT, SettleError};
 use crate::model::{Carry, HolderId, Settlement, SlotState, Span, Utc};
 
 /// Settles the window from `from` to `to`, which `spans` cover exactly and in order.
@@ -31,26 +31,26 @@ pub fn settle(
     spans: &[Span],
     carry: &Carry,
     previous: &BTreeMap<HolderId, u64>,
-) -> Result<Settlement, Unsettled> {
+) -> Result<Settlement, SettleError> {
     check(from, to, spans)?;
-    let mut window = Window::open(carry);
-    let mut rows = Rows::default();
+    let mut window = OpenWindow::open(carry);
+    let mut rows = WindowRows::default();
     for segment in segments(spans) {
         let settled = match &segment.constant().instances {
             Some(mig) => window.settle_instances(&segment, &mig.layout),
-            None => window.settle_whole(&segment, || Ladder::new(spans, previous)),
+            None => window.settle_whole(&segment, || UseFallback::new(spans, previous)),
         };
         rows.add(&segment, &settled);
-        if let Some(drawn) = Drawn::of(segment.spans) {
+        if let Some(drawn) = MeteredEnergy::of(segment.spans) {
             rows.add_energy(&segment, &settled.energy_pool().split(drawn));
         }
     }
-    let Closed { carry, weights, flags } = window.close();
+    let WindowCarry { carry, weights, flags } = window.close();
     Ok(Settlement { from, to, rows: rows.close(), carry, weights, flags })
 }
 
 /// A window while it is settled.
-pub(super) struct Window<'a> {
+pub(super) struct OpenWindow<'a> {
     pub(super) slots: OpenSlots<'a>,
     /// The debts of the root split.
     pub(super) root: Owed,
@@ -58,7 +58,7 @@ pub(super) struct Window<'a> {
 }
 
 /// What a window leaves to the next one.
-pub(super) struct Closed {
+pub(super) struct WindowCarry {
     pub(super) carry: Carry,
     /// Of the whole GPU; there are none of instances.
     pub(super) weights: BTreeMap<HolderId, u64>,
@@ -74,7 +74,7 @@ pub(super) struct OpenSlots<'a> {
 
 /// A slot while a window is settled.
 pub(super) struct OpenSlot<'a> {
-    ladder: Ladder<'a>,
+    fallback: UseFallback<'a>,
     pub(super) carries: Carries,
 }
 
@@ -87,9 +87,9 @@ pub(super) struct SettledSlot<'a> {
     /// Slot time, and how much of it was busy.
     pub(super) time: u64,
     pub(super) busy: u64,
-    pub(super) held: Held,
+    pub(super) held: HeldTime,
     pub(super) used: BTreeMap<HolderId, Used>,
-    pub(super) paid: Paid,
+    pub(super) settled: SettledParts,
 }
 
 /// What was held and used of a GPU in a segment.
@@ -106,7 +106,7 @@ impl SettledSegment<'_> {
     }
 }
 
-impl<'a> Window<'a> {
+impl<'a> OpenWindow<'a> {
     /// A window that goes on from what the one before left.
     pub(super) fn open(carry: &'a Carry) -> Self {
         let root = carry.get(ROOT).cloned().unwrap_or_default();
@@ -116,11 +116,11 @@ impl<'a> Window<'a> {
     /// Settles a segment of a whole GPU.
     fn settle_whole<'s>(
         &mut self,
-        segment: &Segment<'s>,
-        ladder: impl FnOnce() -> Ladder<'a>,
+        segment: &WindowSegment<'s>,
+        fallback: impl FnOnce() -> UseFallback<'a>,
     ) -> SettledSegment<'s> {
         let (name, spans) = (Arc::from(SLOT), Cow::Borrowed(segment.spans));
-        let slot = self.slots.open(&name, ladder);
+        let slot = self.slots.open(&name, fallback);
         let settled = slot.settle(name, segment, spans, &mut self.flags);
         let settled = SettledSegment { slots: vec![settled], free: Vec::new() };
         if segment.shows_who_went() {
@@ -140,7 +140,7 @@ impl<'a> Window<'a> {
     }
 
     /// What is left when the last segment is settled.
-    pub(super) fn close(self) -> Closed {
+    pub(super) fn close(self) -> WindowCarry {
         let mut carry = Carry::new();
         let unopened = self.slots.carry.into_iter().flatten();
         carry.extend(unopened.map(|(node, owed)| (node.clone(), owed.clone())));
@@ -153,10 +153,10 @@ impl<'a> Window<'a> {
             carry.retain(|node, _| !is_node_of(node, &name));
             carry.extend(slot.carries.close(&name));
             if &*name == SLOT {
-                weights = slot.ladder.into_weights();
+                weights = slot.fallback.into_weights();
             }
         }
-        Closed { carry, weights, flags: self.flags }
+        WindowCarry { carry, weights, flags: self.flags }
     }
 }
 
@@ -166,10 +166,14 @@ fn is_node_of(node: &str, slot: &str) -> bool {
 
 impl<'a> OpenSlots<'a> {
     /// The slot of that name, opened where it is not.
-    pub(super) fn open(&mut self, name: &Arc<str>, ladder: impl FnOnce() -> Ladder<'a>) -> &mut OpenSlot<'a> {
+    pub(super) fn open(
+        &mut self,
+        name: &Arc<str>,
+        fallback: impl FnOnce() -> UseFallback<'a>,
+    ) -> &mut OpenSlot<'a> {
         let carry = self.carry;
         self.open.entry(Arc::clone(name)).or_insert_with(|| OpenSlot {
-            ladder: ladder(),
+            fallback: fallback(),
             carries: carry.map(|carry| Carries::open(name, carry)).unwrap_or_default(),
         })
     }
@@ -180,16 +184,16 @@ impl OpenSlot<'_> {
     pub(super) fn settle<'s>(
         &mut self,
         name: Arc<str>,
-        segment: &Segment<'_>,
+        segment: &WindowSegment<'_>,
         spans: Cow<'s, [Span]>,
         flags: &mut Vec<String>,
     ) -> SettledSlot<'s> {
         let constant = segment.constant();
-        let grants = Grants::of(&constant.holdings, &constant.covered_by);
+        let grants = SlotGrants::of(&constant.holdings, &constant.covered_by);
         for holder in &grants.conflicts {
             add_flag(flags, format!("{name}: conflict {holder}"));
         }
-        let held = Held::of(segment.length(), constant.state, &grants, &mut self.carries);
+        let held = HeldTime::of(segment.length(), constant.state, &grants, &mut self.carries);
         let is_measured = constant.state == SlotState::Measured;
         let (used, paid) = if is_measured {
             self.use_of(segment, &held, &grants)
@@ -197,28 +201,42 @@ impl OpenSlot<'_> {
             if segment.busy() > 0 {
                 add_flag(flags, format!("{name}: activity while not measured"));
             }
-            (BTreeMap::new(), unused(&held, constant.state))
+            (BTreeMap::new(), unmeasured_parts(&held, constant.state))
         };
         self.drop_debts(segment, &grants, &used);
         let busy = if is_measured { segment.busy() } else { 0 };
-        SettledSlot { name, spans, state: constant.state, time: segment.length(), busy, held, used, paid }
+        SettledSlot {
+            name,
+            spans,
+            state: constant.state,
+            time: segment.length(),
+            busy,
+            held,
+            used,
+            settled: paid,
+        }
     }
 
     /// Who used what of a measured segment, and what that makes of the holdings.
     fn use_of(
         &mut self,
-        segment: &Segment<'_>,
-        held: &Held,
-        grants: &Grants,
-    ) -> (BTreeMap<HolderId, Used>, Paid) {
-        let used = used(segment, grants, &self.ladder, &mut self.carries.used);
+        segment: &WindowSegment<'_>,
+        held: &HeldTime,
+        grants: &SlotGrants,
+    ) -> (BTreeMap<HolderId, Used>, SettledParts) {
+        let used = split_busy_time(segment, grants, &self.fallback, &mut self.carries.used);
         let covers = Covers { grants, covered_by: &segment.constant().covered_by };
-        let paid = paid(held, &used, &covers, &mut self.carries);
+        let paid = measured_parts(held, &used, &covers, &mut self.carries);
         (used, paid)
     }
 
     /// Forgets what is owed to those who went; where activity is unknown, users may still be there.
-    fn drop_debts(&mut self, segment: &Segment<'_>, grants: &Grants, used: &BTreeMap<HolderId, Used>) {
+    fn drop_debts(
+        &mut self,
+        segment: &WindowSegment<'_>,
+        grants: &SlotGrants,
+        used: &BTreeMap<HolderId, Used>,
+    ) {
         if !segment.shows_who_went() {
             return;
         }

@@ -1,17 +1,17 @@
 //! Busy time to users: `A x P = Σ used` (L1), one split of the segment along known and missing shares
 //! together.
 //!
-//! In go a segment, its grants and the ladder, out come integer nanoseconds per user with grade and measured
+//! From a segment, its grants and the fallback order it makes integer nanoseconds per user with grade and measured
 //! share. It does not know within what holding a use lies.
 
 use std::collections::BTreeMap;
 
 use super::apportion::apportion;
 use super::carries::Owed;
-use super::claims::Grants;
-use super::ladder::Ladder;
+use super::claims::SlotGrants;
+use super::fallback::UseFallback;
 use super::quota::Quota;
-use super::segment::Segment;
+use super::segment::WindowSegment;
 use crate::model::{Grade, HolderId};
 
 /// What one user used.
@@ -26,22 +26,22 @@ pub(super) struct Used {
 }
 
 #[derive(Default)]
-struct Claim {
+struct UserQuota {
     quota: Quota,
     measured: Quota,
     grade: Grade,
 }
 
 /// Splits a measured segment's busy time.
-pub(super) fn used(
-    segment: &Segment<'_>,
-    grants: &Grants,
-    ladder: &Ladder<'_>,
+pub(super) fn split_busy_time(
+    segment: &WindowSegment<'_>,
+    grants: &SlotGrants,
+    fallback: &UseFallback<'_>,
     owed: &mut Owed,
 ) -> BTreeMap<HolderId, Used> {
-    let mut claims: BTreeMap<HolderId, Claim> = BTreeMap::new();
+    let mut claims: BTreeMap<HolderId, UserQuota> = BTreeMap::new();
     for span in segment.spans.iter().filter(|span| span.busy > 0) {
-        let (shares, grade) = ladder.shares(span, grants);
+        let (shares, grade) = fallback.shares(span, grants);
         for (user, quota) in shares.quotas(span.busy) {
             let claim = claims.entry(user.clone()).or_default();
             claim.quota.add(quota);
@@ -57,13 +57,13 @@ pub(super) fn used(
         .into_iter()
         .map(|(user, claim)| {
             let time = times.get(&user).copied().unwrap_or(0);
-            (user, claim.paid(time))
+            (user, claim.used_time(time))
         })
         .collect()
 }
 
-impl Claim {
-    fn paid(self, time: u64) -> Used {
+impl UserQuota {
+    fn used_time(self, time: u64) -> Used {
         if time == 0 {
             return Used::default();
         }

@@ -118,7 +118,7 @@ fn encoded(value: &str) -> String {
 
 /// A ledger that can be read here; one that an agent writes is that agent's to tell of.
 pub(super) fn unowned(path: &Path, command: &str) -> Result<(), Failure> {
-    ledger::unowned(path).map_err(|error| match error.cause {
+    ledger::check_unowned(path).map_err(|error| match error.cause {
         Cause::Owned { .. } => Failure::wrong(format!(
             "{}: a running agent writes it; ask that one: `gpumeter {command}` without --ledger",
             path.display()

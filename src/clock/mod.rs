@@ -1,12 +1,12 @@
 //! The one source of time. The system's clocks in the field; a page in a file in demos and tests, which the
 //! simulated driver reads too, so that agent and driver live in the same time at any speed, or in none.
 //!
-//! Everything else is told the time or asks this room; nothing else reads a clock.
+//! Everything else is given the time or asks this module; nothing else reads a clock.
 
 mod page;
 mod stop;
 
-pub use page::{Moment, Page, PageError, PageState, REAL_TIME};
+pub use page::{ClockPage, PageError, PageMoment, PageState, REAL_TIME};
 pub use stop::Stop;
 
 use std::path::Path;
@@ -26,13 +26,13 @@ pub enum Clock {
     /// The system's boot clock and UTC.
     System,
     /// A clock page.
-    Page(Arc<Page>),
+    Page(Arc<ClockPage>),
 }
 
 impl Clock {
     /// The clock of a driver library: a simulated one has a clock page beside it.
     pub fn of_library(library: Option<&Path>) -> Self {
-        let page = library.and_then(|library| Page::open(&library.with_file_name("clock")).ok());
+        let page = library.and_then(|library| ClockPage::open(&library.with_file_name("clock")).ok());
         page.map_or(Self::System, |page| Self::Page(Arc::new(page)))
     }
 
@@ -46,11 +46,11 @@ impl Clock {
 
     /// Waits until the boot clock shows `moment`; false if `stop` was called first.
     ///
-    /// `beat` is called each time the wait is looked at, at least every second of real time, so that a waiter on
-    /// a clock that is held still can be told from one that is stuck.
-    pub fn wait_until(&self, moment: Nanoseconds, stop: &Stop, mut beat: impl FnMut()) -> bool {
+    /// `on_check` is called each time the wait is looked at, at least every second of real time, so that a waiter on
+    /// a clock that is held still can be distinguished from one that is stuck.
+    pub fn wait_until(&self, moment: Nanoseconds, stop: &Stop, mut on_check: impl FnMut()) -> bool {
         loop {
-            beat();
+            on_check();
             let left = moment.0.saturating_sub(self.now().boottime.0);
             if left == 0 {
                 return !stop.is_called();

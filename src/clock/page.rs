@@ -61,7 +61,7 @@ pub struct PageState {
 
 /// A moment in the time of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct PageMoment {
     /// What the host's boot clock showed.
     pub host: Nanoseconds,
     /// Elapsed time of the page then.
@@ -77,8 +77,8 @@ impl PageState {
     /// Running on from `host` at `speed`, after a time in which nobody lived by the page: that passed at
     /// real speed at most, from the origin or from what is known to be `reached` on. A boot clock that is
     /// behind belongs to a later boot; then no time has passed.
-    pub fn resumed(self, reached: Option<Moment>, host: Nanoseconds, speed: u64) -> Self {
-        let origin = Moment { host: self.origin, elapsed: self.elapsed };
+    pub fn resumed(self, reached: Option<PageMoment>, host: Nanoseconds, speed: u64) -> Self {
+        let origin = PageMoment { host: self.origin, elapsed: self.elapsed };
         let last = reached.filter(|reached| reached.elapsed > origin.elapsed).unwrap_or(origin);
         let away =
             Self { origin: last.host, elapsed: last.elapsed, speed: self.speed.min(REAL_TIME), ..self };
@@ -98,14 +98,14 @@ impl PageState {
 
 /// An open clock page.
 #[derive(Debug)]
-pub struct Page {
+pub struct ClockPage {
     file: File,
     path: PathBuf,
     /// The last good state, for the reader that meets a writer.
     last: Mutex<PageState>,
 }
 
-impl Page {
+impl ClockPage {
     /// Opens an existing page.
     pub fn open(path: &Path) -> Result<Self, PageError> {
         let file = OpenOptions::new()
@@ -195,7 +195,7 @@ fn encode(sequence: u64, state: &PageState) -> [u8; BYTES] {
 /// Two equal looks with an even sequence: no writer was in between.
 fn read(file: &File) -> Option<(u64, PageState)> {
     for _ in 0..1_000 {
-        let (first, second) = (look(file)?, look(file)?);
+        let (first, second) = (read_words(file)?, read_words(file)?);
         if first == second && first[1] % 2 == 0 {
             let [_, sequence, held, origin, elapsed, speed, utc, boottime] = first;
             let state = PageState {
@@ -212,7 +212,7 @@ fn read(file: &File) -> Option<(u64, PageState)> {
     None
 }
 
-fn look(file: &File) -> Option<[u64; 8]> {
+fn read_words(file: &File) -> Option<[u64; 8]> {
     let mut bytes = [0; BYTES];
     file.read_exact_at(&mut bytes, 0).ok()?;
     let mut words = [0; 8];
@@ -235,10 +235,10 @@ mod tests {
     #[test]
     fn a_held_page_stands_still_and_a_set_value_is_seen() {
         let directory = tempfile::tempdir().unwrap();
-        let page = Page::create(&directory.path().join("clock"), state()).unwrap();
+        let page = ClockPage::create(&directory.path().join("clock"), state()).unwrap();
         assert_eq!(page.now(), Stamp { boottime: Nanoseconds(105), utc: Utc(1_005) });
         page.set(PageState { elapsed: Nanoseconds(7), ..state() }).unwrap();
-        let reader = Page::open(page.path()).unwrap();
+        let reader = ClockPage::open(page.path()).unwrap();
         assert_eq!(reader.now().utc, Utc(1_007));
         assert_eq!(reader.real_time(Nanoseconds(1)), None);
     }
@@ -254,12 +254,12 @@ mod tests {
         let page = PageState { held: false, origin: Nanoseconds(50), speed: 10_000_000, ..state() };
         let after = |reached, host| page.resumed(reached, Nanoseconds(host), 2_000_000).elapsed.0;
         assert_eq!(after(None, 60), 15);
-        let reached = Some(Moment { host: Nanoseconds(70), elapsed: Nanoseconds(205) });
+        let reached = Some(PageMoment { host: Nanoseconds(70), elapsed: Nanoseconds(205) });
         assert_eq!(after(reached, 90), 225);
         // The host was started anew: its boot clock is behind both.
         assert_eq!(after(reached, 10), 205);
         // A test set the page further than anybody had come.
-        let stale = Some(Moment { host: Nanoseconds(20), elapsed: Nanoseconds(4) });
+        let stale = Some(PageMoment { host: Nanoseconds(20), elapsed: Nanoseconds(4) });
         assert_eq!(after(stale, 60), 15);
         let slow = PageState { speed: 500_000, ..page };
         assert_eq!(
@@ -273,6 +273,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("clock");
         std::fs::write(&path, "something else").unwrap();
-        assert!(Page::open(&path).unwrap_err().to_string().contains("not a clock page"));
+        assert!(ClockPage::open(&path).unwrap_err().to_string().contains("not a clock page"));
     }
 }

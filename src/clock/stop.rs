@@ -1,37 +1,37 @@
-//! The word that ends every thread, and a wait that hears it.
+//! The stop signal of all threads, and a wait that ends with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Called once, heard by every thread that waits.
+/// A stop signal, called once and seen by every thread that waits.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// Its own word.
+    /// Whether this one was called.
     called: Arc<AtomicBool>,
-    /// The words of those it is a part of.
-    above: Vec<Arc<AtomicBool>>,
-    /// One bell for all of them, so that a wait for a part hears the whole.
-    bell: Arc<(Mutex<()>, Condvar)>,
+    /// The signals of which this one is a part.
+    parents: Vec<Arc<AtomicBool>>,
+    /// One condition variable for all of them, so that a wait for a part also ends with the whole.
+    changed: Arc<(Mutex<()>, Condvar)>,
 }
 
 impl Stop {
     /// A stop of a part: calling it ends the part alone, calling this one ends both.
     pub fn part(&self) -> Self {
-        let above = self.above.iter().chain([&self.called]).map(Arc::clone).collect();
-        Self { called: Arc::default(), above, bell: Arc::clone(&self.bell) }
+        let above = self.parents.iter().chain([&self.called]).map(Arc::clone).collect();
+        Self { called: Arc::default(), parents: above, changed: Arc::clone(&self.changed) }
     }
 
     /// Tells everybody to stop.
     pub fn call(&self) {
-        let _quiet = self.bell.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.called.store(true, Ordering::SeqCst);
-        self.bell.1.notify_all();
+        self.changed.1.notify_all();
     }
 
     /// Whether it was called.
     pub fn is_called(&self) -> bool {
-        self.called.load(Ordering::SeqCst) || self.above.iter().any(|above| above.load(Ordering::SeqCst))
+        self.called.load(Ordering::SeqCst) || self.parents.iter().any(|above| above.load(Ordering::SeqCst))
     }
 
     /// Waits for the call, however long it takes.
@@ -41,8 +41,8 @@ impl Stop {
 
     /// Waits for the call for at most that long; whether it came.
     pub fn wait(&self, longest: Duration) -> bool {
-        let quiet = self.bell.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.bell.1.wait_timeout_while(quiet, longest, |()| !self.is_called());
+        let guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.1.wait_timeout_while(guard, longest, |()| !self.is_called());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         self.is_called()
     }

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{Stop, system_now};
 use crate::export::LatestSnapshot;
 use crate::host::agent_usage;
-use crate::ledger::{Listed, Reader};
-use crate::meter::News;
+use crate::ledger::{InventoryRow, Reader};
+use crate::meter::SamplerNews;
 use crate::model::{Attachment, Nanoseconds};
 use crate::serve::Heartbeat;
 use crate::session::DriverSessions;
@@ -80,7 +80,7 @@ pub struct InventoryLine {
 }
 
 impl InventoryLine {
-    fn of(listed: &Listed) -> Self {
+    fn of(listed: &InventoryRow) -> Self {
         let since = jiff::Timestamp::from_nanosecond(i128::from(listed.expected.since.0));
         Self {
             index: listed.gpu.index,
@@ -340,7 +340,7 @@ impl ControlServer {
             }
             Some(_) => {
                 // The receiver is gone once the tick loop has ended.
-                let _ = self.sessions.news.send(News::Forget(uuid.into()));
+                let _ = self.sessions.news.send(SamplerNews::Forget(uuid.into()));
                 Ok(())
             }
         }

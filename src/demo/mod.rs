@@ -280,7 +280,7 @@ pub(crate) fn running() -> Option<RunningDemo> {
 /// Removes what a demo makes from its own directory. DirectoryLock files stay, and a ledger that another agent
 /// writes is not touched.
 fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
-    crate::ledger::unowned(ledger).map_err(StartError::Ledger)?;
+    crate::ledger::check_unowned(ledger).map_err(StartError::Ledger)?;
     for name in ["driver", "host"] {
         let path = directory.join(name);
         absent_is_fine(fs::remove_dir_all(&path)).map_err(|source| DemoError::File { path, source })?;

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 
 use super::scenario::HostProcess;
 use super::{DemoError, DemoScenario, make};
-use crate::clock::Page;
+use crate::clock::ClockPage;
 use crate::host::FIRST_PID_NAMESPACE;
 
 /// Writes the tree anew and says where it is rooted.
-pub(super) fn write(directory: &Path, scenario: &DemoScenario, page: &Page) -> Result<PathBuf, DemoError> {
+pub(super) fn write(
+    directory: &Path,
+    scenario: &DemoScenario,
+    page: &ClockPage,
+) -> Result<PathBuf, DemoError> {
     let root = directory.join("host");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|source| DemoError::File { path: root.clone(), source })?;

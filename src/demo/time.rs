@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{DemoError, absent_is_fine};
-use crate::clock::{Moment, Page, PageState, REAL_TIME, Stop, system_now};
+use crate::clock::{ClockPage, PageMoment, PageState, REAL_TIME, Stop, system_now};
 use crate::model::{Nanoseconds, Utc};
 use crate::record::RecordingSpan;
 use crate::thread::Thread;
@@ -25,7 +25,7 @@ const AHEAD: Nanoseconds = Nanoseconds(500_000_000);
 
 /// The running page, and the thread beside it.
 pub(super) struct DemoTime {
-    pub(super) page: Arc<Page>,
+    pub(super) page: Arc<ClockPage>,
     reached: PathBuf,
     stop: Stop,
     thread: Thread,
@@ -50,11 +50,11 @@ impl DemoTime {
     /// Lets time pass again as it passed in a recording; at the end of it, time stands still.
     pub(super) fn replay(driver: &Path, speed: u64, span: &RecordingSpan) -> Result<Self, DemoError> {
         let state = beginning(system_now().boottime, Utc(span.head.utc_ns), speed);
-        let page = Page::create(&driver.join("clock"), state)?;
+        let page = ClockPage::create(&driver.join("clock"), state)?;
         Self::keep(driver, page, Some(Nanoseconds(span.length)))
     }
 
-    fn keep(driver: &Path, page: Page, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
+    fn keep(driver: &Path, page: ClockPage, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
         let (reached, page) = (driver.join("reached"), Arc::new(page));
         let file = File::options().create(true).truncate(false).write(true).open(&reached);
         let file = file.map_err(|source| DemoError::File { path: reached.clone(), source })?;
@@ -79,12 +79,12 @@ impl DemoTime {
     }
 }
 
-fn open(path: &Path, reached: &Path, speed: u64) -> Result<Page, DemoError> {
+fn open(path: &Path, reached: &Path, speed: u64) -> Result<ClockPage, DemoError> {
     let now = system_now();
     if !path.exists() {
-        return Ok(Page::create(path, beginning(now.boottime, now.utc, speed))?);
+        return Ok(ClockPage::create(path, beginning(now.boottime, now.utc, speed))?);
     }
-    let page = Page::open(path)?;
+    let page = ClockPage::open(path)?;
     let state = page.state();
     if !state.held {
         page.set(state.resumed(read(reached, &state), now.boottime, speed))?;
@@ -98,7 +98,7 @@ fn beginning(origin: Nanoseconds, utc: Utc, speed: u64) -> PageState {
     PageState { held: false, origin, elapsed: Nanoseconds(0), speed, utc, boottime }
 }
 
-fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
+fn keep(page: &ClockPage, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
     let mut fails = false;
     loop {
         let state = page.state();
@@ -113,7 +113,7 @@ fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
             }
         }
         let host = system_now().boottime + AHEAD;
-        let line = line(&state, Moment { host, elapsed: state.elapsed_at(host) });
+        let line = line(&state, PageMoment { host, elapsed: state.elapsed_at(host) });
         let failed = file.write_all_at(line.as_bytes(), 0).err();
         if let Some(error) = failed.as_ref().filter(|_| !fails) {
             tracing::warn!(%error, "the demo's time cannot be written down; after a kill it may repeat");
@@ -126,16 +126,16 @@ fn keep(page: &Page, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
 }
 
 /// Of fixed width, so that it is written in place by one call. The page's UTC says of which page it is.
-fn line(state: &PageState, Moment { host, elapsed }: Moment) -> String {
+fn line(state: &PageState, PageMoment { host, elapsed }: PageMoment) -> String {
     format!("{:020} {:020} {:020}\n", host.0, elapsed.0, state.utc.0)
 }
 
 /// What was written down of this page, if anything.
-fn read(reached: &Path, state: &PageState) -> Option<Moment> {
+fn read(reached: &Path, state: &PageState) -> Option<PageMoment> {
     let text = fs::read_to_string(reached).ok()?;
     let mut numbers = text.split_ascii_whitespace().map(|word| word.parse::<u64>().ok());
     let (host, elapsed, utc) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    (utc == state.utc.0).then_some(Moment { host: Nanoseconds(host), elapsed: Nanoseconds(elapsed) })
+    (utc == state.utc.0).then_some(PageMoment { host: Nanoseconds(host), elapsed: Nanoseconds(elapsed) })
 }
 
 #[cfg(test)]
@@ -160,8 +160,8 @@ mod tests {
             utc: system_now().utc,
             boottime: Nanoseconds(0),
         };
-        Page::create(&directory.path().join("clock"), state).unwrap();
-        let stood = Moment { host: before(50), elapsed: milliseconds(50_000) };
+        ClockPage::create(&directory.path().join("clock"), state).unwrap();
+        let stood = PageMoment { host: before(50), elapsed: milliseconds(50_000) };
         fs::write(directory.path().join("reached"), line(&state, stood)).unwrap();
 
         let time = DemoTime::start(directory.path(), REAL_TIME).unwrap();

@@ -207,7 +207,7 @@ pub(super) fn ledger(config: &Config) -> Finding {
         let why = format!("{name}: cannot be written in {}: {error}; {root}set ledger.path", place.display());
         return Finding::new("ledger", false, why);
     }
-    match crate::ledger::unowned(path) {
+    match crate::ledger::check_unowned(path) {
         Ok(()) if path.parent().is_some_and(|directory| !directory.exists()) => Finding::new(
             "ledger",
             true,

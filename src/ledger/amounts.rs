@@ -7,23 +7,23 @@ use super::column::{clamped, loaded, stored};
 use crate::model::Amounts;
 
 /// A column of `account`, and of `counter` where it is one of [`COUNTER`].
-pub(super) struct Column {
+pub(super) struct AmountColumn {
     pub(super) name: &'static str,
     field: fn(&mut Amounts) -> &mut u64,
-    /// Whether the driver reports it: one absurd reading must not keep the rest from the disk, so it is cut at
-    /// the largest INTEGER where other values are refused.
+    /// Whether the driver reports it. Such a value is limited to the largest INTEGER instead of being refused, since one
+    /// absurd reading must not keep the rest of the account from the disk.
     is_reported: bool,
 }
 
-const fn counted(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> Column {
-    Column { name, field, is_reported: false }
+const fn counted(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> AmountColumn {
+    AmountColumn { name, field, is_reported: false }
 }
 
-const fn reported(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> Column {
-    Column { name, field, is_reported: true }
+const fn reported(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> AmountColumn {
+    AmountColumn { name, field, is_reported: true }
 }
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [AmountColumn; 13] = [
     counted("within_ns", |amounts| &mut amounts.parts.within),
     counted("lent_ns", |amounts| &mut amounts.parts.lent),
     counted("waste_ns", |amounts| &mut amounts.parts.waste),
@@ -40,31 +40,35 @@ const COLUMNS: [Column; 13] = [
 ];
 
 /// All columns of amounts, as `account` has them.
-pub(super) static ACCOUNT: &[Column; 13] = &COLUMNS;
+pub(super) static ACCOUNT: &[AmountColumn; 13] = &COLUMNS;
 
 /// The first of them: what `counter` has.
-pub(super) static COUNTER: &[Column; 11] = match COLUMNS.first_chunk() {
+pub(super) static COUNTER: &[AmountColumn; 11] = match COLUMNS.first_chunk() {
     Some(columns) => columns,
     None => unreachable!(),
 };
 
 /// The first of these: the parts, which sum to what was held.
-pub(super) static PARTS: &[Column; 5] = match COLUMNS.first_chunk() {
+pub(super) static PARTS: &[AmountColumn; 5] = match COLUMNS.first_chunk() {
     Some(columns) => columns,
     None => unreachable!(),
 };
 
 /// An SQL expression of each column, with that text between them.
-pub(super) fn listed(columns: &[Column], between: &str, expression: impl Fn(&Column) -> String) -> String {
+pub(super) fn join_expressions(
+    columns: &[AmountColumn],
+    between: &str,
+    expression: impl Fn(&AmountColumn) -> String,
+) -> String {
     columns.iter().map(expression).collect::<Vec<_>>().join(between)
 }
 
 /// The names of columns, separated by commas.
-pub(super) fn names(columns: &[Column]) -> String {
-    listed(columns, ",", |column| column.name.to_owned())
+pub(super) fn names(columns: &[AmountColumn]) -> String {
+    join_expressions(columns, ",", |column| column.name.to_owned())
 }
 
-impl Column {
+impl AmountColumn {
     /// Adds a new row's value to that of the row that is there.
     pub(super) fn addition(&self) -> String {
         let name = self.name;
@@ -86,7 +90,7 @@ impl Column {
 const HALF: u32 = 31;
 
 /// Writes amounts into the values of a statement.
-pub(super) fn store(columns: &[Column], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
+pub(super) fn store(columns: &[AmountColumn], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
     let mut amounts = *amounts;
     for (column, value) in columns.iter().zip(values) {
         let amount = *(column.field)(&mut amounts);
@@ -96,7 +100,7 @@ pub(super) fn store(columns: &[Column], amounts: &Amounts, values: &mut [i64]) -
 }
 
 /// Reads amounts from the columns that begin at `first`.
-pub(super) fn load(columns: &[Column], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
+pub(super) fn load(columns: &[AmountColumn], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
     let mut amounts = Amounts::default();
     for (index, column) in columns.iter().enumerate() {
         *(column.field)(&mut amounts) = loaded(row, first + index)?;
@@ -105,7 +109,7 @@ pub(super) fn load(columns: &[Column], row: &Row<'_>, first: usize) -> rusqlite:
 }
 
 /// Reads the [`Column::sum`] of each column from the columns that begin at `first`; what no number holds is cut.
-pub(super) fn load_sums(columns: &[Column], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
+pub(super) fn load_sums(columns: &[AmountColumn], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
     let mut amounts = Amounts::default();
     for (index, column) in columns.iter().enumerate() {
         let (upper, lower) = (loaded(row, first + 2 * index)?, loaded(row, first + 2 * index + 1)?);

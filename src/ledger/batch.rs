@@ -4,36 +4,35 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::expected::Expected;
-use super::latch::Latched;
-use super::state::{Counter, CounterKey, TenantKey};
+use super::state::{CounterKey, HolderCounter, TenantKey};
+use super::sticky_faults::StickyFaults;
 use super::timeline::Anchor;
 use super::xids::XidSums;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
 /// Everything of one transaction. Times are account time ([`super::Timeline::at`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct LedgerBatch {
     /// Now; names the birth of counters.
     pub now: Utc,
     /// Fixes the account's time in this boot: what was offered before was on the provisional axis.
     pub anchor: Option<Anchor>,
-    /// GPUs seen for the first time by this agent process; known ones keep their account.
-    pub sights: Vec<Sight>,
+    /// GPUs seen for the first time by this agent process; one that the ledger knows keeps its account.
+    pub registrations: Vec<GpuRegistration>,
     /// GPUs that are elsewhere than they were.
     pub expected: Vec<Expected>,
-    /// GPUs of which something else is latched than was.
-    pub latched: Vec<Latched>,
+    /// The sticky faults of the GPUs on which they have changed.
+    pub sticky_faults: Vec<StickyFaults>,
     /// GPUs of which XID errors were reported, with all their sums.
     pub xids: Vec<XidSums>,
-    /// Holders that are new or whose facts changed; one that a row names and nobody introduced is stored
-    /// without facts.
+    /// Holders that are new or whose facts changed. A holder that occurs only in a row is stored without facts.
     pub holders: Vec<Holder>,
-    /// Holders of standing grants; of one that the ledger knows, what it knows stands.
+    /// Holders of standing grants and allocations; a holder that the ledger knows keeps its stored facts.
     pub grantees: Vec<Holder>,
     /// Raw spans that are not stored yet.
-    pub open: Vec<Open>,
+    pub open: Vec<OpenSpans>,
     /// Settled windows, in order of time for each GPU.
-    pub closed: Vec<Closed>,
+    pub closed: Vec<ClosedWindow>,
     /// GPUs whose account rested and goes on, in order of time.
     pub resumed: Vec<Resumed>,
     /// Whether it must survive a power loss, not only a kill. So do batches that close a window, and at
@@ -41,9 +40,9 @@ pub struct Batch {
     pub sync: bool,
 }
 
-/// The first sight of a GPU; its account begins there unless it has one.
+/// A GPU that was found or read for the first time; its account begins then unless it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct GpuRegistration {
     /// Which GPU.
     pub gpu: GpuId,
     /// Product name; empty where it is not known yet.
@@ -52,9 +51,9 @@ pub struct Sight {
     pub at: Utc,
 }
 
-impl Sight {
-    /// Takes over what a later sight of the same GPU knows; the account begins at the first.
-    pub(super) fn learn(&mut self, later: Self) {
+impl GpuRegistration {
+    /// Takes index and product name from a later registration of the same GPU; the account begins at the first.
+    pub(super) fn update(&mut self, later: Self) {
         self.gpu = later.gpu;
         if !later.model.is_empty() {
             self.model = later.model;
@@ -79,7 +78,7 @@ pub struct Resumed {
 /// original. A hole is no reason to refuse, since windows decide; a restart before they close finds it
 /// unobserved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenSpans {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// The spans, in order.
@@ -93,7 +92,7 @@ pub struct Open {
 /// hole before it is settled as `__unobserved__`, one that is settled already is skipped, and one that is so in
 /// part is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Closed {
+pub struct ClosedWindow {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// The window.
@@ -108,9 +107,9 @@ pub struct Acknowledged {
     /// The GPUs that the batch settled, by UUID.
     pub slots: BTreeMap<Arc<str>, SlotTotal>,
     /// The counters that the batch changed, with their new values.
-    pub counters: BTreeMap<CounterKey, Counter>,
+    pub counters: BTreeMap<CounterKey, HolderCounter>,
     /// The sum of a tenant's counters that are not in memory, where it changed.
-    pub unloaded_sums: BTreeMap<TenantKey, Counter>,
+    pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// Counters that leave memory; they are in the sums of their tenants, where these have others left.
     pub unloaded: Vec<CounterKey>,
     /// The sums of XID errors that the batch stored.

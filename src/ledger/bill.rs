@@ -4,7 +4,7 @@ use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Mone
 
 /// The account from `from` to `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bill {
+pub struct LedgerBill {
     /// First minute.
     pub from: Utc,
     /// End of the last minute: as asked for, or `closed_until` where that is earlier.
@@ -18,7 +18,7 @@ pub struct Bill {
     /// Whether the ledger has any price, in force here or not.
     pub has_prices: bool,
     /// By GPU, then holder; remainders have lines too.
-    pub lines: Vec<Line>,
+    pub lines: Vec<BillLine>,
     /// By GPU.
     pub gpus: Vec<GpuTotal>,
     /// The proof.
@@ -27,7 +27,7 @@ pub struct Bill {
 
 /// What one holder held and used on one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct BillLine {
     /// The GPU.
     pub gpu: GpuId,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
@@ -55,7 +55,7 @@ pub struct Line {
     pub money: Option<Money>,
 }
 
-impl Line {
+impl BillLine {
     /// A line without time.
     pub(super) fn empty(gpu: GpuId, holder: HolderId) -> Self {
         Self {

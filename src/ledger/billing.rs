@@ -12,12 +12,12 @@ use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
 
 use super::MINUTE;
-use super::amounts::{self, ACCOUNT, Column, listed};
-use super::bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
-use super::book::{self, Version};
+use super::amounts::{self, ACCOUNT, AmountColumn, join_expressions};
+use super::bill::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
+use super::book::{self, PriceVersion};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
-use super::settle::between;
+use super::settle::money_between;
 use crate::attribution::{HeldParts, charged_times, split_money};
 use crate::model::{GpuId, HolderId, Money, Nanoseconds, Utc};
 
@@ -34,8 +34,8 @@ pub(super) struct Period<'z> {
     pub(super) zone: &'z TimeZone,
 }
 
-pub(super) fn bill(connection: &Connection, period: &Period<'_>) -> Result<Bill, Cause> {
-    let gpus = gpus(connection)?;
+pub(super) fn make_bill(connection: &Connection, period: &Period<'_>) -> Result<LedgerBill, Cause> {
+    let gpus = load_gpus(connection)?;
     let closed_until = closed_until(&gpus);
     let to = period.to.map(|to| on_grid("to", to)).transpose()?;
     let end = to.map_or(closed_until, |to| to.min(closed_until));
@@ -44,7 +44,7 @@ pub(super) fn bill(connection: &Connection, period: &Period<'_>) -> Result<Bill,
         return Err(Cause::Backwards { from, to });
     }
     let end = end.max(from);
-    let mut bill = Bill {
+    let mut bill = LedgerBill {
         from,
         to: end,
         asked_to: to.filter(|to| *to > end),
@@ -57,14 +57,14 @@ pub(super) fn bill(connection: &Connection, period: &Period<'_>) -> Result<Bill,
     };
     let versions = book::versions(connection)?;
     bill.has_prices = versions.iter().any(|version| version.rate.is_some());
-    let slots = slots(connection, (from, end), &versions)?;
-    bill.currency = currency(&slots)?;
+    let slots = load_priced_times(connection, from, end, &versions)?;
+    bill.currency = find_currency(&slots)?;
     for gpu in gpus {
-        let total = total(&gpu, slots.get(&gpu.key).map_or(&[], Vec::as_slice), bill.currency.is_some());
+        let total = gpu_total(&gpu, slots.get(&gpu.key).map_or(&[], Vec::as_slice), bill.currency.is_some());
         bill.gpus.push(total);
     }
     bill.gpus.retain(|total| total.slot.0 > 0);
-    lines(connection, &mut bill, &slots)?;
+    add_lines(connection, &mut bill, &slots)?;
     reconcile(&mut bill);
     Ok(bill)
 }
@@ -83,21 +83,21 @@ fn month_start(end: Utc, zone: &TimeZone) -> Utc {
     start.ok().and_then(|start| u64::try_from(start.timestamp().as_nanosecond()).ok()).map_or(end, Utc)
 }
 
-struct Known {
+struct BilledGpu {
     key: i64,
     id: GpuId,
     model: String,
     settled_until: Utc,
 }
 
-fn gpus(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<BilledGpu>> {
     connection
         .prepare(
             "SELECT id, gpu_index, uuid, model, settled_until_ns FROM gpu
              ORDER BY gpu_index, uuid",
         )?
         .query_map([], |row| {
-            Ok(Known {
+            Ok(BilledGpu {
                 key: row.get(0)?,
                 id: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
                 model: row.get(3)?,
@@ -107,7 +107,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
         .collect()
 }
 
-fn closed_until(gpus: &[Known]) -> Utc {
+fn closed_until(gpus: &[BilledGpu]) -> Utc {
     let newest = gpus.iter().map(|gpu| gpu.settled_until).max().unwrap_or_default();
     gpus.iter()
         .map(|gpu| gpu.settled_until)
@@ -118,36 +118,37 @@ fn closed_until(gpus: &[Known]) -> Utc {
 }
 
 /// GPU time of one GPU under one price: from, to since that price began for it.
-struct Slot<'v> {
+struct PricedTime<'v> {
     price: Option<i64>,
-    version: Option<&'v Version>,
+    version: Option<&'v PriceVersion>,
     slot: u64,
     begin: u64,
     end: u64,
 }
 
-impl Slot<'_> {
+impl PricedTime<'_> {
     fn money(&self) -> Option<Money> {
         let rate = self.version?.rate.as_ref()?;
-        Some(between(rate, self.begin, self.end))
+        Some(money_between(rate, self.begin, self.end))
     }
 }
 
-fn slots<'v>(
+fn load_priced_times<'v>(
     connection: &Connection,
-    (from, to): (Utc, Utc),
-    versions: &'v [Version],
-) -> rusqlite::Result<BTreeMap<i64, Vec<Slot<'v>>>> {
+    from: Utc,
+    to: Utc,
+    versions: &'v [PriceVersion],
+) -> rusqlite::Result<BTreeMap<i64, Vec<PricedTime<'v>>>> {
     let mut statement = connection.prepare(
         "SELECT gpu, price, sum(slot_ns), min(price_time_ns - slot_ns), max(price_time_ns)
          FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2
          GROUP BY gpu, price ORDER BY gpu, min(minute_ns)",
     )?;
     let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
-    let mut slots = BTreeMap::<i64, Vec<Slot<'v>>>::new();
+    let mut slots = BTreeMap::<i64, Vec<PricedTime<'v>>>::new();
     while let Some(row) = rows.next()? {
         let price: Option<i64> = row.get(1)?;
-        slots.entry(row.get(0)?).or_default().push(Slot {
+        slots.entry(row.get(0)?).or_default().push(PricedTime {
             price,
             version: versions.iter().find(|version| Some(version.id) == price),
             slot: loaded(row, 2)?,
@@ -159,7 +160,7 @@ fn slots<'v>(
 }
 
 /// The one currency of all prices in force.
-fn currency(slots: &BTreeMap<i64, Vec<Slot<'_>>>) -> Result<Option<String>, Cause> {
+fn find_currency(slots: &BTreeMap<i64, Vec<PricedTime<'_>>>) -> Result<Option<String>, Cause> {
     let mut found: Option<&str> = None;
     let rates = slots.values().flatten().filter_map(|slot| slot.version?.rate.as_ref());
     for currency in rates.map(|rate| &*rate.tariff.currency) {
@@ -173,7 +174,7 @@ fn currency(slots: &BTreeMap<i64, Vec<Slot<'_>>>) -> Result<Option<String>, Caus
     Ok(found.map(str::to_owned))
 }
 
-fn total(gpu: &Known, slots: &[Slot<'_>], priced: bool) -> GpuTotal {
+fn gpu_total(gpu: &BilledGpu, slots: &[PricedTime<'_>], priced: bool) -> GpuTotal {
     let intervals: Vec<Interval> = slots
         .iter()
         .map(|slot| {
@@ -201,21 +202,21 @@ fn total(gpu: &Known, slots: &[Slot<'_>], priced: bool) -> GpuTotal {
 struct Partial {
     gpu: i64,
     price: Option<i64>,
-    line: Line,
+    line: BillLine,
 }
 
 /// Makes the lines, with the money of each price interval split along what was held in it.
-fn lines(
+fn add_lines(
     connection: &Connection,
-    bill: &mut Bill,
-    slots: &BTreeMap<i64, Vec<Slot<'_>>>,
+    bill: &mut LedgerBill,
+    slots: &BTreeMap<i64, Vec<PricedTime<'_>>>,
 ) -> Result<(), Cause> {
     let priced = bill.currency.is_some();
-    let mut groups = BTreeMap::<(i64, Option<i64>), Vec<Line>>::new();
-    for partial in partials(connection, (bill.from, bill.to))? {
+    let mut groups = BTreeMap::<(i64, Option<i64>), Vec<BillLine>>::new();
+    for partial in load_partial_lines(connection, bill.from, bill.to)? {
         groups.entry((partial.gpu, partial.price)).or_default().push(partial.line);
     }
-    let mut joined = BTreeMap::<(GpuId, HolderId, Option<u32>), Line>::new();
+    let mut joined = BTreeMap::<(GpuId, HolderId, Option<u32>), BillLine>::new();
     for ((gpu, price), mut group) in groups {
         let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
         let charged = charged_times(group.iter().map(|line| HeldParts {
@@ -223,13 +224,13 @@ fn lines(
             holder: &line.holder,
             parts: &line.amounts.parts,
         }));
-        let money = slot.and_then(Slot::money);
+        let money = slot.and_then(PricedTime::money);
         let shares = split_money(money.unwrap_or_default(), &charged.times)?;
         let gpu = group.first().map(|line| line.gpu.clone());
         for (gpu, gpu_instance) in gpu.iter().cycle().zip(charged.added) {
             // Nobody but holders had unavailable time: the line that is charged for it has no time of its own.
             let holder = HolderId::new(HolderId::UNAVAILABLE);
-            group.push(Line { gpu_instance, ..Line::empty(gpu.clone(), holder) });
+            group.push(BillLine { gpu_instance, ..BillLine::empty(gpu.clone(), holder) });
         }
         for ((line, (_, time)), share) in group.iter_mut().zip(charged.times).zip(shares) {
             *if money.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
@@ -238,7 +239,7 @@ fn lines(
         for line in group {
             let key = (line.gpu.clone(), line.holder.clone(), line.gpu_instance);
             match joined.get_mut(&key) {
-                Some(joined) => join(joined, &line),
+                Some(joined) => merge_line(joined, &line),
                 None => {
                     joined.insert(key, line);
                 }
@@ -251,8 +252,8 @@ fn lines(
 }
 
 /// No GPU that is there draws nothing: one whose lines have no energy at all was not measured, which is not 0.
-fn mark_energy(lines: &mut [Line]) {
-    let drew = |line: &&Line| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
+fn mark_energy(lines: &mut [BillLine]) {
+    let drew = |line: &&BillLine| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
     let measured: BTreeSet<Arc<str>> =
         lines.iter().filter(drew).map(|line| Arc::clone(&line.gpu.uuid)).collect();
     for line in lines {
@@ -260,7 +261,7 @@ fn mark_energy(lines: &mut [Line]) {
     }
 }
 
-fn join(line: &mut Line, other: &Line) {
+fn merge_line(line: &mut BillLine, other: &BillLine) {
     line.amounts.add(&other.amounts);
     line.grade = line.grade.max(other.grade);
     line.charged += other.charged;
@@ -273,8 +274,8 @@ fn join(line: &mut Line, other: &Line) {
     line.money = line.money.zip(other.money).map(|(one, other)| one + other);
 }
 
-fn partials(connection: &Connection, (from, to): (Utc, Utc)) -> rusqlite::Result<Vec<Partial>> {
-    let sums = listed(ACCOUNT, ",", Column::sum);
+fn load_partial_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<Vec<Partial>> {
+    let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
     connection
         .prepare(&format!(
             "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, max(grade), max(method), max(coarse),
@@ -288,11 +289,11 @@ fn partials(connection: &Connection, (from, to): (Utc, Utc)) -> rusqlite::Result
              GROUP BY a.gpu, m.price, a.holder, a.gpu_instance
              ORDER BY g.gpu_index, g.uuid, h.name, a.gpu_instance"
         ))?
-        .query_map(params![stored(from.0)?, stored(to.0)?], partial)?
+        .query_map(params![stored(from.0)?, stored(to.0)?], read_partial_line)?
         .collect()
 }
 
-fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
+fn read_partial_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
     let mut sources = Vec::new();
     for (index, source) in column::SOURCES.into_iter().enumerate() {
         if row.get(8 + index)? {
@@ -300,19 +301,19 @@ fn partial(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
         }
     }
     let gpu = GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() };
-    let line = Line {
+    let line = BillLine {
         gpu_instance: column::loaded_instance(row, 12)?,
         amounts: amounts::load_sums(ACCOUNT, row, 13)?,
         grade: loaded_grade(row, 5)?,
         method: loaded_method(row, 6)?,
         coarse: row.get(7)?,
         sources,
-        ..Line::empty(gpu, HolderId::new(row.get::<_, String>(4)?))
+        ..BillLine::empty(gpu, HolderId::new(row.get::<_, String>(4)?))
     };
     Ok(Partial { gpu: row.get(0)?, price: row.get(1)?, line })
 }
 
-fn reconcile(bill: &mut Bill) {
+fn reconcile(bill: &mut LedgerBill) {
     let intervals = || bill.gpus.iter().flat_map(|gpu| &gpu.intervals);
     let mut proof = Reconciliation {
         slot: intervals().map(|interval| interval.slot).sum(),

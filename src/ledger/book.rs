@@ -10,12 +10,12 @@ use rusqlite::{Connection, Transaction, params};
 use super::MINUTE;
 use super::column::{loaded, stored};
 use super::error::Cause;
-use super::timeline::Timeline;
+use super::timeline::AccountTimeline;
 use crate::model::{Nanoseconds, Utc};
 
 /// The operator's prices, in one currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Book {
+pub struct PriceBook {
     /// ISO 4217, or the operator's own word.
     pub currency: String,
     /// In any order, each in force until the next begins.
@@ -44,7 +44,7 @@ pub struct Tariff {
 
 /// A rate and what it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rate {
+pub(super) struct PriceRate {
     pub(super) tariff: Tariff,
     /// 63 bits: 9.2e9 units of currency per GPU-hour.
     pub(super) nano_per_gpu_hour: i64,
@@ -52,32 +52,32 @@ pub(super) struct Rate {
 
 /// A stored version of the price; without rate there was no price.
 #[derive(Clone, Debug)]
-pub(super) struct Version {
+pub(super) struct PriceVersion {
     pub(super) id: i64,
     pub(super) from: Utc,
-    pub(super) rate: Option<Rate>,
+    pub(super) rate: Option<PriceRate>,
 }
 
 /// The version in force at a time.
-pub(super) fn in_force(versions: &[Version], at: Utc) -> Option<&Version> {
+pub(super) fn in_force(versions: &[PriceVersion], at: Utc) -> Option<&PriceVersion> {
     versions.iter().rev().find(|version| version.from <= at)
 }
 
 /// All versions, in order of time.
-pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<Version>> {
+pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<PriceVersion>> {
     connection
         .prepare("SELECT id, from_ns, currency, class, nano_per_gpu_hour FROM price ORDER BY from_ns")?
         .query_map([], |row| {
             let parts: (Option<String>, Option<String>, Option<i64>) =
                 (row.get(2)?, row.get(3)?, row.get(4)?);
             let rate = match parts {
-                (Some(currency), Some(class), Some(nano_per_gpu_hour)) => Some(Rate {
+                (Some(currency), Some(class), Some(nano_per_gpu_hour)) => Some(PriceRate {
                     tariff: Tariff { currency: currency.into(), class: class.into() },
                     nano_per_gpu_hour,
                 }),
                 _ => None,
             };
-            Ok(Version { id: row.get(0)?, from: Utc(loaded(row, 1)?), rate })
+            Ok(PriceVersion { id: row.get(0)?, from: Utc(loaded(row, 1)?), rate })
         })?
         .collect()
 }
@@ -85,34 +85,38 @@ pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<Version>
 /// Prices (none: no money anywhere) that the operator has put in force.
 #[derive(Debug)]
 pub(super) struct PriceChange {
-    book: Option<Book>,
+    book: Option<PriceBook>,
     /// Time since boot at which that was.
     decided: Nanoseconds,
 }
 
 impl PriceChange {
     /// Refuses prices that cannot be stored.
-    pub(super) fn checked(book: Option<&Book>, decided: Nanoseconds) -> Result<Self, Cause> {
+    pub(super) fn checked(book: Option<&PriceBook>, decided: Nanoseconds) -> Result<Self, Cause> {
         book.map(schedule).transpose()?;
         Ok(Self { book: book.cloned(), decided })
     }
 
     /// Makes them the prices from the next whole minute on, or after the last that is settled where that is later; a
     /// ledger in which nothing is settled yet takes them whole.
-    pub(super) fn adopt(&self, transaction: &Transaction<'_>, timeline: Timeline) -> Result<(), Cause> {
+    pub(super) fn put_in_force(
+        &self,
+        transaction: &Transaction<'_>,
+        timeline: AccountTimeline,
+    ) -> Result<(), Cause> {
         adopt(transaction, self.book.as_ref(), timeline.at(self.decided))
     }
 }
 
-fn adopt(transaction: &Transaction<'_>, book: Option<&Book>, now: Utc) -> Result<(), Cause> {
+fn adopt(transaction: &Transaction<'_>, book: Option<&PriceBook>, now: Utc) -> Result<(), Cause> {
     let wanted = book.map(schedule).transpose()?.unwrap_or_default();
     let settled: Option<i64> =
         transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
     let start = settled.map_or(Utc(0), |last| now.floor(MINUTE).max(Utc(last.unsigned_abs())).plus(MINUTE));
     let known: Schedule =
         versions(transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
-    let (before, known) = since(&known, start);
-    let (_, wanted) = since(&wanted, start);
+    let (before, known) = changes_from(&known, start);
+    let (_, wanted) = changes_from(&wanted, start);
     if known == wanted {
         return Ok(());
     }
@@ -127,10 +131,10 @@ fn adopt(transaction: &Transaction<'_>, book: Option<&Book>, now: Utc) -> Result
     Ok(())
 }
 
-type Schedule = Vec<(Utc, Option<Rate>)>;
+type Schedule = Vec<(Utc, Option<PriceRate>)>;
 
 /// The book in order of time, checked.
-fn schedule(book: &Book) -> Result<Schedule, Cause> {
+fn schedule(book: &PriceBook) -> Result<Schedule, Cause> {
     let mut rates = Schedule::new();
     for price in &book.prices {
         let refuse = |problem| Cause::Price { at: price.from, problem };
@@ -143,7 +147,7 @@ fn schedule(book: &Book) -> Result<Schedule, Cause> {
             return Err(refuse("does not begin on a whole minute; give a time on the 15-minute grid"));
         }
         let tariff = Tariff { currency: book.currency.as_str().into(), class: price.class.as_str().into() };
-        rates.push((price.from, Some(Rate { tariff, nano_per_gpu_hour })));
+        rates.push((price.from, Some(PriceRate { tariff, nano_per_gpu_hour })));
     }
     rates.sort_by_key(|(from, _)| *from);
     match rates.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -155,7 +159,7 @@ fn schedule(book: &Book) -> Result<Schedule, Cause> {
 }
 
 /// What is in force just before `start`, and the changes from there on, the first of them at `start`.
-fn since(schedule: &Schedule, start: Utc) -> (Option<Rate>, Schedule) {
+fn changes_from(schedule: &Schedule, start: Utc) -> (Option<PriceRate>, Schedule) {
     let before = schedule.iter().rev().find(|(from, _)| *from < start).and_then(|(_, rate)| rate.clone());
     let at = schedule.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, rate)| rate.clone());
     let mut changes = vec![(start, at)];
@@ -167,7 +171,7 @@ fn since(schedule: &Schedule, start: Utc) -> (Option<Rate>, Schedule) {
     (before, changes)
 }
 
-fn insert(connection: &Connection, from: Utc, rate: Option<&Rate>, now: Utc) -> rusqlite::Result<()> {
+fn insert(connection: &Connection, from: Utc, rate: Option<&PriceRate>, now: Utc) -> rusqlite::Result<()> {
     connection.execute(
         "INSERT INTO price (from_ns, currency, class, nano_per_gpu_hour, recorded_ns)
          VALUES (?1, ?2, ?3, ?4, ?5)",

@@ -10,8 +10,8 @@ pub(super) fn stored(value: u64) -> rusqlite::Result<i64> {
     i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-/// For a column whose value the driver tells (memory, energy): one that no INTEGER holds is cut to the
-/// largest, since an absurd reading must not keep the rest of the account from the disk.
+/// For a column whose value the driver reports (memory, energy). A value above the largest INTEGER becomes the largest,
+/// since one absurd reading must not keep the rest of the account from the disk.
 pub(super) fn clamped(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -4,7 +4,7 @@
 //! is skipped, since it is accounted; one that begins later has lost its forerunner, whose time becomes
 //! `__unobserved__` first, by name and counted; one that straddles the end would count twice and is refused.
 //! So nothing is counted twice, nothing is left out in silence, and one lost batch does not stop the account.
-//! Only the time in which an account rested is passed over, since it is another GPU's, or nobody's.
+//! Only the time in which an account was suspended is skipped, since it belongs to another GPU or to none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use rusqlite::{Transaction, TransactionBehavior};
 
-use super::batch::{Acknowledged, Batch, Closed, Open, Resumed, Sight, SlotTotal};
-use super::cut::pieces;
+use super::batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
 use super::error::{Cause, Error};
+use super::minutes::split_at_minutes;
 use super::owner::Ledger;
-use super::state::{Draft, Gpu};
-use super::{column, expected, latch, settle, write, xids};
+use super::state::{LedgerGpu, TransactionDraft};
+use super::{column, expected, settle, sticky_faults, write, xids};
 use crate::model::{Amounts, Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 use crate::tenants::tenant;
 
@@ -30,25 +30,25 @@ impl Ledger {
     /// # Errors
     /// A window or span that overlaps what is stored, an unknown GPU, the disk. Nothing of the batch is
     /// stored then, and the ledger goes on from where it was.
-    pub fn commit(&mut self, batch: &Batch) -> Result<Acknowledged, Error> {
-        self.committed(batch).map_err(|cause| cause.at(&self.path, "commit a batch"))
+    pub fn commit(&mut self, batch: &LedgerBatch) -> Result<Acknowledged, Error> {
+        self.commit_transaction(batch).map_err(|cause| cause.at(&self.path, "commit a batch"))
     }
 
-    fn committed(&mut self, batch: &Batch) -> Result<Acknowledged, Cause> {
+    fn commit_transaction(&mut self, batch: &LedgerBatch) -> Result<Acknowledged, Cause> {
         if let Some(anchor) = &batch.anchor {
-            self.fix(anchor)?;
+            self.apply_anchor(anchor)?;
         }
         let due = self.synced_at.is_none_or(|at| batch.now.since(at) >= SYNC_EVERY);
         let synced = batch.sync || due || !batch.closed.is_empty();
         self.sync_commits(synced)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut draft = Draft::new(&self.state, &transaction);
-        store(&transaction, &mut draft, batch)?;
+        let mut draft = TransactionDraft::new(&self.state, &transaction);
+        store_batch(&transaction, &mut draft, batch)?;
         let changes = draft.changes;
         transaction.commit()?;
         if synced {
             self.synced_at = Some(batch.now);
-            self.bytes = bytes(&self.path);
+            self.bytes = bytes_on_disk(&self.path);
         }
         let settled: BTreeSet<&Arc<str>> = batch.closed.iter().map(|closed| &closed.gpu).collect();
         let mut acknowledged = Acknowledged {
@@ -56,7 +56,7 @@ impl Ledger {
                 .gpus
                 .iter()
                 .filter(|(uuid, _)| settled.contains(uuid))
-                .map(|(uuid, gpu)| (Arc::clone(uuid), total(gpu)))
+                .map(|(uuid, gpu)| (Arc::clone(uuid), slot_total(gpu)))
                 .collect(),
             counters: changes.counters.clone(),
             unloaded_sums: changes.unloaded_sums.clone(),
@@ -90,7 +90,7 @@ impl Ledger {
     }
 }
 
-fn total(gpu: &Gpu) -> SlotTotal {
+fn slot_total(gpu: &LedgerGpu) -> SlotTotal {
     SlotTotal {
         settled_until: gpu.settled_until,
         slot: Nanoseconds(gpu.slot),
@@ -99,7 +99,7 @@ fn total(gpu: &Gpu) -> SlotTotal {
 }
 
 /// The file and its write-ahead log.
-fn bytes(path: &Path) -> u64 {
+fn bytes_on_disk(path: &Path) -> u64 {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     [path, Path::new(&log)]
@@ -109,15 +109,19 @@ fn bytes(path: &Path) -> u64 {
         .sum()
 }
 
-fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) -> Result<(), Cause> {
-    for sight in &batch.sights {
-        introduce(transaction, draft, sight)?;
+fn store_batch(
+    transaction: &Transaction<'_>,
+    draft: &mut TransactionDraft<'_>,
+    batch: &LedgerBatch,
+) -> Result<(), Cause> {
+    for registration in &batch.registrations {
+        register_gpu(transaction, draft, registration)?;
     }
     for expected in &batch.expected {
         expected::store(transaction, expected)?;
     }
-    for latched in &batch.latched {
-        latch::store(transaction, latched, &draft.base.boot_id)?;
+    for faults in &batch.sticky_faults {
+        sticky_faults::store(transaction, faults, &draft.base.boot_id)?;
     }
     for sums in &batch.xids {
         if xids::store(transaction, sums, &draft.base.boot_id)? {
@@ -129,38 +133,38 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
     }
     for holder in &batch.grantees {
         if draft.holder(&holder.id)?.is_none() {
-            let stored = write::holder(transaction, holder, batch.now)?;
+            let stored = write::upsert_holder(transaction, holder, batch.now)?;
             draft.changes.holders.insert(holder.id.clone(), stored);
         }
     }
-    let mut last: BTreeMap<&Arc<str>, &Closed> = BTreeMap::new();
+    let mut last: BTreeMap<&Arc<str>, &ClosedWindow> = BTreeMap::new();
     for closed in &batch.closed {
-        if close(transaction, draft, closed, batch)? {
+        if close_window(transaction, draft, closed, batch)? {
             last.insert(&closed.gpu, closed);
         }
     }
     for (uuid, closed) in last {
-        let gpu = known(draft, uuid)?;
-        write::gpu_settled(transaction, gpu, &closed.settlement)?;
-        write::forget_raw(transaction, gpu)?;
+        let gpu = draft_gpu(draft, uuid)?;
+        write::update_settled_gpu(transaction, gpu, &closed.settlement)?;
+        write::delete_settled_spans(transaction, gpu)?;
         let until = gpu.settled_until;
         gpu.raw.retain(|from, _| *from >= until);
     }
     for resumed in &batch.resumed {
-        resume(transaction, draft, resumed)?;
+        resume_account(transaction, draft, resumed)?;
     }
     for open in &batch.open {
-        extend(transaction, draft, open)?;
+        store_spans(transaction, draft, open)?;
     }
     for (uuid, gpu) in &draft.changes.gpus {
-        disjoint(uuid, gpu)?;
+        check_disjoint(uuid, gpu)?;
     }
     for (key, counter) in &draft.changes.counters {
         let gpu = draft.changes.gpus.get(&key.gpu).ok_or_else(|| unknown(&key.gpu))?;
         let gpu = gpu.id;
         let holder = draft.base.holders.get(&key.holder).or_else(|| draft.changes.holders.get(&key.holder));
         let holder = holder.ok_or_else(|| unknown(&key.gpu))?.id;
-        write::counter(transaction, (gpu, holder), key.gpu_instance, counter)?;
+        write::replace_counter(transaction, gpu, holder, key.gpu_instance, counter)?;
     }
     transaction
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
@@ -172,7 +176,7 @@ fn store(transaction: &Transaction<'_>, draft: &mut Draft<'_>, batch: &Batch) ->
 /// in memory as in the file.
 fn store_holder(
     transaction: &Transaction<'_>,
-    draft: &mut Draft<'_>,
+    draft: &mut TransactionDraft<'_>,
     holder: &Holder,
     now: Utc,
 ) -> Result<(), Cause> {
@@ -181,7 +185,7 @@ fn store_holder(
     if let Some(known) = &changed {
         draft.load_counters(&holder.id, known, now)?;
     }
-    let stored = write::holder(transaction, holder, now)?;
+    let stored = write::upsert_holder(transaction, holder, now)?;
     draft.changes.holders.insert(holder.id.clone(), stored.clone());
     if changed.is_some() { draft.move_counters(&holder.id, &stored) } else { Ok(()) }
 }
@@ -190,40 +194,44 @@ fn unknown(uuid: &Arc<str>) -> Cause {
     Cause::UnknownGpu { gpu: Arc::clone(uuid) }
 }
 
-fn known<'d>(draft: &'d mut Draft<'_>, uuid: &Arc<str>) -> Result<&'d mut Gpu, Cause> {
+fn draft_gpu<'d>(draft: &'d mut TransactionDraft<'_>, uuid: &Arc<str>) -> Result<&'d mut LedgerGpu, Cause> {
     draft.gpu(uuid).ok_or_else(|| unknown(uuid))
 }
 
 /// Opens a GPU's account, or renames a GPU that has one.
-fn introduce(transaction: &Transaction<'_>, draft: &mut Draft<'_>, sight: &Sight) -> Result<(), Cause> {
-    let id = write::sight(transaction, sight)?;
-    if draft.gpu(&sight.gpu.uuid).is_none() {
-        let gpu = Gpu {
+fn register_gpu(
+    transaction: &Transaction<'_>,
+    draft: &mut TransactionDraft<'_>,
+    registration: &GpuRegistration,
+) -> Result<(), Cause> {
+    let id = write::upsert_gpu(transaction, registration)?;
+    if draft.gpu(&registration.gpu.uuid).is_none() {
+        let gpu = LedgerGpu {
             id,
-            settled_until: sight.at,
+            settled_until: registration.at,
             slot: 0,
             instances: BTreeMap::new(),
             price: None,
             price_time: 0,
             raw: BTreeMap::new(),
             holdings: Arc::new([]),
-            seen: sight.at,
+            seen: registration.at,
         };
-        draft.changes.gpus.insert(Arc::clone(&sight.gpu.uuid), gpu);
+        draft.changes.gpus.insert(Arc::clone(&registration.gpu.uuid), gpu);
     }
     Ok(())
 }
 
 /// Settles a window, and before it the hole that a lost one left; says whether it was still to be settled.
-fn close(
+fn close_window(
     transaction: &Transaction<'_>,
-    draft: &mut Draft<'_>,
-    closed: &Closed,
-    batch: &Batch,
+    draft: &mut TransactionDraft<'_>,
+    closed: &ClosedWindow,
+    batch: &LedgerBatch,
 ) -> Result<bool, Cause> {
     let now = batch.now;
     let (from, to) = (closed.settlement.from, closed.settlement.to);
-    let gpu = known(draft, &closed.gpu)?;
+    let gpu = draft_gpu(draft, &closed.gpu)?;
     let rests = batch.resumed.iter().filter(|resumed| resumed.gpu == closed.gpu && resumed.at <= from);
     gpu.settled_until = rests.fold(gpu.settled_until, |until, resumed| until.max(resumed.at));
     let settled_until = gpu.settled_until;
@@ -235,30 +243,39 @@ fn close(
         return Ok(false);
     }
     if settled_until < from {
-        let settlement = unobserved(settled_until, from);
+        let settlement = unobserved_window(settled_until, from);
         draft.changes.unobserved += from.since(settled_until);
-        enter(transaction, draft, &Closed { gpu: Arc::clone(&closed.gpu), settlement, coarse: false }, now)?;
+        store_window(
+            transaction,
+            draft,
+            &ClosedWindow { gpu: Arc::clone(&closed.gpu), settlement, coarse: false },
+            now,
+        )?;
     }
-    enter(transaction, draft, closed, now)?;
+    store_window(transaction, draft, closed, now)?;
     Ok(true)
 }
 
-/// Goes on with an account that rested, with nothing from before.
-fn resume(transaction: &Transaction<'_>, draft: &mut Draft<'_>, resumed: &Resumed) -> Result<(), Cause> {
-    let gpu = known(draft, &resumed.gpu)?;
+/// Continues a suspended account; nothing is carried over from before.
+fn resume_account(
+    transaction: &Transaction<'_>,
+    draft: &mut TransactionDraft<'_>,
+    resumed: &Resumed,
+) -> Result<(), Cause> {
+    let gpu = draft_gpu(draft, &resumed.gpu)?;
     if resumed.at <= gpu.settled_until {
         return Ok(());
     }
     (gpu.settled_until, gpu.seen, gpu.holdings) = (resumed.at, resumed.at, Arc::new([]));
     gpu.raw.retain(|from, _| *from >= resumed.at);
-    write::resumed(transaction, gpu)?;
-    Ok(write::forget_raw(transaction, gpu)?)
+    write::update_resumed_gpu(transaction, gpu)?;
+    Ok(write::delete_settled_spans(transaction, gpu)?)
 }
 
 /// The account of a hole: nobody's word on it has come, so neither holdings nor activity are known. Its
 /// method is `observed`: `bridged` says that somebody was carried over a gap, and here nobody is. The
 /// driver's joules in it are lost with it, not given to anyone.
-fn unobserved(from: Utc, to: Utc) -> Settlement {
+fn unobserved_window(from: Utc, to: Utc) -> Settlement {
     let time = to.since(from);
     let row = Row {
         amounts: Amounts { parts: Parts { unmeasured: time.0, ..Parts::default() }, ..Amounts::default() },
@@ -269,10 +286,10 @@ fn unobserved(from: Utc, to: Utc) -> Settlement {
 }
 
 /// Enters a window that begins where the account ends, minute by minute.
-fn enter(
+fn store_window(
     transaction: &Transaction<'_>,
-    draft: &mut Draft<'_>,
-    closed: &Closed,
+    draft: &mut TransactionDraft<'_>,
+    closed: &ClosedWindow,
     now: Utc,
 ) -> Result<(), Cause> {
     let window = &closed.settlement;
@@ -281,47 +298,51 @@ fn enter(
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
         if draft.holder(holder)?.is_none() {
-            let stored = write::holder(transaction, &Holder::from_id(holder.clone()), now)?;
+            let stored = write::upsert_holder(transaction, &Holder::from_id(holder.clone()), now)?;
             draft.changes.holders.insert(holder.clone(), stored);
         }
     }
-    for piece in pieces(window) {
-        settle::count(draft, &closed.gpu, &piece, now)?;
-        settle::store(transaction, draft, closed, &piece)?;
+    for piece in split_at_minutes(window) {
+        settle::count_piece(draft, &closed.gpu, &piece, now)?;
+        settle::store_piece(transaction, draft, closed, &piece)?;
     }
-    let gpu = known(draft, &closed.gpu)?;
+    let gpu = draft_gpu(draft, &closed.gpu)?;
     gpu.settled_until = window.to;
-    write::remarks(transaction, gpu.id, window)?;
+    write::insert_remarks(transaction, gpu.id, window)?;
     Ok(())
 }
 
 /// Stores new raw spans.
-fn extend(transaction: &Transaction<'_>, draft: &mut Draft<'_>, open: &Open) -> Result<(), Cause> {
-    let gpu = known(draft, &open.gpu)?;
+fn store_spans(
+    transaction: &Transaction<'_>,
+    draft: &mut TransactionDraft<'_>,
+    open: &OpenSpans,
+) -> Result<(), Cause> {
+    let gpu = draft_gpu(draft, &open.gpu)?;
     for span in &open.spans {
         if span.to <= gpu.settled_until {
             continue;
         }
         let replaces = gpu.raw.insert(span.from, span.to).is_some();
-        write::raw(transaction, gpu.id, span, replaces)?;
+        write::insert_span(transaction, gpu.id, span, replaces)?;
     }
-    // A span that comes again, because somebody in it was named, tells nothing of who holds now.
+    // A span that is stored again, because a process in it was identified, does not say who holds now.
     if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {
         gpu.seen = last.to;
         if last.holdings != gpu.holdings {
-            write::holdings(transaction, gpu.id, &last.holdings)?;
+            write::update_holdings(transaction, gpu.id, &last.holdings)?;
             gpu.holdings = Arc::clone(&last.holdings);
         }
     }
     if let Some(counter) = open.energy_counter {
-        write::energy_counter(transaction, gpu.id, counter)?;
+        write::update_energy_counter(transaction, gpu.id, counter)?;
     }
     Ok(())
 }
 
 /// Refuses stored spans that overlap the account or each other. A hole is none of its business: windows
 /// decide, and a restart before the window closes finds the hole named.
-fn disjoint(uuid: &Arc<str>, gpu: &Gpu) -> Result<(), Cause> {
+fn check_disjoint(uuid: &Arc<str>, gpu: &LedgerGpu) -> Result<(), Cause> {
     let mut at = gpu.settled_until;
     for (from, to) in &gpu.raw {
         if *from < at || to <= from {

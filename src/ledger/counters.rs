@@ -5,10 +5,10 @@ use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::amounts::{self, COUNTER, PARTS, listed, names};
+use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
 use super::book::Tariff;
 use super::column::{loaded, loaded_instance, loaded_money, stored, stored_instance};
-use super::state::{Cost, Counter, CounterKey, StoredHolder, TenantKey};
+use super::state::{AccruedCost, CounterKey, HolderCounter, StoredHolder, TenantKey};
 use crate::model::{HolderId, Nanoseconds, Utc};
 
 /// A counter that changed within so long before the last settled minute is loaded at the start.
@@ -56,9 +56,10 @@ pub(super) fn slots_of(
 /// The counter of a holder on a slot (GPU, GPU instance), where the file has one.
 pub(super) fn counter(
     connection: &Connection,
-    (gpu, gpu_instance): (i64, Option<u32>),
+    gpu: i64,
+    gpu_instance: Option<u32>,
     holder: &StoredHolder,
-) -> rusqlite::Result<Option<Counter>> {
+) -> rusqlite::Result<Option<HolderCounter>> {
     let key = params![gpu, holder.id, stored_instance(gpu_instance)];
     let counter = connection.prepare_cached(&ONE)?.query_row(key, loaded_counter).optional()?;
     let Some(mut counter) = counter else { return Ok(None) };
@@ -81,8 +82,8 @@ pub(super) fn tenant_sum(
     connection: &Connection,
     gpu: i64,
     TenantKey { gpu_instance, tenant, .. }: &TenantKey,
-) -> rusqlite::Result<Option<Counter>> {
-    let mut sum = Counter { tenant: Arc::clone(tenant), ..Counter::default() };
+) -> rusqlite::Result<Option<HolderCounter>> {
+    let mut sum = HolderCounter { tenant: Arc::clone(tenant), ..HolderCounter::default() };
     let key = params![gpu, tenant, stored_instance(*gpu_instance)];
     let mut statement = connection.prepare_cached(&OF_TENANT)?;
     let mut rows = statement.query(key)?;
@@ -102,7 +103,7 @@ pub(super) fn tenant_sum(
     let mut rows = statement.query(key)?;
     while let Some(row) = rows.next()? {
         let costs = BTreeMap::from([cost(row)?]);
-        sum.add(&Counter { costs, ..Counter::default() });
+        sum.add(&HolderCounter { costs, ..HolderCounter::default() });
     }
     Ok(Some(sum))
 }
@@ -141,7 +142,7 @@ pub(super) fn recent(
 
 /// Held time of all counters, in nanoseconds.
 pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
-    let held = listed(PARTS, "+", |column| column.name.to_owned());
+    let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
     // One sum per GPU: together they could exceed 64 bits.
     let sums: Vec<i64> = connection
         .prepare(&format!("SELECT sum({held}) FROM counter GROUP BY gpu"))?
@@ -152,7 +153,7 @@ pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
 
 /// The time of each GPU instance that has had any, by the GPU's key and the instance's id.
 pub(super) fn instances(connection: &Connection) -> rusqlite::Result<Vec<(i64, u32, u64)>> {
-    let held = listed(PARTS, "+", |column| column.name.to_owned());
+    let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
     connection
         .prepare(&format!(
             "SELECT gpu, gpu_instance, sum({held}) FROM counter WHERE gpu_instance >= 0 GROUP BY gpu, gpu_instance"
@@ -161,12 +162,16 @@ pub(super) fn instances(connection: &Connection) -> rusqlite::Result<Vec<(i64, u
         .collect()
 }
 
-fn loaded_counter(row: &Row<'_>) -> rusqlite::Result<Counter> {
-    Ok(Counter { born: Utc(loaded(row, 0)?), amounts: amounts::load(COUNTER, row, 1)?, ..Counter::default() })
+fn loaded_counter(row: &Row<'_>) -> rusqlite::Result<HolderCounter> {
+    Ok(HolderCounter {
+        born: Utc(loaded(row, 0)?),
+        amounts: amounts::load(COUNTER, row, 1)?,
+        ..HolderCounter::default()
+    })
 }
 
 /// Currency, class, held and used money.
-fn cost(row: &Row<'_>) -> rusqlite::Result<(Tariff, Cost)> {
+fn cost(row: &Row<'_>) -> rusqlite::Result<(Tariff, AccruedCost)> {
     let tariff = Tariff { currency: row.get::<_, String>(0)?.into(), class: row.get::<_, String>(1)?.into() };
-    Ok((tariff, Cost { born: Utc(0), held: loaded_money(row, 2)?, used: loaded_money(row, 4)? }))
+    Ok((tariff, AccruedCost { born: Utc(0), held: loaded_money(row, 2)?, used: loaded_money(row, 4)? }))
 }

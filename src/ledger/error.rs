@@ -1,6 +1,6 @@
 //! What can go wrong with a ledger, said so that the reader of the message knows what to do.
 //!
-//! Inside the room a [`Cause`] travels; at its edge it is given the path and what was being done.
+//! Inside the module errors are a [`Cause`]; public functions add the path and the operation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub enum Cause {
         pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
     )]
     Owned {
-        /// The owner, as the lock file tells.
+        /// The owner, as the lock file says.
         pid: Option<u32>,
     },
     /// The lock file belongs to a user who could hold the lock for ever.
@@ -147,8 +147,8 @@ pub enum Cause {
         /// Before which the next span must not begin.
         at: Utc,
     },
-    /// A GPU that was never introduced.
-    #[error("{gpu} has no account yet; its first sight must be in this batch or an earlier one")]
+    /// A GPU that was never registered.
+    #[error("{gpu} has no account yet; it must be registered in this batch or an earlier one")]
     UnknownGpu {
         /// UUID of the GPU.
         gpu: Arc<str>,
@@ -187,7 +187,7 @@ pub enum Cause {
     },
     /// Money that cannot be split.
     #[error("{0}; nothing of it was stored")]
-    Unsplit(#[from] crate::attribution::Unsettled),
+    Unsplit(#[from] crate::attribution::SettleError),
     /// SQLite failed.
     #[error("{source}{}", remedy(source))]
     Sqlite {
@@ -236,7 +236,7 @@ impl Error {
 }
 
 impl Cause {
-    /// Completes the error at the room's edge.
+    /// Adds the path and the operation.
     pub(super) fn at(self, path: &Path, doing: &'static str) -> Error {
         let cause = match self {
             Self::Sqlite { source } if code(&source) == Some(rusqlite::ErrorCode::NotADatabase) => {
@@ -258,7 +258,7 @@ fn listed_copies(path: &Path, versions: &[i64]) -> String {
     format!("beside it lies {}", names.join(", "))
 }
 
-/// What keeps a user from reading a ledger: a refusal by its owner is told as such.
+/// Replaces a refused read of another user's file by an error that names both users.
 pub(super) fn reading(cause: Cause, owner: u32, user: u32) -> Cause {
     use rusqlite::ErrorCode as Code;
     let is_refused = match &cause {

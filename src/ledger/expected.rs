@@ -1,7 +1,7 @@
 //! Which GPUs this node is expected to have: where each is that it had once, and since when.
 //!
-//! In: what the pulse tells when it changes, and an operator's word that a GPU is not expected any more. Out:
-//! the inventory. Accounts are not touched: who is forgotten keeps what was billed.
+//! The tick loop passes changes, and an operator says when a GPU is not expected any more. The inventory is read from
+//! here. Accounts are not touched: a forgotten GPU keeps what was billed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
-use super::lock::Lock;
+use super::lock::LedgerLock;
 use super::{schema, xids};
 use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
 
@@ -23,13 +23,13 @@ pub struct Expected {
     pub bus: Arc<str>,
     /// Where it is.
     pub whereabouts: Attachment,
-    /// Since when, in account time; where its account rests, since when that does.
+    /// Since when, in account time; while its account is suspended, since when it is.
     pub since: Utc,
 }
 
 /// A row of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct InventoryRow {
     /// Which GPU, with the index under which it was last seen.
     pub gpu: GpuId,
     /// Product name, "" if it never said it.
@@ -38,7 +38,7 @@ pub struct Listed {
     pub expected: Expected,
 }
 
-/// Stores where a GPU is that was introduced; one that was not has no inventory.
+/// Stores where a registered GPU is; a GPU that was never registered is ignored.
 pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), Cause> {
     connection
         .prepare_cached(
@@ -57,7 +57,7 @@ pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), 
 }
 
 /// All GPUs that the ledger ever saw, by index.
-pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
+pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> {
     let mut statement = connection.prepare(
         "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, whereabouts, since_ns
          FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid",
@@ -73,7 +73,7 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
             whereabouts: word.and_then(|word| Attachment::parse(&word)).unwrap_or(Attachment::Present),
             since: Utc(since),
         };
-        Ok(Listed {
+        Ok(InventoryRow {
             gpu: GpuId { index: row.get(1)?, uuid },
             model: row.get::<_, String>(2)?.into(),
             expected,
@@ -88,21 +88,21 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<Listed>, Cause> {
 /// # Errors
 /// Owned by a running agent, which is to be asked instead; not a ledger; the disk.
 pub fn forget(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Error> {
-    forgotten(path, uuid, (boot_id, boottime)).map_err(|cause| cause.at(path, "forget a GPU"))
+    forget_gpu(path, uuid, boot_id, boottime).map_err(|cause| cause.at(path, "forget a GPU"))
 }
 
-fn forgotten(path: &Path, uuid: &str, (boot_id, boottime): (&str, Nanoseconds)) -> Result<bool, Cause> {
+fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Cause> {
     // A writer makes the file that it does not find.
-    drop(schema::reader(path)?);
-    let _lock = Lock::take(path)?;
-    let (connection, _) = schema::writer(path, Utc(0))?;
-    let Some(Listed { expected, .. }) =
+    drop(schema::open_reader(path)?);
+    let _lock = LedgerLock::acquire(path)?;
+    let (connection, _) = schema::open_writer(path, Utc(0))?;
+    let Some(InventoryRow { expected, .. }) =
         list(&connection)?.into_iter().find(|listed| *listed.expected.gpu == *uuid)
     else {
         return Ok(false);
     };
     let now = account_time(&connection, boot_id, boottime)?;
-    // An account that rests goes on resting since then.
+    // A suspended account keeps the time at which it was suspended.
     let since = if expected.whereabouts.rests() { expected.since } else { now };
     let transaction = connection.unchecked_transaction()?;
     store(&transaction, &Expected { whereabouts: Attachment::Forgotten, since, ..expected })?;

@@ -17,13 +17,13 @@ use super::error::{Cause, Error};
 
 /// Held as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct LedgerLock {
     _file: File,
 }
 
-impl Lock {
-    /// Becomes the owner, or tells who is.
-    pub(super) fn take(ledger: &Path) -> Result<Self, Cause> {
+impl LedgerLock {
+    /// Locks the ledger, or returns the pid of the process that has locked it.
+    pub(super) fn acquire(ledger: &Path) -> Result<Self, Cause> {
         let path = beside(ledger);
         let mut file = OpenOptions::new()
             .read(true)
@@ -55,7 +55,7 @@ impl Lock {
 }
 
 /// Refuses when a live agent owns the ledger; for programs that read the file themselves.
-pub fn unowned(ledger: &Path) -> Result<(), Error> {
+pub fn check_unowned(ledger: &Path) -> Result<(), Error> {
     let Ok(mut file) = File::open(beside(ledger)) else { return Ok(()) };
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::MINUTE;
-use super::batch::Closed;
+use super::batch::ClosedWindow;
 use crate::model::{HolderId, Parts, Row, Settlement};
 
 /// How two windows were added together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fit {
+pub(super) enum MergeQuality {
     /// Both lie in one minute: nothing is lost.
     Minute,
     /// The same holdings and state: only the time of use is blurred.
@@ -24,7 +24,7 @@ pub(super) enum Fit {
 }
 
 /// Adds the best pair of neighbours together, the shortest of the best; none where there is no pair.
-pub(super) fn shorten(windows: &mut Vec<Closed>) -> Option<Fit> {
+pub(super) fn merge_best_pair(windows: &mut Vec<ClosedWindow>) -> Option<MergeQuality> {
     let (_, fit, index) = windows
         .windows(2)
         .enumerate()
@@ -32,30 +32,30 @@ pub(super) fn shorten(windows: &mut Vec<Closed>) -> Option<Fit> {
         .filter(|(_, pair)| pair[0].settlement.to == pair[1].settlement.from)
         .map(|(index, pair)| {
             let (one, two) = (&pair[0].settlement, &pair[1].settlement);
-            let fit = fit(one, two);
+            let fit = merge_quality(one, two);
             ((fit, two.to.since(one.from)), fit, index)
         })
         .min_by_key(|(order, ..)| *order)?;
     let second = windows.remove(index + 1);
     let first = &mut windows[index];
-    first.coarse |= second.coarse || fit > Fit::Minute;
-    add(&mut first.settlement, second.settlement);
+    first.coarse |= second.coarse || fit > MergeQuality::Minute;
+    append_window(&mut first.settlement, second.settlement);
     Some(fit)
 }
 
-fn fit(one: &Settlement, two: &Settlement) -> Fit {
+fn merge_quality(one: &Settlement, two: &Settlement) -> MergeQuality {
     let minute = one.from.floor(MINUTE);
     if two.to <= minute.plus(MINUTE) {
-        Fit::Minute
-    } else if equal(one, two) {
-        Fit::Equal
+        MergeQuality::Minute
+    } else if have_equal_holdings(one, two) {
+        MergeQuality::Equal
     } else {
-        Fit::Forced
+        MergeQuality::Forced
     }
 }
 
 /// Whether the same holders hold the same shares, to the rounding of the parts, in the same state.
-fn equal(one: &Settlement, two: &Settlement) -> bool {
+fn have_equal_holdings(one: &Settlement, two: &Settlement) -> bool {
     let (length, other) = (one.to.since(one.from).0, two.to.since(two.from).0);
     let rounding = 2 * (u128::from(length) + u128::from(other));
     one.rows.len() == two.rows.len()
@@ -74,7 +74,7 @@ const fn state(parts: &Parts) -> (bool, bool) {
 }
 
 /// Adds the window that follows.
-fn add(first: &mut Settlement, second: Settlement) {
+fn append_window(first: &mut Settlement, second: Settlement) {
     let key = |row: &Row| (row.gpu_instance, row.holder.clone());
     let mut rows: BTreeMap<(Option<u32>, HolderId), Row> =
         first.rows.drain(..).map(|row| (key(&row), row)).collect();
@@ -119,9 +119,9 @@ mod tests {
         let dark = Parts { unmeasured: 15_000_000_000, ..Parts::default() };
         let half = Parts { waste: 7_500_000_000, ..Parts::default() };
         let first = window(0, "user:a", idle);
-        assert_eq!(fit(&first, &window(1, "user:a", rounded)), Fit::Equal);
+        assert_eq!(merge_quality(&first, &window(1, "user:a", rounded)), MergeQuality::Equal);
         for (holder, parts) in [("user:b", idle), ("user:a", dark), ("user:a", half)] {
-            assert_eq!(fit(&first, &window(1, holder, parts)), Fit::Forced);
+            assert_eq!(merge_quality(&first, &window(1, holder, parts)), MergeQuality::Forced);
         }
     }
 }

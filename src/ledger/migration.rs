@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
-use super::lock::Lock;
+use super::lock::LedgerLock;
 use super::statement::time;
 use super::{access, owner, reader, schema};
 use crate::model::Utc;
@@ -42,14 +42,14 @@ pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Brings the file at `path` to the newest version; a new one is created at `now`. The copy of one that was upgraded.
 pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Result<Option<PathBuf>, Cause> {
-    let found = schema::inspect(connection)?;
+    let found = schema::check_version(connection)?;
     if found == VERSION {
         return Ok(None);
     }
     let copy = match found {
         0 => None,
-        _ => Some(save(connection, path, found).map_err(|cause| Cause::Upgrade {
-            copy: saved(path, found),
+        _ => Some(save_copy(connection, path, found).map_err(|cause| Cause::Upgrade {
+            copy: copy_path(path, found),
             from: found,
             to: VERSION,
             cause: Box::new(cause),
@@ -107,7 +107,7 @@ fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
 }
 
 /// Where the copy of that version lies.
-fn saved(path: &Path, version: i64) -> PathBuf {
+fn copy_path(path: &Path, version: i64) -> PathBuf {
     beside(path, &format!(".v{version}"))
 }
 
@@ -118,8 +118,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Saves the ledger, its write-ahead log included, in place of an earlier copy of that version; durable on return.
-fn save(connection: &Connection, path: &Path, version: i64) -> Result<PathBuf, Cause> {
-    let (copy, part) = (saved(path, version), beside(path, ".part"));
+fn save_copy(connection: &Connection, path: &Path, version: i64) -> Result<PathBuf, Cause> {
+    let (copy, part) = (copy_path(path, version), beside(path, ".part"));
     let written = write_copy(connection, &part, &copy);
     if written.is_err() {
         let _ = fs::remove_file(&part);
@@ -184,14 +184,14 @@ impl fmt::Display for Restored {
 /// # Errors
 /// Owned by a running agent; not a ledger; no such copy; the disk.
 pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
-    restored(path, to).map_err(|cause| cause.at(path, "restore the ledger"))
+    restore_copy(path, to).map_err(|cause| cause.at(path, "restore the ledger"))
 }
 
-fn restored(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
+fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
     if !path.exists() {
         return Err(Cause::Missing);
     }
-    let path = owner::resolved(path)?;
+    let path = owner::resolve_path(path)?;
     if !path.is_file() {
         return Err(Cause::Missing);
     }
@@ -199,9 +199,9 @@ fn restored(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
     let mut connection = Connection::open_with_flags(&path, flags)?;
     connection.busy_timeout(schema::BUSY)?;
     // Before the lock, which would make a file beside one that is no ledger.
-    schema::any_version(&connection)?;
-    let _lock = Lock::take(&path)?;
-    let present = schema::any_version(&connection)?;
+    schema::ledger_version(&connection)?;
+    let _lock = LedgerLock::acquire(&path)?;
+    let present = schema::ledger_version(&connection)?;
     let copies = copies(&path)?;
     let found = match to {
         Some(to) => copies.iter().copied().find(|version| *version == to && to != present),
@@ -209,12 +209,12 @@ fn restored(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
     };
     let version = found.ok_or_else(|| Cause::NoCopy { path: path.clone(), present, copies })?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let copy = Connection::open_with_flags(saved(&path, version), flags)?;
-    if schema::any_version(&copy)? != version {
+    let copy = Connection::open_with_flags(copy_path(&path, version), flags)?;
+    if schema::ledger_version(&copy)? != version {
         return Err(Cause::Foreign);
     }
     let (until, replaced_until) = (last_commit(&copy)?, last_commit(&connection)?);
-    let replaced = save(&connection, &path, present)?;
+    let replaced = save_copy(&connection, &path, present)?;
     copy_to(&copy, &mut connection)?;
     connection.close().map_err(|(_, error)| error)?;
     Ok(Restored { path, version, until, replaced, replaced_until })

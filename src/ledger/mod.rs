@@ -2,7 +2,7 @@
 //!
 //! In: batches of raw spans and settled windows, one transaction each. Out: what is acknowledged as
 //! committed, the state to go on from after a restart, and bills. One [`Ledger`] owns a file and writes it
-//! (the ledger thread); any number of [`Reader`]s bill from it; [`Queue`] stands between the pulse and the
+//! (the ledger thread); any number of [`Reader`]s bill from it; [`Queue`] stands between the tick loop and the
 //! ledger thread. The tables are documented in `schema/`.
 //!
 //! It knows no driver, no HTTP and no clock (times come in), starts no thread, and splits nothing but
@@ -17,45 +17,45 @@ mod book;
 mod column;
 mod commit;
 mod counters;
-mod cut;
 mod error;
 mod expected;
-mod latch;
+mod filesystem;
 mod lock;
 mod merge;
 mod migration;
+mod minutes;
 mod node;
 mod owner;
-mod place;
+mod partial_commit;
 mod queue;
 mod reader;
 mod recover;
-mod salvage;
 mod schema;
 mod settle;
 mod state;
 mod statement;
+mod sticky_faults;
 mod timeline;
 mod write;
 mod xids;
 
-pub use batch::{Acknowledged, Batch, Closed, Open, Resumed, Sight, SlotTotal};
-pub use bill::{Bill, GpuTotal, Interval, Line, Reconciliation};
-pub use book::{Book, Price, Tariff};
+pub use batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
+pub use bill::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
+pub use book::{Price, PriceBook, Tariff};
 pub use error::{Cause, Error};
-pub use expected::{Expected, Listed, forget};
-pub use latch::Latched;
-pub use lock::unowned;
+pub use expected::{Expected, InventoryRow, forget};
+pub use lock::check_unowned;
 pub use migration::{Restored, restore};
 pub use node::NodeIdentity;
 pub use owner::{Ledger, Opening};
-pub use queue::{Pressure, Queue};
+pub use partial_commit::PartialCommit;
+pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
 pub use recover::{Recovered, RecoveredGpu};
-pub use salvage::Salvage;
-pub use state::{Cost, Counter, CounterKey, TenantKey};
+pub use state::{AccruedCost, CounterKey, HolderCounter, TenantKey};
 pub use statement::{Statement, StatementGpu, StatementLine, StatementPrice, StatementProof};
-pub use timeline::{Anchor, Basis, Boot, Timeline};
+pub use sticky_faults::StickyFaults;
+pub use timeline::{AccountTimeline, Anchor, Basis, Boot};
 pub use xids::{XidSum, XidSums};
 
 use crate::model::Nanoseconds;

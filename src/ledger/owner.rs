@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 
-use super::book::{self, Book, PriceChange};
+use super::book::{self, PriceBook, PriceChange};
 use super::error::{Cause, Error};
-use super::lock::Lock;
+use super::lock::LedgerLock;
 use super::node::{self, NodeIdentity};
 use super::recover::{self, Recovered};
-use super::state::State;
-use super::timeline::{self, Anchor, Timeline};
-use super::{column, expected, latch, place, reader, schema, xids};
+use super::state::LedgerState;
+use super::timeline::{self, AccountTimeline, Anchor};
+use super::{column, expected, filesystem, reader, schema, sticky_faults, xids};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// A wall clock that moves by no more was slewed, or saw a leap second.
@@ -27,7 +27,7 @@ pub struct Opening {
     /// Whether the wall clock is not known to be synchronised, by the kernel's word.
     pub unsynchronised: bool,
     /// The operator's prices; without them there is no money anywhere.
-    pub book: Option<Book>,
+    pub book: Option<PriceBook>,
     /// The node, as bills name it.
     pub node: NodeIdentity,
 }
@@ -37,19 +37,19 @@ pub struct Opening {
 pub struct Ledger {
     pub(super) connection: Connection,
     pub(super) path: PathBuf,
-    pub(super) state: State,
+    pub(super) state: LedgerState,
     /// Account time of the last commit that survives a power loss.
     pub(super) synced_at: Option<Utc>,
     /// Bytes on disk after it, the write-ahead log included.
     pub(super) bytes: u64,
-    /// Whether the connection was last told to let commits survive one.
+    /// Whether the connection is set to let commits survive a power loss.
     pub(super) syncs: Option<bool>,
-    timeline: Timeline,
+    timeline: AccountTimeline,
     /// Prices that wait until the account's time in this boot is fixed, or they would begin at a wrong time.
     waiting_prices: Vec<PriceChange>,
     /// The lead of the wall clock at the last step that was recorded.
     lead: i64,
-    _lock: Lock,
+    _lock: LedgerLock,
 }
 
 impl Ledger {
@@ -60,25 +60,29 @@ impl Ledger {
     /// filesystem, a place that cannot be written, a price book that cannot be stored. A file that is refused is left
     /// as it was.
     pub fn open(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Error> {
-        Self::opened(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
+        Self::open_and_recover(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
     }
 
-    fn opened(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Cause> {
-        let path = resolved(path)?;
-        let durable = place::durable(path.parent().unwrap_or(Path::new("/")))?;
-        schema::ours_or_empty(&path)?;
-        let lock = Lock::take(&path)?;
-        let (mut connection, upgraded_from) = schema::writer(&path, opening.now.utc)?;
+    fn open_and_recover(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Cause> {
+        let path = resolve_path(path)?;
+        let durable = filesystem::check_durable(path.parent().unwrap_or(Path::new("/")))?;
+        schema::check_header(&path)?;
+        let lock = LedgerLock::acquire(&path)?;
+        let (mut connection, upgraded_from) = schema::open_writer(&path, opening.now.utc)?;
         node::store(&connection, &opening.node)?;
-        let clock = (opening.now, !opening.unsynchronised);
-        let (timeline, boot) = timeline::resume(&mut connection, &opening.boot_id, clock)?;
+        let (timeline, boot) = timeline::resume_timeline(
+            &mut connection,
+            &opening.boot_id,
+            opening.now,
+            !opening.unsynchronised,
+        )?;
         let prices = PriceChange::checked(opening.book.as_ref(), opening.now.boottime)?;
         let mut waiting_prices = Vec::new();
         if timeline.is_provisional() {
             waiting_prices.push(prices);
         } else {
             let transaction = connection.transaction()?;
-            prices.adopt(&transaction, timeline)?;
+            prices.put_in_force(&transaction, timeline)?;
             transaction.commit()?;
         }
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
@@ -94,7 +98,7 @@ impl Ledger {
             durable,
             gpus,
             inventory,
-            latched: latch::load(&connection, &opening.boot_id)?,
+            sticky_faults: sticky_faults::load(&connection, &opening.boot_id)?,
             xids: xids::load(&connection, &opening.boot_id)?,
             users: reader::user_names(&connection)?,
             counters: state.counters.iter().map(|(key, live)| (key.clone(), live.counter.clone())).collect(),
@@ -121,9 +125,9 @@ impl Ledger {
     ///
     /// # Errors
     /// A price that cannot be stored; the disk.
-    pub fn reprice(&mut self, book: Option<&Book>, decided: Nanoseconds) -> Result<(), Error> {
+    pub fn reprice(&mut self, book: Option<&PriceBook>, decided: Nanoseconds) -> Result<(), Error> {
         PriceChange::checked(book, decided)
-            .and_then(|prices| self.charge(prices))
+            .and_then(|prices| self.store_prices(prices))
             .map_err(|cause| cause.at(&self.path, "store the prices"))
     }
 
@@ -132,13 +136,13 @@ impl Ledger {
         !self.waiting_prices.is_empty()
     }
 
-    fn charge(&mut self, prices: PriceChange) -> Result<(), Cause> {
+    fn store_prices(&mut self, prices: PriceChange) -> Result<(), Cause> {
         if self.timeline.is_provisional() {
             self.waiting_prices.push(prices);
             return Ok(());
         }
         let transaction = self.connection.transaction()?;
-        prices.adopt(&transaction, self.timeline)?;
+        prices.put_in_force(&transaction, self.timeline)?;
         transaction.commit()?;
         self.state.prices = book::versions(&self.connection)?;
         Ok(())
@@ -172,15 +176,15 @@ impl Ledger {
 
     /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the prices that
     /// waited for that; once only.
-    pub(super) fn fix(&mut self, anchor: &Anchor) -> Result<(), Cause> {
+    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) -> Result<(), Cause> {
         if !self.timeline.is_provisional() {
             return Ok(());
         }
         let transaction = self.connection.transaction()?;
-        timeline::fix(&transaction, &self.state.boot_id, anchor)?;
-        let timeline = Timeline::fixed_by(anchor);
+        timeline::fix_offset(&transaction, &self.state.boot_id, anchor)?;
+        let timeline = AccountTimeline::fixed_by(anchor);
         for prices in &self.waiting_prices {
-            prices.adopt(&transaction, timeline)?;
+            prices.put_in_force(&transaction, timeline)?;
         }
         transaction.commit()?;
         self.waiting_prices.clear();
@@ -197,7 +201,7 @@ impl Ledger {
 }
 
 /// The real name of the file, so that two names of one ledger find the same lock.
-pub(super) fn resolved(path: &Path) -> Result<PathBuf, Cause> {
+pub(super) fn resolve_path(path: &Path) -> Result<PathBuf, Cause> {
     if let Ok(real) = std::fs::canonicalize(path) {
         return Ok(real);
     }

@@ -1,4 +1,4 @@
-//! Between the pulse, which never waits, and the ledger thread, which waits for the disk.
+//! The queue between the tick loop, which never waits, and the ledger thread, which waits for the disk.
 //!
 //! Raw spans are a latest-wins slot: a window that is handed over replaces the spans it was settled from.
 //! What they showed last (holdings, the driver's energy counter) goes on to the ledger nevertheless, or a
@@ -11,18 +11,18 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::batch::{Batch, Closed, Open, Resumed, Sight};
+use super::batch::{ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed};
 use super::expected::Expected;
-use super::latch::Latched;
-use super::merge::{Fit, shorten};
+use super::merge::{MergeQuality, merge_best_pair};
+use super::sticky_faults::StickyFaults;
 use super::timeline::Anchor;
 use super::xids::XidSums;
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
 /// What waits for the ledger thread.
 #[derive(Debug, Default)]
-pub struct Queue {
-    waiting: Mutex<Waiting>,
+pub struct LedgerQueue {
+    waiting: Mutex<QueuedWork>,
     arrived: Condvar,
 }
 
@@ -41,40 +41,40 @@ pub struct Pressure {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedWork {
     now: Utc,
     anchor: Option<Anchor>,
     sync: bool,
     any: bool,
     closed: bool,
-    sights: BTreeMap<Arc<str>, Sight>,
+    registrations: BTreeMap<Arc<str>, GpuRegistration>,
     expected: BTreeMap<Arc<str>, Expected>,
-    latched: BTreeMap<Arc<str>, Latched>,
+    sticky_faults: BTreeMap<Arc<str>, StickyFaults>,
     xids: BTreeMap<Arc<str>, XidSums>,
     holders: BTreeMap<HolderId, Holder>,
     grantees: BTreeMap<HolderId, Holder>,
-    gpus: BTreeMap<Arc<str>, Line>,
+    gpus: BTreeMap<Arc<str>, GpuQueue>,
     resumed: Vec<Resumed>,
     pressure: Pressure,
 }
 
 /// What waits of one GPU.
 #[derive(Debug, Default)]
-struct Line {
-    closed: Vec<Closed>,
+struct GpuQueue {
+    closed: Vec<ClosedWindow>,
     spans: BTreeMap<Utc, Span>,
     /// The newest span that a window replaced.
     replaced: Option<Span>,
     energy_counter: Option<Microjoules>,
 }
 
-impl Queue {
+impl LedgerQueue {
     /// One hour of windows.
     pub const WINDOWS: usize = 240;
 
     /// Adds a batch; never waits for the disk.
-    pub fn offer(&self, batch: Batch) {
-        self.lock().absorb(batch);
+    pub fn offer(&self, batch: LedgerBatch) {
+        self.lock().add_batch(batch);
         self.arrived.notify_one();
     }
 
@@ -85,23 +85,23 @@ impl Queue {
     }
 
     /// All that waits, as one batch; waits for it up to `patience`, and not at all once the queue is closed.
-    pub fn take(&self, patience: Duration) -> Option<Batch> {
+    pub fn wait_for_batch(&self, patience: Duration) -> Option<LedgerBatch> {
         let waiting = self.lock();
         let (mut waiting, _) = self
             .arrived
             .wait_timeout_while(waiting, patience, |waiting| !waiting.any && !waiting.closed)
             .unwrap_or_else(PoisonError::into_inner);
-        waiting.drain()
+        waiting.take_batch()
     }
 
     /// Returns a batch that could not be committed but may be later ([`super::Error::may_pass`]), before
     /// all that has come since. One that was refused would be refused for ever.
-    pub fn put_back(&self, batch: Batch) {
+    pub fn put_back(&self, batch: LedgerBatch) {
         let mut waiting = self.lock();
-        let since = waiting.drain();
-        waiting.absorb(batch);
+        let since = waiting.take_batch();
+        waiting.add_batch(batch);
         if let Some(since) = since {
-            waiting.absorb(since);
+            waiting.add_batch(since);
         }
     }
 
@@ -113,33 +113,33 @@ impl Queue {
     }
 
     /// A panic elsewhere leaves at worst a batch half absorbed, which the ledger would refuse.
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedWork> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
-    fn absorb(&mut self, batch: Batch) {
+impl QueuedWork {
+    fn add_batch(&mut self, batch: LedgerBatch) {
         self.any = true;
         if let Some(anchor) = batch.anchor {
-            self.move_by(&anchor);
+            self.apply_anchor(&anchor);
             self.anchor = Some(anchor);
         }
         self.now = self.now.max(batch.now);
         self.sync |= batch.sync;
-        for sight in batch.sights {
-            match self.sights.entry(Arc::clone(&sight.gpu.uuid)) {
+        for registration in batch.registrations {
+            match self.registrations.entry(Arc::clone(&registration.gpu.uuid)) {
                 Entry::Vacant(vacant) => {
-                    vacant.insert(sight);
+                    vacant.insert(registration);
                 }
-                Entry::Occupied(first) => first.into_mut().learn(sight),
+                Entry::Occupied(first) => first.into_mut().update(registration),
             }
         }
         for expected in batch.expected {
             self.expected.insert(Arc::clone(&expected.gpu), expected);
         }
-        for latched in batch.latched {
-            self.latched.insert(Arc::clone(&latched.gpu), latched);
+        for faults in batch.sticky_faults {
+            self.sticky_faults.insert(Arc::clone(&faults.gpu), faults);
         }
         for sums in batch.xids {
             self.xids.insert(Arc::clone(&sums.gpu), sums);
@@ -152,13 +152,13 @@ impl Waiting {
         }
         for closed in batch.closed {
             let line = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
-            line.replace(closed.settlement.to);
+            line.drop_settled_spans(closed.settlement.to);
             line.closed.push(closed);
-            while line.closed.len() > Queue::WINDOWS {
-                match shorten(&mut line.closed) {
-                    Some(Fit::Minute) => self.pressure.joined += 1,
-                    Some(Fit::Equal) => self.pressure.merged += 1,
-                    Some(Fit::Forced) => self.pressure.forced += 1,
+            while line.closed.len() > LedgerQueue::WINDOWS {
+                match merge_best_pair(&mut line.closed) {
+                    Some(MergeQuality::Minute) => self.pressure.joined += 1,
+                    Some(MergeQuality::Equal) => self.pressure.merged += 1,
+                    Some(MergeQuality::Forced) => self.pressure.forced += 1,
                     None => break,
                 }
             }
@@ -178,13 +178,13 @@ impl Waiting {
     }
 
     /// Moves what waits from the provisional axis to the real one. No window waits: none closes before.
-    fn move_by(&mut self, anchor: &Anchor) {
+    fn apply_anchor(&mut self, anchor: &Anchor) {
         self.now = anchor.moved(self.now);
-        let sights = self.sights.values_mut().map(|sight| &mut sight.at);
+        let registrations = self.registrations.values_mut().map(|registration| &mut registration.at);
         let expected = self.expected.values_mut().map(|expected| &mut expected.since);
         let resumed = self.resumed.iter_mut().map(|resumed| &mut resumed.at);
         let forgotten = self.xids.values_mut().filter_map(|sums| sums.since.as_mut());
-        for at in sights.chain(expected).chain(resumed).chain(forgotten) {
+        for at in registrations.chain(expected).chain(resumed).chain(forgotten) {
             *at = anchor.moved(*at);
         }
         for line in self.gpus.values_mut() {
@@ -196,22 +196,22 @@ impl Waiting {
         }
     }
 
-    fn drain(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<LedgerBatch> {
         if !std::mem::take(&mut self.any) {
             return None;
         }
-        let mut batch = Batch {
+        let mut batch = LedgerBatch {
             now: self.now,
             anchor: self.anchor.take(),
-            sights: std::mem::take(&mut self.sights).into_values().collect(),
+            registrations: std::mem::take(&mut self.registrations).into_values().collect(),
             expected: std::mem::take(&mut self.expected).into_values().collect(),
-            latched: std::mem::take(&mut self.latched).into_values().collect(),
+            sticky_faults: std::mem::take(&mut self.sticky_faults).into_values().collect(),
             xids: std::mem::take(&mut self.xids).into_values().collect(),
             holders: std::mem::take(&mut self.holders).into_values().collect(),
             grantees: std::mem::take(&mut self.grantees).into_values().collect(),
             resumed: std::mem::take(&mut self.resumed),
             sync: std::mem::take(&mut self.sync),
-            ..Batch::default()
+            ..LedgerBatch::default()
         };
         for (gpu, line) in std::mem::take(&mut self.gpus) {
             batch.closed.extend(line.closed);
@@ -221,16 +221,16 @@ impl Waiting {
                 spans.extend(line.replaced);
             }
             if !spans.is_empty() || line.energy_counter.is_some() {
-                batch.open.push(Open { gpu, spans, energy_counter: line.energy_counter });
+                batch.open.push(OpenSpans { gpu, spans, energy_counter: line.energy_counter });
             }
         }
         Some(batch)
     }
 }
 
-impl Line {
+impl GpuQueue {
     /// Forgets the spans that a window up to `end` was settled from.
-    fn replace(&mut self, end: Utc) {
+    fn drop_settled_spans(&mut self, end: Utc) {
         let open = self.spans.split_off(&end);
         let settled = std::mem::replace(&mut self.spans, open);
         // One that straddles the end comes again as its remainder.
@@ -250,7 +250,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const NOW: Duration = Duration::ZERO;
 
-    fn window(from: u64, holder: &str, within: u64) -> Batch {
+    fn window(from: u64, holder: &str, within: u64) -> LedgerBatch {
         let length = 15 * SECOND;
         let row = Row {
             gpu_instance: None,
@@ -275,11 +275,11 @@ mod tests {
             weights: BTreeMap::new(),
             flags: Vec::new(),
         };
-        let closed = vec![Closed { gpu: "GPU-0".into(), settlement, coarse: false }];
-        Batch { now: Utc((from + 15) * SECOND), closed, ..Batch::default() }
+        let closed = vec![ClosedWindow { gpu: "GPU-0".into(), settlement, coarse: false }];
+        LedgerBatch { now: Utc((from + 15) * SECOND), closed, ..LedgerBatch::default() }
     }
 
-    fn spans(seconds: std::ops::Range<u64>) -> Batch {
+    fn spans(seconds: std::ops::Range<u64>) -> LedgerBatch {
         let span = |from| Span {
             from: Utc(from * SECOND),
             to: Utc((from + 1) * SECOND),
@@ -296,53 +296,54 @@ mod tests {
             instances: None,
         };
         let now = Utc(seconds.end * SECOND);
-        let open = Open { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };
-        Batch { now, open: vec![open], ..Batch::default() }
+        let open =
+            OpenSpans { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };
+        LedgerBatch { now, open: vec![open], ..LedgerBatch::default() }
     }
 
-    fn starts(batch: &Batch) -> Vec<u64> {
+    fn starts(batch: &LedgerBatch) -> Vec<u64> {
         batch.open.iter().flat_map(|open| &open.spans).map(|span| span.from.0 / SECOND).collect()
     }
 
     #[test]
     fn who_waits_hears_at_once_that_nothing_more_comes() {
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| queue.take(Duration::from_secs(600)));
+            let waiter = scope.spawn(|| queue.wait_for_batch(Duration::from_secs(600)));
             queue.close();
             assert_eq!(waiter.join().unwrap(), None);
         });
-        queue.offer(Batch { sync: true, ..Batch::default() });
-        assert!(queue.take(NOW).is_some(), "what is offered all the same is not lost");
+        queue.offer(LedgerBatch { sync: true, ..LedgerBatch::default() });
+        assert!(queue.wait_for_batch(NOW).is_some(), "what is offered all the same is not lost");
     }
 
     #[test]
     fn an_empty_queue_gives_nothing() {
-        assert_eq!(Queue::default().take(NOW), None);
+        assert_eq!(LedgerQueue::default().wait_for_batch(NOW), None);
     }
 
     #[test]
     fn a_window_replaces_the_spans_it_was_settled_from() {
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         queue.offer(spans(0..5));
         queue.offer(spans(5..17));
         queue.offer(window(0, "user:a", 5));
-        let batch = queue.take(NOW).unwrap();
+        let batch = queue.wait_for_batch(NOW).unwrap();
         assert_eq!(starts(&batch), [15, 16]);
         assert_eq!((batch.closed.len(), batch.now), (1, Utc(17 * SECOND)));
-        assert_eq!(queue.take(NOW), None);
+        assert_eq!(queue.wait_for_batch(NOW), None);
     }
 
     #[test]
     fn a_batch_that_is_put_back_comes_before_what_has_come_since() {
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         queue.offer(spans(0..5));
-        let failed = queue.take(NOW).unwrap();
+        let failed = queue.wait_for_batch(NOW).unwrap();
         queue.offer(spans(5..17));
         queue.offer(window(0, "user:a", 5));
         queue.put_back(failed);
         queue.offer(window(15, "user:a", 5));
-        let batch = queue.take(NOW).unwrap();
+        let batch = queue.wait_for_batch(NOW).unwrap();
         // All are replaced; the last one tells who held at its end.
         assert_eq!(starts(&batch), [16]);
         let from: Vec<u64> = batch.closed.iter().map(|closed| closed.settlement.from.0 / SECOND).collect();
@@ -351,45 +352,45 @@ mod tests {
 
     #[test]
     fn spans_that_a_window_replaced_leave_their_counter_and_the_holdings_at_their_end() {
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         let mut seen = spans(0..15);
         seen.open[0].energy_counter = Some(Microjoules(42));
         queue.offer(seen.clone());
         queue.offer(window(0, "user:a", 5));
-        let batch = queue.take(NOW).unwrap();
+        let batch = queue.wait_for_batch(NOW).unwrap();
         assert_eq!((starts(&batch), batch.open[0].energy_counter), (vec![14], Some(Microjoules(42))));
         // Nor do they get lost when the commit fails.
         queue.put_back(batch);
         queue.offer(window(15, "user:a", 5));
-        let batch = queue.take(NOW).unwrap();
+        let batch = queue.wait_for_batch(NOW).unwrap();
         assert_eq!((starts(&batch), batch.open[0].energy_counter), (vec![14], Some(Microjoules(42))));
         // A counter may come without any span.
         seen.open[0].spans.clear();
         queue.offer(seen);
-        assert_eq!(queue.take(NOW).unwrap().open[0].energy_counter, Some(Microjoules(42)));
+        assert_eq!(queue.wait_for_batch(NOW).unwrap().open[0].energy_counter, Some(Microjoules(42)));
     }
 
     #[test]
     fn a_second_sight_brings_the_model_that_the_first_did_not_know() {
-        let queue = Queue::default();
-        let sight = |model: &str, at| {
+        let queue = LedgerQueue::default();
+        let registration = |model: &str, at| {
             let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
-            let sights = vec![Sight { gpu, model: model.into(), at: Utc(at) }];
-            queue.offer(Batch { sights, ..Batch::default() });
+            let registrations = vec![GpuRegistration { gpu, model: model.into(), at: Utc(at) }];
+            queue.offer(LedgerBatch { registrations: registrations, ..LedgerBatch::default() });
         };
-        sight("", 1);
-        sight("NVIDIA H100", 2);
-        sight("", 3);
-        let batch = queue.take(NOW).unwrap();
-        assert_eq!((&*batch.sights[0].model, batch.sights[0].at), ("NVIDIA H100", Utc(1)));
+        registration("", 1);
+        registration("NVIDIA H100", 2);
+        registration("", 3);
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        assert_eq!((&*batch.registrations[0].model, batch.registrations[0].at), ("NVIDIA H100", Utc(1)));
     }
 
     /// Offers `windows` windows, checks that they continue each other, and sums what was within.
-    fn stuck(queue: &Queue, windows: u64, holder: impl Fn(u64) -> &'static str) -> (Batch, u64) {
+    fn stuck(queue: &LedgerQueue, windows: u64, holder: impl Fn(u64) -> &'static str) -> (LedgerBatch, u64) {
         for index in 0..windows {
             queue.offer(window(index * 15, holder(index), index));
         }
-        let batch = queue.take(NOW).unwrap();
+        let batch = queue.wait_for_batch(NOW).unwrap();
         let mut at = Utc(0);
         let mut within = 0;
         for closed in &batch.closed {
@@ -398,13 +399,13 @@ mod tests {
             within += closed.settlement.rows.iter().map(|row| row.amounts.parts.within).sum::<u64>();
         }
         assert_eq!(at, Utc(windows * 15 * SECOND));
-        assert!(batch.closed.len() <= Queue::WINDOWS);
+        assert!(batch.closed.len() <= LedgerQueue::WINDOWS);
         (batch, within)
     }
 
     #[test]
     fn a_disk_that_hangs_for_hours_costs_no_memory_and_loses_nothing() {
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         let (batch, within) = stuck(&queue, 900, |_| "user:a");
         assert_eq!(within, (0..900).sum::<u64>());
         assert!(batch.closed.iter().all(|closed| !closed.coarse));
@@ -419,7 +420,7 @@ mod tests {
 
     #[test]
     fn neighbours_without_likeness_are_joined_at_last() {
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         let (_, within) =
             stuck(&queue, 1000, |index| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" });
         assert_eq!(within, (0..1000).sum::<u64>());

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
-use super::bill::Bill;
+use super::bill::LedgerBill;
 use super::billing::{self, Period};
 use super::column::loaded_json;
 use super::error::{Cause, Error};
-use super::expected::{self, Listed};
+use super::expected::{self, InventoryRow};
 use super::node::{self, NodeIdentity};
 use super::schema;
 use super::statement::Statement;
@@ -32,7 +32,7 @@ impl Reader {
     /// # Errors
     /// No such file, not a ledger, a newer schema.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        schema::reader(path)
+        schema::open_reader(path)
             .map(|connection| Self { connection, path: path.to_owned(), zone: TimeZone::UTC })
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
     }
@@ -63,11 +63,11 @@ impl Reader {
     ///
     /// # Errors
     /// Times off the grid or in the wrong order, two currencies, the disk.
-    pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Error> {
+    pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<LedgerBill, Error> {
         self.connection
             .transaction()
             .map_err(Cause::from)
-            .and_then(|transaction| billing::bill(&transaction, &Period { from, to, zone: &self.zone }))
+            .and_then(|transaction| billing::make_bill(&transaction, &Period { from, to, zone: &self.zone }))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
     }
 
@@ -77,7 +77,7 @@ impl Reader {
     /// Those of [`Reader::bill`], and a kind of holder that this agent does not know.
     pub fn statement(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Statement, Error> {
         let bill = self.bill(from, to)?;
-        Ok(Statement::new(&bill, &self.holders()?, (&self.node()?, &self.zone)))
+        Ok(Statement::new(&bill, &self.holders()?, &self.node()?, &self.zone))
     }
 
     /// The node whose ledger it is.
@@ -92,7 +92,7 @@ impl Reader {
     ///
     /// # Errors
     /// The disk.
-    pub fn inventory(&self) -> Result<Vec<Listed>, Error> {
+    pub fn inventory(&self) -> Result<Vec<InventoryRow>, Error> {
         expected::list(&self.connection).map_err(|cause| cause.at(&self.path, "list its GPUs"))
     }
 

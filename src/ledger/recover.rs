@@ -8,9 +8,9 @@ use rusqlite::Connection;
 
 use super::column::{loaded, loaded_json};
 use super::expected::Expected;
-use super::latch::Latched;
-use super::state::{Counter, CounterKey, Gpu, State, TenantKey};
-use super::timeline::{Boot, Timeline, unknown_span};
+use super::state::{CounterKey, HolderCounter, LedgerGpu, LedgerState, TenantKey};
+use super::sticky_faults::StickyFaults;
+use super::timeline::{AccountTimeline, Boot, unknown_span};
 use super::xids::XidSums;
 use super::{book, counters};
 use crate::model::{Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, SlotState, Span, Utc};
@@ -25,26 +25,26 @@ pub struct Recovered {
     /// The copy that was saved because the file had an older schema; none where it had not.
     pub upgraded_from: Option<PathBuf>,
     /// The account's time axis in this boot.
-    pub timeline: Timeline,
+    pub timeline: AccountTimeline,
     /// When this boot began: over a boot nothing is bridged.
     pub boot: Boot,
     /// Whether its filesystem outlives the container and the boot.
     pub durable: bool,
     /// The GPUs, by UUID.
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
-    /// Where each of them was when it was last told.
+    /// Where each of them was last.
     pub inventory: Vec<Expected>,
-    /// What is latched on them and was stored in this boot.
-    pub latched: Vec<Latched>,
+    /// Their sticky faults that were stored in this boot.
+    pub sticky_faults: Vec<StickyFaults>,
     /// The XID errors of each GPU that has had any.
     pub xids: Vec<XidSums>,
     /// The last name of each uid that processes ran under, as far as there is one; of the latest only, where they are
     /// many.
     pub users: Vec<(u32, Arc<str>)>,
     /// The counters that changed lately.
-    pub counters: BTreeMap<CounterKey, Counter>,
+    pub counters: BTreeMap<CounterKey, HolderCounter>,
     /// For each tenant that has one of these, the sum of its other counters.
-    pub unloaded_sums: BTreeMap<TenantKey, Counter>,
+    pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// GPU time settled - the sum of all held counters; must be 0.
     pub imbalance: i128,
 }
@@ -75,40 +75,44 @@ pub struct RecoveredGpu {
 }
 
 /// The owner's state, and the GPUs for the caller.
-pub(super) fn load(connection: &Connection) -> rusqlite::Result<(State, BTreeMap<Arc<str>, RecoveredGpu>)> {
-    let mut state = State {
+pub(super) fn load(
+    connection: &Connection,
+) -> rusqlite::Result<(LedgerState, BTreeMap<Arc<str>, RecoveredGpu>)> {
+    let mut state = LedgerState {
         created: connection.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
         last_commit: connection
             .query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
         prices: book::versions(connection)?,
-        ..State::default()
+        ..LedgerState::default()
     };
     let mut recovered = BTreeMap::new();
     let instances = counters::instances(connection)?;
-    for (mut gpu, mut told) in gpus(connection)? {
+    for (mut gpu, mut told) in load_gpus(connection)? {
         let own = instances.iter().filter(|(key, ..)| *key == gpu.id);
         gpu.instances = own.map(|(_, id, time)| (*id, *time)).collect();
         told.instances = gpu.instances.iter().map(|(id, time)| (*id, Nanoseconds(*time))).collect();
-        let stored = spans(connection, gpu.id)?;
+        let stored = load_spans(connection, gpu.id)?;
         gpu.seen = stored.last().map_or(gpu.seen, |span| span.to);
         gpu.raw = stored.iter().map(|span| (span.from, span.to)).collect();
-        told.spans = joined(told.settled_until, stored);
+        told.spans = fill_holes(told.settled_until, stored);
         state.gpus.insert(Arc::clone(&told.gpu.uuid), gpu);
         recovered.insert(Arc::clone(&told.gpu.uuid), told);
     }
     let uuids = state.gpus.iter().map(|(uuid, gpu)| (gpu.id, Arc::clone(uuid))).collect();
     for (key, gpu, holder) in counters::recent(connection, &uuids)? {
-        let Some(counter) = counters::counter(connection, (gpu, key.gpu_instance), &holder)? else {
+        let Some(counter) = counters::counter(connection, gpu, key.gpu_instance, &holder)? else {
             continue;
         };
-        state.go_on(key, counter, holder, |tenant| counters::tenant_sum(connection, gpu, tenant))?;
+        state.add_stored_counter(key, counter, holder, |tenant| {
+            counters::tenant_sum(connection, gpu, tenant)
+        })?;
     }
     let slots: i128 = state.gpus.values().map(|gpu| i128::from(gpu.slot)).sum();
     state.imbalance = slots - counters::held(connection)?;
     Ok((state, recovered))
 }
 
-fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
+fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, RecoveredGpu)>> {
     connection
         .prepare(
             "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, price, price_time_ns, carry,
@@ -132,7 +136,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
                     None => None,
                 },
             };
-            let gpu = Gpu {
+            let gpu = LedgerGpu {
                 id: row.get(0)?,
                 settled_until: told.settled_until,
                 slot: told.slot.0,
@@ -148,7 +152,7 @@ fn gpus(connection: &Connection) -> rusqlite::Result<Vec<(Gpu, RecoveredGpu)>> {
         .collect()
 }
 
-fn spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> {
+fn load_spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> {
     connection
         .prepare_cached("SELECT span FROM raw WHERE gpu = ?1 ORDER BY from_ns")?
         .query_map([gpu], |row| loaded_json(row, 0))?
@@ -156,7 +160,7 @@ fn spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> {
 }
 
 /// The spans with their holes named; one that overlaps its forerunner, which no commit stores, is left out.
-fn joined(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
+fn fill_holes(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
     let mut at = settled_until;
     let mut spans = Vec::with_capacity(stored.len());
     for span in stored {

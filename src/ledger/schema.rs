@@ -24,7 +24,7 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// A connection that may write, on a file that is ours at the newest version; a new one is created at `now`. Beside it
 /// the copy of one that was upgraded for that.
-pub(super) fn writer(path: &Path, now: Utc) -> Result<(Connection, Option<PathBuf>), Cause> {
+pub(super) fn open_writer(path: &Path, now: Utc) -> Result<(Connection, Option<PathBuf>), Cause> {
     access::create(path).map_err(Cause::Unwritable)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
@@ -35,7 +35,7 @@ pub(super) fn writer(path: &Path, now: Utc) -> Result<(Connection, Option<PathBu
     if connection.is_readonly("main")? {
         return Err(Cause::Unwritable(std::io::ErrorKind::PermissionDenied.into()));
     }
-    inspect(&connection)?;
+    check_version(&connection)?;
     access::close_ledger_to_others(path);
     // After the inspection: switching the journal writes to the file.
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
@@ -46,7 +46,7 @@ pub(super) fn writer(path: &Path, now: Utc) -> Result<(Connection, Option<PathBu
 }
 
 /// A connection that only reads, on a file that is ours or on a copy of an older one.
-pub(super) fn reader(path: &Path) -> Result<Connection, Cause> {
+pub(super) fn open_reader(path: &Path) -> Result<Connection, Cause> {
     let Ok(metadata) = path.metadata() else { return Err(Cause::Missing) };
     if metadata.is_dir() {
         return Err(Cause::Directory { path: path.to_owned() });
@@ -58,7 +58,7 @@ fn open_to_read(path: &Path) -> Result<Connection, Cause> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
-    match inspect(&connection)? {
+    match check_version(&connection)? {
         0 => Err(Cause::Foreign),
         VERSION => Ok(connection),
         _ => migration::migrated_copy(&connection),
@@ -66,7 +66,7 @@ fn open_to_read(path: &Path) -> Result<Connection, Cause> {
 }
 
 /// Refuses a file that exists and does not begin as an SQLite database does, before anything is created.
-pub(super) fn ours_or_empty(path: &Path) -> Result<(), Cause> {
+pub(super) fn check_header(path: &Path) -> Result<(), Cause> {
     let mut file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -78,19 +78,19 @@ pub(super) fn ours_or_empty(path: &Path) -> Result<(), Cause> {
 }
 
 /// The version of a ledger that this agent knows, 0 of an empty file; refuses all else.
-pub(super) fn inspect(connection: &Connection) -> Result<i64, Cause> {
+pub(super) fn check_version(connection: &Connection) -> Result<i64, Cause> {
     let tables = number(connection, "SELECT count(*) FROM sqlite_master")?;
     if (number(connection, "PRAGMA application_id")?, version(connection)?, tables) == (0, 0, 0) {
         return Ok(0);
     }
-    match any_version(connection)? {
+    match ledger_version(connection)? {
         found if found > VERSION => Err(Cause::Newer { found, known: VERSION }),
         found => Ok(found),
     }
 }
 
 /// The version of any ledger; refuses all else.
-pub(super) fn any_version(connection: &Connection) -> Result<i64, Cause> {
+pub(super) fn ledger_version(connection: &Connection) -> Result<i64, Cause> {
     match (number(connection, "PRAGMA application_id")?, version(connection)?) {
         (APPLICATION, version) if version > 0 => Ok(version),
         _ => Err(Cause::Foreign),

@@ -8,17 +8,22 @@ use std::sync::Arc;
 use rusqlite::Transaction;
 
 use super::MINUTE;
-use super::batch::Closed;
-use super::book::{Rate, in_force};
-use super::cut::Piece;
+use super::batch::ClosedWindow;
+use super::book::{PriceRate, in_force};
 use super::error::Cause;
-use super::state::{Cost, CounterKey, Draft};
+use super::minutes::MinutePart;
+use super::state::{AccruedCost, CounterKey, TransactionDraft};
 use super::write;
 use crate::attribution::{HeldParts, charged_times, money, split_money};
 use crate::model::{Amounts, HolderId, Money, Nanoseconds, Row, Utc};
 
 /// Adds a piece to the GPU and to the counters of its holders, in the draft.
-pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: Utc) -> Result<(), Cause> {
+pub(super) fn count_piece(
+    draft: &mut TransactionDraft<'_>,
+    uuid: &Arc<str>,
+    piece: &MinutePart,
+    now: Utc,
+) -> Result<(), Cause> {
     let time = piece.to.since(piece.from).0;
     let version = in_force(&draft.base.prices, piece.from.floor(MINUTE));
     let unknown = || Cause::UnknownGpu { gpu: Arc::clone(uuid) };
@@ -48,23 +53,31 @@ pub(super) fn count(draft: &mut Draft<'_>, uuid: &Arc<str>, piece: &Piece, now: 
     let held: i128 = piece.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;
     if let Some(rate) = version.and_then(|version| version.rate.as_ref()) {
-        let total = between(rate, begin, end);
-        charge(draft, (uuid, piece), (rate, total), now)?;
+        let total = money_between(rate, begin, end);
+        add_costs(draft, PieceMoney { uuid, piece, rate, total }, now)?;
     }
     Ok(())
 }
 
 /// The money of GPU time from `begin` to `end`, both since the price interval began.
-pub(super) fn between(rate: &Rate, begin: u64, end: u64) -> Money {
+pub(super) fn money_between(rate: &PriceRate, begin: u64, end: u64) -> Money {
     let until = |time: u64| money(rate.nano_per_gpu_hour.into(), Nanoseconds(time));
     until(end) - until(begin)
 }
 
+/// The money of a piece under the price in force.
+#[derive(Clone, Copy)]
+struct PieceMoney<'a> {
+    uuid: &'a Arc<str>,
+    piece: &'a MinutePart,
+    rate: &'a PriceRate,
+    total: Money,
+}
+
 /// Adds the money of a piece to the costs of its holders and users.
-fn charge(
-    draft: &mut Draft<'_>,
-    (uuid, piece): (&Arc<str>, &Piece),
-    (rate, total): (&Rate, Money),
+fn add_costs(
+    draft: &mut TransactionDraft<'_>,
+    PieceMoney { uuid, piece, rate, total }: PieceMoney<'_>,
     now: Utc,
 ) -> Result<(), Cause> {
     let held = charged_times(piece.rows.iter().map(|row| HeldParts {
@@ -79,10 +92,10 @@ fn charge(
     let time = i128::from(piece.to.since(piece.from).0.max(1));
     let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
     let of_rows = || piece.rows.iter().map(|row| row.gpu_instance);
-    let mut cost_of = |gpu_instance, holder: HolderId, add: &dyn Fn(&mut Cost)| -> Result<(), Cause> {
+    let mut cost_of = |gpu_instance, holder: HolderId, add: &dyn Fn(&mut AccruedCost)| -> Result<(), Cause> {
         let counter = draft.counter(CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder }, now)?;
         let cost = counter.costs.entry(rate.tariff.clone());
-        add(cost.or_insert_with(|| Cost { born: now, ..Cost::default() }));
+        add(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
         Ok(())
     };
     let slots = of_rows().chain(held.added);
@@ -105,18 +118,18 @@ fn is_zero(row: &Row) -> bool {
 }
 
 /// Adds a piece to the minute's rows, in the transaction; after [`count`].
-pub(super) fn store(
+pub(super) fn store_piece(
     transaction: &Transaction<'_>,
-    draft: &mut Draft<'_>,
-    closed: &Closed,
-    piece: &Piece,
+    draft: &mut TransactionDraft<'_>,
+    closed: &ClosedWindow,
+    piece: &MinutePart,
 ) -> Result<(), Cause> {
     let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&closed.gpu) };
-    write::minute(transaction, draft.gpu(&closed.gpu).ok_or_else(unknown)?, piece, closed.coarse)?;
+    write::add_to_minute(transaction, draft.gpu(&closed.gpu).ok_or_else(unknown)?, piece, closed.coarse)?;
     let gpu = draft.gpu(&closed.gpu).ok_or_else(unknown)?.id;
     for row in &piece.rows {
         let holder = draft.holder(&row.holder)?.ok_or_else(unknown)?.id;
-        write::account(transaction, (piece.from.floor(MINUTE), gpu, holder), row)?;
+        write::add_to_account(transaction, piece.from.floor(MINUTE), gpu, holder, row)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::book::{Tariff, Version};
+use super::book::{PriceVersion, Tariff};
 use super::counters;
 use super::error::Cause;
 use super::xids::XidSums;
@@ -57,7 +57,7 @@ const UNLOAD_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The account of one holder on one GPU since the ledger was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
+pub struct HolderCounter {
     /// The tenant of the holder.
     pub tenant: Arc<str>,
     /// Time of the batch in which it was first above zero.
@@ -65,12 +65,12 @@ pub struct Counter {
     /// What was held, used and drawn; of memory and measured time a counter keeps nothing.
     pub amounts: Amounts,
     /// Money, by currency and class; empty where no price was ever in force.
-    pub costs: BTreeMap<Tariff, Cost>,
+    pub costs: BTreeMap<Tariff, AccruedCost>,
 }
 
 /// Money at the prices then in force; an estimate to within a nano-unit per window, the bill counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct AccruedCost {
     /// Time of the batch in which it began.
     pub born: Utc,
     /// Of what was held.
@@ -81,7 +81,7 @@ pub struct Cost {
 
 /// Where one GPU stands.
 #[derive(Clone, Debug)]
-pub(super) struct Gpu {
+pub(super) struct LedgerGpu {
     /// Key in the file.
     pub(super) id: i64,
     /// End of its account.
@@ -97,11 +97,11 @@ pub(super) struct Gpu {
     pub(super) raw: BTreeMap<Utc, Utc>,
     /// Holdings at the end of the last of them.
     pub(super) holdings: Arc<[Holding]>,
-    /// The end of the span that told them.
+    /// The end of the span from which `holdings` were taken.
     pub(super) seen: Utc,
 }
 
-impl Counter {
+impl HolderCounter {
     /// Adds the amounts of another one.
     pub fn add(&mut self, other: &Self) {
         self.amounts.add(&other.amounts);
@@ -135,33 +135,33 @@ pub(super) struct StoredHolder {
 /// A counter in memory, and when it last changed.
 #[derive(Debug)]
 pub(super) struct LiveCounter {
-    pub(super) counter: Counter,
+    pub(super) counter: HolderCounter,
     pub(super) changed: Utc,
 }
 
 /// The whole of it. Of holders and counters only those that changed lately are here; all are in the file.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct LedgerState {
     /// The boot that it is open in.
     pub(super) boot_id: String,
     pub(super) created: Utc,
     /// Account time of the last commit when the ledger was opened.
     pub(super) last_commit: Utc,
-    pub(super) gpus: BTreeMap<Arc<str>, Gpu>,
+    pub(super) gpus: BTreeMap<Arc<str>, LedgerGpu>,
     pub(super) holders: HashMap<HolderId, StoredHolder>,
     pub(super) counters: BTreeMap<CounterKey, LiveCounter>,
     /// For each tenant with a counter in memory, the sum of its counters that are not.
-    pub(super) unloaded_sums: BTreeMap<TenantKey, Counter>,
+    pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// When counters were last looked through for those that may leave memory.
     pub(super) unloaded_at: Utc,
     /// In order of time.
-    pub(super) prices: Vec<Version>,
+    pub(super) prices: Vec<PriceVersion>,
     pub(super) imbalance: i128,
 }
 
 /// What one transaction changes.
-pub(super) struct Draft<'a> {
-    pub(super) base: &'a State,
+pub(super) struct TransactionDraft<'a> {
+    pub(super) base: &'a LedgerState,
     /// Where what is not in memory is loaded from.
     connection: &'a Connection,
     pub(super) changes: Changes,
@@ -170,23 +170,23 @@ pub(super) struct Draft<'a> {
 /// The changes, free of what they are laid over.
 #[derive(Default)]
 pub(super) struct Changes {
-    pub(super) gpus: BTreeMap<Arc<str>, Gpu>,
+    pub(super) gpus: BTreeMap<Arc<str>, LedgerGpu>,
     pub(super) holders: HashMap<HolderId, StoredHolder>,
-    pub(super) counters: BTreeMap<CounterKey, Counter>,
-    pub(super) unloaded_sums: BTreeMap<TenantKey, Counter>,
+    pub(super) counters: BTreeMap<CounterKey, HolderCounter>,
+    pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     pub(super) xids: Vec<XidSums>,
     pub(super) imbalance: i128,
     /// GPU time of holes that were settled as unobserved.
     pub(super) unobserved: Nanoseconds,
 }
 
-impl<'a> Draft<'a> {
-    pub(super) fn new(base: &'a State, connection: &'a Connection) -> Self {
+impl<'a> TransactionDraft<'a> {
+    pub(super) fn new(base: &'a LedgerState, connection: &'a Connection) -> Self {
         Self { base, connection, changes: Changes { imbalance: base.imbalance, ..Changes::default() } }
     }
 
-    /// A GPU to change, `None` where it was never introduced.
-    pub(super) fn gpu(&mut self, uuid: &Arc<str>) -> Option<&mut Gpu> {
+    /// A GPU to change; none where it was never registered.
+    pub(super) fn gpu(&mut self, uuid: &Arc<str>) -> Option<&mut LedgerGpu> {
         if !self.changes.gpus.contains_key(uuid) {
             let gpu = self.base.gpus.get(uuid)?.clone();
             self.changes.gpus.insert(Arc::clone(uuid), gpu);
@@ -207,7 +207,7 @@ impl<'a> Draft<'a> {
     }
 
     /// A counter to change, of a GPU and a holder that the file knows; one that is new is born `now`.
-    pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> Result<&mut Counter, Cause> {
+    pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> Result<&mut HolderCounter, Cause> {
         if self.changes.counters.contains_key(&key) {
             return self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.gpu });
         }
@@ -248,7 +248,7 @@ impl<'a> Draft<'a> {
                 let gpu =
                     self.gpu(&key.gpu).ok_or_else(|| Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) })?.id;
                 let mut sum = counters::tenant_sum(self.connection, gpu, &tenant)?.unwrap_or_default();
-                if let Some(own) = counters::counter(self.connection, (gpu, key.gpu_instance), holder)? {
+                if let Some(own) = counters::counter(self.connection, gpu, key.gpu_instance, holder)? {
                     sum.remove(&own);
                 }
                 self.changes.unloaded_sums.insert(tenant, sum);
@@ -261,7 +261,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Loads a counter, or makes one; the unloaded sum of its tenant is less by that.
-    fn load(&mut self, key: &CounterKey, now: Utc) -> Result<Counter, Cause> {
+    fn load(&mut self, key: &CounterKey, now: Utc) -> Result<HolderCounter, Cause> {
         let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) };
         let gpu = self.gpu(&key.gpu).ok_or_else(unknown)?.id;
         let holder = self.holder(&key.holder)?.ok_or_else(unknown)?;
@@ -277,7 +277,7 @@ impl<'a> Draft<'a> {
         };
         // Where the tenant has no counter this holder has none.
         let stored = match unloaded_sum {
-            Some(_) => counters::counter(self.connection, (gpu, key.gpu_instance), &holder)?,
+            Some(_) => counters::counter(self.connection, gpu, key.gpu_instance, &holder)?,
             None => None,
         };
         if !key.holder.is_remainder() {
@@ -287,18 +287,22 @@ impl<'a> Draft<'a> {
             }
             self.changes.unloaded_sums.insert(tenant, unloaded_sum);
         }
-        Ok(stored.unwrap_or_else(|| Counter { tenant: holder.tenant, born: now, ..Counter::default() }))
+        Ok(stored.unwrap_or_else(|| HolderCounter {
+            tenant: holder.tenant,
+            born: now,
+            ..HolderCounter::default()
+        }))
     }
 }
 
-impl State {
+impl LedgerState {
     /// Takes a stored counter into memory, when the ledger is opened.
-    pub(super) fn go_on<E>(
+    pub(super) fn add_stored_counter<E>(
         &mut self,
         key: CounterKey,
-        counter: Counter,
+        counter: HolderCounter,
         holder: StoredHolder,
-        tenant_sum: impl FnOnce(&TenantKey) -> Result<Option<Counter>, E>,
+        tenant_sum: impl FnOnce(&TenantKey) -> Result<Option<HolderCounter>, E>,
     ) -> Result<(), E> {
         if !key.holder.is_remainder() {
             match self.unloaded_sums.entry(key.with_tenant(&holder.tenant)) {
@@ -327,7 +331,7 @@ impl State {
 
     /// Lets counters that did not change for long leave memory, with their holders; which, and the new unloaded
     /// sums of their tenants.
-    pub(super) fn unload(&mut self, now: Utc) -> (Vec<CounterKey>, BTreeMap<TenantKey, Counter>) {
+    pub(super) fn unload(&mut self, now: Utc) -> (Vec<CounterKey>, BTreeMap<TenantKey, HolderCounter>) {
         if now < self.unloaded_at.plus(UNLOAD_EVERY) {
             return Default::default();
         }

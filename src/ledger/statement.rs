@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::bill::{Bill, Interval, Line};
+use super::bill::{BillLine, Interval, LedgerBill};
 use super::node::NodeIdentity;
 use crate::model::{Amounts, Holder, HolderId, Money, Utc};
 use crate::tenants::tenant;
@@ -148,7 +148,7 @@ pub struct StatementProof {
 
 impl Statement {
     /// A bill by tenant, with the facts of its holders, of that node with its time zone.
-    pub(super) fn new(bill: &Bill, holders: &[Holder], (node, zone): (&NodeIdentity, &TimeZone)) -> Self {
+    pub(super) fn new(bill: &LedgerBill, holders: &[Holder], node: &NodeIdentity, zone: &TimeZone) -> Self {
         let known: BTreeMap<&HolderId, &Holder> = holders.iter().map(|holder| (&holder.id, holder)).collect();
         let mut lines: Vec<StatementLine> = bill
             .lines
@@ -242,7 +242,7 @@ const SIMULATED: &str = "(simulated)";
 const EXAMPLE: &str = "example";
 
 /// The prices of all GPUs, each once, with the GPU time and the money under it.
-fn prices(bill: &Bill) -> Vec<StatementPrice> {
+fn prices(bill: &LedgerBill) -> Vec<StatementPrice> {
     let mut sums: BTreeMap<(Utc, i64, &str), (u64, Money)> = BTreeMap::new();
     for interval in bill.gpus.iter().flat_map(|gpu| &gpu.intervals) {
         let Interval { since: Some(since), nano_per_gpu_hour: Some(rate), class: Some(class), .. } = interval
@@ -264,7 +264,7 @@ fn prices(bill: &Bill) -> Vec<StatementPrice> {
         .collect()
 }
 
-fn statement_line(line: &Line, holder: &Holder) -> StatementLine {
+fn statement_line(line: &BillLine, holder: &Holder) -> StatementLine {
     let Amounts { parts, used, energy_static, energy_dynamic, measured, .. } = line.amounts;
     StatementLine {
         tenant: tenant(holder).to_string(),

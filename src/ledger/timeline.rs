@@ -26,7 +26,7 @@ const EARLIEST_UNSYNCHRONISED: Utc = Utc(1_735_689_600_000_000_000);
 
 /// Translates time since boot into account time, within one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeline {
+pub struct AccountTimeline {
     /// Account time - time since boot, in nanoseconds.
     pub offset: i64,
     /// What the offset goes by.
@@ -67,10 +67,10 @@ pub struct Boot {
     pub first_seen: Utc,
 }
 
-impl Timeline {
+impl AccountTimeline {
     /// An axis that follows the wall clock of this moment.
     pub const fn starting(now: Stamp) -> Self {
-        Self { offset: wall(now), basis: Basis::WallClock }
+        Self { offset: wall_clock_offset(now), basis: Basis::WallClock }
     }
 
     /// Account time of a moment of this boot.
@@ -102,11 +102,11 @@ impl Timeline {
         // The provisional offset puts this boot 1 ns after the last commit; without that nanosecond it begins there.
         let least = self.offset.saturating_sub(1);
         let offset = if since.is_none() {
-            wall(now)
+            wall_clock_offset(now)
         } else if synchronised {
-            wall(now).max(least)
+            wall_clock_offset(now).max(least)
         } else {
-            wall(now).clamp(least, least.saturating_add_unsigned(MOST_UNSYNCHRONISED.0))
+            wall_clock_offset(now).clamp(least, least.saturating_add_unsigned(MOST_UNSYNCHRONISED.0))
         };
         let fixed = Self { offset, basis: Basis::WallClock };
         Some(Anchor { since, shift: offset - self.offset, booted: fixed.at(Nanoseconds(0)), offset })
@@ -118,7 +118,7 @@ impl Timeline {
     }
 }
 
-const fn wall(now: Stamp) -> i64 {
+const fn wall_clock_offset(now: Stamp) -> i64 {
     now.utc.0.wrapping_sub(now.boottime.0).cast_signed()
 }
 
@@ -171,15 +171,16 @@ pub(super) fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
 
 /// The axis for this boot: the one that is stored, or a new one, which is stored. Without a boot id nobody
 /// knows whether it is still the same boot, so it counts as a new one.
-pub(super) fn resume(
+pub(super) fn resume_timeline(
     connection: &mut Connection,
     boot_id: &str,
-    (now, synchronised): (Stamp, bool),
-) -> Result<(Timeline, Boot), Cause> {
-    if let Some(known) = known_boot(connection, boot_id, now)? {
+    now: Stamp,
+    synchronised: bool,
+) -> Result<(AccountTimeline, Boot), Cause> {
+    if let Some(known) = load_fixed_boot(connection, boot_id, now)? {
         return Ok(known);
     }
-    let provisional = provisional(connection, boot_id, now)?;
+    let provisional = load_or_start_provisional(connection, boot_id, now)?;
     let Some(anchor) = provisional.anchor(now, synchronised) else {
         let first_seen = match provisional.basis {
             Basis::LastCommit(since) => since,
@@ -188,13 +189,17 @@ pub(super) fn resume(
         return Ok((provisional, Boot { booted: Utc(0), first_seen }));
     };
     let transaction = connection.transaction()?;
-    let boot = fix(&transaction, boot_id, &anchor)?;
+    let boot = fix_offset(&transaction, boot_id, &anchor)?;
     transaction.commit()?;
-    Ok((Timeline::fixed_by(&anchor), boot))
+    Ok((AccountTimeline::fixed_by(&anchor), boot))
 }
 
 /// The axis of a boot whose offset is fixed.
-fn known_boot(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Option<(Timeline, Boot)>, Cause> {
+fn load_fixed_boot(
+    connection: &Connection,
+    boot_id: &str,
+    now: Stamp,
+) -> Result<Option<(AccountTimeline, Boot)>, Cause> {
     let known = connection
         .query_row(
             "SELECT offset_ns, first_seen_ns FROM boot WHERE boot_id = ?1 AND boot_id <> ''",
@@ -203,9 +208,9 @@ fn known_boot(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Opti
         )
         .optional()?;
     let Some((offset, first_seen)) = known else { return Ok(None) };
-    let stored_axis = Timeline { offset, basis: Basis::WallClock };
-    let behind = largest(connection)?.since(stored_axis.at(now.boottime));
-    let timeline = Timeline { offset: offset + stored(behind.0)?, ..stored_axis };
+    let stored_axis = AccountTimeline { offset, basis: Basis::WallClock };
+    let behind = latest_time(connection)?.since(stored_axis.at(now.boottime));
+    let timeline = AccountTimeline { offset: offset + stored(behind.0)?, ..stored_axis };
     if behind.0 > 0 {
         connection.execute(
             "UPDATE boot SET offset_ns = ?2 WHERE boot_id = ?1",
@@ -216,7 +221,11 @@ fn known_boot(connection: &Connection, boot_id: &str, now: Stamp) -> Result<Opti
 }
 
 /// The provisional axis of this boot: the one that is stored, or a new one that goes on from the last commit.
-fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result<Timeline, Cause> {
+fn load_or_start_provisional(
+    connection: &mut Connection,
+    boot_id: &str,
+    now: Stamp,
+) -> Result<AccountTimeline, Cause> {
     let known = connection
         .query_row(
             "SELECT offset_ns, since_ns FROM provisional_boot WHERE boot_id = ?1 AND boot_id <> ''",
@@ -226,7 +235,7 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
                     0 => Basis::NewLedger,
                     since => Basis::LastCommit(Utc(since)),
                 };
-                Ok(Timeline { offset: row.get(0)?, basis })
+                Ok(AccountTimeline { offset: row.get(0)?, basis })
             },
         )
         .optional()?;
@@ -239,9 +248,9 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
         [],
         |row| row.get(0),
     )?;
-    let last = largest(connection)?;
+    let last = latest_time(connection)?;
     let (basis, since) = if is_new { (Basis::NewLedger, Utc(0)) } else { (Basis::LastCommit(last), last) };
-    // This moment comes just after everything that was committed, so that spans tell their boot by their beginning.
+    // This moment comes just after everything that was committed, so that the beginning of a span shows its boot.
     let offset = stored(last.0)?.saturating_add((!is_new).into()) - stored(now.boottime.0)?;
     let transaction = connection.transaction()?;
     // The driver's counter begins anew with a boot, and may be above the old one before it is first read; the
@@ -254,11 +263,15 @@ fn provisional(connection: &mut Connection, boot_id: &str, now: Stamp) -> Result
         params![boot_id, offset, stored(since.0)?],
     )?;
     transaction.commit()?;
-    Ok(Timeline { offset, basis })
+    Ok(AccountTimeline { offset, basis })
 }
 
 /// Fixes the offset of this boot and moves what is stored on its provisional axis; once only.
-pub(super) fn fix(transaction: &Transaction<'_>, boot_id: &str, anchor: &Anchor) -> Result<Boot, Cause> {
+pub(super) fn fix_offset(
+    transaction: &Transaction<'_>,
+    boot_id: &str,
+    anchor: &Anchor,
+) -> Result<Boot, Cause> {
     let was_provisional =
         transaction.execute("DELETE FROM provisional_boot WHERE boot_id = ?1", [boot_id])? > 0;
     if was_provisional {
@@ -297,7 +310,7 @@ fn move_raw_spans(transaction: &Transaction<'_>, anchor: &Anchor) -> Result<(), 
         transaction.execute("DELETE FROM raw WHERE rowid = ?1", [rowid])?;
         let (before_boot, span) = anchor.moved_span(span);
         for span in before_boot.iter().chain([&span]) {
-            super::write::raw(transaction, gpu, span, false)?;
+            super::write::insert_span(transaction, gpu, span, false)?;
         }
     }
     Ok(())
@@ -318,8 +331,8 @@ pub(super) fn recorded_lead(connection: &Connection, boot_id: &str) -> rusqlite:
     Ok(step.unwrap_or(0))
 }
 
-/// The largest time that anything in the ledger bears.
-fn largest(connection: &Connection) -> rusqlite::Result<Utc> {
+/// The latest time in the ledger.
+fn latest_time(connection: &Connection) -> rusqlite::Result<Utc> {
     connection.query_row(
         "SELECT max((SELECT last_commit_ns FROM ledger),
                     (SELECT coalesce(max(settled_until_ns), 0) FROM gpu),

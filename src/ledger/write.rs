@@ -5,17 +5,17 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, params};
 
 use super::MINUTE;
-use super::amounts::{self, ACCOUNT, COUNTER, Column, listed, names};
-use super::batch::Sight;
+use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
+use super::batch::GpuRegistration;
 use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_instance, stored_money};
-use super::cut::Piece;
 use super::error::Cause;
-use super::state::{Counter, Gpu, StoredHolder};
+use super::minutes::MinutePart;
+use super::state::{HolderCounter, LedgerGpu, StoredHolder};
 use crate::model::{Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
 use crate::tenants::tenant;
 
-/// A GPU at first sight; its key.
-pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<i64> {
+/// Stores a GPU that is registered, and returns its key.
+pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration) -> rusqlite::Result<i64> {
     connection
         .prepare_cached(
             "INSERT INTO gpu (uuid, gpu_index, model, first_seen_ns, settled_until_ns)
@@ -24,13 +24,23 @@ pub(super) fn sight(connection: &Connection, sight: &Sight) -> rusqlite::Result<
                 model = CASE excluded.model WHEN '' THEN model ELSE excluded.model END
              RETURNING id",
         )?
-        .query_row(params![sight.gpu.uuid, sight.gpu.index, sight.model, stored(sight.at.0)?], |row| {
-            row.get(0)
-        })
+        .query_row(
+            params![
+                registration.gpu.uuid,
+                registration.gpu.index,
+                registration.model,
+                stored(registration.at.0)?
+            ],
+            |row| row.get(0),
+        )
 }
 
 /// A holder with its newest facts.
-pub(super) fn holder(connection: &Connection, holder: &Holder, now: Utc) -> Result<StoredHolder, Cause> {
+pub(super) fn upsert_holder(
+    connection: &Connection,
+    holder: &Holder,
+    now: Utc,
+) -> Result<StoredHolder, Cause> {
     let tenant = tenant(holder);
     let facts = serde_json::to_string(&holder.facts)?;
     let id = connection
@@ -46,7 +56,12 @@ pub(super) fn holder(connection: &Connection, holder: &Holder, now: Utc) -> Resu
 }
 
 /// A raw span; `replaces` says that one is stored that begins where it does.
-pub(super) fn raw(connection: &Connection, gpu: i64, span: &Span, replaces: bool) -> Result<(), Cause> {
+pub(super) fn insert_span(
+    connection: &Connection,
+    gpu: i64,
+    span: &Span,
+    replaces: bool,
+) -> Result<(), Cause> {
     let from = stored(span.from.0)?;
     if replaces {
         connection
@@ -60,7 +75,7 @@ pub(super) fn raw(connection: &Connection, gpu: i64, span: &Span, replaces: bool
 }
 
 /// Drops the raw spans that begin before the end of the account.
-pub(super) fn forget_raw(connection: &Connection, gpu: &Gpu) -> rusqlite::Result<()> {
+pub(super) fn delete_settled_spans(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM raw WHERE gpu = ?1 AND from_ns < ?2")?
         .execute(params![gpu.id, stored(gpu.settled_until.0)?])?;
@@ -68,7 +83,11 @@ pub(super) fn forget_raw(connection: &Connection, gpu: &Gpu) -> rusqlite::Result
 }
 
 /// Who held at the end of the last span.
-pub(super) fn holdings(connection: &Connection, gpu: i64, holdings: &Arc<[Holding]>) -> Result<(), Cause> {
+pub(super) fn update_holdings(
+    connection: &Connection,
+    gpu: i64,
+    holdings: &Arc<[Holding]>,
+) -> Result<(), Cause> {
     connection
         .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
         .execute(params![gpu, serde_json::to_string(holdings)?])?;
@@ -76,7 +95,7 @@ pub(super) fn holdings(connection: &Connection, gpu: i64, holdings: &Arc<[Holdin
 }
 
 /// The driver's energy counter, up to which the joules are in spans or windows.
-pub(super) fn energy_counter(
+pub(super) fn update_energy_counter(
     connection: &Connection,
     gpu: i64,
     counter: Microjoules,
@@ -88,7 +107,7 @@ pub(super) fn energy_counter(
 }
 
 /// Where an account goes on that rested: what it carried is of another time.
-pub(super) fn resumed(connection: &Connection, gpu: &Gpu) -> Result<(), Cause> {
+pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> Result<(), Cause> {
     connection
         .prepare_cached(
             "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', holdings = '[]',
@@ -100,7 +119,11 @@ pub(super) fn resumed(connection: &Connection, gpu: &Gpu) -> Result<(), Cause> {
 }
 
 /// Where the account stands after its last window.
-pub(super) fn gpu_settled(connection: &Connection, gpu: &Gpu, last: &Settlement) -> Result<(), Cause> {
+pub(super) fn update_settled_gpu(
+    connection: &Connection,
+    gpu: &LedgerGpu,
+    last: &Settlement,
+) -> Result<(), Cause> {
     connection
         .prepare_cached(
             "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, price = ?4, price_time_ns = ?5,
@@ -120,10 +143,10 @@ pub(super) fn gpu_settled(connection: &Connection, gpu: &Gpu, last: &Settlement)
 }
 
 /// The GPU time of a piece, added to its minute.
-pub(super) fn minute(
+pub(super) fn add_to_minute(
     connection: &Connection,
-    gpu: &Gpu,
-    piece: &Piece,
+    gpu: &LedgerGpu,
+    piece: &MinutePart,
     coarse: bool,
 ) -> rusqlite::Result<()> {
     connection
@@ -152,14 +175,16 @@ static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
          ELSE max(source,excluded.source)END",
         names(ACCOUNT),
         ["?"; ACCOUNT.len() + 7].join(","),
-        listed(ACCOUNT, ",", Column::addition),
+        join_expressions(ACCOUNT, ",", AmountColumn::addition),
     )
 });
 
-/// A row, added to its minute (minute, GPU, holder) and slot; the worst of grade, method and source stays.
-pub(super) fn account(
+/// A row, added to its minute and slot; the worst of grade, method and source stays.
+pub(super) fn add_to_account(
     connection: &Connection,
-    (minute, gpu, holder): (Utc, i64, i64),
+    minute: Utc,
+    gpu: i64,
+    holder: i64,
     row: &Row,
 ) -> rusqlite::Result<()> {
     let mut values = [0; ACCOUNT.len() + 7];
@@ -175,7 +200,7 @@ pub(super) fn account(
 }
 
 /// The remarks of a window, each once per minute.
-pub(super) fn remarks(connection: &Connection, gpu: i64, window: &Settlement) -> rusqlite::Result<()> {
+pub(super) fn insert_remarks(connection: &Connection, gpu: i64, window: &Settlement) -> rusqlite::Result<()> {
     for flag in &window.flags {
         connection
             .prepare_cached(
@@ -194,12 +219,13 @@ static REPLACE_COUNTER: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A counter (GPU, holder) of a slot and its costs, whole.
-pub(super) fn counter(
+/// Stores the counter of a holder on a slot, with its costs.
+pub(super) fn replace_counter(
     connection: &Connection,
-    (gpu, holder): (i64, i64),
+    gpu: i64,
+    holder: i64,
     gpu_instance: Option<u32>,
-    counter: &Counter,
+    counter: &HolderCounter,
 ) -> rusqlite::Result<()> {
     let slot = stored_instance(gpu_instance);
     let mut values = [0; COUNTER.len() + 4];

@@ -38,7 +38,8 @@ pub struct XidSum {
     /// What the kernel log reported since then.
     pub lines: u64,
     /// Time since boot at which a source last reported the code.
-    pub heard: Nanoseconds,
+    #[serde(rename = "heard")]
+    pub last_reported: Nanoseconds,
 }
 
 impl XidSums {
@@ -89,7 +90,7 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<XidSums
         let mut codes: BTreeMap<u32, XidSum> = loaded_json(row, 3).unwrap_or_default();
         if !row.get::<_, bool>(4)? {
             for code in codes.values_mut() {
-                (code.events, code.lines, code.heard) = (0, 0, Nanoseconds(0));
+                (code.events, code.lines, code.last_reported) = (0, 0, Nanoseconds(0));
             }
         }
         Ok(XidSums {

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Policy;
-use super::idle::{Company, IdlePower};
+use super::idle::{IdlePower, Occupancy};
 use super::integrate::{
-    Present, PresentBySlot, Unnamed, Who, activity, add, instance_activity, present_by_slot, share,
+    HolderList, PresentBySlot, PresentHolders, Unnamed, activity, add, instance_activity, present_by_slot,
+    share,
 };
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{Allocation, GrantedSlot, Identities, SessionGpu, holdings};
@@ -35,12 +36,12 @@ pub(super) struct Account {
     open: VecDeque<OpenSpan>,
     carry: Carry,
     weights: BTreeMap<HolderId, u64>,
-    energy: Option<Energy>,
+    energy: Option<EnergyReading>,
     idle: IdlePower,
     /// The last frame, while nothing came between.
-    last: Option<Last>,
+    last: Option<LastFrame>,
     /// Who was there in the last frame, when `last` is none because time without frames followed it.
-    who: PresentBySlot,
+    last_present: PresentBySlot,
     /// When this agent began to look.
     watched: Utc,
     /// Account time of the boot, until the first frame after it: over a boot nothing is bridged.
@@ -67,12 +68,12 @@ pub(super) struct Gap {
 }
 
 /// What the next frame may go on from.
-struct Last {
+struct LastFrame {
     generation: u32,
     /// Who was there by the last list that did not fail, without weights.
     present: PresentBySlot,
     /// Since when every frame has said for sure that nobody was.
-    deserted: Option<Utc>,
+    empty_since: Option<Utc>,
 }
 
 /// What a scheduler granted before it was known here.
@@ -86,9 +87,9 @@ pub(super) struct EarlierGrant {
 #[derive(Clone)]
 struct OpenSpan {
     span: Span,
-    users: Users,
+    users: SpanUsers,
     /// Those of MIG instances, by GPU instance id.
-    of_instances: BTreeMap<Arc<str>, Users>,
+    of_instances: BTreeMap<Arc<str>, SpanUsers>,
     /// The GPU and the policy of the span's time, by which its holdings are computed again when one of its processes is
     /// named later. None where the span lists no processes.
     granted: Option<(SessionGpu, Arc<Policy>)>,
@@ -97,15 +98,15 @@ struct OpenSpan {
 
 /// Who was there on a slot during an open span.
 #[derive(Clone, Default)]
-struct Users {
+struct SpanUsers {
     /// The holders, with their facts.
-    who: Who,
+    holders: HolderList,
     unnamed: Unnamed,
 }
 
-impl Users {
-    fn of(present: &Present) -> Self {
-        Self { who: Arc::clone(&present.who), unnamed: present.unnamed.clone() }
+impl SpanUsers {
+    fn of(present: &PresentHolders) -> Self {
+        Self { holders: Arc::clone(&present.holders), unnamed: present.unnamed.clone() }
     }
 
     /// Adds those whom nobody has named yet under `__unattributed__`.
@@ -119,15 +120,35 @@ impl Users {
 
 /// The driver's counter when it was last read.
 #[derive(Clone, Copy)]
-struct Energy {
+struct EnergyReading {
     counter: Microjoules,
     at: Utc,
 }
 
-/// Energy since the counter was last read, and the most of it that can be floor.
-type Drawn = Option<(Microjoules, Microjoules)>;
+/// Energy since the counter was last read.
+#[derive(Clone, Copy)]
+struct EnergyDelta {
+    total: Microjoules,
+    /// The most of it that an idle GPU would have drawn.
+    idle: Microjoules,
+}
 
-/// The windows that a pulse settled.
+/// A frame of a GPU, with its account time.
+#[derive(Clone, Copy)]
+pub(super) struct TimedFrame<'a> {
+    pub(super) gpu: &'a SessionGpu,
+    pub(super) at: Utc,
+    pub(super) frame: &'a Frame,
+}
+
+/// How time without a frame is booked.
+#[derive(Clone, Copy)]
+struct GapState {
+    state: SlotState,
+    method: Method,
+}
+
+/// The windows that a tick settled.
 #[derive(Default)]
 pub(super) struct ClosedWindows {
     pub(super) windows: Vec<Settlement>,
@@ -147,7 +168,7 @@ impl Account {
             energy: None,
             idle: IdlePower::default(),
             last: None,
-            who: PresentBySlot::default(),
+            last_present: PresentBySlot::default(),
             watched: at,
             rebooted: None,
             slots: Slots::default(),
@@ -173,7 +194,7 @@ impl Account {
             open: open.collect(),
             carry: known.carry,
             weights: known.weights,
-            energy: known.energy_counter.map(|counter| Energy { counter, at: cursor }),
+            energy: known.energy_counter.map(|counter| EnergyReading { counter, at: cursor }),
             slots,
             watched,
             rebooted,
@@ -187,7 +208,7 @@ impl Account {
     }
 
     /// Moves what happened in this boot from the provisional axis to the real one.
-    pub(super) fn move_by(&mut self, anchor: &Anchor) {
+    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
         self.rebooted = self.rebooted.map(|_| anchor.booted);
         for at in [&mut self.cursor, &mut self.settled, &mut self.watched] {
             *at = anchor.moved(*at);
@@ -195,7 +216,7 @@ impl Account {
         if let Some(energy) = &mut self.energy {
             energy.at = anchor.moved(energy.at);
         }
-        if let Some(deserted) = self.last.as_mut().and_then(|last| last.deserted.as_mut()) {
+        if let Some(deserted) = self.last.as_mut().and_then(|last| last.empty_since.as_mut()) {
             *deserted = anchor.moved(*deserted);
         }
         for open in std::mem::take(&mut self.open) {
@@ -214,31 +235,31 @@ impl Account {
     }
 
     /// The driver says that the GPU is gone: until a frame comes its time is unavailable.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn mark_lost(&mut self) {
         self.lost = true;
-        self.part();
+        self.forget_last_frame();
     }
 
-    /// The next frame goes on from nothing.
-    fn part(&mut self) {
+    /// Forgets the last frame, so that the next one only begins.
+    fn forget_last_frame(&mut self) {
         if let Some(last) = self.last.take() {
-            self.who = last.present;
+            self.last_present = last.present;
         }
     }
 
-    /// The driver counts the GPU again, through another lane: until now it was unavailable if it was lost, and
+    /// The driver counts the GPU again, through another sampler: until now it was unavailable if it was lost, and
     /// the next frame only begins.
-    pub(super) fn find(&mut self, at: Utc) {
-        self.part();
+    pub(super) fn mark_found(&mut self, at: Utc) {
+        self.forget_last_frame();
         if self.lost && self.cursor < at {
             let held = self.slots.claims();
-            self.fill(at, &held, None);
+            self.fill_gap(at, &held, None);
         }
         self.lost = false;
     }
 
     /// Grants select the GPU otherwise from now on: until its next frame those hold who are granted it before and after.
-    pub(super) fn select(&mut self, gpu: &SessionGpu, policy: &Policy) {
+    pub(super) fn select_gpu(&mut self, gpu: &SessionGpu, policy: &Policy) {
         let granted = |slot: GrantedSlot<'_>| holdings(slot, policy.granting(), []).0;
         self.slots.retain(|slot, held| {
             let instance = |(id, slot)| GrantedSlot::Instance { gpu, id, slot };
@@ -258,20 +279,21 @@ impl Account {
     }
 
     /// Says whether the hardware has failed: until it has not, the GPU's time is unavailable, whatever it does.
-    pub(super) fn fail(&mut self, failed: bool) {
+    pub(super) fn set_failed(&mut self, failed: bool) {
         self.failed = failed;
     }
 
     /// Adds the time up to a frame; how much of it was busy, in nanoseconds.
     pub(super) fn advance(
         &mut self,
-        (gpu, at): (&SessionGpu, Utc),
-        frame: &Frame,
+        timed: TimedFrame<'_>,
         identities: &Identities,
         policy: &Arc<Policy>,
     ) -> u64 {
+        let TimedFrame { gpu, at, frame } = timed;
         let is_divided = self.slots.division().layout().is_some();
-        let goes_on = |last: &Last| last.generation == frame.generation && is_divided == frame.identity.mig;
+        let goes_on =
+            |last: &LastFrame| last.generation == frame.generation && is_divided == frame.identity.mig;
         let last = self.last.take().filter(goes_on);
         let before = self.slots.claims();
         if last.is_none() {
@@ -279,26 +301,26 @@ impl Account {
             self.slots.divide(Division::of(frame));
         }
         let present = self.present(frame, identities, last.as_ref());
-        self.slots.hold(gpu, &present, policy);
-        let before_it = last.as_ref().and_then(|last| last.deserted);
-        let drawn = self.energy((at, frame), before_it, policy);
+        self.slots.update_holdings(gpu, &present, policy);
+        let before_it = last.as_ref().and_then(|last| last.empty_since);
+        let drawn = self.read_energy(timed, before_it, policy);
         let deserted = frame.deserted.then(|| before_it.unwrap_or(at));
         if self.rebooted.is_some() {
             // Before the first frame of a boot neither holdings nor activity are known.
             self.watched = at;
         }
         let busy = if last.is_some() && !self.failed {
-            self.add((gpu, at), frame, &present, drawn, policy)
+            self.add_frame_span(timed, &present, drawn, policy)
         } else {
             // What the first frame of a plan says of activity covers nothing: it only begins. What broken
             // hardware computes is charged to nobody.
             let claims = self.slots.claims();
             match last {
-                Some(_) => self.fill(at, &claims, drawn),
+                Some(_) => self.fill_gap(at, &claims, drawn),
                 None if claims.division.differs_from(&before.division) => {
-                    self.fill_reshape((gpu, at), &before, drawn);
+                    self.fill_reshape(gpu, at, &before, drawn);
                 }
-                None => self.fill(at, &claims.also_of(&before), drawn),
+                None => self.fill_gap(at, &claims.also_of(&before), drawn),
             }
             0
         };
@@ -309,12 +331,12 @@ impl Account {
         } else {
             present.without_weights()
         };
-        self.last = Some(Last { generation: frame.generation, present, deserted });
+        self.last = Some(LastFrame { generation: frame.generation, present, empty_since: deserted });
         busy
     }
 
     /// Who was there. A list that failed for now is not an empty one: the last one stands.
-    fn present(&self, frame: &Frame, identities: &Identities, last: Option<&Last>) -> PresentBySlot {
+    fn present(&self, frame: &Frame, identities: &Identities, last: Option<&LastFrame>) -> PresentBySlot {
         let known = last.filter(|_| has_failed(frame)).map(|last| &last.present);
         let layout = self.slots.division().layout().map(|layout| &**layout);
         let mut present = present_by_slot(known, frame, identities, layout);
@@ -324,12 +346,11 @@ impl Account {
         present
     }
 
-    fn add(
+    fn add_frame_span(
         &mut self,
-        (gpu, at): (&SessionGpu, Utc),
-        frame: &Frame,
+        TimedFrame { gpu, at, frame }: TimedFrame<'_>,
         present: &PresentBySlot,
-        drawn: Drawn,
+        drawn: Option<EnergyDelta>,
         policy: &Arc<Policy>,
     ) -> u64 {
         if at <= self.cursor {
@@ -346,17 +367,17 @@ impl Account {
             busy,
             present: present.whole.by_holder(),
             blind: are_unseen(frame),
-            energy: drawn.map(|(delta, _)| delta),
-            idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
+            energy: drawn.map(|drawn| drawn.total),
+            idle_energy: drawn.map_or(Microjoules(0), |drawn| drawn.idle),
             instances,
             ..self.blank(at)
         };
         self.cursor = at;
         let of_instances = present.instances.iter();
         self.open.push_back(OpenSpan {
-            users: Users::of(&present.whole),
+            users: SpanUsers::of(&present.whole),
             of_instances: of_instances
-                .map(|(slot, present)| (Arc::clone(slot), Users::of(present)))
+                .map(|(slot, present)| (Arc::clone(slot), SpanUsers::of(present)))
                 .collect(),
             granted: Some((gpu.clone(), Arc::clone(policy))),
             ..OpenSpan::of(span)
@@ -366,9 +387,9 @@ impl Account {
 
     /// What a frame tells of the instances of a MIG GPU over the time before it.
     fn instances(&self, frame: &Frame, present: &PresentBySlot, length: Nanoseconds) -> Option<Box<MigSpan>> {
-        let mut mig = self.slots.blank(&self.slots.claims(), SlotState::Unmeasured)?;
+        let mut mig = self.slots.unknown_span(&self.slots.claims(), SlotState::Unmeasured)?;
         for (name, slot) in &mut mig.slots {
-            slot.present = present.instances.get(name).map(Present::by_holder).unwrap_or_default();
+            slot.present = present.instances.get(name).map(PresentHolders::by_holder).unwrap_or_default();
             slot.blind = are_unseen(frame);
             if let Some(ratio) = instance_activity(frame, name) {
                 slot.state = SlotState::Measured;
@@ -400,18 +421,28 @@ impl Account {
 
     /// Closes the time up to `to` in which no frame came, for those who held on both sides of it. Before the
     /// agent looked nobody else can be known; since, what they leave is unallocated or gone.
-    fn fill(&mut self, to: Utc, both: &Claims, drawn: Drawn) {
+    fn fill_gap(&mut self, to: Utc, both: &Claims, drawn: Option<EnergyDelta>) {
         let whole = to.since(self.cursor);
         let mut drawn = drawn;
         if let Some(booted) = self.rebooted {
             let none = Claims::default();
             if self.cursor < booted {
                 self.gap.unavailable += to.min(booted).since(self.cursor);
-                self.push(to.min(booted), &none, (SlotState::Unavailable, Method::Observed), None);
+                self.push_span(
+                    to.min(booted),
+                    &none,
+                    GapState { state: SlotState::Unavailable, method: Method::Observed },
+                    None,
+                );
             }
             if self.cursor < to.min(self.watched) {
                 self.gap.unobserved += to.min(self.watched).since(self.cursor);
-                self.push(to.min(self.watched), &none, (SlotState::Unobserved, Method::Observed), None);
+                self.push_span(
+                    to.min(self.watched),
+                    &none,
+                    GapState { state: SlotState::Unobserved, method: Method::Observed },
+                    None,
+                );
             }
             self.rebooted = (self.cursor < self.watched).then_some(booted);
         } else if self.cursor < self.watched {
@@ -420,19 +451,19 @@ impl Account {
             let held = both.held_of(length);
             self.gap.bridged += held;
             self.gap.unobserved += length - held;
-            let first = share_of(&mut drawn, length, whole);
-            let state = (SlotState::Unobserved, Method::Bridged);
-            self.push(end, both, state, first);
+            let first = take_energy(&mut drawn, length, whole);
+            let state = GapState { state: SlotState::Unobserved, method: Method::Bridged };
+            self.push_span(end, both, state, first);
         }
         if self.cursor < to {
             let state = if self.lost || self.failed { SlotState::Unavailable } else { SlotState::Unmeasured };
-            self.push(to, both, (state, Method::Observed), drawn);
+            self.push_span(to, both, GapState { state, method: Method::Observed }, drawn);
         }
     }
 
     /// Closes the time up to `to` between two epochs, in which the GPU had no slot; of the time before the agent looked
     /// nothing is known.
-    fn fill_reshape(&mut self, (gpu, to): (&SessionGpu, Utc), before: &Claims, drawn: Drawn) {
+    fn fill_reshape(&mut self, gpu: &SessionGpu, to: Utc, before: &Claims, drawn: Option<EnergyDelta>) {
         self.layout_changes += 1;
         tracing::info!(
             gpu = gpu.index,
@@ -443,18 +474,24 @@ impl Account {
             "the GPU is divided otherwise"
         );
         let lost = std::mem::replace(&mut self.lost, true);
-        self.fill(to, &Claims::default(), drawn);
+        self.fill_gap(to, &Claims::default(), drawn);
         self.lost = lost;
     }
 
-    fn push(&mut self, to: Utc, held: &Claims, (state, method): (SlotState, Method), drawn: Drawn) {
+    fn push_span(
+        &mut self,
+        to: Utc,
+        held: &Claims,
+        GapState { state, method }: GapState,
+        drawn: Option<EnergyDelta>,
+    ) {
         let span = Span {
             state,
             method,
             holdings: Arc::clone(held.whole()),
-            instances: self.slots.blank(held, state),
-            energy: drawn.map(|(delta, _)| delta),
-            idle_energy: drawn.map_or(Microjoules(0), |(_, idle)| idle),
+            instances: self.slots.unknown_span(held, state),
+            energy: drawn.map(|drawn| drawn.total),
+            idle_energy: drawn.map_or(Microjoules(0), |drawn| drawn.idle),
             ..self.blank(to)
         };
         self.cursor = to;
@@ -462,35 +499,40 @@ impl Account {
     }
 
     /// The driver counter's difference since it was last read, for the time that is still open. A counter
-    /// that went back or jumped is a new driver epoch or garbage, and only begins. `deserted` is since when all
-    /// frames before this one said that nobody was there.
-    fn energy(&mut self, (at, frame): (Utc, &Frame), deserted: Option<Utc>, policy: &Policy) -> Drawn {
+    /// that went back or jumped is a new driver epoch or garbage, and only begins. `empty_since` is since when
+    /// all frames before this one listed no process.
+    fn read_energy(
+        &mut self,
+        TimedFrame { at, frame, .. }: TimedFrame<'_>,
+        empty_since: Option<Utc>,
+        policy: &Policy,
+    ) -> Option<EnergyDelta> {
         let Some(Ok(counter)) = frame.readings.get(ENERGY) else { return None };
         let counter = Microjoules(u64::try_from(*counter).unwrap_or(0));
         let Some(before) = self.energy else {
-            self.energy = Some(Energy { counter, at });
+            self.energy = Some(EnergyReading { counter, at });
             return None;
         };
         if at <= self.cursor || at <= before.at {
-            // No span is left to bear it; the next frame's difference holds it, too.
+            // No open span can take it; the next frame's difference includes it.
             return None;
         }
-        self.energy = Some(Energy { counter, at });
+        self.energy = Some(EnergyReading { counter, at });
         let time = at.since(before.at);
         let most = u128::from(MOST_POWER) * u128::from(time.0 + Nanoseconds::SECOND.0)
             / u128::from(Nanoseconds::SECOND.0);
         let delta = counter.0.checked_sub(before.counter.0).filter(|delta| u128::from(*delta) <= most)?;
-        let alone = frame.deserted && deserted.is_some_and(|since| since <= before.at);
-        let company = if frame.processes.as_ref().is_ok_and(|list| !list.is_empty()) {
-            Company::Somebody
+        let alone = frame.deserted && empty_since.is_some_and(|since| since <= before.at);
+        let occupancy = if frame.processes.as_ref().is_ok_and(|list| !list.is_empty()) {
+            Occupancy::Occupied
         } else if alone && time.0 <= 2 * policy.intervals[0].0 {
-            Company::Nobody
+            Occupancy::Empty
         } else {
-            // Of a longer time, as over a suspend, two ends tell little.
-            Company::Unknown
+            // Two readings that are empty do not prove that a longer time, as over a suspend, was.
+            Occupancy::Unknown
         };
-        let floor = self.idle.energy(&frame.identity.model, Microjoules(delta), time, company);
-        Some((Microjoules(delta), floor))
+        let idle = self.idle.energy(&frame.identity.model, Microjoules(delta), time, occupancy);
+        Some(EnergyDelta { total: Microjoules(delta), idle })
     }
 
     /// What was booked because no agent looked, since the last look.
@@ -541,22 +583,26 @@ fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &P
     }
 }
 
-/// Takes a part of what was drawn, by time.
-fn share_of(drawn: &mut Drawn, part: Nanoseconds, whole: Nanoseconds) -> Drawn {
-    let (delta, floor) = (*drawn)?;
-    let cut = |all: Microjoules| {
-        let share = u128::from(all.0) * u128::from(part.0) / u128::from(whole.0.max(1));
-        Microjoules(u64::try_from(share).unwrap_or(all.0).min(all.0))
+/// Takes the part of the energy that falls on a part of the time.
+fn take_energy(
+    drawn: &mut Option<EnergyDelta>,
+    part: Nanoseconds,
+    whole: Nanoseconds,
+) -> Option<EnergyDelta> {
+    let all = (*drawn)?;
+    let share = |energy: Microjoules| {
+        let share = u128::from(energy.0) * u128::from(part.0) / u128::from(whole.0.max(1));
+        Microjoules(u64::try_from(share).unwrap_or(energy.0).min(energy.0))
     };
-    let first = (cut(delta), cut(floor));
-    *drawn = Some((delta - first.0, floor - first.1));
+    let first = EnergyDelta { total: share(all.total), idle: share(all.idle) };
+    *drawn = Some(EnergyDelta { total: all.total - first.total, idle: all.idle - first.idle });
     Some(first)
 }
 
 impl OpenSpan {
     /// A span in which nobody is left to be named.
     fn of(span: Span) -> Self {
-        Self { span, users: Users::default(), of_instances: BTreeMap::new(), granted: None, sent: false }
+        Self { span, users: SpanUsers::default(), of_instances: BTreeMap::new(), granted: None, sent: false }
     }
 
     /// The span with its unnamed processes under `__unattributed__`.
@@ -585,11 +631,11 @@ mod tests {
         let at = |second: u64| Utc(second * 1_000_000_000);
         let second = Nanoseconds::from_seconds;
         let mut account = Account { watched: at(30), ..Account::begin(at(10)) };
-        account.fill(at(31), &Claims::default(), None);
+        account.fill_gap(at(31), &Claims::default(), None);
         let gap = Gap { unobserved: second(20), ..Gap::default() };
         assert_eq!((account.take_gap(), account.take_gap()), (gap, Gap::default()));
         let mut account = Account { watched: at(30), rebooted: Some(at(25)), ..Account::begin(at(10)) };
-        account.fill(at(31), &Claims::default(), None);
+        account.fill_gap(at(31), &Claims::default(), None);
         let gap = Gap { unavailable: second(15), unobserved: second(5), ..Gap::default() };
         assert_eq!(account.take_gap(), gap);
     }
@@ -600,9 +646,9 @@ mod tests {
         let second = Nanoseconds::from_seconds;
         // The provisional axis goes on at the last commit, 10; the agent began to look 20 s after the boot.
         let mut account = Account { watched: at(30), rebooted: Some(Utc(0)), ..Account::begin(at(10)) };
-        account.fill(at(31), &Claims::default(), None);
+        account.fill_gap(at(31), &Claims::default(), None);
         let anchor = Anchor { since: Some(at(10)), shift: 100_000_000_000, booted: at(110), offset: 0 };
-        account.move_by(&anchor);
+        account.apply_anchor(&anchor);
         let gap = Gap { unavailable: second(100), unobserved: second(20), ..Gap::default() };
         assert_eq!(account.take_gap(), gap);
     }

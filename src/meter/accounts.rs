@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use super::folded::AccountKey;
 use crate::catalogue::AccountValue;
-use crate::ledger::{Acknowledged, Anchor, Counter, CounterKey, Recovered, SlotTotal, Tariff, TenantKey};
+use crate::ledger::{
+    Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, Tariff, TenantKey,
+};
 use crate::model::snapshot::AccountState;
 use crate::model::{HolderId, Nanoseconds, UnattributedReason, Utc};
 
 /// Counters by GPU and holder as last acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    counters: BTreeMap<CounterKey, Known>,
+    counters: BTreeMap<CounterKey, TrackedCounter>,
     /// For each tenant with one of these, the sum of its counters that the ledger keeps alone.
-    unloaded_sums: BTreeMap<TenantKey, Counter>,
+    unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// The GPUs of which somebody has energy: no GPU draws nothing, so of the others it is not measured.
     metered: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
@@ -24,8 +26,8 @@ pub(super) struct Accounts {
 
 /// A counter, and when it last changed; of one that was recovered, when that was.
 #[derive(Debug)]
-struct Known {
-    counter: Counter,
+struct TrackedCounter {
+    counter: HolderCounter,
     changed: Utc,
 }
 
@@ -72,7 +74,7 @@ impl WorkloadAccount {
 impl Accounts {
     /// Goes on from what the ledger holds.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
-        self.learn(&recovered.counters, now);
+        self.update_counters(&recovered.counters, now);
         self.unloaded_sums.clone_from(&recovered.unloaded_sums);
         self.imbalance = recovered.imbalance;
         for (uuid, gpu) in &recovered.gpus {
@@ -83,7 +85,7 @@ impl Accounts {
     }
 
     /// Moves what happened in this boot from the provisional axis to the real one.
-    pub(super) fn move_by(&mut self, anchor: &Anchor) {
+    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
         for known in self.counters.values_mut() {
             known.changed = anchor.moved(known.changed);
         }
@@ -91,7 +93,7 @@ impl Accounts {
 
     /// Takes what a commit changed.
     pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Utc) {
-        self.learn(&acknowledged.counters, now);
+        self.update_counters(&acknowledged.counters, now);
         self.unloaded_sums
             .extend(acknowledged.unloaded_sums.iter().map(|(tenant, sum)| (tenant.clone(), sum.clone())));
         if !acknowledged.unloaded.is_empty() {
@@ -107,7 +109,7 @@ impl Accounts {
         self.bytes = Some(acknowledged.bytes);
     }
 
-    fn learn(&mut self, counters: &BTreeMap<CounterKey, Counter>, changed: Utc) {
+    fn update_counters(&mut self, counters: &BTreeMap<CounterKey, HolderCounter>, changed: Utc) {
         for (CounterKey { gpu: uuid, .. }, counter) in counters {
             if counter.amounts.energy_static.max(counter.amounts.energy_dynamic).0 > 0
                 && !self.metered.contains(uuid)
@@ -115,7 +117,7 @@ impl Accounts {
                 self.metered.insert(Arc::clone(uuid));
             }
         }
-        let known = |counter: &Counter| Known { counter: counter.clone(), changed };
+        let known = |counter: &HolderCounter| TrackedCounter { counter: counter.clone(), changed };
         self.counters.extend(counters.iter().map(|(key, counter)| (key.clone(), known(counter))));
     }
 
@@ -124,17 +126,18 @@ impl Accounts {
     /// where it begins.
     pub(super) fn by_tenant(
         &self,
-        (now, birth_delay): (Utc, Nanoseconds),
+        now: Utc,
+        birth_delay: Nanoseconds,
         tariff: Option<&Tariff>,
     ) -> Vec<TenantAccount> {
         let mut sums: BTreeMap<AccountKey, (AccountState, Utc)> = BTreeMap::new();
-        for (key, Known { counter, changed }) in &self.counters {
+        for (key, TrackedCounter { counter, changed }) in &self.counters {
             let old = |born: Utc| now >= born.plus(birth_delay);
             let priced =
                 tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
             let grown = old(counter.born);
             let metered = self.metered.contains(&key.gpu);
-            let values = values(key.holder.is_remainder(), counter, (tariff, metered));
+            let values = values(key.holder.is_remainder(), counter, tariff, metered);
             let account = AccountKey {
                 tenant: Arc::clone(&counter.tenant),
                 uuid: Arc::clone(&key.gpu),
@@ -143,7 +146,7 @@ impl Accounts {
             let (sum, latest) = sums.entry(account).or_insert_with(|| {
                 // A sum stays whole while anybody in it is here, or it would go back.
                 let rest = self.unloaded_sums.get(&key.with_tenant(&counter.tenant));
-                let values = rest.map(|rest| self::values(false, rest, (tariff, metered)));
+                let values = rest.map(|rest| self::values(false, rest, tariff, metered));
                 (AccountState { values: values.unwrap_or_default() }, *changed)
             });
             *latest = (*latest).max(*changed);
@@ -172,13 +175,13 @@ impl Accounts {
 
     /// The accounts by workload and GPU, of those that are here or have just gone, without costs. A series that is
     /// younger than `birth_delay` shows 0.
-    pub(super) fn by_workload(&self, (now, birth_delay): (Utc, Nanoseconds)) -> Vec<WorkloadAccount> {
+    pub(super) fn by_workload(&self, now: Utc, birth_delay: Nanoseconds) -> Vec<WorkloadAccount> {
         let live = self
             .counters
             .iter()
             .filter(|(key, known)| !key.holder.is_remainder() && now < known.changed.plus(LINGER));
-        live.map(|(key, Known { counter, .. })| {
-            let mut values = values(false, counter, (None, self.metered.contains(&key.gpu)));
+        live.map(|(key, TrackedCounter { counter, .. })| {
+            let mut values = values(false, counter, None, self.metered.contains(&key.gpu));
             if now < counter.born.plus(birth_delay) {
                 values.iter_mut().flatten().for_each(|value| *value = 0);
             }
@@ -197,7 +200,8 @@ impl Accounts {
     pub(super) fn unattributed(
         &self,
         uuid: &Arc<str>,
-        (now, birth_delay): (Utc, Nanoseconds),
+        now: Utc,
+        birth_delay: Nanoseconds,
     ) -> [Option<u64>; UnattributedReason::ALL.len()] {
         UnattributedReason::ALL.map(|reason| {
             let remainder = HolderId::unattributed(reason);
@@ -216,7 +220,7 @@ impl Accounts {
 
     /// When that changes though nothing is learned: a series is old enough to be shown whole, or has lingered.
     pub(super) fn change_after(&self, now: Utc, birth_delay: Nanoseconds) -> Utc {
-        let moments = self.counters.values().flat_map(|Known { counter, changed }| {
+        let moments = self.counters.values().flat_map(|TrackedCounter { counter, changed }| {
             let born = counter.costs.values().map(|cost| cost.born).chain([counter.born]);
             born.map(|born| born.plus(birth_delay)).chain([changed.plus(LINGER)])
         });
@@ -228,8 +232,9 @@ impl Accounts {
 /// its first value that is not 0.
 fn values(
     is_remainder: bool,
-    counter: &Counter,
-    (tariff, metered): (Option<&Tariff>, bool),
+    counter: &HolderCounter,
+    tariff: Option<&Tariff>,
+    metered: bool,
 ) -> [Option<i128>; 12] {
     let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
     AccountValue::ALL.map(|value| {
@@ -278,13 +283,14 @@ mod tests {
         for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
             let parts = Parts { waste: born, ..Parts::default() };
             let amounts = Amounts { parts, ..Amounts::default() };
-            let counter = Counter { tenant: user.into(), born: at(born), amounts, ..Counter::default() };
+            let counter =
+                HolderCounter { tenant: user.into(), born: at(born), amounts, ..HolderCounter::default() };
             let counters =
                 BTreeMap::from([(CounterKey::of_gpu("GPU-0".into(), HolderId::new(user)), counter)]);
             accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
         }
         let added_up = |now: Utc| -> Vec<_> {
-            let accounts = accounts.by_tenant((now, DELAY), None);
+            let accounts = accounts.by_tenant(now, DELAY, None);
             accounts.into_iter().map(|account| (account.tenant, account.state.values)).collect()
         };
         let (mut until, mut shown, mut changes) = (at(0), Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! What of each family a GPU can tell, by one frame of it, and why not: for `gpu_unsupported` and for the doctor, so
-//! that they never differ.
+//! Which metric families a GPU supports, judged by one frame, and why the others are missing. `gpu_unsupported` and the
+//! doctor both use it, so they never differ.
 //!
 //! In goes a frame, its instances included. It does not know what the configuration leaves out.
 
@@ -13,7 +13,7 @@ use crate::catalogue::{
 };
 use crate::model::{Absence, Frame, InstanceFrame};
 
-/// One value is enough.
+/// Whether a family is supported; one value is enough.
 type FamilyAnswer = Result<(), Absence>;
 
 /// Every family in the order of the page, with how the GPU answers it.
@@ -39,9 +39,9 @@ static POINTS: LazyLock<BTreeMap<&'static str, Range<PointId>>> = LazyLock::new(
 });
 
 /// A family with the points that answer for it: its own, or those that its values are integrals of.
-type FamilyPoints = (&'static Family, Vec<Range<PointId>>);
+type FamilySources = (&'static Family, Vec<Range<PointId>>);
 
-static FAMILIES: LazyLock<Vec<FamilyPoints>> = LazyLock::new(|| {
+static FAMILIES: LazyLock<Vec<FamilySources>> = LazyLock::new(|| {
     let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
     let points = |family: &Family| match &family.rows {
         Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => vec![of(family.name)],
@@ -51,7 +51,7 @@ static FAMILIES: LazyLock<Vec<FamilyPoints>> = LazyLock::new(|| {
     families().map(|family| (family, points(family))).collect()
 });
 
-/// What a frame tells.
+/// The support of families by one frame.
 struct FrameAnswers<'a> {
     frame: &'a Frame,
 }
@@ -69,7 +69,7 @@ impl FrameAnswers<'_> {
         }
     }
 
-    /// CUDA compute capability, where it is told.
+    /// CUDA compute capability, where it is known.
     fn capability(&self) -> Option<(u32, u32)> {
         let (major, minor) = self.frame.identity.compute_capability.split_once('.')?;
         Some((major.parse().ok()?, minor.parse().ok()?))
@@ -86,7 +86,7 @@ impl FrameAnswers<'_> {
             }
             Rows::Identity(IdentityValue::FabricInfo) => match &identity.fabric {
                 Some(_) => Ok(()),
-                // One that is not registered yet has a state, and nothing to tell of its fabric.
+                // A GPU that is not registered yet has a fabric state, but no cluster or clique.
                 None => Err(self.reading("gpu_fabric_state").err().unwrap_or(Absence::NotYet)),
             },
             Rows::Identity(IdentityValue::Busy) => self.busy(),
@@ -117,7 +117,7 @@ impl FrameAnswers<'_> {
         best(readings.iter().map(|reading| reading.map(|_| ())))
     }
 
-    /// Activity by any of its meters; none tells that of a GPU that is cut into instances.
+    /// Activity by any of its meters; no meter covers a GPU that is divided into instances.
     fn busy(&self) -> FamilyAnswer {
         if self.frame.identity.mig {
             return Err(Absence::NotSupported);
@@ -144,7 +144,7 @@ fn best(answers: impl Iterator<Item = FamilyAnswer>) -> FamilyAnswer {
     answers.reduce(either).unwrap_or(Ok(()))
 }
 
-/// One value is enough; without one, what may pass is not for good.
+/// Supported if either is; otherwise an absence that may end outranks a permanent one.
 fn either(one: FamilyAnswer, other: FamilyAnswer) -> FamilyAnswer {
     match (one, other) {
         (Ok(()), _) | (_, Ok(())) => Ok(()),

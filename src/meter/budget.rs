@@ -7,28 +7,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Gpu;
+use super::TrackedGpu;
 use super::accounts::WorkloadKey;
 use super::folded::{AccountKey, Folded};
 use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, Point, Rows, XidValue, families};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
 
-/// What outlasts a pulse.
+/// What is kept from one tick to the next.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(super) struct BudgetHistory {
     shown: BTreeSet<AccountKey>,
     shown_workloads: BTreeSet<WorkloadKey>,
     /// What the accounts that are not shown grow by.
     pub(super) folded: Folded,
-    /// Series left off, summed over the pulses.
+    /// Series left off, summed over the ticks.
     dropped: BTreeMap<&'static str, u64>,
 }
 
 /// The families of which each entry of a list has series, and how many.
-pub(super) struct Cost(Vec<(&'static str, usize)>);
+pub(super) struct EntrySeries(Vec<(&'static str, usize)>);
 
-impl Cost {
+impl EntrySeries {
     /// What an entry costs at a level; `series` says how many of a family are its.
     fn at(level: Level, series: impl Fn(&Rows) -> usize) -> Self {
         let counted = families().filter(|family| family.level <= level);
@@ -46,58 +46,64 @@ impl Cost {
 }
 
 /// What the entries of each list cost at a level.
-pub(super) struct Costs {
-    pub(super) account: Cost,
-    pub(super) workload_account: Cost,
-    pub(super) holding: Cost,
-    pub(super) workload: Cost,
-    pub(super) process: Cost,
+pub(super) struct SeriesPerEntry {
+    pub(super) account: EntrySeries,
+    pub(super) workload_account: EntrySeries,
+    pub(super) holding: EntrySeries,
+    pub(super) workload: EntrySeries,
+    pub(super) process: EntrySeries,
 }
 
-impl Costs {
+impl SeriesPerEntry {
     pub(super) fn at(level: Level) -> Self {
         let of_holding = |value: HoldingValue| {
-            Cost::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
+            EntrySeries::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
         };
         Self {
-            account: Cost::at(level, |rows| if let Rows::Account(points) = rows { points.len() } else { 0 }),
-            workload_account: Cost::at(level, |rows| match rows {
+            account: EntrySeries::at(
+                level,
+                |rows| if let Rows::Account(points) = rows { points.len() } else { 0 },
+            ),
+            workload_account: EntrySeries::at(level, |rows| match rows {
                 Rows::WorkloadAccount(points) => points.len(),
                 _ => 0,
             }),
             holding: of_holding(HoldingValue::Ratio),
             workload: of_holding(HoldingValue::WorkloadInfo),
-            process: Cost::at(level, |rows| if let Rows::Process(points) = rows { points.len() } else { 0 }),
+            process: EntrySeries::at(
+                level,
+                |rows| if let Rows::Process(points) = rows { points.len() } else { 0 },
+            ),
         }
     }
 }
 
-/// What is left of a pulse's budget.
-pub(super) struct Purse<'a> {
-    pub(super) budget: &'a mut Budget,
+/// The series that a tick may still use.
+pub(super) struct SeriesBudget<'a> {
+    pub(super) budget: &'a mut BudgetHistory,
     left: usize,
 }
 
-impl Budget {
+impl BudgetHistory {
     /// Series left off so far, by family.
     pub(super) fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.dropped.iter().map(|(family, count)| (*family, *count))
     }
 
-    /// A pulse's budget, less what always stands.
-    pub(super) fn purse(&mut self, limit: usize, fixed: usize) -> Purse<'_> {
-        Purse { budget: self, left: limit.saturating_sub(fixed) }
+    /// The series budget of a tick, less the series that are always shown.
+    pub(super) fn series_budget(&mut self, limit: usize, fixed: usize) -> SeriesBudget<'_> {
+        SeriesBudget { budget: self, left: limit.saturating_sub(fixed) }
     }
 }
 
-impl Purse<'_> {
+impl SeriesBudget<'_> {
     /// How many entries of that cost still fit.
-    pub(super) fn room(&self, cost: &Cost) -> usize {
+    pub(super) fn entries_left(&self, cost: &EntrySeries) -> usize {
         self.left.checked_div(cost.series()).unwrap_or(usize::MAX)
     }
 
-    /// Pays for so many entries, and counts those that are left off.
-    pub(super) fn pay(&mut self, cost: &Cost, entries: usize, left_off: usize) {
+    /// Charges the budget for so many entries, and counts those that are left off.
+    pub(super) fn charge(&mut self, cost: &EntrySeries, entries: usize, left_off: usize) {
         self.left = self.left.saturating_sub(entries * cost.series());
         if left_off > 0 {
             for (family, count) in &cost.0 {
@@ -106,22 +112,26 @@ impl Purse<'_> {
         }
     }
 
-    /// How many of so many entries fit: they are paid for, the others are left off.
-    pub(super) fn fit(&mut self, cost: &Cost, entries: usize) -> usize {
-        let fit = entries.min(self.room(cost));
-        self.pay(cost, fit, entries - fit);
+    /// Admits as many of the entries as fit; charges for them, and counts the others as left off.
+    pub(super) fn admit(&mut self, cost: &EntrySeries, entries: usize) -> usize {
+        let fit = entries.min(self.entries_left(cost));
+        self.charge(cost, fit, entries - fit);
         fit
     }
 
     /// The accounts that fit into so many places: those that were shown before, then newcomers, each in their order.
-    pub(super) fn fit_accounts(&mut self, entries: Vec<AccountKey>, room: usize) -> BTreeSet<AccountKey> {
+    pub(super) fn admit_accounts(&mut self, entries: Vec<AccountKey>, room: usize) -> BTreeSet<AccountKey> {
         self.budget.shown = keep_shown_first(&self.budget.shown, entries, room);
         self.budget.shown.clone()
     }
 
-    /// The workloads' accounts that fit, by the same rule; they are paid for, the others are left off.
-    pub(super) fn fit_workloads(&mut self, cost: &Cost, entries: Vec<WorkloadKey>) -> BTreeSet<WorkloadKey> {
-        let room = self.fit(cost, entries.len());
+    /// The workloads' accounts that fit, by the same rule; charges for them, and counts the others as left off.
+    pub(super) fn admit_workloads(
+        &mut self,
+        cost: &EntrySeries,
+        entries: Vec<WorkloadKey>,
+    ) -> BTreeSet<WorkloadKey> {
+        let room = self.admit(cost, entries.len());
         self.budget.shown_workloads = keep_shown_first(&self.budget.shown_workloads, entries, room);
         self.budget.shown_workloads.clone()
     }
@@ -190,7 +200,7 @@ impl OwnSeries {
     }
 
     /// How many these are at the moment.
-    pub(super) fn count(self, gpu: &Gpu, state: &GpuState) -> usize {
+    pub(super) fn count(self, gpu: &TrackedGpu, state: &GpuState) -> usize {
         let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
         let (codes, actions) = (state.xids.len(), state.xid_actions.len());
         // Slot time has a series for each instance that ever had any.
@@ -233,18 +243,18 @@ mod tests {
         names.iter().map(key).collect()
     }
 
-    fn cost() -> Cost {
-        Cost(vec![("gpu_tenant_held_seconds_total", 2)])
+    fn cost() -> EntrySeries {
+        EntrySeries(vec![("gpu_tenant_held_seconds_total", 2)])
     }
 
     #[test]
     fn an_account_that_is_shown_stays_when_others_come_before_it() {
-        let mut budget = Budget::default();
+        let mut budget = BudgetHistory::default();
         let mut show = |limit, tenants: &[&str]| {
-            let mut purse = budget.purse(limit, 10);
-            let room = purse.room(&cost());
-            let shown = purse.fit_accounts(names(tenants), room);
-            purse.pay(&cost(), shown.len(), tenants.len() - shown.len());
+            let mut purse = budget.series_budget(limit, 10);
+            let room = purse.entries_left(&cost());
+            let shown = purse.admit_accounts(names(tenants), room);
+            purse.charge(&cost(), shown.len(), tenants.len() - shown.len());
             shown.into_iter().map(|key| key.tenant.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(show(14, &["bob", "dave"]), ["bob", "dave"]);
@@ -258,10 +268,11 @@ mod tests {
 
     #[test]
     fn a_workload_that_is_shown_keeps_its_series_when_others_come() {
-        let mut budget = Budget::default();
+        let mut budget = BudgetHistory::default();
         let mut show = |workloads: &[&str]| {
             let key = |name: &&str| ((*name).into(), "GPU-0".into(), None);
-            let shown = budget.purse(4, 0).fit_workloads(&cost(), workloads.iter().map(key).collect());
+            let shown =
+                budget.series_budget(4, 0).admit_workloads(&cost(), workloads.iter().map(key).collect());
             shown.into_iter().map(|(workload, _, _): WorkloadKey| workload.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(show(&["unit:b", "unit:d"]), ["unit:b", "unit:d"]);
@@ -271,9 +282,9 @@ mod tests {
 
     #[test]
     fn what_always_stands_may_leave_nothing_for_the_rest() {
-        let mut budget = Budget::default();
-        assert_eq!(budget.purse(10, 99).fit(&cost(), 2), 0);
-        assert!(budget.purse(10, 99).fit_accounts(names(&["alice"]), 0).is_empty());
+        let mut budget = BudgetHistory::default();
+        assert_eq!(budget.series_budget(10, 99).admit(&cost(), 2), 0);
+        assert!(budget.series_budget(10, 99).admit_accounts(names(&["alice"]), 0).is_empty());
     }
 
     #[test]

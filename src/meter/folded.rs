@@ -14,7 +14,7 @@ use crate::model::HolderId;
 use crate::model::snapshot::AccountState;
 
 /// The values of an account, by [`AccountValue::ALL`].
-type Values = [Option<i128>; AccountValue::ALL.len()];
+type AccountValues = [Option<i128>; AccountValue::ALL.len()];
 
 /// A tenant on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +35,8 @@ pub(super) struct Folded {
     /// In what the costs are.
     tariff: Option<Tariff>,
     /// What each account came to at the last change.
-    last: BTreeMap<AccountKey, Values>,
-    sums: BTreeMap<SlotKey, Values>,
+    last: BTreeMap<AccountKey, AccountValues>,
+    sums: BTreeMap<SlotKey, AccountValues>,
 }
 
 impl Folded {
@@ -64,7 +64,7 @@ impl Folded {
             now.insert(key, account.state.values);
         }
         self.last = now;
-        let account = |((uuid, gpu_instance), values): (&SlotKey, &Values)| TenantAccount {
+        let account = |((uuid, gpu_instance), values): (&SlotKey, &AccountValues)| TenantAccount {
             tenant: HolderId::OTHER.into(),
             uuid: Arc::clone(uuid),
             gpu_instance: *gpu_instance,
@@ -74,7 +74,7 @@ impl Folded {
     }
 }
 
-fn add_growth(sums: &mut Values, last: &Values, values: &Values) {
+fn add_growth(sums: &mut AccountValues, last: &AccountValues, values: &AccountValues) {
     for ((sum, last), value) in sums.iter_mut().zip(last).zip(values) {
         if let Some(value) = value {
             let growth = last.map_or(0, |last| (value - last).max(0));
@@ -83,7 +83,7 @@ fn add_growth(sums: &mut Values, last: &Values, values: &Values) {
     }
 }
 
-fn forget_costs(values: &mut Values) {
+fn forget_costs(values: &mut AccountValues) {
     for (value, kind) in values.iter_mut().zip(AccountValue::ALL) {
         if matches!(kind, AccountValue::HeldCost | AccountValue::UsedCost) {
             *value = None;

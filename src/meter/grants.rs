@@ -13,7 +13,7 @@ use crate::holders::{GpuSelector, StandingGrant, in_words};
 #[derive(Default)]
 pub(super) struct GrantMatches {
     /// Whether the driver has listed all its GPUs since its library was last opened.
-    told: bool,
+    all_listed: bool,
     /// Those holdings by their place in the list, when the driver had last told of all; none before that.
     unmatched: Option<BTreeMap<usize, Unmatched>>,
 }
@@ -25,26 +25,26 @@ struct Unmatched {
 }
 
 impl GrantMatches {
-    /// The driver's library was opened: until the driver has told of all its GPUs, what was known stands.
-    pub(super) fn begin(&mut self) {
-        self.told = false;
+    /// The driver's library was opened; until it has listed all its GPUs, the last result stays.
+    pub(super) fn library_opened(&mut self) {
+        self.all_listed = false;
     }
 
     /// Whether the driver has listed all its GPUs.
-    pub(super) const fn has_told(&self) -> bool {
-        self.told
+    pub(super) const fn has_all_listed(&self) -> bool {
+        self.all_listed
     }
 
-    /// The driver has told of all its GPUs.
-    pub(super) fn all_told(&mut self) {
-        self.told = true;
+    /// The driver has listed all its GPUs.
+    pub(super) fn set_all_listed(&mut self) {
+        self.all_listed = true;
     }
 }
 
 impl Meter {
     /// Finds the standing holdings that name a GPU which is not there, and logs those that did not before.
     pub(super) fn match_grants(&mut self) {
-        if !self.grants.told {
+        if !self.grants.all_listed {
             return;
         }
         let gpus = self.gpus.values().map(|gpu| &gpu.in_session).filter(|gpu| gpu.index.is_some());

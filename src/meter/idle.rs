@@ -21,9 +21,9 @@ const LONG_ENOUGH: Nanoseconds = Nanoseconds::from_seconds(30);
 
 /// Whether anybody was on the GPU in a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
-    Somebody,
-    Nobody,
+pub(super) enum Occupancy {
+    Occupied,
+    Empty,
     /// The last list names nobody, or there is none, but nobody looked since, or not all the time.
     Unknown,
 }
@@ -45,20 +45,20 @@ impl IdlePower {
         model: &str,
         delta: Microjoules,
         time: Nanoseconds,
-        company: Company,
+        occupancy: Occupancy,
     ) -> Microjoules {
-        match company {
-            Company::Nobody => {
+        match occupancy {
+            Occupancy::Empty => {
                 self.energy = self.energy.saturating_add(delta.0);
                 self.time = self.time.saturating_add(time.0);
                 if self.time >= LONG_ENOUGH.0 {
                     self.learned = milliwatts(self.energy, self.time);
                 }
             }
-            Company::Somebody => (self.energy, self.time) = (0, 0),
-            Company::Unknown => {}
+            Occupancy::Occupied => (self.energy, self.time) = (0, 0),
+            Occupancy::Unknown => {}
         }
-        let power = self.learned.unwrap_or_else(|| tabled(model));
+        let power = self.learned.unwrap_or_else(|| model_idle_power(model));
         // Milliwatts x nanoseconds are picojoules.
         let energy = u128::from(power) * u128::from(time.0) / 1_000_000;
         Microjoules(u64::try_from(energy).unwrap_or(u64::MAX))
@@ -69,7 +69,7 @@ fn milliwatts(energy: u64, time: u64) -> Option<u64> {
     u64::try_from(u128::from(energy) * 1_000_000 / u128::from(time)).ok()
 }
 
-fn tabled(model: &str) -> u64 {
+fn model_idle_power(model: &str) -> u64 {
     MODELS.iter().find(|(name, _)| model.contains(name)).map_or(0, |(_, power)| *power)
 }
 
@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn a_model_in_the_table_has_a_floor_from_the_start() {
         let mut idle = IdlePower::default();
-        let floor = idle.energy("NVIDIA H100 80GB HBM3", Microjoules(500_000_000), SECOND, Company::Somebody);
+        let floor =
+            idle.energy("NVIDIA H100 80GB HBM3", Microjoules(500_000_000), SECOND, Occupancy::Occupied);
         assert_eq!(floor, Microjoules(67_000_000));
     }
 
@@ -90,17 +91,17 @@ mod tests {
     fn half_a_minute_without_a_process_teaches_the_floor() {
         let mut idle = IdlePower::default();
         for _ in 0..30 {
-            idle.energy("unknown", Microjoules(90_000_000), SECOND, Company::Nobody);
-            idle.energy("unknown", Microjoules(300_000_000), SECOND, Company::Unknown);
+            idle.energy("unknown", Microjoules(90_000_000), SECOND, Occupancy::Empty);
+            idle.energy("unknown", Microjoules(300_000_000), SECOND, Occupancy::Unknown);
         }
-        let floor = idle.energy("unknown", Microjoules(0), SECOND, Company::Somebody);
+        let floor = idle.energy("unknown", Microjoules(0), SECOND, Occupancy::Occupied);
         assert_eq!(floor, Microjoules(90_000_000));
     }
 
     #[test]
     fn an_unknown_model_has_no_floor() {
         let mut idle = IdlePower::default();
-        let floor = idle.energy("unknown", Microjoules(9), SECOND, Company::Somebody);
+        let floor = idle.energy("unknown", Microjoules(9), SECOND, Occupancy::Occupied);
         assert_eq!(floor, Microjoules(0));
     }
 }

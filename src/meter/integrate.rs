@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use super::Gpu;
-use super::since::{Count, Since};
+use super::TrackedGpu;
+use super::since::{Count, CounterTotal};
 use crate::catalogue::{
     Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
 };
@@ -55,23 +55,23 @@ pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
 }
 
 /// Holders with their facts, by id.
-pub(super) type Who = Arc<[Arc<Holder>]>;
+pub(super) type HolderList = Arc<[Arc<Holder>]>;
 
 /// Who was there, with weights and memory; pids that nobody has named yet stand apart.
 #[derive(Clone, Default)]
-pub(super) struct Present {
-    pub(super) who: Who,
+pub(super) struct PresentHolders {
+    pub(super) holders: HolderList,
     /// Parallel to it.
-    holders: Vec<Presence>,
+    presences: Vec<Presence>,
     pub(super) unnamed: Unnamed,
 }
 
 /// Who was there on a whole GPU, or on each of its instances.
 #[derive(Clone, Default)]
 pub(super) struct PresentBySlot {
-    pub(super) whole: Present,
+    pub(super) whole: PresentHolders,
     /// By GPU instance id.
-    pub(super) instances: BTreeMap<Arc<str>, Present>,
+    pub(super) instances: BTreeMap<Arc<str>, PresentHolders>,
 }
 
 /// Pids that nobody has named yet, each with the boot time at which it was read.
@@ -94,16 +94,16 @@ pub(super) fn present_by_slot(
         present(known, frame, identities, |process| process.gpu_instance == id)
     };
     let instances = layout.slots.keys().map(|slot| (Arc::clone(slot), of_slot(slot))).collect();
-    PresentBySlot { whole: Present::default(), instances }
+    PresentBySlot { whole: PresentHolders::default(), instances }
 }
 
 /// The processes of a frame that are on a slot.
 fn present(
-    known: Option<&Present>,
+    known: Option<&PresentHolders>,
     frame: &Frame,
     identities: &Identities,
     is_on_slot: impl Fn(&GpuProcess) -> bool,
-) -> Present {
+) -> PresentHolders {
     let mut here = vec![None; identities.holders().len()];
     let mut unnamed = known.map(|known| known.unnamed.clone()).unwrap_or_default();
     let mut meet = |pid: u32, read: Nanoseconds, process: &Presence| {
@@ -126,21 +126,21 @@ fn present(
     }
     let here = identities.holders().zip(here).filter_map(|(holder, presence)| Some((holder, presence?)));
     match known {
-        None => Present::of(here, unnamed),
+        None => PresentHolders::of(here, unnamed),
         Some(known) => known.with(here, unnamed),
     }
 }
 
-impl Present {
+impl PresentHolders {
     fn of<'a>(here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>, unnamed: Unnamed) -> Self {
         let (who, holders): (Vec<_>, _) =
             here.map(|(holder, presence)| (Arc::clone(holder), presence)).unzip();
-        Self { who: who.into(), holders, unnamed }
+        Self { holders: who.into(), presences: holders, unnamed }
     }
 
     /// These and others.
     fn with<'a>(&'a self, here: impl Iterator<Item = (&'a Arc<Holder>, Presence)>, unnamed: Unnamed) -> Self {
-        let known = self.who.iter().zip(self.holders.iter().cloned());
+        let known = self.holders.iter().zip(self.presences.iter().cloned());
         let mut all: BTreeMap<&HolderId, (&Arc<Holder>, Presence)> =
             known.map(|(holder, presence)| (&holder.id, (holder, presence))).collect();
         for (holder, presence) in here {
@@ -151,24 +151,24 @@ impl Present {
 
     /// The same processes, as far as a later tick may still go by them.
     fn without_weights(mut self) -> Self {
-        for presence in self.holders.iter_mut().chain(self.unnamed.values_mut()) {
+        for presence in self.presences.iter_mut().chain(self.unnamed.values_mut()) {
             presence.weight = None;
         }
         self
     }
 
     /// Says that the holders are those of another tick, where they are: what is kept by them is then shared.
-    fn share(&mut self, others: &Who) {
-        let same = self.who.len() == others.len()
-            && self.who.iter().zip(&**others).all(|(one, other)| Arc::ptr_eq(one, other));
+    fn share(&mut self, others: &HolderList) {
+        let same = self.holders.len() == others.len()
+            && self.holders.iter().zip(&**others).all(|(one, other)| Arc::ptr_eq(one, other));
         if same {
-            self.who = Arc::clone(others);
+            self.holders = Arc::clone(others);
         }
     }
 
     /// What is said of each holder.
     pub(super) fn by_holder(&self) -> BTreeMap<HolderId, Presence> {
-        self.who.iter().map(|holder| holder.id.clone()).zip(self.holders.iter().cloned()).collect()
+        self.holders.iter().map(|holder| holder.id.clone()).zip(self.presences.iter().cloned()).collect()
     }
 }
 
@@ -184,10 +184,10 @@ impl PresentBySlot {
 
     /// Says that the holders are those of another tick, where they are.
     pub(super) fn share(&mut self, others: &Self) {
-        self.whole.share(&others.whole.who);
+        self.whole.share(&others.whole.holders);
         for (slot, present) in &mut self.instances {
             if let Some(others) = others.instances.get(slot) {
-                present.share(&others.who);
+                present.share(&others.holders);
             }
         }
     }
@@ -211,15 +211,15 @@ pub(super) fn add(to: &mut Presence, process: &Presence) {
     to.memory = sum(to.memory, process.memory);
 }
 
-impl Gpu {
+impl TrackedGpu {
     /// Adds the frame to the agent's own counters, over the time since the frame before it; memory activity over a
     /// medium interval of it at most, since it is asked for as often; why differences of GPM's counters could not be
     /// true.
     pub(super) fn integrate(&mut self, frame: &Frame, medium: Nanoseconds) -> Vec<Rejection> {
-        let begins = std::mem::take(&mut self.begins);
+        let begins = std::mem::take(&mut self.starts_anew);
         if begins || self.frame.as_deref().is_some_and(|before| before.identity.mig != frame.identity.mig) {
             // GPM's counters go on over a new plan, but not over a reset.
-            self.since.fill(Since::default());
+            self.since.fill(CounterTotal::default());
         }
         let before = self.frame.as_deref();
         let before = before.filter(|before| !begins && before.generation == frame.generation);
@@ -340,7 +340,7 @@ impl Tick {
     fn grow(
         &self,
         total: &mut Reading,
-        since: &mut Since,
+        since: &mut CounterTotal,
         count: Result<Count, Absence>,
         rated: Result<u64, Absence>,
     ) -> Option<Rejection> {

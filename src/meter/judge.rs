@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use super::account::ENERGY;
-use super::{Gpu, Meter, Policy};
+use super::{Meter, Policy, TrackedGpu};
 use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
-use crate::ledger::{Batch, Latched, XidSums};
+use crate::ledger::{LedgerBatch, StickyFaults, XidSums};
 use crate::model::frame::Tier;
 use crate::model::{
     Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict,
@@ -30,7 +30,7 @@ pub struct NoticeCount {
 
 /// What the judge of one GPU is told, and what it says.
 #[derive(Default)]
-pub(super) struct Bench {
+pub(super) struct GpuHealthTracker {
     judge: Judge,
     heard: ReceivedEvents,
     pub(super) verdict: Arc<Verdict>,
@@ -117,7 +117,7 @@ impl Meter {
     /// Counts XIDs and takes in notices.
     pub(super) fn listen(&mut self, now: Stamp, xids: Vec<XidCount>, notices: Vec<NoticeCount>) {
         let told = std::mem::take(&mut self.unplaced.told).into_iter().chain(xids);
-        let here = self.gpus.values().filter(|gpu| !gpu.place.is_elsewhere());
+        let here = self.gpus.values().filter(|gpu| !gpu.location.is_elsewhere());
         let places: BTreeMap<PciAddress, Arc<str>> =
             here.filter_map(|gpu| Some((gpu.place()?, Arc::clone(&gpu.id.uuid)))).collect();
         for told in told {
@@ -132,29 +132,29 @@ impl Meter {
         }
         for told in notices {
             if let Some(gpu) = self.gpus.get_mut(&told.uuid) {
-                let count = gpu.bench.heard.notices.entry(told.notice).or_default();
+                let count = gpu.health.heard.notices.entry(told.notice).or_default();
                 *count = count.saturating_add(told.count);
             }
         }
     }
 
     /// Judges every GPU, and tells the ledger where something else is latched than was.
-    pub(super) fn judge(&mut self, now: Stamp, batch: &mut Batch) {
+    pub(super) fn judge(&mut self, now: Stamp, batch: &mut LedgerBatch) {
         for gpu in self.gpus.values_mut() {
-            let before = Arc::clone(&gpu.bench.verdict);
+            let before = Arc::clone(&gpu.health.verdict);
             gpu.judge(now, &self.policy);
-            let failed = gpu.bench.failed.map(|failed| failed.utc);
+            let failed = gpu.health.failed.map(|failed| failed.utc);
             // Since it was told, not since the last look: an XID or a reset was heard of before the judge was asked.
-            let same = Arc::ptr_eq(&before, &gpu.bench.verdict) && failed == gpu.bench.kept.1;
-            if !same && gpu.bench.keep() {
-                batch.latched.push(gpu.bench.latched(&gpu.id.uuid, self.module));
+            let same = Arc::ptr_eq(&before, &gpu.health.verdict) && failed == gpu.health.kept.1;
+            if !same && gpu.health.keep() {
+                batch.sticky_faults.push(gpu.health.latched(&gpu.id.uuid, self.module));
             }
         }
     }
 
     /// Shows the counts of XIDs that may be shown, and tells the ledger of new ones. They are on disk before they are
     /// shown: under the ledger's start time no counter may go back after a power loss.
-    pub(super) fn count_xids(&mut self, now: Stamp, batch: &mut Batch) {
+    pub(super) fn count_xids(&mut self, now: Stamp, batch: &mut LedgerBatch) {
         let has_ledger = self.has_ledger();
         for gpu in self.gpus.values_mut() {
             if let Some(sums) = gpu.xids.publish(now.boottime, has_ledger) {
@@ -167,57 +167,57 @@ impl Meter {
     /// XIDs that were counted before the agent's start.
     pub(super) fn recover_xids(&mut self, stored: Vec<XidSums>) {
         for stored in stored {
-            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.place.was_seen()) {
+            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.location.was_seen()) {
                 gpu.xids.recover(&stored);
             }
         }
-        for gpu in self.gpus.values_mut().filter(|gpu| gpu.place.was_seen()) {
+        for gpu in self.gpus.values_mut().filter(|gpu| gpu.location.was_seen()) {
             gpu.xids.start_at(self.begun);
         }
     }
 
     /// What was latched when the agent's last life ended.
-    pub(super) fn recover_latches(&mut self, latched: Vec<Latched>) {
+    pub(super) fn recover_latches(&mut self, latched: Vec<StickyFaults>) {
         for latched in latched {
             if let Some(gpu) = self.gpus.get_mut(&latched.gpu) {
-                gpu.bench.recover(latched, self.started);
+                gpu.health.recover(latched, self.started);
             }
         }
     }
 }
 
-impl Gpu {
+impl TrackedGpu {
     /// Where it sits, as it says itself, or else as it was found or stands in the inventory: a GPU that hangs before
     /// its first frame is spoken of by its place all the same.
     fn place(&self) -> Option<PciAddress> {
         let told = self.frame.as_ref().and_then(|frame| PciAddress::parse(&frame.identity.pci_bus_id));
-        told.or_else(|| PciAddress::parse(self.place.bus()))
+        told.or_else(|| PciAddress::parse(self.location.bus()))
     }
 
     fn hear(&mut self, told: &XidCount) {
-        let new = self.xids.hear(told);
+        let new = self.xids.count_reported(told);
         if new == 0 {
             return;
         }
-        let heard = self.bench.heard.xids.entry(told.xid).or_default();
+        let heard = self.health.heard.xids.entry(told.xid).or_default();
         heard.0 = heard.0.saturating_add(new);
         heard.1 = told.gpu_instance.or(heard.1);
         if xid::fails_slot(told.xid) {
-            self.bench.failed = Some(told.last);
+            self.health.failed = Some(told.last);
         }
     }
 
     fn judge(&mut self, now: Stamp, policy: &Policy) {
         let signs = self.signs(now, policy);
-        let heard = std::mem::take(&mut self.bench.heard);
-        self.bench.verdict = self.bench.judge.judge(now, &signs, &heard);
+        let heard = std::mem::take(&mut self.health.heard);
+        self.health.verdict = self.health.judge.judge(now, &signs, &heard);
         let content = signs.driver_requests_nothing() == Some(true);
         let slow = self.frame.as_ref().and_then(|frame| frame.tiers[Tier::Slow as usize]);
-        self.bench.failed = self
-            .bench
+        self.health.failed = self
+            .health
             .failed
             .filter(|failed| !(content && slow.is_some_and(|read| read.since(*failed) >= DECIDES)));
-        self.account.fail(self.bench.has_failed());
+        self.account.set_failed(self.health.has_failed());
     }
 
     /// What is known now. A new life of the GPU ends what only a reset ends.
@@ -225,18 +225,18 @@ impl Gpu {
         let fresh = self.fresh(now, policy);
         let presence = match &self.frame {
             // Where it is now, somebody else looks after it.
-            _ if self.place.is_elsewhere() => Reachability::Unread,
-            _ if self.place.is_missing() => Reachability::Lost,
+            _ if self.location.is_elsewhere() => Reachability::Unread,
+            _ if self.location.is_missing() => Reachability::Lost,
             None => Reachability::Unread,
             Some(_) if fresh[Tier::Fast as usize] => Reachability::Reachable,
             Some(_) => Reachability::Unresponsive,
         };
-        if self.place.is_elsewhere() {
+        if self.location.is_elsewhere() {
             // Whoever has it there resets it, or cuts its power.
-            self.bench.was_gone();
+            self.health.was_gone();
         }
-        self.bench.follow(presence, self.frame.as_ref().map(|frame| energy(&frame.readings)));
-        let mut signs = HealthInputs::new(presence, self.bench.life);
+        self.health.follow(presence, self.frame.as_ref().map(|frame| energy(&frame.readings)));
+        let mut signs = HealthInputs::new(presence, self.health.life);
         let Some(frame) = self.frame.as_deref().filter(|_| presence == Reachability::Reachable) else {
             return signs;
         };
@@ -255,7 +255,9 @@ impl Gpu {
     /// is read once a minute, or less often after a call that took long, would look alive beside `gpu_up` 0.
     pub(super) fn fresh(&self, now: Stamp, policy: &Policy) -> [bool; 3] {
         let young = Tier::ALL.map(|tier| {
-            let Some(frame) = self.frame.as_ref().filter(|_| !self.place.is_missing()) else { return false };
+            let Some(frame) = self.frame.as_ref().filter(|_| !self.location.is_missing()) else {
+                return false;
+            };
             let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.of(tier));
             frame.tiers[tier as usize].is_some_and(|read| now.since(read).0 <= 2 * interval)
         });
@@ -263,15 +265,15 @@ impl Gpu {
     }
 }
 
-impl Bench {
+impl GpuHealthTracker {
     /// What was latched in the agent's last life still is, until it is seen that the GPU was reset since. The
     /// ledger's account may know a later energy counter.
-    fn recover(&mut self, known: Latched, started: Stamp) {
-        self.judge.restore(&known.latches);
+    fn recover(&mut self, known: StickyFaults, started: Stamp) {
+        self.judge.restore(&known.faults);
         self.failed = known.failed.map(|utc| Stamp { utc, ..started });
         self.earlier.module = known.module;
         self.stood_at(known.energy_counter);
-        self.kept = (known.latches, known.failed);
+        self.kept = (known.faults, known.failed);
     }
 
     /// Where the driver's energy counter stood when the agent last looked.
@@ -303,11 +305,11 @@ impl Bench {
         new
     }
 
-    fn latched(&self, gpu: &Arc<str>, module: Option<u64>) -> Latched {
+    fn latched(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {
         let (latches, failed) = self.kept.clone();
         let counter = self.energy.max(self.earlier.energy).and_then(|counter| u64::try_from(counter).ok());
         let energy_counter = counter.map(Microjoules);
-        Latched { gpu: Arc::clone(gpu), latches, failed, module, energy_counter }
+        StickyFaults { gpu: Arc::clone(gpu), faults: latches, failed, module, energy_counter }
     }
 
     /// Whether the hardware has failed, and not been reset since.
@@ -369,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_comes_back_or_counts_anew_has_a_new_life() {
-        let mut bench = Bench::default();
+        let mut bench = GpuHealthTracker::default();
         let lives: Vec<u64> = [
             (Reachability::Reachable, Some(100)),
             (Reachability::Reachable, None),

@@ -1,7 +1,7 @@
-//! The pulse, in five steps: identify, integrate, settle, judge, seal.
+//! The tick, in five steps: identify, integrate, settle, judge, publish.
 //!
 //! In go the frames that have come, the published identities, what the ledger has acknowledged; out come a
-//! sealed snapshot and a batch for the ledger. It blocks on nothing and knows no socket and no driver.
+//! published snapshot and a batch for the ledger. It blocks on nothing and knows no socket and no driver.
 
 mod account;
 mod accounts;
@@ -11,13 +11,13 @@ mod folded;
 mod grants;
 mod idle;
 mod integrate;
-mod introduce;
 mod judge;
 mod late;
+mod location;
 mod named;
 mod numbers;
-mod presence;
 mod processes;
+mod registered;
 mod seal;
 mod shown;
 mod since;
@@ -26,7 +26,7 @@ mod xids;
 
 pub use answers::{answers, unsupported};
 pub use judge::NoticeCount;
-pub use numbers::{Counters, Services};
+pub use numbers::{MeterCounters, Services};
 pub use sources::source_told_from;
 
 use std::collections::BTreeMap;
@@ -36,27 +36,29 @@ use std::sync::Arc;
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Allocation, Granting, Identities, SessionGpu, StandingGrant};
 use crate::host::Pci;
-use crate::ledger::{Acknowledged, Anchor, Batch, Closed, Open, Recovered, Sight, Timeline};
+use crate::ledger::{
+    AccountTimeline, Acknowledged, Anchor, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Recovered,
+};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, PriceEntry, Roster, Snapshot};
 use crate::model::{Absence, Attachment, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount};
 use crate::nvml::InFlight;
 
-use account::{Account, EarlierGrant, Gap};
+use account::{Account, EarlierGrant, Gap, TimedFrame};
 use accounts::Accounts;
-use budget::{Budget, Costs, OwnSeries};
+use budget::{BudgetHistory, OwnSeries, SeriesPerEntry};
 use grants::GrantMatches;
 use integrate::GR_ENGINE;
-use introduce::Introduced;
-use judge::{Bench, Unplaced};
-use named::Named;
-use numbers::Order;
-use presence::Place;
+use judge::{GpuHealthTracker, Unplaced};
+use location::GpuLocation;
+use named::NamedRows;
+use numbers::SeriesOrder;
+use registered::RegisteredHolders;
 use shown::Shown;
-use since::Since;
+use since::CounterTotal;
 use xids::Xids;
 
-/// What the operator decided, as far as the pulse needs it; read once per pulse.
+/// What the operator decided, as far as the tick needs it; read once per tick.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// How much is exported.
@@ -99,9 +101,9 @@ impl Policy {
     }
 }
 
-/// News from a lane.
+/// A message from a sampler or from the search for GPUs.
 #[derive(Debug)]
-pub enum News {
+pub enum SamplerNews {
     /// A frame.
     Frame(Box<Frame>),
     /// What a tick cost that brought no frame, or one too late.
@@ -128,11 +130,11 @@ pub enum News {
     Forget(Arc<str>),
 }
 
-/// What has come since the last pulse.
+/// What has come since the last tick.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    /// From the lanes, in order of time for each GPU.
-    pub news: Vec<News>,
+    /// From the samplers, in order of time for each GPU.
+    pub news: Vec<SamplerNews>,
     /// From the event set and the kernel's log.
     pub xids: Vec<XidCount>,
     /// From the event set.
@@ -141,7 +143,7 @@ pub struct Inputs {
     pub identities: Arc<Identities>,
     /// What schedulers allocated on this node.
     pub allocations: Arc<[Allocation]>,
-    /// The driver calls that lanes are in, by UUID.
+    /// The driver calls that samplers are in, by UUID.
     pub in_flight: BTreeMap<Arc<str>, InFlight>,
     /// From the ledger thread.
     pub acknowledged: Vec<Acknowledged>,
@@ -155,52 +157,52 @@ pub struct Inputs {
     pub services: Services,
 }
 
-/// What a pulse yields.
+/// What a tick returns.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct TickOutput {
     /// For pages, pushes and queries.
     pub snapshot: Arc<Snapshot>,
     /// For the ledger thread.
-    pub batch: Batch,
+    pub batch: LedgerBatch,
 }
 
 /// A GPU as the meter follows it.
-struct Gpu {
+struct TrackedGpu {
     id: GpuId,
     /// As grants select it: its index only while it has that index in the current driver session.
     in_session: SessionGpu,
-    labels: Labels,
+    labels: GpuLabels,
     account: Account,
     xids: Xids,
-    bench: Bench,
+    health: GpuHealthTracker,
     frame: Option<Arc<Frame>>,
     /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
     integrals: Vec<Reading>,
     /// The counts that some of these grow by, as last read under this plan.
     counts: Vec<Option<u64>>,
     /// What is known of GPM's counters that some of these grow by.
-    since: Vec<Since>,
+    since: Vec<CounterTotal>,
     /// The integrals of every GPU instance that was ever seen, by its id.
     instances: BTreeMap<u32, InstanceCounters>,
     /// GPM's counters of those that are there under this plan.
-    instances_since: BTreeMap<u32, [Since; InstanceValue::ALL.len()]>,
+    instances_since: BTreeMap<u32, [CounterTotal; InstanceValue::ALL.len()]>,
     busy: Reading,
     /// Families that it cannot answer, and why.
     unsupported: Vec<(&'static str, Absence)>,
     /// How many series it has, by the same readings.
     series: OwnSeries,
-    place: Place,
-    /// Whether its next frame goes on from nothing: its lane is another one, or the GPU was lost.
-    begins: bool,
+    location: GpuLocation,
+    /// Whether its next frame goes on from nothing: its sampler is another one, or the GPU was lost.
+    starts_anew: bool,
 }
 
 /// What a GPU's own series are told apart by, as text.
-struct Labels {
+struct GpuLabels {
     index: Arc<str>,
     collector: Arc<str>,
 }
 
-impl Labels {
+impl GpuLabels {
     fn of(id: &GpuId) -> Self {
         Self { index: id.index.to_string().into(), collector: format!("gpu{}", id.index).into() }
     }
@@ -211,23 +213,23 @@ pub struct Meter {
     /// As the operator decided, without what schedulers allocated.
     configured: Arc<Policy>,
     policy: Arc<Policy>,
-    timeline: Timeline,
+    timeline: AccountTimeline,
     /// Account time at which this process began to watch; an earlier frame counts from then on.
     begun: Utc,
     started: Stamp,
     ledger: Option<Utc>,
-    gpus: BTreeMap<Arc<str>, Gpu>,
+    gpus: BTreeMap<Arc<str>, TrackedGpu>,
     accounts: Accounts,
     /// Which loading of the driver's module was opened.
     module: Option<u64>,
-    introduced: Introduced,
+    registered: RegisteredHolders,
     unplaced: Unplaced,
     grants: GrantMatches,
-    counters: Counters,
-    budget: Budget,
-    costs: Costs,
-    named: Named,
-    order: Order,
+    counters: MeterCounters,
+    budget: BudgetHistory,
+    costs: SeriesPerEntry,
+    named: NamedRows,
+    order: SeriesOrder,
     /// Absent where something of it has changed.
     shown: Option<Shown>,
     roster: Arc<Roster>,
@@ -237,8 +239,9 @@ pub struct Meter {
 impl Meter {
     /// A meter that goes on where the ledger stands; without a ledger the account lives and dies with it.
     pub fn new(policy: Arc<Policy>, started: Stamp, recovered: Option<Recovered>) -> Self {
-        let timeline =
-            recovered.as_ref().map_or_else(|| Timeline::starting(started), |recovered| recovered.timeline);
+        let timeline = recovered
+            .as_ref()
+            .map_or_else(|| AccountTimeline::starting(started), |recovered| recovered.timeline);
         let begun = timeline.at(started.boottime);
         let mut meter = Self {
             timeline,
@@ -248,14 +251,14 @@ impl Meter {
             gpus: BTreeMap::new(),
             accounts: Accounts::default(),
             module: None,
-            introduced: Introduced::default(),
+            registered: RegisteredHolders::default(),
             unplaced: Unplaced::default(),
             grants: GrantMatches::default(),
-            counters: Counters::default(),
-            budget: Budget::default(),
-            costs: Costs::at(policy.level),
-            named: Named::default(),
-            order: Order::default(),
+            counters: MeterCounters::default(),
+            budget: BudgetHistory::default(),
+            costs: SeriesPerEntry::at(policy.level),
+            named: NamedRows::default(),
+            order: SeriesOrder::default(),
             shown: None,
             roster: Arc::default(),
             sequence: 0,
@@ -274,21 +277,21 @@ impl Meter {
     }
 
     /// The account's time axis.
-    pub const fn timeline(&self) -> Timeline {
+    pub const fn timeline(&self) -> AccountTimeline {
         self.timeline
     }
 
     /// Fixes the account's time in this boot, once the wall clock may be taken.
     fn fix_time(&mut self, now: Stamp, synchronised: bool) -> Option<Anchor> {
         let anchor = self.timeline.anchor(now, synchronised)?;
-        self.timeline = Timeline::fixed_by(&anchor);
+        self.timeline = AccountTimeline::fixed_by(&anchor);
         self.ledger = self.ledger.map(|created| anchor.moved(created));
         self.begun = anchor.moved(self.begun);
-        self.accounts.move_by(&anchor);
+        self.accounts.apply_anchor(&anchor);
         for gpu in self.gpus.values_mut() {
-            gpu.account.move_by(&anchor);
-            gpu.place.since = anchor.moved(gpu.place.since);
-            gpu.xids.move_by(&anchor);
+            gpu.account.apply_anchor(&anchor);
+            gpu.location.since = anchor.moved(gpu.location.since);
+            gpu.xids.apply_anchor(&anchor);
         }
         self.shown = None;
         tracing::info!(
@@ -309,62 +312,64 @@ impl Meter {
             let id = known.gpu.clone();
             let account = Account::recover(known, begun, recovered.boot);
             let gpu = match self.gpus.entry(uuid) {
-                Entry::Vacant(vacant) => vacant.insert(Gpu::new(id, account, (begun, self.policy.level))),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(TrackedGpu::new(id, account, begun, self.policy.level))
+                }
                 Entry::Occupied(occupied) => {
                     let gpu = occupied.into_mut();
                     gpu.account = account;
                     gpu
                 }
             };
-            gpu.bench.stood_at(counter);
+            gpu.health.stood_at(counter);
         }
-        self.recover_latches(recovered.latched);
+        self.recover_latches(recovered.sticky_faults);
         self.recover_xids(recovered.xids);
         for expected in recovered.inventory {
-            if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.place.was_seen()) {
+            if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.location.was_seen()) {
                 match expected.whereabouts {
                     Attachment::Present => {}
-                    Attachment::Lost | Attachment::Gone => gpu.bench.was_gone(),
-                    Attachment::Guest | Attachment::Replaced | Attachment::Forgotten => gpu.bench.forget(),
+                    Attachment::Lost | Attachment::Gone => gpu.health.was_gone(),
+                    Attachment::Guest | Attachment::Replaced | Attachment::Forgotten => gpu.health.forget(),
                 }
-                gpu.account.fail(gpu.bench.has_failed());
+                gpu.account.set_failed(gpu.health.has_failed());
                 if expected.whereabouts != Attachment::Present {
-                    gpu.account.lose();
+                    gpu.account.mark_lost();
                 }
-                gpu.place.recover(expected);
+                gpu.location.recover(expected);
             }
         }
     }
 
-    /// From the next pulse on, what the operator decided is this.
-    pub fn obey(&mut self, policy: Arc<Policy>) {
+    /// Applies the operator's settings from the next tick on.
+    pub fn apply_policy(&mut self, policy: Arc<Policy>) {
         if Arc::ptr_eq(&policy, &self.configured) {
             return;
         }
         self.configured = Arc::clone(&policy);
         let allocations = Arc::clone(&self.policy.allocations);
         let policy = Arc::new(Policy { allocations, ..(*policy).clone() });
-        self.costs = Costs::at(policy.level);
+        self.costs = SeriesPerEntry::at(policy.level);
         if policy.level != self.policy.level {
             for gpu in self.gpus.values_mut() {
                 let readings = gpu.frame.as_ref().map_or(&[] as &[Reading], |frame| &frame.readings);
                 gpu.series = OwnSeries::of(readings, policy.level);
             }
         }
-        self.introduced.grants_changed();
+        self.registered.grants_changed();
         self.shown = None;
         self.policy = policy;
     }
 
     /// The agent's own counters.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &MeterCounters {
         &self.counters
     }
 
-    /// One pulse.
-    pub fn tick(&mut self, now: Stamp, inputs: Inputs) -> Pulse {
+    /// One tick.
+    pub fn tick(&mut self, now: Stamp, inputs: Inputs) -> TickOutput {
         let anchor = self.fix_time(now, inputs.synchronised);
-        let mut batch = Batch { now: self.timeline.at(now.boottime), anchor, ..Batch::default() };
+        let mut batch = LedgerBatch { now: self.timeline.at(now.boottime), anchor, ..LedgerBatch::default() };
         if let Some(recovered) = inputs.opened_late {
             self.open_late(*recovered, now, &mut batch);
         }
@@ -380,9 +385,9 @@ impl Meter {
                 self.shown = None;
             }
         }
-        self.allocate(inputs.allocations, now);
+        self.apply_allocations(inputs.allocations, now);
         for news in inputs.news {
-            self.hear(news, &inputs.identities, &mut batch);
+            self.apply_news(news, &inputs.identities, &mut batch);
         }
         self.locate(inputs.pci.as_deref(), &mut batch);
         self.assign_indices();
@@ -393,11 +398,11 @@ impl Meter {
         self.judge(now, &mut batch);
         self.count_xids(now, &mut batch);
         let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
-        Pulse { snapshot, batch }
+        TickOutput { snapshot, batch }
     }
 
     /// Takes what schedulers allocated from now on; what is new and was granted earlier counts in the open windows, too.
-    fn allocate(&mut self, allocations: Arc<[Allocation]>, now: Stamp) {
+    fn apply_allocations(&mut self, allocations: Arc<[Allocation]>, now: Stamp) {
         let current = &self.policy.allocations;
         if !Arc::ptr_eq(&allocations, current) && *allocations != **current {
             let at = self.timeline.at(now.boottime);
@@ -415,40 +420,41 @@ impl Meter {
             }
             self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
             self.shown = None;
-            self.introduced.grants_changed();
+            self.registered.grants_changed();
         }
     }
 
     /// Steps 1 and 2: who was there, and what the tick adds to the GPU's own time.
-    fn hear(&mut self, news: News, identities: &Identities, batch: &mut Batch) {
+    fn apply_news(&mut self, news: SamplerNews, identities: &Identities, batch: &mut LedgerBatch) {
         match news {
-            News::Opened { anew, module } => self.opened(anew, module),
-            News::Found { gpu, bus } => self.found(&gpu, &bus, batch),
-            News::Counted => self.counted(),
-            News::Lost(id) => self.lost(&id),
-            News::Forget(uuid) => self.forget(&uuid, batch.now),
-            News::Unframed(Unframed { calls, rejected }) => self.counters.observe(&calls, &rejected),
-            News::Frame(frame) => {
+            SamplerNews::Opened { anew, module } => self.library_opened(anew, module),
+            SamplerNews::Found { gpu, bus } => self.register_gpu(&gpu, &bus, batch),
+            SamplerNews::Counted => self.mark_uncounted_gpus(),
+            SamplerNews::Lost(id) => self.mark_lost(&id),
+            SamplerNews::Forget(uuid) => self.forget_gpu(&uuid, batch.now),
+            SamplerNews::Unframed(Unframed { calls, rejected }) => self.counters.observe(&calls, &rejected),
+            SamplerNews::Frame(frame) => {
                 let frame: Arc<Frame> = Arc::from(frame);
                 self.counters.observe(&frame.calls, &frame.rejected);
                 let at = self.timeline.at(frame.begun.boottime).max(self.begun);
                 let uuid = &frame.gpu.uuid;
-                if self.gpus.get(uuid).is_some_and(|gpu| gpu.place.whereabouts.rests()) {
-                    // Its lane outlasted the operator's patience, and nobody finds it another time.
-                    self.found(&frame.gpu, &frame.identity.pci_bus_id, batch);
+                if self.gpus.get(uuid).is_some_and(|gpu| gpu.location.whereabouts.rests()) {
+                    // It was forgotten while its sampler hung, and the search does not report it again.
+                    self.register_gpu(&frame.gpu, &frame.identity.pci_bus_id, batch);
                 }
                 let Some(gpu) = self.gpus.get_mut(uuid) else { return };
                 if gpu.frame.is_none() {
                     let model = Arc::clone(&frame.identity.model);
-                    batch.sights.push(Sight { gpu: gpu.id.clone(), model, at: batch.now });
+                    batch.registrations.push(GpuRegistration { gpu: gpu.id.clone(), model, at: batch.now });
                 }
-                gpu.place.bring();
-                gpu.learn(&frame, self.policy.level);
+                gpu.location.mark_read();
+                gpu.update_support(&frame, self.policy.level);
                 let medium = self.policy.intervals[Tier::Medium as usize];
                 for rejection in gpu.integrate(&frame, medium) {
                     self.counters.reject(rejection, 1);
                 }
-                let busy = gpu.account.advance((&gpu.in_session, at), &frame, identities, &self.policy);
+                let timed = TimedFrame { gpu: &gpu.in_session, at, frame: &frame };
+                let busy = gpu.account.advance(timed, identities, &self.policy);
                 gpu.integrate_busy(&frame, busy);
                 gpu.frame = Some(frame);
             }
@@ -456,21 +462,21 @@ impl Meter {
     }
 
     /// Step 3: windows that closed.
-    fn settle(&mut self, at: Utc, identities: &Arc<Identities>, batch: &mut Batch) {
+    fn settle(&mut self, at: Utc, identities: &Arc<Identities>, batch: &mut LedgerBatch) {
         for (uuid, gpu) in &mut self.gpus {
-            if gpu.place.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
+            if gpu.location.rests_since().is_some_and(|since| gpu.account.settled() >= since) {
                 continue;
             }
             gpu.account.identify(identities, &self.policy);
             if !self.timeline.is_provisional() {
-                gpu.close(at, &self.policy, &self.counters, batch);
+                gpu.close_windows(at, &self.policy, &self.counters, batch);
             }
             let (spans, energy_counter) = gpu.account.unsent();
             if !spans.is_empty() || energy_counter.is_some() {
-                batch.open.push(Open { gpu: Arc::clone(uuid), spans, energy_counter });
+                batch.open.push(OpenSpans { gpu: Arc::clone(uuid), spans, energy_counter });
             }
         }
-        self.introduced.introduce(identities, self.policy.granting(), batch);
+        self.registered.register_holders(identities, self.policy.granting(), batch);
     }
 
     /// Logs how the time was booked in which no agent looked; not before it is known when the boot was.
@@ -509,14 +515,20 @@ fn in_seconds(time: Nanoseconds) -> String {
     format!("{}.{}", time.0 / 1_000_000_000, time.0 / 100_000_000 % 10)
 }
 
-impl Gpu {
+impl TrackedGpu {
     /// Settles the windows that are over at that time, up to the moment from which the account rests; whether
     /// there were any.
-    fn close(&mut self, now: Utc, policy: &Arc<Policy>, counters: &Counters, batch: &mut Batch) -> bool {
-        let closed = self.account.settle((now, self.place.rests_since()), &self.in_session, policy);
+    fn close_windows(
+        &mut self,
+        now: Utc,
+        policy: &Arc<Policy>,
+        counters: &MeterCounters,
+        batch: &mut LedgerBatch,
+    ) -> bool {
+        let closed = self.account.settle(now, self.location.rests_since(), &self.in_session, policy);
         counters.unsettled.inc_by(closed.failed);
         let any = !closed.windows.is_empty();
-        batch.closed.extend(closed.windows.into_iter().map(|settlement| Closed {
+        batch.closed.extend(closed.windows.into_iter().map(|settlement| ClosedWindow {
             gpu: Arc::clone(&self.id.uuid),
             settlement,
             coarse: false,
@@ -526,7 +538,7 @@ impl Gpu {
 
     /// Finds out anew what it cannot answer when its plan is another one or the slow tier was read: that hardly
     /// ever changes, and looking through all readings takes its time.
-    fn learn(&mut self, frame: &Frame, level: Level) {
+    fn update_support(&mut self, frame: &Frame, level: Level) {
         let known = |frame: &Frame| (frame.generation, frame.tiers[Tier::Slow as usize]);
         // What GPM refuses is told with the first pair of samples.
         let pairs = |frame: &Frame| frame.readings.get(GR_ENGINE).is_some_and(Result::is_ok);
@@ -537,25 +549,25 @@ impl Gpu {
         }
     }
 
-    fn new(id: GpuId, account: Account, (at, level): (Utc, Level)) -> Self {
+    fn new(id: GpuId, account: Account, at: Utc, level: Level) -> Self {
         Self {
             xids: Xids::of(&id.uuid),
-            labels: Labels::of(&id),
+            labels: GpuLabels::of(&id),
             in_session: SessionGpu::from(&id),
             id,
             account,
-            bench: Bench::default(),
+            health: GpuHealthTracker::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
             counts: vec![None; INTEGRALS],
-            since: vec![Since::default(); INTEGRALS],
+            since: vec![CounterTotal::default(); INTEGRALS],
             instances: BTreeMap::new(),
             instances_since: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             unsupported: Vec::new(),
             series: OwnSeries::of(&[], level),
-            place: Place::new(at),
-            begins: false,
+            location: GpuLocation::new(at),
+            starts_anew: false,
         }
     }
 }

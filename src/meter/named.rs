@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::Gpu;
-use super::budget::{self, Costs, Purse};
+use super::TrackedGpu;
+use super::budget::{self, SeriesBudget, SeriesPerEntry};
 use super::processes::Busy;
 use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{
@@ -19,11 +19,11 @@ use crate::tenants::tenant;
 
 /// What the last pulse showed.
 #[derive(Default)]
-pub(super) struct Named {
+pub(super) struct NamedRows {
     known: KnownHolders,
-    processes: Section<Vec<(usize, Row)>, ProcessEntry>,
-    holdings: Section<Vec<HoldingKey>, HoldingEntry>,
-    workloads: Section<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
+    processes: RosterSection<Vec<(usize, ProcessRow)>, ProcessEntry>,
+    holdings: RosterSection<Vec<HoldingKey>, HoldingEntry>,
+    workloads: RosterSection<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
 }
 
 /// What tells a holding of the moment from others.
@@ -53,18 +53,18 @@ impl KnownHolders {
 }
 
 /// Entries, and the key that they were made of.
-struct Section<K, E> {
+struct RosterSection<K, E> {
     key: Option<K>,
     entries: Arc<[E]>,
 }
 
-impl<K, E> Default for Section<K, E> {
+impl<K, E> Default for RosterSection<K, E> {
     fn default() -> Self {
         Self { key: None, entries: Arc::default() }
     }
 }
 
-impl<K: PartialEq, E> Section<K, E> {
+impl<K: PartialEq, E> RosterSection<K, E> {
     /// The entries of a key: those of the last time where it is the same.
     fn of(&mut self, key: K, make: impl FnOnce(&K) -> Vec<E>) -> Arc<[E]> {
         if self.key.as_ref() != Some(&key) {
@@ -83,14 +83,14 @@ pub(super) struct ListedProcess<'a> {
 
 /// A row of processes.
 #[derive(Clone, Copy, PartialEq)]
-enum Row {
+enum ProcessRow {
     /// One of its own, with its GPU instance and the number under which it is identified.
     Process(u32, Option<u32>, Option<usize>),
     /// That of all that have none.
     Other,
 }
 
-impl Named {
+impl NamedRows {
     /// Who processes are from now on; where that has changed nothing that was made stands.
     pub(super) fn know(&mut self, identities: &Arc<Identities>, allocations: &Arc<[Allocation]>) {
         let known = &self.known;
@@ -102,8 +102,8 @@ impl Named {
     }
 
     /// The processes that each GPU lists. They are looked up once, for process rows and workloads.
-    pub(super) fn list<'a>(&self, gpus: &[&'a Gpu]) -> Vec<Vec<ListedProcess<'a>>> {
-        let list = |gpu: &&'a Gpu| {
+    pub(super) fn list<'a>(&self, gpus: &[&'a TrackedGpu]) -> Vec<Vec<ListedProcess<'a>>> {
+        let list = |gpu: &&'a TrackedGpu| {
             let frame = gpu.frame.as_deref()?;
             let read = frame.list_read_at();
             let number = |process: &GpuProcess| self.known.identities.find(process.pid, read);
@@ -116,10 +116,10 @@ impl Named {
     /// Processes by GPU and pid, the largest first into the limit; what is above it is one row per GPU.
     pub(super) fn processes(
         &mut self,
-        (gpus, states): (&[&Gpu], &[GpuState]),
+        (gpus, states): (&[&TrackedGpu], &[GpuState]),
         mut lists: Vec<Vec<ListedProcess<'_>>>,
         limit: usize,
-        (purse, costs): (&mut Purse<'_>, &Costs),
+        (purse, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
     ) -> (Arc<[ProcessEntry]>, Vec<ProcessState>) {
         for (list, state) in lists.iter_mut().zip(states) {
             if !state.is_up() {
@@ -128,24 +128,24 @@ impl Named {
             list.sort_by_key(ListedProcess::order);
         }
         let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
-        let most = budget::most_processes(&counts, limit, purse.room(&costs.process));
+        let most = budget::most_processes(&counts, limit, purse.entries_left(&costs.process));
         let mut rows = Vec::new();
         let mut values = Vec::new();
         for (place, (gpu, processes)) in gpus.iter().zip(&mut lists).enumerate() {
             let (Some(frame), Some(most)) = (gpu.frame.as_deref(), most) else { continue };
             let rest = cut(processes, most);
             rows.extend(processes.iter().map(|ListedProcess { process, number }| {
-                (place, Row::Process(process.pid, process.gpu_instance, *number))
+                (place, ProcessRow::Process(process.pid, process.gpu_instance, *number))
             }));
             let busy = Busy::of(frame);
             values.extend(processes.iter().map(|listed| busy.one(listed.process)));
             if !rest.is_empty() {
-                rows.push((place, Row::Other));
+                rows.push((place, ProcessRow::Other));
                 values.push(busy.all(&rest));
             }
         }
         let wanted = budget::rows(&counts, limit);
-        purse.pay(&costs.process, rows.len(), wanted.saturating_sub(rows.len()));
+        purse.charge(&costs.process, rows.len(), wanted.saturating_sub(rows.len()));
         let identities = &self.known.identities;
         let entries = self
             .processes
@@ -156,13 +156,13 @@ impl Named {
     /// The holdings of the moment, by slot and holder.
     pub(super) fn holdings(
         &mut self,
-        gpus: &[&Gpu],
-        (purse, costs): (&mut Purse<'_>, &Costs),
+        gpus: &[&TrackedGpu],
+        (purse, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
     ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
         let all = gpus.iter().enumerate();
         let all = all.flat_map(|(gpu, state)| state.account.holdings().map(move |one| (gpu, one)));
         let count = gpus.iter().map(|gpu| gpu.account.count_holdings()).sum();
-        let shown = all.take(purse.fit(&costs.holding, count));
+        let shown = all.take(purse.admit(&costs.holding, count));
         let (keys, values) = shown
             .map(|(gpu, (gpu_instance, holding, fraction))| {
                 let (holder, source) = (holding.holder.clone(), holding.source);
@@ -189,7 +189,7 @@ impl Named {
         &mut self,
         lists: &[Vec<ListedProcess<'_>>],
         holdings: &Arc<[HoldingEntry]>,
-        (purse, costs): (&mut Purse<'_>, &Costs),
+        (purse, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
     ) -> Arc<[WorkloadEntry]> {
         let known = &self.known;
         let identities = &known.identities;
@@ -210,7 +210,7 @@ impl Named {
             all.dedup_by(|one, other| one.id == other.id);
             all.into_iter().map(workload_entry).collect()
         });
-        let fit = purse.fit(&costs.workload, all.len());
+        let fit = purse.admit(&costs.workload, all.len());
         if fit < all.len() { all[..fit].into() } else { all }
     }
 }
@@ -232,8 +232,8 @@ fn cut<'a>(processes: &mut Vec<ListedProcess<'a>>, most: usize) -> Vec<&'a GpuPr
     rest.into_iter().map(|listed| listed.process).collect()
 }
 
-fn process_entry(gpu: usize, row: Row, identities: &Identities) -> ProcessEntry {
-    let Row::Process(pid, gpu_instance, known) = row else {
+fn process_entry(gpu: usize, row: ProcessRow, identities: &Identities) -> ProcessEntry {
+    let ProcessRow::Process(pid, gpu_instance, known) = row else {
         return ProcessEntry {
             gpu,
             gpu_instance: Arc::default(),

@@ -1,4 +1,4 @@
-//! The agent's own numbers: counters and a histogram that the pulse keeps, and what other threads report.
+//! The agent's own numbers: counters and a histogram that the tick loop keeps, and what other threads report.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
 use crate::model::{CallTime, Nanoseconds, Rejection};
 
 /// A series: its family, and its labels in the family's order.
-pub(super) type Series = (AgentFamily, Vec<(&'static str, Arc<str>)>);
+pub(super) type AgentSeries = (AgentFamily, Vec<(&'static str, Arc<str>)>);
 
 /// Numbers of other threads, each a series of an agent family of the catalogue.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     /// Series and value, an integer of the family's unit.
-    pub(super) series: Vec<(Series, i64)>,
+    pub(super) series: Vec<(AgentSeries, i64)>,
 }
 
 impl Services {
@@ -33,22 +33,22 @@ impl Services {
 /// Upper bounds of the driver-call histogram in seconds: from a getter's 3 us to a GSP time-out.
 const CALL_BOUNDS: [f64; 12] = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0, 10.0, 60.0];
 
-/// The pulse's own counters, kept by the `prometheus` crate.
+/// The tick loop's own counters, kept by the `prometheus` crate.
 #[derive(Debug)]
-pub struct Counters {
+pub struct MeterCounters {
     registry: Registry,
     calls: Histogram,
     rejected: IntCounterVec,
     pub(super) unsettled: IntCounter,
 }
 
-impl Default for Counters {
+impl Default for MeterCounters {
     fn default() -> Self {
         Self::new().unwrap_or_else(|_| Self::unregistered())
     }
 }
 
-impl Counters {
+impl MeterCounters {
     fn new() -> prometheus::Result<Self> {
         let counters = Self::unregistered();
         counters.registry.register(Box::new(counters.calls.clone()))?;
@@ -94,13 +94,13 @@ impl Counters {
     }
 
     /// All of them as series of the catalogue.
-    pub(super) fn gather(&self) -> Vec<(Series, AgentNumber)> {
+    pub(super) fn gather(&self) -> Vec<(AgentSeries, AgentNumber)> {
         self.registry.gather().iter().flat_map(series).collect()
     }
 }
 
 /// The series of a family that the registry gathered under the name of its row.
-fn series(gathered: &MetricFamily) -> Vec<(Series, AgentNumber)> {
+fn series(gathered: &MetricFamily) -> Vec<(AgentSeries, AgentNumber)> {
     let Some(family) = AgentFamily::ALL.iter().find(|family| family.name() == gathered.name()) else {
         return Vec::new();
     };
@@ -141,31 +141,32 @@ fn buckets(histogram: &prometheus::proto::Histogram) -> Buckets {
 /// Series in the catalogue's order, and by labels within a family; the order is found anew only when other series
 /// come than the last time.
 #[derive(Debug, Default)]
-pub(super) struct Order {
-    given: Vec<Series>,
+pub(super) struct SeriesOrder {
+    given: Vec<AgentSeries>,
     /// Which of the given stands at each place.
     places: Vec<usize>,
     sorted: Arc<[AgentEntry]>,
 }
 
-impl Order {
+impl SeriesOrder {
     pub(super) fn sort(
         &mut self,
-        series: Vec<(Series, AgentNumber)>,
+        series: Vec<(AgentSeries, AgentNumber)>,
     ) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
-        let (given, numbers): (Vec<Series>, Vec<AgentNumber>) = series.into_iter().unzip();
+        let (given, numbers): (Vec<AgentSeries>, Vec<AgentNumber>) = series.into_iter().unzip();
         if given != self.given {
-            self.find(given);
+            self.sort_entries(given);
         }
         let numbers = self.places.iter().filter_map(|place| numbers.get(*place).cloned());
         (Arc::clone(&self.sorted), numbers.collect())
     }
 
-    fn find(&mut self, given: Vec<Series>) {
+    fn sort_entries(&mut self, given: Vec<AgentSeries>) {
         let mut sorted: Vec<_> = given.iter().enumerate().collect();
         sorted.sort_by_key(|(_, series)| *series);
         self.places = sorted.iter().map(|(place, _)| *place).collect();
-        let entry = |(family, labels): &Series| AgentEntry { family: family.name(), labels: labels.clone() };
+        let entry =
+            |(family, labels): &AgentSeries| AgentEntry { family: family.name(), labels: labels.clone() };
         self.sorted = sorted.into_iter().map(|(_, series)| entry(series)).collect();
         self.given = given;
     }
@@ -180,15 +181,15 @@ mod tests {
 
     #[test]
     fn every_own_counter_is_a_family_of_the_catalogue() {
-        let counters = Counters::default();
+        let counters = MeterCounters::default();
         let names: BTreeSet<_> = counters.gather().into_iter().map(|((family, _), _)| family).collect();
         assert_eq!(names.len(), 3, "{names:?}");
     }
 
     #[test]
     fn every_reason_of_rejection_is_counted_from_zero_on() {
-        let counters = Counters::default();
-        let rejected = |((family, _), number): &(Series, AgentNumber)| {
+        let counters = MeterCounters::default();
+        let rejected = |((family, _), number): &(AgentSeries, AgentNumber)| {
             *family == AgentFamily::SamplesRejected && matches!(number, AgentNumber::Integer(0))
         };
         assert_eq!(counters.gather().iter().filter(|one| rejected(one)).count(), Rejection::ALL.len());
@@ -216,7 +217,7 @@ mod tests {
             let number = |number| if let AgentNumber::Integer(number) = number { number } else { -1 };
             numbers.into_iter().map(number).collect::<Vec<_>>()
         };
-        let mut order = Order::default();
+        let mut order = SeriesOrder::default();
         let (first, numbers) = order.sort(series([1, 2, 3]));
         assert_eq!(*first, [entry(one, "0"), entry(other, "0"), entry(other, "1")]);
         assert_eq!(whole(numbers), [3, 2, 1]);

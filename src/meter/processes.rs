@@ -28,11 +28,11 @@ struct Mean {
 
 impl Busy {
     pub(super) fn of(frame: &Frame) -> Self {
-        Self::told(frame.samples.iter().flatten())
+        Self::from_samples(frame.samples.iter().flatten())
     }
 
     /// The mean over a process' windows: most drivers answer one, others list several.
-    fn told<'a>(samples: impl Iterator<Item = &'a ProcessSample>) -> Self {
+    fn from_samples<'a>(samples: impl Iterator<Item = &'a ProcessSample>) -> Self {
         let mut busy: BTreeMap<u32, [Mean; ENGINES]> = BTreeMap::new();
         for sample in samples {
             let percents = [Some(sample.sm), sample.memory, Some(sample.encoder), Some(sample.decoder)];
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn several_windows_of_a_process_have_one_mean() {
         let samples = [sample(1, 100, 100, Some(20)), sample(1, 300, 0, Some(40))];
-        let of = Busy::told(samples.iter()).one(&process(1));
+        let of = Busy::from_samples(samples.iter()).one(&process(1));
         assert_eq!(of.values, [Ok(7), Ok(250_000_000), Ok(350_000_000), Ok(100_000_000), Ok(0)]);
     }
 
     #[test]
     fn an_engine_that_no_sample_tells_of_is_absent() {
         let samples = [sample(1, 100, 50, None), sample(1, 100, 70, None)];
-        let busy = Busy::told(samples.iter());
+        let busy = Busy::from_samples(samples.iter());
         assert_eq!(busy.one(&process(1)).values[1..3], [Ok(600_000_000), NONE]);
         assert_eq!(busy.one(&process(2)).values, [Ok(7), NONE, NONE, NONE, NONE]);
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn the_rest_is_a_sum_of_at_most_the_whole_and_of_those_who_have_samples() {
         let samples = [sample(1, 100, 60, Some(10)), sample(2, 100, 70, None)];
-        let busy = Busy::told(samples.iter());
+        let busy = Busy::from_samples(samples.iter());
         let rest = [process(1), process(2), process(3)];
         let of = busy.all(&rest.iter().collect::<Vec<_>>());
         assert_eq!(of.values, [Ok(21), Ok(whole(WHOLE)), Ok(100_000_000), Ok(200_000_000), Ok(0)]);

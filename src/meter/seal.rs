@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::numbers::Series;
+use super::numbers::AgentSeries;
 use super::shown::instance_label;
 use super::sources::sources;
-use super::{Gpu, Meter, Services};
+use super::{Meter, Services, TrackedGpu};
 use crate::catalogue::{AgentFamily, Level};
 use crate::holders::Identities;
 use crate::model::frame::Tier;
@@ -25,8 +25,8 @@ impl Meter {
         in_flight: &BTreeMap<Arc<str>, InFlight>,
         services: &Services,
     ) -> Arc<Snapshot> {
-        let expected = self.gpus.values().filter(|gpu| gpu.place.whereabouts != Attachment::Forgotten);
-        let mut gpus: Vec<&Gpu> = expected.collect();
+        let expected = self.gpus.values().filter(|gpu| gpu.location.whereabouts != Attachment::Forgotten);
+        let mut gpus: Vec<&TrackedGpu> = expected.collect();
         gpus.sort_by(|left, right| left.id.cmp(&right.id));
         let states: Vec<GpuState> =
             gpus.iter().map(|gpu| self.state(gpu, now, in_flight.get(&gpu.id.uuid))).collect();
@@ -38,7 +38,8 @@ impl Meter {
         let mut order = std::mem::take(&mut self.order);
         let (agent_entries, agent) = order.sort(own);
         let costs = &self.costs;
-        let mut purse = budget.purse(self.policy.series, of_gpus + agent.iter().map(series).sum::<usize>());
+        let mut purse =
+            budget.series_budget(self.policy.series, of_gpus + agent.iter().map(series).sum::<usize>());
         let shown = self.shown.take();
         let shown = self.shown(shown, (now, &gpus), &mut purse);
         let (holding_entries, holdings) = named.holdings(&gpus, (&mut purse, costs));
@@ -82,7 +83,7 @@ impl Meter {
         })
     }
 
-    fn state(&self, gpu: &Gpu, now: Stamp, in_flight: Option<&InFlight>) -> GpuState {
+    fn state(&self, gpu: &TrackedGpu, now: Stamp, in_flight: Option<&InFlight>) -> GpuState {
         let late = in_flight.and_then(|call| {
             let lasting = now.boottime.0.saturating_sub(call.since.0);
             let interval = self.policy.intervals[Tier::Fast as usize];
@@ -94,7 +95,7 @@ impl Meter {
             .map(|total| of_instances().fold(total.slot.0, |rest, (_, time)| rest.saturating_sub(time.0)));
         let instance_slots = of_instances().map(|(id, time)| (instance_label(Some(*id)), whole(time.0)));
         GpuState {
-            present: gpu.place.is_there(),
+            present: gpu.location.is_there(),
             frame: gpu.frame.clone(),
             fresh: gpu.fresh(now, &self.policy),
             integrals: gpu.integrals.clone(),
@@ -107,17 +108,17 @@ impl Meter {
             xids: gpu.xids.shown().codes.values().map(|code| (code.count, code.last)).collect(),
             xid_actions: gpu.xids.actions(),
             xids_since: gpu.xids.shown().since,
-            health: Arc::clone(&gpu.bench.verdict),
+            health: Arc::clone(&gpu.health.verdict),
         }
     }
 
     fn agent(
         &self,
         now: Stamp,
-        gpus: &[&Gpu],
+        gpus: &[&TrackedGpu],
         states: &[GpuState],
         services: &Services,
-    ) -> Vec<(Series, AgentNumber)> {
+    ) -> Vec<(AgentSeries, AgentNumber)> {
         let mut own = services.clone();
         for tier in Tier::ALL {
             // The longest in force on any GPU.
@@ -170,7 +171,7 @@ fn series(number: &AgentNumber) -> usize {
     }
 }
 
-fn gpu_numbers(own: &mut Services, gpu: &Gpu, state: &GpuState, level: Level) {
+fn gpu_numbers(own: &mut Services, gpu: &TrackedGpu, state: &GpuState, level: Level) {
     let labels = || vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
     let with = |name, value: &str| {
         let mut labels = labels();
@@ -208,7 +209,7 @@ pub(super) fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn entry(gpu: &Gpu) -> GpuEntry {
+fn entry(gpu: &TrackedGpu) -> GpuEntry {
     let frame = gpu.frame.as_deref();
     GpuEntry {
         id: gpu.id.clone(),
@@ -217,7 +218,7 @@ fn entry(gpu: &Gpu) -> GpuEntry {
         instances: frame.map(instances).unwrap_or_default(),
         unsupported: gpu.unsupported.clone(),
         xids: gpu.xids.shown().codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
-        absence: gpu.place.absence(),
+        absence: gpu.location.absence(),
         activity_source: gpu.account.source().map(|source| source.name()),
     }
 }

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::accounts::{TenantAccount, WorkloadAccount};
-use super::budget::Purse;
+use super::budget::SeriesBudget;
 use super::folded::AccountKey;
-use super::{Gpu, Meter};
+use super::{Meter, TrackedGpu};
 use crate::catalogue::Level;
 use crate::ledger::Tariff;
 use crate::model::snapshot::{AccountEntry, AccountState, WorkloadAccountEntry};
@@ -45,22 +45,22 @@ impl Meter {
     pub(super) fn shown(
         &self,
         shown: Option<Shown>,
-        (now, gpus): (Stamp, &[&Gpu]),
-        purse: &mut Purse<'_>,
+        (now, gpus): (Stamp, &[&TrackedGpu]),
+        purse: &mut SeriesBudget<'_>,
     ) -> Shown {
         let at = self.timeline.at(now.boottime);
         let price = self.policy.price(at);
         let stands = |shown: &Shown| {
             let tariff = shown.tariff.as_ref().map(|tariff| (&tariff.currency, &tariff.class));
             at < shown.until
-                && shown.room == purse.room(&self.costs.account)
+                && shown.room == purse.entries_left(&self.costs.account)
                 && tariff == price.map(|price| (&price.currency, &price.class))
                 && shown.gpus.iter().eq(gpus.iter().map(|gpu| &gpu.id.uuid))
         };
         if let Some(shown) = shown.filter(stands) {
-            purse.pay(&self.costs.account, shown.entries.len(), shown.left_off);
+            purse.charge(&self.costs.account, shown.entries.len(), shown.left_off);
             let ShownWorkloads { entries, left_off, .. } = &shown.workloads;
-            purse.pay(&self.costs.workload_account, entries.len(), *left_off);
+            purse.charge(&self.costs.workload_account, entries.len(), *left_off);
             return shown;
         }
         let tariff = price
@@ -68,14 +68,19 @@ impl Meter {
         self.show((at, tariff), gpus, purse)
     }
 
-    fn show(&self, (at, tariff): (Utc, Option<Tariff>), gpus: &[&Gpu], purse: &mut Purse<'_>) -> Shown {
+    fn show(
+        &self,
+        (at, tariff): (Utc, Option<Tariff>),
+        gpus: &[&TrackedGpu],
+        purse: &mut SeriesBudget<'_>,
+    ) -> Shown {
         let places: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
         let delay = self.policy.birth_delay;
-        let mut accounts = self.accounts.by_tenant((at, delay), tariff.as_ref());
+        let mut accounts = self.accounts.by_tenant(at, delay, tariff.as_ref());
         // Of a GPU that is forgotten nothing is shown, and nothing is left off.
         accounts.retain(|account| places.contains_key(&*account.uuid));
-        let (all, room) = (accounts.len(), purse.room(&self.costs.account));
+        let (all, room) = (accounts.len(), purse.entries_left(&self.costs.account));
         fold_what_does_not_fit(&mut accounts, (room, gpus.len()), tariff.as_ref(), purse);
         let (entries, states): (Vec<_>, Vec<_>) = accounts
             .into_iter()
@@ -87,9 +92,9 @@ impl Meter {
             .unzip();
         let with_series = entries.iter().filter(|entry| &*entry.tenant != HolderId::OTHER).count();
         let left_off = all.saturating_sub(with_series);
-        purse.pay(&self.costs.account, entries.len(), left_off);
+        purse.charge(&self.costs.account, entries.len(), left_off);
         let workloads = self.show_workloads(at, &places, purse);
-        let unattributed = gpus.iter().map(|gpu| self.accounts.unattributed(&gpu.id.uuid, (at, delay)));
+        let unattributed = gpus.iter().map(|gpu| self.accounts.unattributed(&gpu.id.uuid, at, delay));
         Shown {
             unattributed: unattributed.collect(),
             until: self.accounts.change_after(at, delay),
@@ -110,15 +115,15 @@ impl Meter {
         &self,
         at: Utc,
         places: &BTreeMap<&str, usize>,
-        purse: &mut Purse<'_>,
+        purse: &mut SeriesBudget<'_>,
     ) -> ShownWorkloads {
         if self.policy.level < Level::Full {
             return ShownWorkloads { entries: Arc::default(), states: Arc::default(), left_off: 0 };
         }
-        let mut accounts = self.accounts.by_workload((at, self.policy.birth_delay));
+        let mut accounts = self.accounts.by_workload(at, self.policy.birth_delay);
         accounts.retain(|account| places.contains_key(&*account.uuid));
         let keys = accounts.iter().map(WorkloadAccount::key).collect();
-        let fit = purse.fit_workloads(&self.costs.workload_account, keys);
+        let fit = purse.admit_workloads(&self.costs.workload_account, keys);
         let left_off = accounts.len() - fit.len();
         accounts.retain(|account| fit.contains(&account.key()));
         let (entries, states): (Vec<_>, Vec<_>) = accounts
@@ -143,12 +148,12 @@ fn fold_what_does_not_fit(
     accounts: &mut Vec<TenantAccount>,
     (room, gpus): (usize, usize),
     tariff: Option<&Tariff>,
-    purse: &mut Purse<'_>,
+    purse: &mut SeriesBudget<'_>,
 ) {
     // Where not all fit, each GPU may have a place for the others, but never more of them than of tenants.
     let reserved = if accounts.len() > room { gpus.min(room / 2) } else { 0 };
     let keys: Vec<AccountKey> = accounts.iter().map(TenantAccount::key).collect();
-    let fit = purse.fit_accounts(keys, room - reserved);
+    let fit = purse.admit_accounts(keys, room - reserved);
     let mut others = purse.budget.folded.fold(accounts, &fit, tariff);
     accounts.retain(|account| fit.contains(&account.key()));
     others.truncate(room.saturating_sub(accounts.len()));
@@ -159,10 +164,10 @@ fn fold_what_does_not_fit(
 mod tests {
     use super::*;
     use crate::catalogue::AccountValue;
-    use crate::ledger::{Acknowledged, Cost, Counter, CounterKey};
+    use crate::ledger::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
     use crate::meter::Policy;
     use crate::meter::account::Account;
-    use crate::meter::budget::Budget;
+    use crate::meter::budget::BudgetHistory;
     use crate::model::snapshot::PriceEntry;
     use crate::model::{Amounts, GpuId, Holder, Money, Nanoseconds, Parts};
 
@@ -193,10 +198,11 @@ mod tests {
         };
         let mut meter = Meter::new(Arc::new(policy), at(900), None);
         for (index, uuid) in (0..).zip(GPUS) {
-            let gpu = Gpu::new(
+            let gpu = TrackedGpu::new(
                 GpuId { index, uuid: uuid.into() },
                 Account::begin(at(900).utc),
-                (at(900).utc, Level::Full),
+                at(900).utc,
+                Level::Full,
             );
             meter.gpus.insert(uuid.into(), gpu);
             hold(&mut meter, "alice", uuid);
@@ -206,13 +212,14 @@ mod tests {
 
     fn hold(meter: &mut Meter, tenant: &str, uuid: &str) {
         let tariff = |currency: &str| Tariff { currency: currency.into(), class: "spot".into() };
-        let costs = [("EUR", 5), ("USD", 7)]
-            .map(|(currency, held)| (tariff(currency), Cost { held: Money(held), ..Cost::default() }));
+        let costs = [("EUR", 5), ("USD", 7)].map(|(currency, held)| {
+            (tariff(currency), AccruedCost { held: Money(held), ..AccruedCost::default() })
+        });
         let parts = Parts { waste: 1, ..Parts::default() };
         let tenant: Arc<str> = tenant.into();
         let holder = Holder::user(&tenant, None).id;
         let amounts = Amounts { parts, ..Amounts::default() };
-        let counter = Counter { tenant, amounts, costs: costs.into(), ..Counter::default() };
+        let counter = HolderCounter { tenant, amounts, costs: costs.into(), ..HolderCounter::default() };
         let counters = BTreeMap::from([(CounterKey::of_gpu(uuid.into(), holder), counter)]);
         let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
         meter.accounts.acknowledge(&acknowledged, at(900).utc);
@@ -229,14 +236,20 @@ mod tests {
     #[test]
     fn what_is_shown_stands_until_the_room_the_price_or_the_gpus_are_others() {
         let meter = meter();
-        let both: Vec<&Gpu> = meter.gpus.values().collect();
-        let turned: Vec<&Gpu> = both.iter().copied().rev().collect();
-        let narrow = (1..).find(|limit| Budget::default().purse(*limit, 0).room(&meter.costs.account) == 1);
-        let show = |shown: Shown, second, gpus: &[&Gpu], room| {
-            let shown = meter.shown(Some(shown), (at(second), gpus), &mut Budget::default().purse(room, 0));
+        let both: Vec<&TrackedGpu> = meter.gpus.values().collect();
+        let turned: Vec<&TrackedGpu> = both.iter().copied().rev().collect();
+        let narrow = (1..).find(|limit| {
+            BudgetHistory::default().series_budget(*limit, 0).entries_left(&meter.costs.account) == 1
+        });
+        let show = |shown: Shown, second, gpus: &[&TrackedGpu], room| {
+            let shown = meter.shown(
+                Some(shown),
+                (at(second), gpus),
+                &mut BudgetHistory::default().series_budget(room, 0),
+            );
             (Arc::clone(&shown.entries), shown)
         };
-        let first = meter.shown(None, (at(900), &both), &mut Budget::default().purse(WIDE, 0));
+        let first = meter.shown(None, (at(900), &both), &mut BudgetHistory::default().series_budget(WIDE, 0));
         assert_eq!(rows(&first), [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
         let made = Arc::clone(&first.entries);
         let (entries, shown) = show(first, 901, &both, WIDE);
@@ -260,10 +273,13 @@ mod tests {
         let mut meter = meter();
         GPUS.iter()
             .for_each(|uuid| ["bob", "carol"].iter().for_each(|tenant| hold(&mut meter, tenant, uuid)));
-        let gpus: Vec<&Gpu> = meter.gpus.values().collect();
-        let room = |limit: &usize| Budget::default().purse(*limit, 0).room(&meter.costs.account);
+        let gpus: Vec<&TrackedGpu> = meter.gpus.values().collect();
+        let room = |limit: &usize| {
+            BudgetHistory::default().series_budget(*limit, 0).entries_left(&meter.costs.account)
+        };
         let limit = (1..).find(|limit| room(limit) == 4).unwrap_or_default();
-        let shown = meter.shown(None, (at(900), &gpus), &mut Budget::default().purse(limit, 0));
+        let shown =
+            meter.shown(None, (at(900), &gpus), &mut BudgetHistory::default().series_budget(limit, 0));
         let tenants: Vec<&str> = rows(&shown).into_iter().map(|(tenant, ..)| tenant).collect();
         assert_eq!(tenants, ["alice", "alice", HolderId::OTHER, HolderId::OTHER]);
         assert_eq!(shown.left_off, 4, "bob and carol, on two GPUs");

@@ -2,7 +2,7 @@
 //!
 //! In go, at every tick, what the counter had reached and what the rate makes of the tick; out comes what the total
 //! grew by. Between two readings of the counter nothing is lost, however many ticks lie between them: what the rate
-//! told meanwhile was only lent, and is taken back. Bytes are exact that way. Of cycles the share that was active is,
+//! told meanwhile is only an estimate, and is replaced. Bytes are exact that way. Of cycles the share that was active is,
 //! and the time that this makes of the gap as far as the clock that counts them stood still: what ran while it was
 //! fast weighs more than what ran while it was slow. What exactly a board counts stands nowhere, so until a counter has
 //! once agreed with its rate while something happened, a difference that does not agree is not believed. While a
@@ -24,10 +24,10 @@ pub(super) struct Count {
 
 /// What is known of one counter.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Since {
+pub(super) struct CounterTotal {
     last: Option<Count>,
-    /// What the rate has lent since, in the total's unit.
-    lent: u64,
+    /// What was added by the rate since, in the total's unit.
+    estimated: u64,
     /// Whether it has agreed with its rate.
     proven: bool,
     /// Differences in a row that could not be believed.
@@ -53,7 +53,7 @@ pub(super) struct Growth {
     pub(super) refused: Option<Rejection>,
 }
 
-impl Since {
+impl CounterTotal {
     /// Whether the counter is what the total goes by.
     pub(super) fn is_in_force(&self) -> bool {
         self.last.is_some() && self.doubts < MOST_DOUBTS
@@ -70,16 +70,18 @@ impl Since {
         if now.is_err_and(Absence::is_permanent) {
             self.rest();
         }
-        let Some(now) = now.ok().filter(|_| self.doubts < MOST_DOUBTS) else { return self.lend(rated) };
+        let Some(now) = now.ok().filter(|_| self.doubts < MOST_DOUBTS) else {
+            return self.add_estimate(rated);
+        };
         let Some(last) = self.last else { return self.begin(now, rated) };
-        let grown = match between(last, now) {
+        let grown = match growth_between(last, now) {
             Ok(Some(grown)) => grown,
-            Ok(None) => return self.lend(rated),
+            Ok(None) => return self.add_estimate(rated),
             Err(rejection) => return self.doubt(rejection, now, rated),
         };
         if !self.proven {
             let span = Nanoseconds(now.at.0.saturating_sub(last.at.0));
-            let alone = before == Some(last.at) && self.lent == 0;
+            let alone = before == Some(last.at) && self.estimated == 0;
             match rated {
                 Ok(told) if alone && !agree(grown, told, span, now) => {
                     return self.doubt(Rejection::OutOfRange, now, rated);
@@ -91,25 +93,25 @@ impl Since {
                 rated => return self.begin(now, rated),
             }
         }
-        let by = grown.saturating_sub(self.lent);
-        *self = Self { last: Some(now), lent: self.lent.saturating_sub(grown), doubts: 0, ..*self };
+        let by = grown.saturating_sub(self.estimated);
+        *self = Self { last: Some(now), estimated: self.estimated.saturating_sub(grown), doubts: 0, ..*self };
         Growth { by: Ok(by), refused: None }
     }
 
     /// Nobody asks for the counter: what it counts from here on belongs to no total.
     fn rest(&mut self) {
-        (self.last, self.lent) = (None, 0);
+        (self.last, self.estimated) = (None, 0);
     }
 
-    /// The counter did not tell: the rate is lent until it does.
-    fn lend(&mut self, rated: Result<u64, Absence>) -> Growth {
-        self.lent = self.lent.saturating_add(rated.unwrap_or(0));
+    /// Adds the rate as an estimate until the counter is read again.
+    fn add_estimate(&mut self, rated: Result<u64, Absence>) -> Growth {
+        self.estimated = self.estimated.saturating_add(rated.unwrap_or(0));
         Growth { by: rated, refused: None }
     }
 
     /// The counter goes on from here; the tick is the rate's.
     fn begin(&mut self, now: Count, rated: Result<u64, Absence>) -> Growth {
-        *self = Self { last: Some(now), lent: 0, ..*self };
+        *self = Self { last: Some(now), estimated: 0, ..*self };
         // A total is born with its counter.
         Growth {
             by: rated.or_else(|absence| if absence.is_permanent() { Ok(0) } else { Err(absence) }),
@@ -125,7 +127,7 @@ impl Since {
 }
 
 /// What a total grew by between two readings; none where no cycle has passed.
-fn between(last: Count, now: Count) -> Result<Option<u64>, Rejection> {
+fn growth_between(last: Count, now: Count) -> Result<Option<u64>, Rejection> {
     let difference = |before: i64, after: i64| {
         u128::try_from(i128::from(after) - i128::from(before)).map_err(|_| Rejection::CounterBack)
     };
@@ -171,7 +173,7 @@ mod tests {
     /// A counter at 2 GHz, second by second.
     #[derive(Default)]
     struct World {
-        since: Since,
+        since: CounterTotal,
         second: u64,
         before: Option<u64>,
         active: i64,
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_stands_still_tells_nothing() {
-        let mut since = Since::default();
+        let mut since = CounterTotal::default();
         let count = |second: u64| Count { at: Nanoseconds(second * SECOND), value: 7, whole: Some(9) };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
         since.grow(Ok(count(1)), None, Ok(0));
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn bytes_that_jump_are_refused() {
-        let mut since = Since::default();
+        let mut since = CounterTotal::default();
         let count = |second: u64, value| Count { at: Nanoseconds(second * SECOND), value, whole: None };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
         let gib = 1_u64 << 30;

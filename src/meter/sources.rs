@@ -5,8 +5,8 @@
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use super::Gpu;
-use super::since::Since;
+use super::TrackedGpu;
+use super::since::CounterTotal;
 use crate::catalogue::{
     Family, InstancePoint, IntegralOf, Level, PointId, Rows, device_points, families, integral_of,
 };
@@ -18,7 +18,7 @@ pub fn source_told_from(family: &Family) -> Level {
 }
 
 /// Family and source of what is read of the GPU up to a level, as labels: the texts are made once.
-pub(super) fn sources(gpu: &Gpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
+pub(super) fn sources(gpu: &TrackedGpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
     let told = METERED.iter().filter(move |metered| metered.from <= level);
     told.filter_map(|metered| Some((Arc::clone(&metered.label), word(metered.source(gpu)?))))
 }
@@ -40,11 +40,11 @@ struct Metered {
     label: Arc<str>,
     /// From which level on.
     from: Level,
-    by: MeteredBy,
+    by: SourceLookup,
 }
 
 /// Where to look for what serves it.
-enum MeteredBy {
+enum SourceLookup {
     /// The account, whose own it is.
     Account,
     /// The way of its points.
@@ -63,14 +63,14 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
         let by = match &family.rows {
             Rows::Integral(_) | Rows::Flow(_) => {
                 let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(integral);
-                MeteredBy::Integral(integral, points_beside(point))
+                SourceLookup::Integral(integral, points_beside(point))
             }
-            Rows::InstanceIntegral(points) => MeteredBy::Instance(points),
+            Rows::InstanceIntegral(points) => SourceLookup::Instance(points),
             Rows::Device(_) => {
                 let first = device_points().position(|(other, _)| std::ptr::eq(other, family));
-                MeteredBy::Points(first.map(points_beside).unwrap_or_default())
+                SourceLookup::Points(first.map(points_beside).unwrap_or_default())
             }
-            _ => MeteredBy::Account,
+            _ => SourceLookup::Account,
         };
         integral += match &family.rows {
             Rows::Integral(integrals) => integrals.len(),
@@ -93,21 +93,21 @@ fn points_beside(first: PointId) -> Range<PointId> {
 
 impl Metered {
     /// None where nothing serves it; what is not read at this level is counted no more, either.
-    fn source(&self, gpu: &Gpu) -> Option<&'static str> {
-        if matches!(self.by, MeteredBy::Account) {
+    fn source(&self, gpu: &TrackedGpu) -> Option<&'static str> {
+        if matches!(self.by, SourceLookup::Account) {
             return gpu.account.source().map(ActivitySource::name);
         }
         let frame = gpu.frame.as_deref()?;
         match &self.by {
-            MeteredBy::Account => None,
-            MeteredBy::Points(points) => Some(match via(frame, points)? {
+            SourceLookup::Account => None,
+            SourceLookup::Points(points) => Some(match via(frame, points)? {
                 // Of bytes that the driver counts GPM has a counter, too, and no rate is asked for.
                 Via::Gpm => COUNTER,
                 via => via.name(),
             }),
-            MeteredBy::Integral(integral, points) => {
+            SourceLookup::Integral(integral, points) => {
                 let via = via(frame, points)?;
-                let counts = gpu.since.get(*integral).is_some_and(Since::is_in_force);
+                let counts = gpu.since.get(*integral).is_some_and(CounterTotal::is_in_force);
                 Some(match via {
                     _ if counts => COUNTER,
                     // A share of the driver's window, which is shorter than a tick.
@@ -115,7 +115,7 @@ impl Metered {
                     via => via.name(),
                 })
             }
-            MeteredBy::Instance(points) => of_instances(gpu, frame, points),
+            SourceLookup::Instance(points) => of_instances(gpu, frame, points),
         }
     }
 }
@@ -127,14 +127,14 @@ fn via(frame: &Frame, points: &Range<PointId>) -> Option<Via> {
 }
 
 /// All instances of a GPU are read alike; by what the first value is read that is.
-fn of_instances(gpu: &Gpu, frame: &Frame, points: &[InstancePoint]) -> Option<&'static str> {
+fn of_instances(gpu: &TrackedGpu, frame: &Frame, points: &[InstancePoint]) -> Option<&'static str> {
     let instance = frame.instances.first()?;
     let is_read = |value: &usize| {
         instance.readings.get(*value).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
     };
     let value = points.iter().map(|point| point.value as usize).find(is_read)?;
     let since = gpu.instances_since.get(&instance.identity.id.gpu_instance);
-    let counts = since.and_then(|since| since.get(value)).is_some_and(Since::is_in_force);
+    let counts = since.and_then(|since| since.get(value)).is_some_and(CounterTotal::is_in_force);
     Some(if counts { COUNTER } else { Via::Gpm.name() })
 }
 
@@ -158,16 +158,16 @@ mod tests {
             (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));
         const PIPE: (usize, PointId) =
             (first_integral("gpu_pipe_active_seconds_total"), first_point("gpu_pipe_active_ratio"));
-        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(MeteredBy::Integral(integral, points))
+        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(SourceLookup::Integral(integral, points))
             if (*integral, points.start) == SM && points.len() == 1));
-        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(MeteredBy::Integral(integral, points))
+        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(SourceLookup::Integral(integral, points))
             if (*integral, points.start) == PIPE && points.len() == 8));
-        assert!(matches!(by("gpu_power_watts"), Some(MeteredBy::Points(points)) if points.len() == 1));
+        assert!(matches!(by("gpu_power_watts"), Some(SourceLookup::Points(points)) if points.len() == 1));
     }
 
     #[test]
     fn level_standard_tells_of_busy_time_power_and_pcie() {
-        let shown = METERED.iter().filter(|metered| !matches!(metered.by, MeteredBy::Instance(_)));
+        let shown = METERED.iter().filter(|metered| !matches!(metered.by, SourceLookup::Instance(_)));
         let shown = shown.filter(|metered| metered.from < Level::Full).map(|metered| &*metered.label);
         assert!(shown.eq(["gpu_busy_seconds_total", "gpu_power_watts", "gpu_pcie_bytes_total"]));
     }

@@ -1,4 +1,4 @@
-//! The XIDs of one GPU over all time, from two sources that tell of the same ones.
+//! The XIDs of one GPU over all time, from two sources that report the same errors.
 //!
 //! An XID usually comes twice, as an event and as a line in the kernel's log, within a fraction of a second.
 //! While either source speaks of a code, and until both have been quiet about it for [`QUIET`], the larger of
@@ -29,7 +29,7 @@ pub(super) struct Xids {
     counted: XidSums,
     /// What the ledger has committed, or what cannot wait for it.
     shown: XidSums,
-    /// Whether the ledger was not told of the last change.
+    /// Whether the last change was not sent to the ledger.
     unsent: bool,
     /// Since when something that was counted is not shown.
     waiting: Option<Nanoseconds>,
@@ -44,7 +44,7 @@ impl Xids {
 
     /// Counts XIDs, and says how many of them are new. The count by action is complete even when a flood of
     /// codes is not told apart; of such a flood only events count.
-    pub(super) fn hear(&mut self, told: &XidCount) -> u64 {
+    pub(super) fn count_reported(&mut self, told: &XidCount) -> u64 {
         self.unsent = true;
         let codes = &mut self.counted.codes;
         let full = codes.len() >= MOST_CODES && !codes.contains_key(&told.xid);
@@ -102,7 +102,7 @@ impl Xids {
         }
     }
 
-    /// Shows what may be shown; what the ledger is to be told, if anything.
+    /// Shows what may be shown; returns the sums that the ledger has to store, if any.
     pub(super) fn publish(&mut self, now: Nanoseconds, has_ledger: bool) -> Option<XidSums> {
         let unsent = std::mem::take(&mut self.unsent);
         if unsent {
@@ -117,20 +117,20 @@ impl Xids {
     }
 
     /// The account's time in this boot is fixed.
-    pub(super) fn move_by(&mut self, anchor: &Anchor) {
+    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
         for sums in [&mut self.counted, &mut self.shown] {
             sums.since = sums.since.map(|since| anchor.moved(since));
         }
     }
 }
 
-/// Counts what a source told of a code, and says how many of these the other one has not told.
+/// Counts what a source reported of a code; returns how many of these the other source has not reported.
 fn hear(code: &mut XidSum, told: &XidCount) -> u64 {
     let now = told.heard;
-    if now.0.saturating_sub(code.heard.0) > QUIET.0 {
+    if now.0.saturating_sub(code.last_reported.0) > QUIET.0 {
         (code.events, code.lines) = (0, 0);
     }
-    code.heard = code.heard.max(now);
+    code.last_reported = code.last_reported.max(now);
     let before = code.events.max(code.lines);
     let source = match told.source {
         XidSource::Events => &mut code.events,
@@ -140,7 +140,7 @@ fn hear(code: &mut XidSum, told: &XidCount) -> u64 {
     let new = code.events.max(code.lines) - before;
     code.count = code.count.saturating_add(new);
     if new > 0 {
-        // What tells of the same XID again, later, does not make it happen later.
+        // A later report of an XID that is counted does not change its time.
         code.last = code.last.max(told.last.utc);
     }
     new
@@ -171,13 +171,13 @@ mod tests {
     #[test]
     fn an_xid_whose_line_comes_after_a_restart_is_counted_once_and_the_next_one_again() {
         let mut before = fresh();
-        before.hear(&told(Events, 79, 1, 100));
+        before.count_reported(&told(Events, 79, 1, 100));
         let stored = before.publish(NOW, LEDGER).unwrap();
         let mut after = fresh();
         after.recover(&stored);
-        assert_eq!(after.hear(&told(KernelLog, 79, 1, 101)), 0);
-        assert_eq!(after.hear(&told(Events, 79, 1, 200)), 1);
-        assert_eq!(after.hear(&told(KernelLog, 79, 1, 200)), 0);
+        assert_eq!(after.count_reported(&told(KernelLog, 79, 1, 101)), 0);
+        assert_eq!(after.count_reported(&told(Events, 79, 1, 200)), 1);
+        assert_eq!(after.count_reported(&told(KernelLog, 79, 1, 200)), 0);
         assert_eq!(after.counted.codes[&79].count, 2);
         assert_eq!(after.counted.actions.values().sum::<u64>(), 2);
     }
@@ -186,12 +186,12 @@ mod tests {
     fn counts_are_shown_once_they_are_committed_or_after_ten_seconds() {
         let mut xids = fresh();
         let total = |xids: &Xids| xids.actions().iter().sum::<u64>();
-        xids.hear(&told(Events, 79, 1, 1));
+        xids.count_reported(&told(Events, 79, 1, 1));
         let first = xids.publish(NOW, LEDGER).unwrap();
         assert_eq!((total(&xids), xids.publish(NOW, LEDGER)), (0, None));
         xids.acknowledge(&first);
         assert_eq!(total(&xids), 1);
-        xids.hear(&told(Events, 79, 1, 2));
+        xids.count_reported(&told(Events, 79, 1, 2));
         xids.publish(NOW, LEDGER).unwrap();
         assert_eq!(total(&xids), 1);
         xids.publish(NOW + PATIENCE, LEDGER);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn without_a_ledger_counts_are_shown_at_once() {
         let mut xids = fresh();
-        xids.hear(&told(Events, 79, 1, 1));
+        xids.count_reported(&told(Events, 79, 1, 1));
         assert_eq!(xids.publish(NOW, false), None);
         assert_eq!(xids.shown().codes[&79].count, 1);
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn counts_that_were_shown_before_a_late_opening_go_on_under_a_start_of_their_own() {
         let mut xids = fresh();
-        xids.hear(&told(Events, 79, 1, 5));
+        xids.count_reported(&told(Events, 79, 1, 5));
         xids.publish(NOW, false);
         xids.start_at(Utc(9));
         let sums = xids.publish(NOW, LEDGER).unwrap();
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_forgotten_gpu_begins_again_at_0_with_a_start_of_its_own() {
         let mut xids = fresh();
-        xids.hear(&told(Events, 79, 1, 1));
+        xids.count_reported(&told(Events, 79, 1, 1));
         let old = xids.publish(NOW, LEDGER).unwrap();
         xids.forget(Utc(7));
         let new = xids.publish(NOW, LEDGER).unwrap();
@@ -247,7 +247,7 @@ mod tests {
             (Events, 13, 1, 101),
         ]
         .into_iter()
-        .map(|(source, xid, count, second)| xids.hear(&told(source, xid, count, second)))
+        .map(|(source, xid, count, second)| xids.count_reported(&told(source, xid, count, second)))
         .collect();
         assert_eq!(new, [2, 0, 1, 1, 1, 0]);
         assert_eq!(xids.counted.codes[&13].count, 4);
@@ -259,8 +259,8 @@ mod tests {
     fn a_storm_is_counted_by_its_events_and_not_by_the_lines_that_the_log_let_through() {
         let mut xids = Xids::of(&"GPU-1".into());
         for second in 0..60 {
-            xids.hear(&told(KernelLog, 13, 10, second));
-            xids.hear(&told(Events, 13, 10_000, second));
+            xids.count_reported(&told(KernelLog, 13, 10, second));
+            xids.count_reported(&told(Events, 13, 10_000, second));
         }
         assert_eq!(xids.counted.codes[&13].count, 600_000);
     }
@@ -269,8 +269,8 @@ mod tests {
     fn a_flood_of_codes_is_bounded_and_its_actions_are_complete() {
         let mut xids = Xids::of(&"GPU-1".into());
         for code in 1_000..2_000 {
-            xids.hear(&told(Events, code, 3, 1));
-            xids.hear(&told(KernelLog, code, 3, 1));
+            xids.count_reported(&told(Events, code, 3, 1));
+            xids.count_reported(&told(KernelLog, code, 3, 1));
         }
         assert_eq!(xids.counted.codes.len(), MOST_CODES);
         assert_eq!(xids.counted.actions.values().sum::<u64>(), 3_000);

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ActiveConfig, ResolvedGrantees};
 use crate::clock::{Clock, Stop};
-use crate::ledger::Timeline;
+use crate::ledger::AccountTimeline;
 use crate::model::Nanoseconds;
 
 /// The configuration in force and the account's time axis, by which its prices are dated.
 pub(crate) struct CurrentConfig {
     active: Mutex<Arc<ActiveConfig>>,
-    timeline: Mutex<Timeline>,
+    timeline: Mutex<AccountTimeline>,
 }
 
 impl CurrentConfig {
@@ -30,7 +30,7 @@ impl CurrentConfig {
     }
 
     /// Stores the account's time axis; prices that were changed on another one are dated again.
-    pub(crate) fn set_timeline(&self, timeline: Timeline) {
+    pub(crate) fn set_timeline(&self, timeline: AccountTimeline) {
         let last = {
             let mut last = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *last, timeline)
@@ -69,7 +69,7 @@ impl CurrentConfig {
         }
     }
 
-    fn timeline(&self) -> Timeline {
+    fn timeline(&self) -> AccountTimeline {
         *self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

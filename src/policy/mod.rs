@@ -13,7 +13,7 @@ use crate::catalogue::Level;
 use crate::config::{Config, GpuChoice, GrantConfig, Grantee, PriceBookConfig, UserChoice};
 use crate::export::PageCache;
 use crate::holders::{GpuSelector, Selector, StandingGrant};
-use crate::ledger::{Book, Price, Timeline};
+use crate::ledger::{AccountTimeline, Price, PriceBook};
 use crate::meter::Policy;
 use crate::model::snapshot::PriceEntry;
 use crate::model::{Nanoseconds, Utc};
@@ -80,14 +80,14 @@ pub(crate) struct ActiveConfig {
 /// Prices that were put in force at a moment; page and ledger apply them from the next whole minute on.
 #[derive(Clone)]
 pub(crate) struct Charge {
-    pub(crate) book: Option<Book>,
+    pub(crate) book: Option<PriceBook>,
     /// Time since boot: the account's time of that moment may not be known yet.
     pub(crate) decided: Nanoseconds,
 }
 
 impl ActiveConfig {
     /// The prices in force.
-    pub(crate) fn book(&self) -> Option<&Book> {
+    pub(crate) fn book(&self) -> Option<&PriceBook> {
         self.charges.last().and_then(|charge| charge.book.as_ref())
     }
 
@@ -142,7 +142,7 @@ impl ActiveConfig {
 
     /// The same with the prices that were in force at each time of the account: those that were changed stay the prices
     /// of their time, as in the ledger.
-    pub(crate) fn dated_by(mut self, timeline: Timeline) -> Self {
+    pub(crate) fn dated_by(mut self, timeline: AccountTimeline) -> Self {
         let mut charges = self.charges.iter();
         let first = charges.next().map(|charge| prices(charge.book.as_ref())).unwrap_or_default();
         let prices = charges.fold(first, |before, Charge { book, decided }| {
@@ -232,13 +232,13 @@ fn gpu(choice: &GpuChoice) -> GpuSelector {
 }
 
 /// The operator's prices as the ledger keeps them.
-fn book(config: &Config) -> Option<Book> {
+fn book(config: &Config) -> Option<PriceBook> {
     match config.prices.as_ref()? {
-        PriceBookConfig::Example => Some(Book {
+        PriceBookConfig::Example => Some(PriceBook {
             currency: "USD".into(),
             prices: vec![Price { from: Utc(0), nano_per_gpu_hour: EXAMPLE, class: "example".into() }],
         }),
-        PriceBookConfig::Own { currency, rates } => Some(Book {
+        PriceBookConfig::Own { currency, rates } => Some(PriceBook {
             currency: currency.clone(),
             prices: rates
                 .iter()
@@ -253,7 +253,7 @@ fn book(config: &Config) -> Option<Book> {
 }
 
 /// The prices that label the account's money, in order of time.
-fn prices(book: Option<&Book>) -> PriceSchedule {
+fn prices(book: Option<&PriceBook>) -> PriceSchedule {
     let Some(book) = book else { return Vec::new() };
     let currency: Arc<str> = book.currency.as_str().into();
     let mut prices: Vec<_> = book
@@ -286,7 +286,7 @@ mod tests {
         let now = Nanoseconds(minute * MINUTE.0 + 1);
         let next = before
             .map_or_else(|| ActiveConfig::new(config.clone()), |it| it.succeeded_by(config.clone(), now));
-        next.dated_by(Timeline::default())
+        next.dated_by(AccountTimeline::default())
     }
 
     fn schedule(active: &ActiveConfig) -> Vec<(u64, Option<i128>)> {
@@ -318,7 +318,7 @@ mod tests {
         let one = active(None, "prices: {currency: USD, rates: [{gpu_hour: 1}]}", 0);
         let two = active(Some(&one), "prices: {currency: USD, rates: [{gpu_hour: 2}]}", 10);
         let an_hour_ahead = Stamp { boottime: Nanoseconds(0), utc: Utc(60 * MINUTE.0) };
-        let dated = two.dated_by(Timeline::starting(an_hour_ahead));
+        let dated = two.dated_by(AccountTimeline::starting(an_hour_ahead));
         assert_eq!(schedule(&dated), [(0, Some(1_000_000_000)), (71, Some(2_000_000_000))]);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{DriverSessions, SamplerThread, Search, lock, start_sampler};
 use crate::clock::{Stop, system_now};
 use crate::host::Pci;
-use crate::meter::News;
+use crate::meter::SamplerNews;
 use crate::model::Nanoseconds;
 use crate::nvml::{CallSlot, Library, count, find};
 
@@ -122,7 +122,7 @@ impl DriverState {
             (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
             self.begun = system_now().boottime;
             // The receiver is gone once the tick loop has ended.
-            let _ = shared.news.send(News::Opened { anew, module: epoch });
+            let _ = shared.news.send(SamplerNews::Opened { anew, module: epoch });
         }
         let mut samplers = lock(shared);
         samplers.search = Search::Found(counted as usize);

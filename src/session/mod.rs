@@ -1,7 +1,7 @@
 //! The driver while the agent runs: opening and closing its library, a sampler thread for each GPU, its events, and the
 //! XIDs of the kernel log.
 //!
-//! In: the configuration in force and the orders of an operator. Out: [`News`] for the tick loop. Every index that the
+//! In: the configuration in force and the orders of an operator. Out: [`SamplerNews`] for the tick loop. Every index that the
 //! driver counts gets a sampler at once, which asks the GPU for its identity: a GPU that hangs or fails then delays no
 //! other. One session follows another: the library is closed on request, and opened again when the driver was replaced.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Stop, next_multiple, system_now};
 use crate::config::Config;
 use crate::host::{DriverDevices, Host};
-use crate::meter::News;
+use crate::meter::SamplerNews;
 use crate::model::frame::Tier;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
 use crate::nvml::{CallSlot, FoundGpu, InFlight, Library, Sampler, find};
@@ -50,7 +50,7 @@ pub(crate) struct DriverSessions {
     pub(crate) host: Host,
     pub(crate) config: Arc<CurrentConfig>,
     /// Frames and events for the tick loop.
-    pub(crate) news: mpsc::Sender<News>,
+    pub(crate) news: mpsc::Sender<SamplerNews>,
     pub(crate) samplers: Mutex<Samplers>,
     pub(crate) received: Received,
     pub(crate) processes: Arc<SeenProcesses>,
@@ -354,7 +354,9 @@ fn identify_gpu(
                     samplers.unidentified_gpus.saturating_sub(usize::from(is_logged));
                 drop(samplers);
                 // The receiver is gone once the tick loop has ended.
-                let _ = shared.news.send(News::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
+                let _ = shared
+                    .news
+                    .send(SamplerNews::Found { gpu: found.id.clone(), bus: Arc::clone(found.bus()) });
                 report_if_all_are_known(shared);
                 return Some(found);
             }
@@ -392,7 +394,7 @@ fn report_if_all_are_known(shared: &DriverSessions) {
     let all = matches!(samplers.search, Search::Found(counted) if samplers.slots.len() >= counted);
     drop(samplers);
     if all {
-        let _ = shared.news.send(News::Counted);
+        let _ = shared.news.send(SamplerNews::Counted);
     }
 }
 
@@ -487,7 +489,7 @@ fn deliver(
         Ok(frame) if is_late(&frame) && !lateness.begins => {
             lane.discard_last_tick();
             count(shared, Arc::clone(collector), "late");
-            News::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
+            SamplerNews::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
         }
         Ok(frame) => {
             if is_late(&frame) {
@@ -496,14 +498,14 @@ fn deliver(
             let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
             let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);
             shared.processes.see(listed, sampled);
-            News::Frame(Box::new(frame))
+            SamplerNews::Frame(Box::new(frame))
         }
         Err(absence) => {
             count(shared, Arc::clone(collector), absence.reason());
             if absence == Absence::Lost {
-                let _ = shared.news.send(News::Lost(gpu.clone()));
+                let _ = shared.news.send(SamplerNews::Lost(gpu.clone()));
             }
-            News::Unframed(lane.take_unframed())
+            SamplerNews::Unframed(lane.take_unframed())
         }
     };
     // The receiver is gone once the tick loop has ended.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpumeter::clock::{Page, PageState, REAL_TIME, system_now};
+use gpumeter::clock::{ClockPage, PageState, REAL_TIME, system_now};
 use gpumeter::kubelet::messages::{ClaimResource, DynamicResource};
 use gpumeter::kubelet::{Error, KubeletSocket};
 use gpumeter::model::Nanoseconds;
@@ -211,7 +211,7 @@ fn a_mig_instance_is_held_by_its_number_or_as_a_claim_by_its_place() {
 }
 
 /// Lets no more time pass.
-fn hold_still(clock: &Page) {
+fn hold_still(clock: &ClockPage) {
     let elapsed = clock.state().elapsed_at(system_now().boottime);
     clock.set(PageState { held: true, elapsed, ..clock.state() }).unwrap();
 }
@@ -219,7 +219,7 @@ fn hold_still(clock: &Page) {
 #[test]
 fn a_holding_began_with_its_container_though_the_kubelet_is_asked_later() {
     let (node, pods_api) = Node::start_described();
-    let clock = Page::open(&node.demo.driver("clock")).unwrap();
+    let clock = ClockPage::open(&node.demo.driver("clock")).unwrap();
     node.wait_for("half a minute", |page| {
         page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]) >= 30 * SECOND
     });

@@ -44,7 +44,7 @@ fn no_import_runs_against_the_table() {
 
 #[test]
 fn every_allowed_import_is_used() {
-    let sources = sources();
+    let sources = &*SOURCES;
     let is_used = |module: &str, other: &str| {
         let own = sources.iter().filter(|source| source.is_in(module));
         own.flat_map(|source| &source.imports).any(|(name, _)| name == other)

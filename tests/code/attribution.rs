@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{GpuSegment, Unsettled, settle, settle_gpu};
+use gpumeter::attribution::{GpuSegment, SettleError, settle, settle_gpu};
 use gpumeter::model::{Carry, Grade, HolderId, Row, Settlement};
 use serde_json::{Value, json};
 
@@ -138,10 +138,10 @@ fn slots_that_are_not_those_of_the_layout_are_refused() {
         settle_gpu(&segment).unwrap_err()
     };
     let gpu = || "gpu".into();
-    assert_eq!(refused(json!({"slots": {}})), Unsettled::MissingSlot { slot: gpu() });
-    assert_eq!(refused(json!({"layout": null})), Unsettled::UnknownSlot { slot: gpu() });
+    assert_eq!(refused(json!({"slots": {}})), SettleError::MissingSlot { slot: gpu() });
+    assert_eq!(refused(json!({"layout": null})), SettleError::UnknownSlot { slot: gpu() });
     let layout = json!({"total": 2, "slots": {"gpu": 1}});
-    assert_eq!(refused(json!({"layout": layout})), Unsettled::Layout { total: 2, sum: 1 });
+    assert_eq!(refused(json!({"layout": layout})), SettleError::Layout { total: 2, sum: 1 });
 }
 
 #[test]

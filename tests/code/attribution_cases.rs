@@ -1,9 +1,9 @@
-//! Single cases of the settlement that the worked segments leave out: rungs of the ladder, covered users, the
+//! Single cases of the settlement that the worked segments leave out: the fallback order, covered users, the
 //! energy of segments nobody used, carries that are kept or dropped, and input that is refused.
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{Unsettled, settle};
+use gpumeter::attribution::{SettleError, settle};
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Presence, Row, Settlement, SlotState, Span, Utc,
@@ -229,25 +229,25 @@ fn what_does_not_fit_is_refused_by_name() {
     };
     let at = |second: u64| Utc(second * SECOND);
     let fine = || span(0, &[], &[]);
-    assert_eq!(refused(1, 1, &[]), Unsettled::Window { from: at(1), to: at(1) });
-    assert_eq!(refused(0, 1, &[]), Unsettled::Gap { from: at(0), to: at(1) });
-    assert_eq!(refused(0, 3, &[fine(), span(2, &[], &[])]), Unsettled::Gap { from: at(1), to: at(2) });
-    assert_eq!(refused(0, 3, &[fine()]), Unsettled::Gap { from: at(1), to: at(3) });
-    assert_eq!(refused(0, 1, &[fine(), fine()]), Unsettled::Overlap { from: at(0), at: at(1) });
-    assert_eq!(refused(0, 1, &[fine(), span(1, &[], &[])]), Unsettled::Overlap { from: at(1), at: at(1) });
+    assert_eq!(refused(1, 1, &[]), SettleError::Window { from: at(1), to: at(1) });
+    assert_eq!(refused(0, 1, &[]), SettleError::Gap { from: at(0), to: at(1) });
+    assert_eq!(refused(0, 3, &[fine(), span(2, &[], &[])]), SettleError::Gap { from: at(1), to: at(2) });
+    assert_eq!(refused(0, 3, &[fine()]), SettleError::Gap { from: at(1), to: at(3) });
+    assert_eq!(refused(0, 1, &[fine(), fine()]), SettleError::Overlap { from: at(0), at: at(1) });
+    assert_eq!(refused(0, 1, &[fine(), span(1, &[], &[])]), SettleError::Overlap { from: at(1), at: at(1) });
     let backwards = Span { from: at(1), to: at(0), ..fine() };
-    assert_eq!(refused(0, 1, &[backwards]), Unsettled::Backwards { from: at(1), to: at(0) });
+    assert_eq!(refused(0, 1, &[backwards]), SettleError::Backwards { from: at(1), to: at(0) });
     let busy = Span { busy: SECOND + 1, ..fine() };
     let length = Nanoseconds::SECOND;
-    assert_eq!(refused(0, 1, &[busy]), Unsettled::Busy { from: at(0), busy: SECOND + 1, length });
+    assert_eq!(refused(0, 1, &[busy]), SettleError::Busy { from: at(0), busy: SECOND + 1, length });
     let twice = span(0, &[("a", 2), ("a", 3)], &[]);
-    assert_eq!(refused(0, 1, &[twice]), Unsettled::HeldTwice { holder: id("a") });
+    assert_eq!(refused(0, 1, &[twice]), SettleError::HeldTwice { holder: id("a") });
     let reserved = span(0, &[(HolderId::SYSTEM, 2)], &[]);
-    assert_eq!(refused(0, 1, &[reserved]), Unsettled::Reserved { holder: id(HolderId::SYSTEM) });
+    assert_eq!(refused(0, 1, &[reserved]), SettleError::Reserved { holder: id(HolderId::SYSTEM) });
     let fraction = Fraction { numerator: 1, denominator: 0 };
-    let share = Unsettled::Share { holder: id("a"), fraction };
+    let share = SettleError::Share { holder: id("a"), fraction };
     assert_eq!(refused(0, 1, &[span(0, &[("a", 0)], &[])]), share);
     let energy = Some(Microjoules(u64::MAX));
     let spans = [Span { energy, ..fine() }, Span { energy, ..span(1, &[], &[]) }];
-    assert_eq!(refused(0, 2, &spans), Unsettled::Energy { from: at(1), energy: Microjoules(u64::MAX) });
+    assert_eq!(refused(0, 2, &spans), SettleError::Energy { from: at(1), energy: Microjoules(u64::MAX) });
 }

@@ -9,7 +9,7 @@ use crate::attribution::granted_shares;
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{GrantedSlot, SessionGpu, holdings};
 use crate::meter::Policy;
-use crate::meter::integrate::{PresentBySlot, Who};
+use crate::meter::integrate::{HolderList, PresentBySlot};
 use crate::model::{
     ActivitySource, Fraction, Frame, HolderId, Holding, InstanceSpan, MigLayout, MigSlot, MigSpan,
     Nanoseconds, SlotState, Span,
@@ -38,7 +38,7 @@ struct SlotHoldings {
     holdings: Arc<[Holding]>,
     covered_by: BTreeMap<HolderId, HolderId>,
     /// The holders present and the policy that this was computed from; none where it has to be computed again.
-    computed_from: Option<(Who, Arc<Policy>)>,
+    computed_from: Option<(HolderList, Arc<Policy>)>,
 }
 
 /// Who holds what of a GPU, as of the last frame; before the first one, as of the agent's last life.
@@ -197,13 +197,14 @@ impl Slots {
     }
 
     /// Who holds what while these are there.
-    pub(super) fn hold(&mut self, gpu: &SessionGpu, there: &PresentBySlot, policy: &Arc<Policy>) {
+    pub(super) fn update_holdings(&mut self, gpu: &SessionGpu, there: &PresentBySlot, policy: &Arc<Policy>) {
         let Division::Instances(layout) = &self.division else {
-            self.whole.hold(GrantedSlot::Whole(gpu), &there.whole.who, policy);
+            self.whole.hold(GrantedSlot::Whole(gpu), &there.whole.holders, policy);
             return;
         };
         for (name, slot) in &layout.slots {
-            let who = there.instances.get(name).map(|present| Arc::clone(&present.who)).unwrap_or_default();
+            let who =
+                there.instances.get(name).map(|present| Arc::clone(&present.holders)).unwrap_or_default();
             let held = self.instances.entry(Arc::clone(name)).or_default();
             held.hold(GrantedSlot::Instance { gpu, id: name, slot }, &who, policy);
         }
@@ -215,7 +216,7 @@ impl Slots {
     }
 
     /// A span of the instances of which nothing but the holdings is known; none of a whole GPU.
-    pub(super) fn blank(&self, claims: &Claims, state: SlotState) -> Option<Box<MigSpan>> {
+    pub(super) fn unknown_span(&self, claims: &Claims, state: SlotState) -> Option<Box<MigSpan>> {
         let layout = claims.division.layout()?;
         let blank = |slot: &Arc<str>| InstanceSpan {
             state,
@@ -241,8 +242,9 @@ impl SlotHoldings {
         })
     }
 
-    fn hold(&mut self, slot: GrantedSlot<'_>, who: &Who, policy: &Arc<Policy>) {
-        let is_current = |(of, by): &(Who, Arc<Policy>)| Arc::ptr_eq(of, who) && Arc::ptr_eq(by, policy);
+    fn hold(&mut self, slot: GrantedSlot<'_>, who: &HolderList, policy: &Arc<Policy>) {
+        let is_current =
+            |(of, by): &(HolderList, Arc<Policy>)| Arc::ptr_eq(of, who) && Arc::ptr_eq(by, policy);
         if self.computed_from.as_ref().is_some_and(is_current) {
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Account, ClosedWindows, EarlierGrant, OpenSpan, Users};
+use super::{Account, ClosedWindows, EarlierGrant, OpenSpan, SpanUsers};
 use crate::attribution::{settle, split, window_end};
 use crate::holders::{GrantedSlot, Granting, Identities, SessionGpu, are_configured_alike, holdings};
 use crate::meter::Policy;
@@ -15,7 +15,7 @@ use crate::model::{
 /// How long after its end a window may at least still learn who was there.
 const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// The most windows that one pulse settles for one GPU: an hour, so that a long gap delays no tick.
+/// The most windows that one tick settles for one GPU: an hour, so that a long gap delays no tick.
 const WINDOWS_PER_PULSE: usize = 240;
 
 impl Account {
@@ -80,7 +80,8 @@ impl Account {
     /// Settles the windows whose closing delay is over, up to the `last` moment of the account where it has one.
     pub(in crate::meter) fn settle(
         &mut self,
-        (now, last): (Utc, Option<Utc>),
+        now: Utc,
+        last: Option<Utc>,
         gpu: &SessionGpu,
         policy: &Arc<Policy>,
     ) -> ClosedWindows {
@@ -97,7 +98,7 @@ impl Account {
             }
             if self.cursor < end {
                 // A frame that comes later can only speak of the time that is still open.
-                self.silence(end, gpu, policy);
+                self.fill_silence(end, gpu, policy);
             }
             let spans = self.take_until(end);
             match settle(self.settled, end, &spans, &self.carry, &self.weights) {
@@ -118,20 +119,20 @@ impl Account {
     /// Closes a window's end in which no frame came: by those who held before it, as far as that can be
     /// known. Presence of another life of the agent cannot. From there on the operator's grants are those of
     /// now: one that a reload took back ends within the closing delay, though no frame tells of it.
-    fn silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Arc<Policy>) {
+    fn fill_silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Arc<Policy>) {
         let before = self.slots.claims();
         if self.cursor < self.watched {
-            self.slots.hold(gpu, &PresentBySlot::default(), policy);
+            self.slots.update_holdings(gpu, &PresentBySlot::default(), policy);
             let both = self.slots.claims().also_of(&before);
             // The rest of the gap is bridged from the same side.
-            self.fill(end, &both, None);
+            self.fill_gap(end, &both, None);
             if self.cursor < self.watched {
                 self.slots.restore(before);
             }
         } else {
-            self.fill(end, &before, None);
-            let present = self.last.as_ref().map_or(&self.who, |last| &last.present);
-            self.slots.hold(gpu, present, policy);
+            self.fill_gap(end, &before, None);
+            let present = self.last.as_ref().map_or(&self.last_present, |last| &last.present);
+            self.slots.update_holdings(gpu, present, policy);
         }
     }
 
@@ -205,7 +206,7 @@ impl OpenSpan {
         };
         for (id, slot) in slots {
             let Some(place) = layout.slots.get(id) else { continue };
-            let who = of_instances.get(id).into_iter().flat_map(Users::who);
+            let who = of_instances.get(id).into_iter().flat_map(SpanUsers::who);
             let granted = GrantedSlot::Instance { gpu, id, slot: place };
             let (held, covered_by) = holdings(granted, policy.granting(), who);
             if *slot.holdings != *held {
@@ -215,9 +216,9 @@ impl OpenSpan {
     }
 }
 
-impl Users {
+impl SpanUsers {
     fn who(&self) -> impl Iterator<Item = &Holder> {
-        self.who.iter().map(|holder| &**holder)
+        self.holders.iter().map(|holder| &**holder)
     }
 
     /// Names processes that were unknown, among those who are present; whether there were any.
@@ -233,7 +234,7 @@ impl Users {
         if named.is_empty() {
             return false;
         }
-        let who = self.who.iter().map(|holder| (holder.id.clone(), Arc::clone(holder)));
+        let who = self.holders.iter().map(|holder| (holder.id.clone(), Arc::clone(holder)));
         let mut who: BTreeMap<HolderId, Arc<Holder>> = who.collect();
         for (reading, holder) in named {
             if let Some(presence) = self.unnamed.remove(&reading) {
@@ -241,7 +242,7 @@ impl Users {
                 who.entry(holder.id.clone()).or_insert(holder);
             }
         }
-        self.who = who.into_values().collect();
+        self.holders = who.into_values().collect();
         true
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpumeter::catalogue::Level;
-use gpumeter::clock::{Page, PageState};
+use gpumeter::clock::{ClockPage, PageState};
 use gpumeter::model::{Nanoseconds, Utc};
 
 use crate::running::Agent;
@@ -53,7 +53,7 @@ fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
         std::fs::copy(faults, demo.join("driver/faults")).unwrap();
     }
     let state = PageState::held_at(Nanoseconds(0), BEGIN, Nanoseconds(BOOT));
-    let clock = Page::create(&demo.join("driver/clock"), state).unwrap();
+    let clock = ClockPage::create(&demo.join("driver/clock"), state).unwrap();
     let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
     let agent = start(node, directory.path());
     let mut page = settled(&agent, 0)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, Page, PageState};
+use gpumeter::clock::{Clock, ClockPage, PageState};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Library, Recorder, Sampler, find};
@@ -17,7 +17,7 @@ pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lib
 
 /// GPUs of one node, read every second; medium every 5 s, slow every minute.
 pub(crate) struct World {
-    page: Arc<Page>,
+    page: Arc<ClockPage>,
     samplers: Vec<Sampler>,
     second: u64,
     /// Last: the library lies in it.
@@ -80,7 +80,7 @@ impl World {
         let path = directory.path().join("libnvidia-ml.so.1");
         fs::write(&path, library).unwrap();
         fs::write(directory.path().join("scenario"), scenario).unwrap();
-        let page = Arc::new(Page::create(&directory.path().join("clock"), held(10)).unwrap());
+        let page = Arc::new(ClockPage::create(&directory.path().join("clock"), held(10)).unwrap());
         let clock = Clock::Page(Arc::clone(&page));
         let library = Library::open(Some(&path)).unwrap();
         if let Some(recorder) = recorder {

@@ -1,6 +1,6 @@
 //! Prices and bills.
 
-use gpumeter::ledger::{Batch, Cause, Ledger, NodeIdentity, Opening, Reader};
+use gpumeter::ledger::{Cause, Ledger, LedgerBatch, NodeIdentity, Opening, Reader};
 use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Stamp, Use, Utc};
 
 use jiff::tz::TimeZone;
@@ -25,7 +25,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
             row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
         ];
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
-        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.from, bill.to), (NOVEMBER, after(3600)));
@@ -65,7 +65,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
         };
         let rows = vec![row("user:a", parts, Use::default())];
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
-        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     let lines: Vec<_> = bill
@@ -185,7 +185,7 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
         }
         assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 1);
         let anchor = recovered.timeline.anchor(at(45), true);
-        ledger.commit(&Batch { now: after(DAY + 45), anchor, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(DAY + 45), anchor, ..LedgerBatch::default() }).unwrap();
         let begins = world.sql::<i64>("SELECT max(from_ns) FROM price");
         assert_eq!(Utc(begins.unsigned_abs()), after(DAY + 60), "by reload: {changed_by_reload}");
     }
@@ -203,7 +203,7 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
             row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
         ];
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
-        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
     let mut reader = Reader::open(&world.path()).unwrap();
     let statement = reader.statement(None, None).unwrap();
@@ -346,7 +346,7 @@ fn a_bill_is_interrupted_when_it_is_not_wanted_any_more() {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(60_000)), "user:a", 0)];
-    ledger.commit(&Batch { now: after(60_000), closed, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(60_000), closed, ..LedgerBatch::default() }).unwrap();
     let mut reader = Reader::open(&world.path()).unwrap();
     reader.interrupt_when(|| true).unwrap();
     let error = reader.bill(None, None).unwrap_err();
@@ -360,7 +360,7 @@ fn a_gpu_that_was_taken_out_does_not_hold_up_bills() {
     introduced(&mut ledger, 2);
     settle(&mut ledger, 1, 0..75, "user:a");
     let closed = vec![whole(0, (after(0), after(7200)), "user:a", 0)];
-    ledger.commit(&Batch { now: after(7200), closed, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(7200), closed, ..LedgerBatch::default() }).unwrap();
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(bill.to, after(7200));
     assert_eq!(bill.gpus[1].settled_until, after(75));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpumeter::ledger::{Batch, Cause, Queue, Reader, Resumed};
+use gpumeter::ledger::{Cause, LedgerBatch, LedgerQueue, Reader, Resumed};
 use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
 
 use super::world::*;
@@ -17,7 +17,7 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     let open = vec![open(0, spans.clone())];
     // Its facts are learned after its first row.
     let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
-    ledger.commit(&Batch { now: after(32), open, holders, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(32), open, holders, ..LedgerBatch::default() }).unwrap();
     drop(ledger);
 
     let (mut ledger, recovered) = world.open(40, None);
@@ -36,7 +36,7 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(recovered.counters[&key].born, after(16));
 
     let closed = vec![whole(0, (after(30), after(45)), "user:a", 5)];
-    let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
+    let told = ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.counters[&key].amounts.parts.held(), 45 * SECOND);
     assert_eq!(told.counters[&key].born, after(16));
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
@@ -53,7 +53,7 @@ fn a_kill_loses_at_most_what_was_not_committed() {
     settle(&mut ledger, 0, 0..15, "user:a");
     for second in 15..20 {
         let open = vec![open(0, vec![span(second, second + 1)])];
-        ledger.commit(&Batch { now: after(second + 1), open, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(second + 1), open, ..LedgerBatch::default() }).unwrap();
         let (_copy, recovered) = world.killed().open(second + 1, None);
         let gpu = &recovered.gpus[&uuid(0)];
         assert_eq!(gpu.settled_until, after(15));
@@ -73,7 +73,8 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
         let mut guilty = whole(0, first, "user:a", 0);
         (guilty.settlement.from, guilty.settlement.to) = (after(from), after(to));
         let closed = vec![whole(1, first, "user:b", 1), guilty];
-        let error = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap_err();
+        let error =
+            ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap_err();
         assert!(matches!(error.cause, Cause::Window { settled_until, .. } if settled_until == after(15)));
         assert!(!error.may_pass());
     }
@@ -81,7 +82,7 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 1);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
     let closed = vec![whole(1, first, "user:b", 1)];
-    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.counters[&counter_key(1, "user:b")].amounts.parts.held(), 15 * SECOND);
 }
 
@@ -93,11 +94,11 @@ fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
     settle(&mut ledger, 0, 0..30, "user:a");
     let again = |from: u64| whole(0, (after(from), after(from + 15)), "user:b", 1);
     let closed = vec![again(0), again(15)];
-    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.slots[&uuid(0)].settled_until, after(30));
     assert!(told.counters.is_empty());
     let closed = vec![again(15), again(30)];
-    let told = ledger.commit(&Batch { now: after(46), closed, ..Batch::default() }).unwrap();
+    let told = ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
     assert_eq!(told.counters[&counter_key(0, "user:b")].amounts.parts.held(), 15 * SECOND);
     assert_eq!((told.imbalance, told.unobserved), (0, Nanoseconds(0)));
@@ -110,9 +111,9 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
     introduced(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     let spans = vec![open(0, vec![span(15, 16), span(80, 100)])];
-    ledger.commit(&Batch { now: after(100), open: spans, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(100), open: spans, ..LedgerBatch::default() }).unwrap();
     let closed = vec![whole(0, (after(90), after(120)), "user:a", 5)];
-    let told = ledger.commit(&Batch { now: after(121), closed, ..Batch::default() }).unwrap();
+    let told = ledger.commit(&LedgerBatch { now: after(121), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.unobserved, Nanoseconds::from_seconds(75));
     assert_eq!(told.imbalance, 0);
     assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
@@ -139,15 +140,15 @@ fn one_gpus_refusal_costs_the_others_nothing() {
     settle(&mut ledger, 0, 0..20, "user:a");
     let window = |gpu, from, to| whole(gpu, (after(from), after(to)), "user:b", 1);
     // GPU 0 has an account up to 30; its first window straddles that, the second goes on.
-    let batch = Batch {
+    let batch = LedgerBatch {
         now: after(60),
-        sights: vec![sight(2, 0)],
+        registrations: vec![sight(2, 0)],
         closed: vec![window(0, 15, 45), window(0, 45, 60), window(1, 0, 15), window(2, 0, 15)],
         open: vec![open(0, vec![span(60, 62), span(61, 63)]), open(1, vec![span(15, 16)])],
-        ..Batch::default()
+        ..LedgerBatch::default()
     };
     assert!(ledger.commit(&batch).is_err());
-    let salvage = ledger.salvage(batch);
+    let salvage = ledger.commit_by_gpu(batch);
     let dropped: Vec<&str> = salvage.dropped.iter().map(|(gpu, _)| &**gpu).collect();
     assert_eq!(dropped, [&*uuid(0), &*uuid(0)], "a window and the spans");
     assert!(salvage.unfinished.is_empty() && salvage.prevented.is_none());
@@ -169,11 +170,12 @@ fn a_sight_survives_the_refusal_of_what_came_with_it() {
     let (mut ledger, _) = world.open(0, None);
     let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
     backwards.settlement.to = after(0);
-    let batch = Batch { sights: vec![sight(0, 0)], closed: vec![backwards], ..Batch::default() };
-    assert_eq!(ledger.salvage(batch).dropped.len(), 1);
+    let batch =
+        LedgerBatch { registrations: vec![sight(0, 0)], closed: vec![backwards], ..LedgerBatch::default() };
+    assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 1);
     // Without it every later window would be refused for ever.
     let closed = vec![whole(0, (after(15), after(30)), "user:a", 0)];
-    let told = ledger.commit(&Batch { now: after(31), closed, ..Batch::default() }).unwrap();
+    let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
 }
 
@@ -185,15 +187,15 @@ fn what_a_lock_prevents_is_handed_back_whole() {
     let other = rusqlite::Connection::open(world.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let closed = (0..2).map(|gpu| whole(gpu, (after(0), after(15)), "user:a", 0)).collect();
-    let salvage = ledger.salvage(Batch { now: after(16), closed, ..Batch::default() });
+    let salvage = ledger.commit_by_gpu(LedgerBatch { now: after(16), closed, ..LedgerBatch::default() });
     assert!(salvage.acknowledged.is_empty() && salvage.dropped.is_empty());
     assert!(salvage.prevented.unwrap().may_pass());
     other.execute_batch("ROLLBACK").unwrap();
-    let queue = Queue::default();
+    let queue = LedgerQueue::default();
     for batch in salvage.unfinished {
         queue.put_back(batch);
     }
-    let told = ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    let told = ledger.commit(&queue.wait_for_batch(std::time::Duration::ZERO).unwrap()).unwrap();
     assert_eq!(told.slots.len(), 2);
 }
 
@@ -203,9 +205,9 @@ fn a_straddling_span_is_stored_again_by_its_remainder() {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
     let spans = vec![open(0, vec![span(0, 10), span(10, 20)])];
-    ledger.commit(&Batch { now: after(20), open: spans, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(20), open: spans, ..LedgerBatch::default() }).unwrap();
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
-    let mut batch = Batch { now: after(21), closed, ..Batch::default() };
+    let mut batch = LedgerBatch { now: after(21), closed, ..LedgerBatch::default() };
     // Without the remainder seconds 15 to 20 are in no span; a restart would find them unobserved.
     batch.open = vec![open(0, vec![span(20, 21)])];
     ledger.commit(&batch).unwrap();
@@ -228,7 +230,7 @@ fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
-    let spans = |spans| Batch { now: after(17), open: vec![open(0, spans)], ..Batch::default() };
+    let spans = |spans| LedgerBatch { now: after(17), open: vec![open(0, spans)], ..LedgerBatch::default() };
     ledger.commit(&spans(vec![span(13, 15), span(15, 16)])).unwrap();
     ledger.commit(&spans(vec![span(15, 16), span(16, 17)])).unwrap();
     assert!(ledger.commit(&spans(vec![span(16, 18), span(17, 19)])).is_err());
@@ -253,7 +255,9 @@ fn a_ledger_that_keeps_its_raw_spans_by_key_goes_on() {
         .unwrap();
     let (mut ledger, _) = world.open(0, None);
     for (now, spans) in [(16, vec![span(0, 15), span(15, 16)]), (17, vec![span(15, 16), span(16, 17)])] {
-        ledger.commit(&Batch { now: after(now), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+        ledger
+            .commit(&LedgerBatch { now: after(now), open: vec![open(0, spans)], ..LedgerBatch::default() })
+            .unwrap();
     }
     settle(&mut ledger, 0, 0..15, "user:a");
     drop(ledger);
@@ -266,7 +270,7 @@ fn a_gpu_without_account_is_refused() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 0)];
-    let error = ledger.commit(&Batch { now: after(15), closed, ..Batch::default() }).unwrap_err();
+    let error = ledger.commit(&LedgerBatch { now: after(15), closed, ..LedgerBatch::default() }).unwrap_err();
     assert!(matches!(error.cause, Cause::UnknownGpu { .. }), "{error}");
 }
 
@@ -278,14 +282,15 @@ fn a_close_and_every_tenth_second_survive_a_power_loss() {
     let mut synced = Vec::new();
     for second in 0..25 {
         let open = vec![open(0, vec![span(second, second + 1)])];
-        let told = ledger.commit(&Batch { now: after(second + 1), open, ..Batch::default() }).unwrap();
+        let told =
+            ledger.commit(&LedgerBatch { now: after(second + 1), open, ..LedgerBatch::default() }).unwrap();
         if told.synced {
             synced.push(second + 1);
         }
     }
     assert_eq!(synced, [10, 20]);
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
-    assert!(ledger.commit(&Batch { now: after(26), closed, ..Batch::default() }).unwrap().synced);
+    assert!(ledger.commit(&LedgerBatch { now: after(26), closed, ..LedgerBatch::default() }).unwrap().synced);
 }
 
 #[test]
@@ -294,7 +299,7 @@ fn a_gap_settled_at_once_is_spread_over_its_minutes() {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(150)), "user:a", 75 * SECOND)];
-    ledger.commit(&Batch { now: after(151), closed, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(151), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 3);
     let second = "SELECT within_ns FROM account ORDER BY minute_ns LIMIT 1 OFFSET 1";
     assert_eq!(world.sql::<i64>(second), 30 * SECOND as i64);
@@ -309,7 +314,9 @@ fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
         let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
         absurd.settlement.rows[0].amounts.memory_byte_seconds = u64::MAX;
         absurd.settlement.rows[0].amounts.energy_dynamic = Microjoules(u64::MAX);
-        ledger.commit(&Batch { now: after(from + 16), closed: vec![absurd], ..Batch::default() }).unwrap();
+        ledger
+            .commit(&LedgerBatch { now: after(from + 16), closed: vec![absurd], ..LedgerBatch::default() })
+            .unwrap();
     }
     let largest = "SELECT min(memory_byte_seconds, energy_dynamic_uj) FROM account";
     assert_eq!(world.sql::<i64>(largest), i64::MAX);
@@ -325,11 +332,15 @@ fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
-    let queue = Queue::default();
-    queue.offer(Batch { now: after(15), open: vec![open(0, vec![span(0, 15)])], ..Batch::default() });
+    let queue = LedgerQueue::default();
+    queue.offer(LedgerBatch {
+        now: after(15),
+        open: vec![open(0, vec![span(0, 15)])],
+        ..LedgerBatch::default()
+    });
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
-    queue.offer(Batch { now: after(25), closed, ..Batch::default() });
-    ledger.commit(&queue.take(std::time::Duration::ZERO).unwrap()).unwrap();
+    queue.offer(LedgerBatch { now: after(25), closed, ..LedgerBatch::default() });
+    ledger.commit(&queue.wait_for_batch(std::time::Duration::ZERO).unwrap()).unwrap();
     drop(ledger);
     let (_, recovered) = world.open(26, None);
     let gpu = &recovered.gpus[&uuid(0)];
@@ -346,7 +357,9 @@ fn an_older_span_that_comes_again_does_not_tell_who_holds_now() {
     let mut first = span(0, 1);
     first.holdings = [].into();
     for spans in [vec![first.clone(), span(1, 2)], vec![first]] {
-        ledger.commit(&Batch { now: after(2), open: vec![open(0, spans)], ..Batch::default() }).unwrap();
+        ledger
+            .commit(&LedgerBatch { now: after(2), open: vec![open(0, spans)], ..LedgerBatch::default() })
+            .unwrap();
     }
     drop(ledger);
     let (_, recovered) = world.open(3, None);
@@ -360,7 +373,9 @@ fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
     for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
         let mut sight = sight(0, 0);
         sight.model = model.into();
-        ledger.commit(&Batch { now: START, sights: vec![sight], ..Batch::default() }).unwrap();
+        ledger
+            .commit(&LedgerBatch { now: START, registrations: vec![sight], ..LedgerBatch::default() })
+            .unwrap();
         assert_eq!(world.sql::<String>("SELECT model FROM gpu"), stored);
     }
 }
@@ -369,25 +384,29 @@ fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
 fn the_time_in_which_an_account_rested_is_in_no_row() {
     let window = |from: u64| whole(0, (after(from), after(from + 15)), "user:a", 5);
     let resumed = |at| vec![Resumed { gpu: uuid(0), at: after(at) }];
-    let rested =
-        Batch { now: after(100), closed: vec![window(15)], resumed: resumed(100), ..Batch::default() };
-    let goes_on = Batch { now: after(130), closed: vec![window(115)], ..Batch::default() };
+    let rested = LedgerBatch {
+        now: after(100),
+        closed: vec![window(15)],
+        resumed: resumed(100),
+        ..LedgerBatch::default()
+    };
+    let goes_on = LedgerBatch { now: after(130), closed: vec![window(115)], ..LedgerBatch::default() };
     for joined in [false, true] {
         let world = World::new();
         let (mut ledger, _) = world.open(0, None);
         introduced(&mut ledger, 1);
         settle(&mut ledger, 0, 0..15, "user:a");
-        let queue = Queue::default();
+        let queue = LedgerQueue::default();
         queue.offer(rested.clone());
         if !joined {
-            ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap();
+            ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
             let (_copy, recovered) = world.killed().open(101, None);
             let gpu = &recovered.gpus[&uuid(0)];
             assert_eq!((gpu.settled_until, gpu.carry.len(), gpu.energy_counter), (after(100), 0, None));
             assert!(gpu.holdings.is_empty() && gpu.spans.is_empty());
         }
         queue.offer(goes_on.clone());
-        let told = ledger.commit(&queue.take(Duration::ZERO).unwrap()).unwrap();
+        let told = ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
         // Of what follows a rest, only a hole is unobserved.
         assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
         assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
@@ -406,7 +425,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     introduced(&mut ledger, 1);
     let job = |name: &str| Holder { id: holder(name), facts: Facts::new([(Fact::Unit, "team.service")]) };
     let holders = vec![job("unit:first"), job("unit:second")];
-    ledger.commit(&Batch { now: after(0), holders, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(0), holders, ..LedgerBatch::default() }).unwrap();
     let tenant = counter_key(0, "unit:first").with_tenant(&"team.service".into());
     let (mut live, mut unloaded_sums) = (recovered.counters, recovered.unloaded_sums);
     let mut sum = 0;
@@ -414,7 +433,8 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     for from in (0..1500).step_by(15) {
         let name = if (60..1260).contains(&from) { "unit:second" } else { "unit:first" };
         let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
-        let told = ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        let told =
+            ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
         live.extend(told.counters);
         unloaded_sums.extend(told.unloaded_sums);
         for key in told.unloaded {
@@ -435,7 +455,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     // A restart loads what changed lately and sums the rest.
     drop(ledger);
     let (_, recovered) = world.open(3_000, None);
-    let held = |counters: &BTreeMap<_, gpumeter::ledger::Counter>| -> u64 {
+    let held = |counters: &BTreeMap<_, gpumeter::ledger::HolderCounter>| -> u64 {
         counters.values().map(|counter| counter.amounts.parts.held()).sum()
     };
     assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].amounts.parts.held(), sum);
@@ -463,7 +483,7 @@ fn a_holder_whose_tenant_changes_counts_under_one_tenant_whatever_is_in_memory()
         let mut from = 0;
         let mut work = |name: &str, holders: Vec<Holder>| {
             let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
-            let batch = Batch { now: after(from + 16), holders, closed, ..Batch::default() };
+            let batch = LedgerBatch { now: after(from + 16), holders, closed, ..LedgerBatch::default() };
             let told = ledger.commit(&batch).unwrap();
             live.extend(told.counters);
             sums.extend(told.unloaded_sums);
@@ -505,7 +525,7 @@ fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
     let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
-    ledger.commit(&Batch { now: after(1), holders, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: after(1), holders, ..LedgerBatch::default() }).unwrap();
     settle(&mut ledger, 0, 0..30, "user:a");
     drop(ledger);
     let file = rusqlite::Connection::open(world.path()).unwrap();

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use gpumeter::ledger::{Batch, Expected, Ledger, Listed, Opening, Reader, Sight, forget};
+use gpumeter::ledger::{
+    Expected, GpuRegistration, InventoryRow, Ledger, LedgerBatch, Opening, Reader, forget,
+};
 use gpumeter::model::{Attachment, GpuId, Nanoseconds, Stamp, Utc};
 
 fn opening() -> Opening {
@@ -10,12 +12,13 @@ fn opening() -> Opening {
     Opening { boot_id: "boot".into(), now, ..Opening::default() }
 }
 
-fn sight(index: u32, uuid: &str) -> Sight {
-    Sight { gpu: GpuId { index, uuid: uuid.into() }, model: "test".into(), at: Utc(10) }
+fn sight(index: u32, uuid: &str) -> GpuRegistration {
+    GpuRegistration { gpu: GpuId { index, uuid: uuid.into() }, model: "test".into(), at: Utc(10) }
 }
 
 fn listed(path: &Path) -> Vec<(u32, Attachment, u64)> {
-    let row = |listed: &Listed| (listed.gpu.index, listed.expected.whereabouts, listed.expected.since.0);
+    let row =
+        |listed: &InventoryRow| (listed.gpu.index, listed.expected.whereabouts, listed.expected.since.0);
     Reader::open(path).unwrap().inventory().unwrap().iter().map(row).collect()
 }
 
@@ -31,7 +34,12 @@ fn ledger(path: &Path) -> Ledger {
     let stranger = Expected { gpu: "GPU-9".into(), ..lent.clone() };
     let sights = vec![sight(1, "GPU-1"), sight(0, "GPU-0")];
     ledger
-        .commit(&Batch { now: Utc(40), sights, expected: vec![lent, stranger], ..Batch::default() })
+        .commit(&LedgerBatch {
+            now: Utc(40),
+            registrations: sights,
+            expected: vec![lent, stranger],
+            ..LedgerBatch::default()
+        })
         .unwrap();
     ledger
 }
@@ -86,8 +94,8 @@ fn a_gpu_is_forgotten_in_account_time_whatever_the_wall_clock_shows() {
         let (mut ledger, recovered) = Ledger::open(&path, &opening()).unwrap();
         let begun = recovered.timeline.at(Nanoseconds(1_000));
         let last = Utc(begun.0 + 40);
-        let sights = vec![Sight { at: begun, ..sight(0, "GPU-0") }];
-        ledger.commit(&Batch { now: last, sights, ..Batch::default() }).unwrap();
+        let sights = vec![GpuRegistration { at: begun, ..sight(0, "GPU-0") }];
+        ledger.commit(&LedgerBatch { now: last, registrations: sights, ..LedgerBatch::default() }).unwrap();
         drop(ledger);
         assert!(forget(&path, "GPU-0", boot, Nanoseconds(1_000 + hour.0)).unwrap());
         // Of another boot nothing is known: the account still stands at its last commit.

@@ -1,6 +1,6 @@
 //! Laws over random settlements: nothing is lost between windows, counters, rows and bills.
 
-use gpumeter::ledger::{Acknowledged, Batch, Closed, Reader};
+use gpumeter::ledger::{Acknowledged, ClosedWindow, LedgerBatch, Reader};
 use gpumeter::model::{Amounts, HolderId, Money, Parts, Row, Use};
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn divide(total: u64, weights: &[u8]) -> Vec<u64> {
     parts
 }
 
-fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> Closed {
+fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> ClosedWindow {
     let cells: Vec<u8> = weights.iter().flat_map(|(parts, _)| *parts).collect();
     let held = divide((to - from) * SECOND, &cells);
     let part = |index: usize| held.iter().skip(index).step_by(5).sum::<u64>();
@@ -63,7 +63,7 @@ fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
     for (length, weights) in lengths.iter().chain([&end]) {
         let to = from + length;
         let closed = (0..2).map(|gpu| window(gpu, (from, to), weights)).collect();
-        last = ledger.commit(&Batch { now: after(to), closed, ..Batch::default() }).unwrap();
+        last = ledger.commit(&LedgerBatch { now: after(to), closed, ..LedgerBatch::default() }).unwrap();
         assert_eq!(last.imbalance, 0);
         from = to;
     }

@@ -3,9 +3,9 @@
 mod bills;
 mod commits;
 mod inventory;
-mod latches;
 mod laws;
 mod opening;
+mod sticky_faults;
 mod upgrades;
 mod world;
 mod xids;

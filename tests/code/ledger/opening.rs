@@ -1,6 +1,6 @@
 //! What may be opened, and what is refused without a scratch.
 
-use gpumeter::ledger::{Batch, Cause, Ledger, Opening, Reader, Timeline, unowned};
+use gpumeter::ledger::{AccountTimeline, Cause, Ledger, LedgerBatch, Opening, Reader, check_unowned};
 use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 
 use super::world::*;
@@ -33,7 +33,7 @@ fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
         Holder::user("alicia", Some(1000)),
         Holder::user("granted", None),
     ];
-    ledger.commit(&Batch { holders, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { holders, ..LedgerBatch::default() }).unwrap();
     drop(ledger);
     let (_, recovered) = world.open(60, None);
     let users: Vec<(u32, &str)> = recovered.users.iter().map(|(uid, name)| (*uid, &**name)).collect();
@@ -52,9 +52,9 @@ fn a_second_owner_is_refused_and_told_the_pid_of_the_first() {
         assert!(error.to_string().contains(path.to_str().unwrap()));
         assert!(error.to_string().contains(&std::process::id().to_string()));
     }
-    assert!(unowned(&world.path()).is_err());
+    assert!(check_unowned(&world.path()).is_err());
     drop(ledger);
-    unowned(&world.path()).unwrap();
+    check_unowned(&world.path()).unwrap();
     world.open(1, None);
 }
 
@@ -199,7 +199,7 @@ fn a_new_boot_takes_the_wall_clock_but_never_falls_before_what_is_stored() {
     let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
     // The last commit was made at second 61.
     assert_eq!(recovered.timeline.at(opening.now.boottime), after(61));
-    assert_ne!(recovered.timeline, Timeline::default());
+    assert_ne!(recovered.timeline, AccountTimeline::default());
 }
 
 /// A moment at which the wall clock is `lead` milliseconds ahead of the account.
@@ -245,7 +245,7 @@ fn the_drivers_energy_counter_does_not_survive_a_reboot() {
         let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
         introduced(&mut ledger, 1);
         let open = vec![open(0, vec![span(0, 1)])];
-        ledger.commit(&Batch { now: after(1), open, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(1), open, ..LedgerBatch::default() }).unwrap();
         drop(ledger);
         opening.boot_id = after_it.into();
         opening.now = ahead(10, 0);

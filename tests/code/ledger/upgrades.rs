@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use gpumeter::ledger::{Batch, Cause, Ledger, Opening, Reader, restore};
+use gpumeter::ledger::{Cause, Ledger, LedgerBatch, Opening, Reader, restore};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
 use super::world::*;
@@ -141,7 +141,7 @@ fn a_restored_ledger_is_that_of_before_the_upgrade_and_what_it_replaced_can_be_p
     let world = complete();
     let (mut ledger, recovered) = Ledger::open(&world.path(), &later()).unwrap();
     let now = recovered.timeline.at(later().now.boottime);
-    ledger.commit(&Batch { now, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now, ..LedgerBatch::default() }).unwrap();
     let owned = restore(&world.path(), None).unwrap_err();
     assert!(matches!(owned.cause, Cause::Owned { .. }), "{owned}");
     drop(ledger);

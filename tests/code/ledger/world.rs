@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpumeter::ledger::{Batch, Book, Closed, CounterKey, Ledger, Open, Opening, Price, Recovered, Sight};
+use gpumeter::ledger::{
+    ClosedWindow, CounterKey, GpuRegistration, Ledger, LedgerBatch, OpenSpans, Opening, Price, PriceBook,
+    Recovered,
+};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,
@@ -44,7 +47,7 @@ impl World {
         self.directory.path().join("ledger.db")
     }
 
-    pub(crate) fn open(&self, seconds: u64, book: Option<Book>) -> (Ledger, Recovered) {
+    pub(crate) fn open(&self, seconds: u64, book: Option<PriceBook>) -> (Ledger, Recovered) {
         Ledger::open(&self.path(), &opening(seconds, book)).unwrap()
     }
 
@@ -62,7 +65,7 @@ impl World {
     }
 }
 
-pub(crate) fn opening(seconds: u64, book: Option<Book>) -> Opening {
+pub(crate) fn opening(seconds: u64, book: Option<PriceBook>) -> Opening {
     Opening {
         boot_id: "first".into(),
         now: Stamp { boottime: boottime(seconds), utc: after(seconds) },
@@ -71,7 +74,7 @@ pub(crate) fn opening(seconds: u64, book: Option<Book>) -> Opening {
     }
 }
 
-pub(crate) fn book(prices: &[(u64, i128)]) -> Book {
+pub(crate) fn book(prices: &[(u64, i128)]) -> PriceBook {
     let prices = prices
         .iter()
         .map(|(from, nano_per_gpu_hour)| Price {
@@ -80,12 +83,12 @@ pub(crate) fn book(prices: &[(u64, i128)]) -> Book {
             class: "on_demand".into(),
         })
         .collect();
-    Book { currency: "EUR".into(), prices }
+    PriceBook { currency: "EUR".into(), prices }
 }
 
-pub(crate) fn sight(gpu: u32, seconds: u64) -> Sight {
+pub(crate) fn sight(gpu: u32, seconds: u64) -> GpuRegistration {
     let gpu = GpuId { index: gpu, uuid: uuid(gpu) };
-    Sight { gpu, model: "NVIDIA H100".into(), at: after(seconds) }
+    GpuRegistration { gpu, model: "NVIDIA H100".into(), at: after(seconds) }
 }
 
 /// A holder on a whole GPU.
@@ -112,17 +115,17 @@ pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
 }
 
 /// A window in which `name` holds all and uses `used` of it, in nanoseconds.
-pub(crate) fn whole(gpu: u32, (from, to): (Utc, Utc), name: &str, used: u64) -> Closed {
+pub(crate) fn whole(gpu: u32, (from, to): (Utc, Utc), name: &str, used: u64) -> ClosedWindow {
     let parts = Parts { within: used, waste: to.since(from).0 - used, ..Parts::default() };
     let rows = vec![row(name, parts, Use { within: used, ..Use::default() })];
     closed(gpu, (from, to), rows)
 }
 
-pub(crate) fn closed(gpu: u32, (from, to): (Utc, Utc), rows: Vec<Row>) -> Closed {
+pub(crate) fn closed(gpu: u32, (from, to): (Utc, Utc), rows: Vec<Row>) -> ClosedWindow {
     let carry = BTreeMap::from([("gpu/held".to_owned(), BTreeMap::from([(holder("user:a"), 7)]))]);
     let weights = BTreeMap::from([(holder("user:a"), 3)]);
     let settlement = Settlement { from, to, rows, carry, weights, flags: Vec::new() };
-    Closed { gpu: uuid(gpu), settlement, coarse: false }
+    ClosedWindow { gpu: uuid(gpu), settlement, coarse: false }
 }
 
 pub(crate) fn span(from: u64, to: u64) -> Span {
@@ -149,14 +152,14 @@ pub(crate) fn span(from: u64, to: u64) -> Span {
     }
 }
 
-pub(crate) fn open(gpu: u32, spans: Vec<Span>) -> Open {
-    Open { gpu: uuid(gpu), spans, energy_counter: Some(Microjoules(42)) }
+pub(crate) fn open(gpu: u32, spans: Vec<Span>) -> OpenSpans {
+    OpenSpans { gpu: uuid(gpu), spans, energy_counter: Some(Microjoules(42)) }
 }
 
 /// Introduces GPU 0 at the start.
 pub(crate) fn introduced(ledger: &mut Ledger, gpus: u32) {
     let sights = (0..gpus).map(|gpu| sight(gpu, 0)).collect();
-    ledger.commit(&Batch { now: START, sights, ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { now: START, registrations: sights, ..LedgerBatch::default() }).unwrap();
 }
 
 /// Settles whole windows of 15 s by one holder, half used.
@@ -164,7 +167,7 @@ pub(crate) fn settle(ledger: &mut Ledger, gpu: u32, seconds: std::ops::Range<u64
     for from in seconds.step_by(15) {
         let window = (after(from), after(from + 15));
         let closed = vec![whole(gpu, window, name, 7 * SECOND + from)];
-        ledger.commit(&Batch { now: after(from + 16), closed, ..Batch::default() }).unwrap();
+        ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
 }
 

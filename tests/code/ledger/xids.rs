@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::ledger::{Batch, Ledger, Opening, Queue, XidSum, XidSums, forget};
+use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, XidSum, XidSums, forget};
 use gpumeter::model::{Nanoseconds, Utc};
 
 use super::world::{World, introduced, opening, uuid};
 
 fn sums(gpu: u32, count: u64) -> XidSums {
     let (last, heard) = (Utc(1_800_000_000_000_000_001), Nanoseconds(70));
-    let sum = XidSum { count, last, events: count, lines: 1, heard };
+    let sum = XidSum { count, last, events: count, lines: 1, last_reported: heard };
     XidSums {
         gpu: uuid(gpu),
         since: None,
@@ -24,7 +24,7 @@ fn world() -> World {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);
     let xids = vec![sums(0, 3), sums(9, 1)];
-    let acknowledged = ledger.commit(&Batch { xids, ..Batch::default() }).unwrap();
+    let acknowledged = ledger.commit(&LedgerBatch { xids, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.xids, [sums(0, 3)], "a GPU that was never seen has none");
     world
 }
@@ -40,7 +40,7 @@ fn sums_outlive_the_agent_and_the_boot_but_a_source_goes_on_only_in_its_boot() {
     assert_eq!(reopened(&world, "first"), [sums(0, 3)]);
     let mut rebooted = sums(0, 3);
     for code in rebooted.codes.values_mut() {
-        (code.events, code.lines, code.heard) = (0, 0, Nanoseconds(0));
+        (code.events, code.lines, code.last_reported) = (0, 0, Nanoseconds(0));
     }
     assert_eq!(reopened(&world, "second"), [rebooted.clone()]);
     assert_eq!(reopened(&world, ""), [rebooted], "without a boot id each start is a boot");
@@ -55,7 +55,7 @@ fn a_ledger_that_was_made_without_the_table_gets_it() {
         .unwrap();
     assert_eq!(reopened(&world, "first"), []);
     let (mut ledger, _) = world.open(90, None);
-    ledger.commit(&Batch { xids: vec![sums(1, 4)], ..Batch::default() }).unwrap();
+    ledger.commit(&LedgerBatch { xids: vec![sums(1, 4)], ..LedgerBatch::default() }).unwrap();
     drop(ledger);
     assert_eq!(reopened(&world, "first"), [sums(1, 4)]);
 }
@@ -71,18 +71,18 @@ fn sums_that_cannot_be_read_do_not_keep_the_account_from_opening() {
 
 #[test]
 fn the_queue_keeps_the_last_sums_of_each_gpu_and_a_refused_batch_does_not_lose_them() {
-    let queue = Queue::default();
-    let offer = |xids| queue.offer(Batch { xids, ..Batch::default() });
+    let queue = LedgerQueue::default();
+    let offer = |xids| queue.offer(LedgerBatch { xids, ..LedgerBatch::default() });
     offer(vec![sums(0, 1), sums(1, 1)]);
-    let failed = queue.take(std::time::Duration::ZERO).unwrap();
+    let failed = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
     offer(vec![sums(0, 2)]);
     queue.put_back(failed);
-    let batch = queue.take(std::time::Duration::ZERO).unwrap();
+    let batch = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
     assert_eq!(batch.xids, [sums(0, 2), sums(1, 1)]);
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);
-    assert_eq!(ledger.salvage(batch).dropped.len(), 0);
+    assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 0);
     drop(ledger);
     assert_eq!(reopened(&world, "first").len(), 2);
 }

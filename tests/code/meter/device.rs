@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpumeter::catalogue::{Counter, InstanceValue, Level, device_points, first_integral, first_point, point};
-use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Absence, Bytes, Frame, GpuId, GpuIdentity, InstanceFrame, InstanceId, InstanceIdentity, Nanoseconds,
@@ -43,7 +43,7 @@ impl Device {
         let meter = Meter::new(Arc::new(policy), now, None);
         let counters = [[Err(Absence::NotSupported); Counter::ALL.len()]; 2];
         let mut device = Self { meter, now, generation: 1, via, profile: "1g.10gb", counters };
-        device.pulse(vec![News::Found { gpu: Self::id(), bus: "".into() }]);
+        device.pulse(vec![SamplerNews::Found { gpu: Self::id(), bus: "".into() }]);
         device
     }
 
@@ -51,7 +51,7 @@ impl Device {
         GpuId { index: 0, uuid: "GPU-test".into() }
     }
 
-    fn pulse(&mut self, news: Vec<News>) -> Arc<Snapshot> {
+    fn pulse(&mut self, news: Vec<SamplerNews>) -> Arc<Snapshot> {
         self.meter.tick(self.now, Inputs { news, ..Inputs::default() }).snapshot
     }
 
@@ -92,7 +92,7 @@ impl Device {
             rejected: Vec::new(),
             calls: Vec::new(),
         };
-        self.pulse(vec![News::Frame(Box::new(frame))])
+        self.pulse(vec![SamplerNews::Frame(Box::new(frame))])
     }
 
     fn sent(&mut self, seconds: u64, reading: Reading) -> Reading {
@@ -391,12 +391,12 @@ fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtra
     gpu.device.generation += 1;
     assert_eq!(gpu.seconds(4, 100, true), 450, "the plan is another one, the GPU is not");
     gpu.device.pulse(vec![
-        News::Opened { anew: true, module: None },
-        News::Found { gpu: Device::id(), bus: "".into() },
+        SamplerNews::Opened { anew: true, module: None },
+        SamplerNews::Found { gpu: Device::id(), bus: "".into() },
     ]);
     assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from nothing");
     assert_eq!(gpu.seconds(1, 100, true), 550);
-    gpu.device.pulse(vec![News::Lost(Device::id())]);
+    gpu.device.pulse(vec![SamplerNews::Lost(Device::id())]);
     gpu.device.generation += 1;
     // Reset a while ago, it has since worked for longer than before.
     assert_eq!(gpu.seconds(40, 100, true), 550, "a GPU that was lost may count from nothing");

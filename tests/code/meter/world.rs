@@ -6,8 +6,8 @@ use std::sync::Arc;
 use gpumeter::catalogue::{AccountValue, Level};
 use gpumeter::holders::{Allocation, GpuSelector, IdentifiedProcess, Identities, Selector, StandingGrant};
 use gpumeter::host::Pci;
-use gpumeter::ledger::{CounterKey, Ledger, Line, Opening, Queue, Reader, Recovered};
-use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::ledger::{BillLine, CounterKey, Ledger, LedgerQueue, Opening, Reader, Recovered};
+use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Amounts, Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, HoldingSource, Nanoseconds,
@@ -42,7 +42,7 @@ pub(crate) struct World {
     ledger: Option<Ledger>,
     /// Where the account stands, of a ledger that was just opened late.
     opened_late: Option<Box<Recovered>>,
-    queue: Queue,
+    queue: LedgerQueue,
     acknowledged: Vec<gpumeter::ledger::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
     /// What the ledger has committed, by slot and holder.
@@ -92,7 +92,7 @@ impl World {
             meter,
             ledger: Some(ledger),
             opened_late: None,
-            queue: Queue::default(),
+            queue: LedgerQueue::default(),
             acknowledged: Vec::new(),
             snapshot: None,
             of_slots: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl World {
     /// From the next pulse on these users hold equal shares.
     pub(crate) fn reload(&mut self, users: &[&str]) {
         self.standing = equal_shares(users);
-        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+        self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
     }
 
     /// From the next pulse on schedulers allocate nothing but what is allocated anew.
@@ -136,7 +136,7 @@ impl World {
 
     /// From the next pulse on a snapshot has at most so many series.
     pub(crate) fn limit(&mut self, series: usize) {
-        self.meter.obey(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
+        self.meter.apply_policy(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
     }
 
     /// Whether series of a family were left off.
@@ -181,9 +181,9 @@ impl World {
     pub(crate) fn first_frame(&mut self) {
         let frame = self.frame(|frame| frame.process(7, 0));
         self.pulse(vec![
-            News::Found { gpu: id(), bus: BUS.into() },
-            News::Counted,
-            News::Frame(Box::new(frame)),
+            SamplerNews::Found { gpu: id(), bus: BUS.into() },
+            SamplerNews::Counted,
+            SamplerNews::Frame(Box::new(frame)),
         ]);
     }
 
@@ -198,7 +198,7 @@ impl World {
         for _ in 0..seconds {
             self.advance(SECOND);
             let frame = self.frame(&make);
-            self.pulse(vec![News::Frame(Box::new(frame))]);
+            self.pulse(vec![SamplerNews::Frame(Box::new(frame))]);
         }
     }
 
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// The lines of a bill over all that is settled.
-    pub(crate) fn bill(&self) -> Vec<Line> {
+    pub(crate) fn bill(&self) -> Vec<BillLine> {
         Reader::open(&self.directory.path().join("ledger.db")).unwrap().bill(None, None).unwrap().lines
     }
 
@@ -289,11 +289,11 @@ impl World {
     }
 
     pub(crate) fn lose(&mut self) {
-        self.pulse(vec![News::Lost(id())]);
+        self.pulse(vec![SamplerNews::Lost(id())]);
     }
 
     pub(crate) fn counted_without_it(&mut self) {
-        self.pulse(vec![News::Counted]);
+        self.pulse(vec![SamplerNews::Counted]);
     }
 
     /// From the next pulse on these users hold the whole of the GPU with that index.
@@ -305,7 +305,7 @@ impl World {
             selector: Selector::User((*user).into()),
         };
         self.standing = grants.iter().map(grant).collect();
-        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+        self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
     }
 
     /// From the next pulse on the members of a group hold every GPU whole, as far as they are known.
@@ -317,17 +317,17 @@ impl World {
             fraction: Fraction { numerator: 1, denominator: 1 },
             selector: Selector::Group { name: group.into(), members },
         }];
-        self.meter.obey(Arc::new(policy(&self.standing, self.presence)));
+        self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
     }
 
     /// The driver's library is opened another time, and counts these GPUs, each at a place of its own.
     pub(crate) fn reopen_with(&mut self, gpus: &[(u32, &str)]) {
-        let found = gpus.iter().map(|(index, uuid)| News::Found {
+        let found = gpus.iter().map(|(index, uuid)| SamplerNews::Found {
             gpu: GpuId { index: *index, uuid: (*uuid).into() },
             bus: if *uuid == UUID { BUS.into() } else { "00000000:10:00.0".into() },
         });
-        let opened = News::Opened { anew: false, module: self.module };
-        self.pulse([opened].into_iter().chain(found).chain([News::Counted]).collect());
+        let opened = SamplerNews::Opened { anew: false, module: self.module };
+        self.pulse([opened].into_iter().chain(found).chain([SamplerNews::Counted]).collect());
     }
 
     /// Seconds in which each of these GPUs brings a frame.
@@ -336,7 +336,10 @@ impl World {
             self.advance(SECOND);
             let frame = |(index, uuid): &(u32, &str)| {
                 let gpu = GpuId { index: *index, uuid: (*uuid).into() };
-                News::Frame(Box::new(Frame { gpu, ..self.frame(|frame| frame.process(7, 100).busy(100)) }))
+                SamplerNews::Frame(Box::new(Frame {
+                    gpu,
+                    ..self.frame(|frame| frame.process(7, 100).busy(100))
+                }))
             };
             let frames = gpus.iter().map(frame).collect();
             self.pulse(frames);
@@ -375,14 +378,15 @@ impl World {
 
     /// The driver's library is opened another time, and counts these GPUs, all of them where ours sits.
     pub(crate) fn reopen(&mut self, anew: bool, uuids: &[&str]) {
-        let found = uuids
-            .iter()
-            .map(|uuid| News::Found { gpu: GpuId { index: 0, uuid: (*uuid).into() }, bus: BUS.into() });
+        let found = uuids.iter().map(|uuid| SamplerNews::Found {
+            gpu: GpuId { index: 0, uuid: (*uuid).into() },
+            bus: BUS.into(),
+        });
         self.pulse(
-            [News::Opened { anew, module: self.module }]
+            [SamplerNews::Opened { anew, module: self.module }]
                 .into_iter()
                 .chain(found)
-                .chain([News::Counted])
+                .chain([SamplerNews::Counted])
                 .collect(),
         );
     }
@@ -394,7 +398,7 @@ impl World {
     }
 
     pub(crate) fn forget(&mut self) {
-        self.pulse(vec![News::Forget(UUID.into())]);
+        self.pulse(vec![SamplerNews::Forget(UUID.into())]);
     }
 
     /// Whether our GPU has series, whether it is present, and why not.
@@ -424,7 +428,7 @@ impl World {
     pub(crate) fn restart_silent(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
         self.ledger = None;
-        self.queue = Queue::default();
+        self.queue = LedgerQueue::default();
         self.acknowledged.clear();
         self.generation = 1;
         let clock = (self.now, self.synchronised);
@@ -519,11 +523,11 @@ impl World {
         make(if self.metered { made.counter(joules) } else { made }).frame(self.now, self.generation)
     }
 
-    fn pulse(&mut self, news: Vec<News>) {
+    fn pulse(&mut self, news: Vec<SamplerNews>) {
         self.pulse_with(news, Vec::new());
     }
 
-    fn pulse_with(&mut self, news: Vec<News>, xids: Vec<XidCount>) {
+    fn pulse_with(&mut self, news: Vec<SamplerNews>, xids: Vec<XidCount>) {
         let inputs = Inputs {
             news,
             xids,
@@ -539,7 +543,7 @@ impl World {
         self.snapshot = Some(pulse.snapshot);
         let Some(ledger) = &mut self.ledger else { return };
         self.queue.offer(pulse.batch);
-        let batch = self.queue.take(std::time::Duration::ZERO).unwrap();
+        let batch = self.queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
         let acknowledged = ledger.commit(&batch).unwrap();
         let own = acknowledged.counters.iter().filter(|(key, _)| *key.gpu == *UUID);
         self.of_slots.extend(own.map(|(key, counter)| (key.clone(), counter.amounts)));

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, Page, PageState};
+use gpumeter::clock::{Clock, ClockPage, PageState};
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Acknowledged, Ledger, Opening, Queue};
-use gpumeter::meter::{Inputs, Meter, News, Policy};
+use gpumeter::ledger::{Acknowledged, Ledger, LedgerQueue, Opening};
+use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{Frame, Holder, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Library, Sampler, find};
@@ -39,14 +39,14 @@ pub(crate) struct Seen {
 }
 
 pub(crate) struct World {
-    page: Arc<Page>,
+    page: Arc<ClockPage>,
     lanes: Vec<Sampler>,
     meter: Meter,
     ledger: Ledger,
-    queue: Queue,
+    queue: LedgerQueue,
     identities: Arc<Identities>,
     acknowledged: Vec<Acknowledged>,
-    found: Vec<News>,
+    found: Vec<SamplerNews>,
     second: u64,
     /// Last: library and ledger lie in it.
     directory: TempDir,
@@ -58,19 +58,19 @@ impl World {
         let path = directory.path().join("libnvidia-ml.so.1");
         fs::write(&path, LIBRARY).unwrap();
         fs::write(directory.path().join("scenario"), scenario().to_string()).unwrap();
-        let page = Arc::new(Page::create(&directory.path().join("clock"), held(10)).unwrap());
+        let page = Arc::new(ClockPage::create(&directory.path().join("clock"), held(10)).unwrap());
         let clock = Clock::Page(Arc::clone(&page));
         let library = Library::open(Some(&path)).unwrap();
         let (mut lanes, mut found) = (Vec::new(), Vec::new());
         for index in 0..GPUS {
             let slot = CallSlot::default();
             let gpu = find(&library, index, &slot, &clock).unwrap();
-            found.push(News::Found { gpu: gpu.id.clone(), bus: Arc::clone(gpu.bus()) });
+            found.push(SamplerNews::Found { gpu: gpu.id.clone(), bus: Arc::clone(gpu.bus()) });
             let mut lane = Sampler::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
             lane.configure(Level::Full, true, HALF_A_PERCENT);
             lanes.push(lane);
         }
-        found.push(News::Counted);
+        found.push(SamplerNews::Counted);
         let opening = Opening { boot_id: "boot".into(), now: clock.now(), ..Opening::default() };
         let (ledger, recovered) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
         let meter = Meter::new(Arc::new(policy()), clock.now(), Some(recovered));
@@ -79,7 +79,7 @@ impl World {
             lanes,
             meter,
             ledger,
-            queue: Queue::default(),
+            queue: LedgerQueue::default(),
             identities: Arc::new(identities()),
             acknowledged: Vec::new(),
             found,
@@ -113,7 +113,7 @@ impl World {
         self.page.set(held(self.second)).unwrap();
         let frames: Vec<Frame> = self.lanes.iter_mut().map(|lane| lane.tick([true; 3]).unwrap()).collect();
         let mut news = std::mem::take(&mut self.found);
-        news.extend(frames.iter().map(|frame| News::Frame(Box::new(frame.clone()))));
+        news.extend(frames.iter().map(|frame| SamplerNews::Frame(Box::new(frame.clone()))));
         let inputs = Inputs {
             news,
             identities: Arc::clone(&self.identities),
@@ -122,7 +122,7 @@ impl World {
         };
         let pulse = self.meter.tick(self.page.now(), inputs);
         self.queue.offer(pulse.batch);
-        let batch = self.queue.take(Duration::ZERO).unwrap();
+        let batch = self.queue.wait_for_batch(Duration::ZERO).unwrap();
         let committed = self.ledger.commit(&batch).unwrap();
         self.acknowledged.push(committed.clone());
         Seen { frames, snapshot: pulse.snapshot, committed }

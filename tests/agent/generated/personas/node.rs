@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, Page, PageState};
+use gpumeter::clock::{Clock, ClockPage, PageState};
 use gpumeter::model::{Frame, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Library, Sampler, find};
 use nvidia_ml::persona::{Persona, without};
@@ -73,7 +73,7 @@ impl Node {
 
     /// The frame of a lane at level full after a few seconds of held time.
     pub(crate) fn frame(&self) -> Frame {
-        let page = Arc::new(Page::create(&self.directory.path().join("clock"), held(FIRST)).unwrap());
+        let page = Arc::new(ClockPage::create(&self.directory.path().join("clock"), held(FIRST)).unwrap());
         let clock = Clock::Page(Arc::clone(&page));
         let library = Library::open(Some(&self.library())).unwrap();
         let slot = CallSlot::default();

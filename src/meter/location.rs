@@ -1,28 +1,28 @@
 //! Where each GPU is: counted by the driver, lost, gone, lent to a guest, replaced, or not expected any more.
 //!
-//! In: what lanes and the search tell, and what the PCI bus shows. Out: a word of a closed set for each GPU,
+//! In: what samplers and the search report, and what the PCI bus shows. Out: a word of a closed set for each GPU,
 //! and since when, for the page and the ledger. It asks nobody itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Account, Counters, Gpu, Labels, Meter, Policy};
+use super::{Account, GpuLabels, Meter, MeterCounters, Policy, TrackedGpu};
 use crate::holders::SessionGpu;
 use crate::host::Pci;
 use crate::host::pci::{address, is_passthrough_driver};
-use crate::ledger::{Batch, Expected, Resumed, Sight};
+use crate::ledger::{Expected, GpuRegistration, LedgerBatch, Resumed};
 use crate::model::{Attachment, GpuId, Utc};
 
-/// What is known of a GPU's place.
+/// Where a GPU is, and what is known of that.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct GpuLocation {
     /// PCI address, "" where it is not known.
     bus: Arc<str>,
     /// Whether the driver has counted it since its library was last opened.
     counted: bool,
     /// Whether the driver has counted it in this life of the agent.
     seen: bool,
-    /// Whether its lane says that it is lost; a frame says that it is not.
+    /// Whether its sampler reports it as lost; a frame says that it is not.
     lost: bool,
     /// Whether the driver has counted all and not it.
     uncounted: bool,
@@ -32,7 +32,7 @@ pub(super) struct Place {
     pub(super) since: Utc,
 }
 
-impl Place {
+impl GpuLocation {
     /// A GPU that nobody has looked for yet.
     pub(super) fn new(since: Utc) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Place {
         }
     }
 
-    fn find(&mut self, bus: Arc<str>) {
+    fn mark_counted(&mut self, bus: Arc<str>) {
         if !bus.is_empty() {
             self.bus = bus;
         }
@@ -113,7 +113,7 @@ impl Place {
     }
 
     /// A frame came.
-    pub(super) fn bring(&mut self) {
+    pub(super) fn mark_read(&mut self) {
         (self.counted, self.seen) = (true, true);
         (self.lost, self.uncounted) = (false, false);
     }
@@ -135,13 +135,13 @@ impl Place {
     }
 }
 
-impl Gpu {
+impl TrackedGpu {
     /// Its account rested and goes on from now: what came before the rest is settled, the rest is skipped.
-    fn resume(&mut self, policy: &Arc<Policy>, counters: &Counters, batch: &mut Batch) {
-        while self.close(Utc(u64::MAX), policy, counters, batch) {}
+    fn resume_account(&mut self, policy: &Arc<Policy>, counters: &MeterCounters, batch: &mut LedgerBatch) {
+        while self.close_windows(Utc(u64::MAX), policy, counters, batch) {}
         self.account = Account::begin(batch.now);
-        if self.place.lost {
-            self.account.lose();
+        if self.location.lost {
+            self.account.mark_lost();
         }
         batch.resumed.push(Resumed { gpu: Arc::clone(&self.id.uuid), at: batch.now });
     }
@@ -150,46 +150,46 @@ impl Gpu {
 impl Meter {
     /// The driver's library was opened: it counts anew. What it counted before stays where it was until it
     /// has told of all.
-    pub(super) fn opened(&mut self, anew: bool, module: Option<u64>) {
+    pub(super) fn library_opened(&mut self, anew: bool, module: Option<u64>) {
         self.module = module;
-        self.grants.begin();
+        self.grants.library_opened();
         for gpu in self.gpus.values_mut() {
-            gpu.place.counted = false;
-            gpu.begins = true;
-            if anew || gpu.bench.is_under_another(module) {
+            gpu.location.counted = false;
+            gpu.starts_anew = true;
+            if anew || gpu.health.is_under_another(module) {
                 gpu.account.forget_energy();
-                gpu.bench.renew();
+                gpu.health.renew();
             }
         }
     }
 
     /// The driver counts a GPU. Whatever sat in its place before and is not counted is replaced.
-    pub(super) fn found(&mut self, id: &GpuId, bus: &str, batch: &mut Batch) {
+    pub(super) fn register_gpu(&mut self, id: &GpuId, bus: &str, batch: &mut LedgerBatch) {
         let at = batch.now;
         let bus = address(bus).unwrap_or_default();
         for gpu in self.gpus.values_mut() {
-            let same_place = !bus.is_empty() && gpu.place.bus == bus && gpu.id.uuid != id.uuid;
-            if same_place && !gpu.place.counted {
-                gpu.place.replaced = true;
-                gpu.account.lose();
+            let same_place = !bus.is_empty() && gpu.location.bus == bus && gpu.id.uuid != id.uuid;
+            if same_place && !gpu.location.counted {
+                gpu.location.replaced = true;
+                gpu.account.mark_lost();
             }
         }
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
-            gpu.begins = true;
-            gpu.place.find(bus);
-            if gpu.place.whereabouts.rests() {
-                gpu.resume(&self.policy, &self.counters, batch);
-            } else if !gpu.place.lost {
-                gpu.account.find(at);
+            gpu.starts_anew = true;
+            gpu.location.mark_counted(bus);
+            if gpu.location.whereabouts.rests() {
+                gpu.resume_account(&self.policy, &self.counters, batch);
+            } else if !gpu.location.lost {
+                gpu.account.mark_found(at);
             }
             if gpu.id != *id {
-                (gpu.id, gpu.labels) = (id.clone(), Labels::of(id));
-                batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
+                (gpu.id, gpu.labels) = (id.clone(), GpuLabels::of(id));
+                batch.registrations.push(GpuRegistration { gpu: id.clone(), model: "".into(), at });
             }
         } else {
-            batch.sights.push(Sight { gpu: id.clone(), model: "".into(), at });
-            let mut gpu = Gpu::new(id.clone(), Account::begin(at), (at, self.policy.level));
-            gpu.place.find(Arc::clone(&bus));
+            batch.registrations.push(GpuRegistration { gpu: id.clone(), model: "".into(), at });
+            let mut gpu = TrackedGpu::new(id.clone(), Account::begin(at), at, self.policy.level);
+            gpu.location.mark_counted(Arc::clone(&bus));
             let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Attachment::Present);
             batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });
             self.gpus.insert(Arc::clone(&id.uuid), gpu);
@@ -197,38 +197,38 @@ impl Meter {
         self.assign_indices();
     }
 
-    /// The driver has told of all that it counts.
-    pub(super) fn counted(&mut self) {
-        self.grants.all_told();
-        for gpu in self.gpus.values_mut().filter(|gpu| !gpu.place.counted) {
-            gpu.place.uncounted = true;
-            gpu.account.lose();
+    /// The driver has listed all its GPUs: those that are not among them are uncounted.
+    pub(super) fn mark_uncounted_gpus(&mut self) {
+        self.grants.set_all_listed();
+        for gpu in self.gpus.values_mut().filter(|gpu| !gpu.location.counted) {
+            gpu.location.uncounted = true;
+            gpu.account.mark_lost();
         }
     }
 
-    /// A lane says that its GPU is lost.
-    pub(super) fn lost(&mut self, id: &GpuId) {
+    /// A sampler reports that its GPU is lost.
+    pub(super) fn mark_lost(&mut self, id: &GpuId) {
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
-            gpu.place.lost = true;
+            gpu.location.lost = true;
             // It may come back reset, and its counters may have passed by then what they had reached.
-            gpu.begins = true;
-            gpu.account.lose();
+            gpu.starts_anew = true;
+            gpu.account.mark_lost();
         }
     }
 
     /// The operator does not expect a GPU any more; one that is there is expected all the same.
-    pub(super) fn forget(&mut self, uuid: &str, at: Utc) {
-        if let Some(gpu) = self.gpus.get_mut(uuid).filter(|gpu| !gpu.place.is_there()) {
-            gpu.place.forgotten = true;
-            gpu.account.lose();
+    pub(super) fn forget_gpu(&mut self, uuid: &str, at: Utc) {
+        if let Some(gpu) = self.gpus.get_mut(uuid).filter(|gpu| !gpu.location.is_there()) {
+            gpu.location.forgotten = true;
+            gpu.account.mark_lost();
             gpu.xids.forget(at);
         }
     }
 
     /// Says of every GPU where it is, and tells the ledger where that has changed.
-    pub(super) fn locate(&mut self, pci: Option<&Pci>, batch: &mut Batch) {
+    pub(super) fn locate(&mut self, pci: Option<&Pci>, batch: &mut LedgerBatch) {
         for (uuid, gpu) in &mut self.gpus {
-            let place = &mut gpu.place;
+            let place = &mut gpu.location;
             let whereabouts = place.locate(pci);
             if whereabouts == place.whereabouts {
                 continue;
@@ -256,13 +256,13 @@ impl Meter {
     pub(super) fn assign_indices(&mut self) {
         let mut taken = BTreeSet::new();
         for counted in [true, false] {
-            for gpu in self.gpus.values_mut().filter(|gpu| gpu.place.counted == counted) {
+            for gpu in self.gpus.values_mut().filter(|gpu| gpu.location.counted == counted) {
                 let index = gpu.id.index;
-                let has_index = gpu.place.may_have_index() && taken.insert(index);
+                let has_index = gpu.location.may_have_index() && taken.insert(index);
                 let index = has_index.then_some(index);
                 if gpu.in_session.index != index {
                     gpu.in_session = SessionGpu { index, uuid: Arc::clone(&gpu.id.uuid) };
-                    gpu.account.select(&gpu.in_session, &self.policy);
+                    gpu.account.select_gpu(&gpu.in_session, &self.policy);
                 }
             }
         }

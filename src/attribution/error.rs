@@ -6,7 +6,7 @@ use crate::model::{Fraction, HolderId, Microjoules, Money, Nanoseconds, Utc};
 
 /// Input that fits no account; nothing was settled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsettled {
+pub enum SettleError {
     /// The window is empty or runs backwards.
     #[error("the window from {} to {} has no length; settle a later one", from.0, to.0)]
     Window {

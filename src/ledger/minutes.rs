@@ -9,15 +9,15 @@ use crate::model::{Amounts, Microjoules, Parts, Row, Settlement, Use, Utc};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct MinutePart {
     pub(super) from: Utc,
     pub(super) to: Utc,
     pub(super) rows: Vec<Row>,
 }
 
 /// The pieces of a window, in order of time.
-pub(super) fn pieces(settlement: &Settlement) -> Vec<Piece> {
-    let mut rest = Piece { from: settlement.from, to: settlement.to, rows: settlement.rows.clone() };
+pub(super) fn split_at_minutes(settlement: &Settlement) -> Vec<MinutePart> {
+    let mut rest = MinutePart { from: settlement.from, to: settlement.to, rows: settlement.rows.clone() };
     let mut pieces = Vec::new();
     loop {
         let end = rest.from.floor(MINUTE).plus(MINUTE);
@@ -25,14 +25,14 @@ pub(super) fn pieces(settlement: &Settlement) -> Vec<Piece> {
             pieces.push(rest);
             return pieces;
         }
-        let rows = first(&mut rest, end);
-        pieces.push(Piece { from: rest.from, to: end, rows });
+        let rows = take_rows_until(&mut rest, end);
+        pieces.push(MinutePart { from: rest.from, to: end, rows });
         rest.from = end;
     }
 }
 
 /// Takes the rows of `rest.from..end` out of `rest`.
-fn first(rest: &mut Piece, end: Utc) -> Vec<Row> {
+fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
     let (time, whole) = (end.since(rest.from).0, rest.to.since(rest.from).0);
     let rows = &mut rest.rows;
     let mut held: Vec<u64> = rows.iter().flat_map(|row| of_parts(&row.amounts.parts)).collect();
@@ -41,11 +41,11 @@ fn first(rest: &mut Piece, end: Utc) -> Vec<Row> {
         .iter()
         .flat_map(|row| [row.amounts.used.beyond, row.amounts.used.outside, row.amounts.used.unheld])
         .collect();
-    let parts = take(&mut held, time, whole);
+    let parts = take_share(&mut held, time, whole);
     // Use follows the parts that were used, so that both sides of the account agree in every minute.
     let column = |cells: &[u64], part: usize| cells.iter().skip(part).step_by(5).sum::<u64>();
-    let used_within = take(&mut within, column(&parts, 0), column(&parts, 0) + column(&held, 0));
-    let used_above = take(&mut above, column(&parts, 1), column(&parts, 1) + column(&held, 1));
+    let used_within = take_share(&mut within, column(&parts, 0), column(&parts, 0) + column(&held, 0));
+    let used_above = take_share(&mut above, column(&parts, 1), column(&parts, 1) + column(&held, 1));
     rows.iter_mut()
         .enumerate()
         .map(|(index, left)| {
@@ -78,7 +78,7 @@ fn scale(taken: &mut Amounts, left: &mut Amounts, time: u64, whole: u64) {
 
 /// Takes `part / whole` of all cells together out of them, each the floor or the ceiling of its quota,
 /// ceilings to the largest fractions, then in order.
-fn take(cells: &mut [u64], part: u64, whole: u64) -> Vec<u64> {
+fn take_share(cells: &mut [u64], part: u64, whole: u64) -> Vec<u64> {
     let sum: u64 = cells.iter().sum();
     if sum == 0 || whole == 0 {
         return vec![0; cells.len()];
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_window_within_a_minute_passes_through() {
         let window = window(3 * MINUTE.0, &[[15_000, 0, 0, 0, 0]]);
-        let pieces = pieces(&window);
+        let pieces = split_at_minutes(&window);
         assert_eq!(pieces.len(), 1);
         assert_eq!(pieces[0].rows, window.rows);
     }
@@ -174,7 +174,7 @@ mod tests {
         window.rows[0].amounts.parts.waste = 2 * MINUTE.0;
         window.to = Utc(2 * MINUTE.0);
         assert_eq!(
-            pieces(&window).iter().map(|piece| piece.to.0).collect::<Vec<_>>(),
+            split_at_minutes(&window).iter().map(|piece| piece.to.0).collect::<Vec<_>>(),
             [MINUTE.0, 2 * MINUTE.0]
         );
     }
@@ -189,7 +189,7 @@ mod tests {
         ) {
             // Up to 12 x 5 x 4.3 s: several minutes.
             let window = window(from, &cells);
-            let pieces = pieces(&window);
+            let pieces = split_at_minutes(&window);
             let mut sums = vec![Amounts::default(); cells.len()];
             let mut at = window.from;
             for piece in &pieces {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpumeter::ledger::{Batch, Latched, Ledger, Opening, Queue};
+use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, StickyFaults};
 use gpumeter::model::{Microjoules, StickyFault, Utc};
 
 use super::world::{World, introduced, opening, uuid};
 
-fn latched(gpu: u32, count: u64) -> Latched {
+fn latched(gpu: u32, count: u64) -> StickyFaults {
     let xids = StickyFault {
         rule: "xid_reboot".into(),
         since: Utc(1_800_000_000_000_000_001),
@@ -15,18 +15,18 @@ fn latched(gpu: u32, count: u64) -> Latched {
         xids: BTreeMap::from([(79, (count, None)), (48, (1, Some(3)))]),
     };
     let notice = StickyFault { rule: "unavailable".into(), count, ..StickyFault::default() };
-    Latched {
+    StickyFaults {
         gpu: uuid(gpu),
         // By name, as the ledger returns them.
-        latches: vec![notice, xids],
+        faults: vec![notice, xids],
         failed: Some(Utc(5)),
         module: Some(u64::MAX),
         energy_counter: Some(Microjoules(7)),
     }
 }
 
-fn commit(ledger: &mut Ledger, latched: Vec<Latched>) {
-    ledger.commit(&Batch { latched, ..Batch::default() }).unwrap();
+fn commit(ledger: &mut Ledger, latched: Vec<StickyFaults>) {
+    ledger.commit(&LedgerBatch { sticky_faults: latched, ..LedgerBatch::default() }).unwrap();
 }
 
 /// A ledger of two GPUs, on the first of which something is latched.
@@ -38,9 +38,9 @@ fn world() -> World {
     world
 }
 
-fn reopened(world: &World, boot_id: &str) -> Vec<Latched> {
+fn reopened(world: &World, boot_id: &str) -> Vec<StickyFaults> {
     let opening = Opening { boot_id: boot_id.into(), ..opening(60, None) };
-    Ledger::open(&world.path(), &opening).unwrap().1.latched
+    Ledger::open(&world.path(), &opening).unwrap().1.sticky_faults
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn what_is_told_takes_the_place_of_what_was_and_nothing_ends_it() {
     drop(ledger);
     assert_eq!(reopened(&world, "first"), [latched(0, 2), latched(1, 3)]);
     let (mut ledger, _) = world.open(90, None);
-    commit(&mut ledger, vec![Latched { gpu: uuid(0), ..Latched::default() }]);
+    commit(&mut ledger, vec![StickyFaults { gpu: uuid(0), ..StickyFaults::default() }]);
     drop(ledger);
     assert_eq!(reopened(&world, "first"), [latched(1, 3)]);
 }
@@ -91,18 +91,18 @@ fn a_ledger_that_was_made_without_latches_gets_them() {
 
 #[test]
 fn the_queue_keeps_the_last_word_on_each_gpu_and_a_refused_batch_does_not_lose_it() {
-    let queue = Queue::default();
-    let offer = |latched| queue.offer(Batch { latched, ..Batch::default() });
+    let queue = LedgerQueue::default();
+    let offer = |latched| queue.offer(LedgerBatch { sticky_faults: latched, ..LedgerBatch::default() });
     offer(vec![latched(0, 1), latched(1, 1)]);
-    let failed = queue.take(std::time::Duration::ZERO).unwrap();
+    let failed = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
     offer(vec![latched(0, 2)]);
     queue.put_back(failed);
-    let batch = queue.take(std::time::Duration::ZERO).unwrap();
-    assert_eq!(batch.latched, [latched(0, 2), latched(1, 1)]);
+    let batch = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
+    assert_eq!(batch.sticky_faults, [latched(0, 2), latched(1, 1)]);
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);
-    let salvage = ledger.salvage(batch);
+    let salvage = ledger.commit_by_gpu(batch);
     assert_eq!((salvage.acknowledged.len(), salvage.dropped.len()), (2, 0));
     drop(ledger);
     assert_eq!(reopened(&world, "first").len(), 2);
@@ -117,9 +117,9 @@ fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
         connection.execute(&format!("UPDATE latch SET xids = {xids}, since_ns = -1"), []).unwrap();
         drop(connection);
         let read = reopened(&world, "first");
-        let names: Vec<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+        let names: Vec<&str> = read[0].faults.iter().map(|latch| &*latch.rule).collect();
         assert_eq!((names, read[0].failed), (vec!["unavailable", "xid_reboot"], Some(Utc(1))), "{xids}");
-        assert!(read[0].latches.iter().all(|latch| latch.xids.is_empty()), "{xids}");
+        assert!(read[0].faults.iter().all(|latch| latch.xids.is_empty()), "{xids}");
     }
 }
 
@@ -131,6 +131,6 @@ fn a_latch_whose_name_cannot_be_read_does_not_keep_the_ledger_from_opening() {
     connection.execute(spoil, []).unwrap();
     drop(connection);
     let read = reopened(&world, "first");
-    let names: BTreeSet<&str> = read[0].latches.iter().map(|latch| &*latch.rule).collect();
+    let names: BTreeSet<&str> = read[0].faults.iter().map(|latch| &*latch.rule).collect();
     assert_eq!((names, read[0].failed), (BTreeSet::from(["", "xid_reboot"]), Some(Utc(5))));
 }

@@ -1,25 +1,25 @@
 //! What to do with a batch that was refused: commit GPU by GPU what can be, and drop what cannot.
 //!
 //! All GPUs share one transaction, so that a tick costs one; the price is that one GPU's refusal refuses
-//! all. A refusal stays one however often it is asked, so the guilty part is dropped and told, not kept:
-//! the GPU's next window names the hole.
+//! all. Trying again cannot succeed, so the refused part is dropped and reported, and the next window of its GPU books
+//! the hole as unobserved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::batch::{Acknowledged, Batch};
+use super::batch::{Acknowledged, LedgerBatch};
 use super::error::Error;
 use super::owner::Ledger;
 
 /// What became of a batch that was refused as a whole.
 #[derive(Debug, Default)]
-pub struct Salvage {
+pub struct PartialCommit {
     /// What was committed, in order.
     pub acknowledged: Vec<Acknowledged>,
     /// What was dropped: the GPU, and why.
     pub dropped: Vec<(Arc<str>, Error)>,
     /// What the disk prevented, to be put back; in order.
-    pub unfinished: Vec<Batch>,
+    pub unfinished: Vec<LedgerBatch>,
     /// Why it did.
     pub prevented: Option<Error>,
 }
@@ -28,31 +28,37 @@ impl Ledger {
     /// Commits a refused batch GPU by GPU, each with all holders; of a GPU whose part is refused, window by
     /// window and then its spans. Only what is still refused is dropped. What the disk prevents is handed
     /// back with all that comes after it.
-    pub fn salvage(&mut self, batch: Batch) -> Salvage {
-        let mut salvage = Salvage::default();
-        for (gpu, part) in by_gpu(batch) {
-            if let Some(part) = self.rescue(&gpu, part, &mut salvage, false) {
-                for step in steps(part) {
-                    self.rescue(&gpu, step, &mut salvage, true);
+    pub fn commit_by_gpu(&mut self, batch: LedgerBatch) -> PartialCommit {
+        let mut outcome = PartialCommit::default();
+        for (gpu, part) in split_by_gpu(batch) {
+            if let Some(part) = self.commit_part(&gpu, part, &mut outcome, false) {
+                for step in split_into_steps(part) {
+                    self.commit_part(&gpu, step, &mut outcome, true);
                 }
             }
         }
-        salvage
+        outcome
     }
 
     /// Tries a part; one that is refused is given back, or dropped where it is the `last` try.
-    fn rescue(&mut self, gpu: &Arc<str>, part: Batch, salvage: &mut Salvage, last: bool) -> Option<Batch> {
-        if salvage.prevented.is_some() {
-            salvage.unfinished.push(part);
+    fn commit_part(
+        &mut self,
+        gpu: &Arc<str>,
+        part: LedgerBatch,
+        outcome: &mut PartialCommit,
+        last: bool,
+    ) -> Option<LedgerBatch> {
+        if outcome.prevented.is_some() {
+            outcome.unfinished.push(part);
             return None;
         }
         match self.commit(&part) {
-            Ok(acknowledged) => salvage.acknowledged.push(acknowledged),
+            Ok(acknowledged) => outcome.acknowledged.push(acknowledged),
             Err(error) if error.may_pass() => {
-                salvage.unfinished.push(part);
-                salvage.prevented = Some(error);
+                outcome.unfinished.push(part);
+                outcome.prevented = Some(error);
             }
-            Err(error) if last => salvage.dropped.push((Arc::clone(gpu), error)),
+            Err(error) if last => outcome.dropped.push((Arc::clone(gpu), error)),
             Err(_) => return Some(part),
         }
         None
@@ -60,13 +66,13 @@ impl Ledger {
 }
 
 /// The batch of each GPU alone.
-fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
-    let Batch {
+fn split_by_gpu(batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
+    let LedgerBatch {
         now,
         anchor,
-        sights,
+        registrations,
         expected,
-        latched,
+        sticky_faults,
         xids,
         holders,
         grantees,
@@ -75,23 +81,27 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
         resumed,
         sync,
     } = batch;
-    let mut parts = BTreeMap::<Arc<str>, Batch>::new();
-    let empty = || Batch {
+    let mut parts = BTreeMap::<Arc<str>, LedgerBatch>::new();
+    let empty = || LedgerBatch {
         now,
         anchor,
         sync,
         holders: holders.clone(),
         grantees: grantees.clone(),
-        ..Batch::default()
+        ..LedgerBatch::default()
     };
-    for sight in sights {
-        parts.entry(Arc::clone(&sight.gpu.uuid)).or_insert_with(empty).sights.push(sight);
+    for registration in registrations {
+        parts
+            .entry(Arc::clone(&registration.gpu.uuid))
+            .or_insert_with(empty)
+            .registrations
+            .push(registration);
     }
     for expected in expected {
         parts.entry(Arc::clone(&expected.gpu)).or_insert_with(empty).expected.push(expected);
     }
-    for latched in latched {
-        parts.entry(Arc::clone(&latched.gpu)).or_insert_with(empty).latched.push(latched);
+    for faults in sticky_faults {
+        parts.entry(Arc::clone(&faults.gpu)).or_insert_with(empty).sticky_faults.push(faults);
     }
     for sums in xids {
         parts.entry(Arc::clone(&sums.gpu)).or_insert_with(empty).xids.push(sums);
@@ -108,14 +118,14 @@ fn by_gpu(batch: Batch) -> BTreeMap<Arc<str>, Batch> {
     parts
 }
 
-/// The smallest batches that make up the batch of one GPU: its sight, each window, its spans.
-fn steps(part: Batch) -> Vec<Batch> {
-    let Batch {
+/// The smallest batches that make up the batch of one GPU: its registration, each window, its spans.
+fn split_into_steps(part: LedgerBatch) -> Vec<LedgerBatch> {
+    let LedgerBatch {
         now,
         anchor,
-        sights,
+        registrations,
         expected,
-        latched,
+        sticky_faults,
         xids,
         holders,
         grantees,
@@ -124,14 +134,15 @@ fn steps(part: Batch) -> Vec<Batch> {
         resumed,
         sync,
     } = part;
-    let empty = || Batch { now, anchor, sync, ..Batch::default() };
-    let mut steps = vec![Batch { sights, expected, latched, xids, holders, grantees, ..empty() }];
+    let empty = || LedgerBatch { now, anchor, sync, ..LedgerBatch::default() };
+    let mut steps =
+        vec![LedgerBatch { registrations, expected, sticky_faults, xids, holders, grantees, ..empty() }];
     for closed in closed {
-        // What rests later must not be passed by.
+        // A suspension that ends after this window must not be skipped.
         let before = resumed.iter().filter(|resumed| resumed.at <= closed.settlement.from).cloned();
-        steps.push(Batch { resumed: before.collect(), closed: vec![closed], ..empty() });
+        steps.push(LedgerBatch { resumed: before.collect(), closed: vec![closed], ..empty() });
     }
-    steps.push(Batch { resumed, ..empty() });
-    steps.extend(open.into_iter().map(|open| Batch { open: vec![open], ..empty() }));
+    steps.push(LedgerBatch { resumed, ..empty() });
+    steps.extend(open.into_iter().map(|open| LedgerBatch { open: vec![open], ..empty() }));
     steps
 }

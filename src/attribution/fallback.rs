@@ -1,9 +1,9 @@
-//! By what a tick's busy time is split between users: its own weights, or the first rung that can tell.
+//! How the busy time of a tick is split between users: by its own weights, else by the first fallback that is known.
 //!
-//! Rungs for a tick without weights, best first: what the window's other ticks measured, then what the window
+//! The fallback order of a tick without weights, best first: what the window's other ticks measured, then what the window
 //! before did, both for holders still present; resident memory; equally; `__unattributed__`. Where processes
 //! cannot be seen by construction, holders stand for them. In goes one span, out come shares and their grade.
-//! Accounting records of processes that just ended are no rung: a pid alone, whose place in `/proc` is gone, names
+//! Accounting records of processes that just ended are not used: a pid alone, whose place in `/proc` is gone, names
 //! nobody, and a pid that was given anew would name the wrong one.
 //!
 //! Other ticks count by the busy time that their weights split, not by the weights: those share a unit only
@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use super::claims::Grants;
+use super::claims::SlotGrants;
 use super::parts::Covers;
 use super::quota::Quota;
 use super::shares::Shares;
@@ -19,15 +19,15 @@ use crate::model::{Grade, HolderId, Presence, SlotState, Span};
 
 /// What other ticks know about a tick without weights.
 #[derive(Debug)]
-pub(super) struct Ladder<'a> {
+pub(super) struct UseFallback<'a> {
     window: BTreeMap<HolderId, u64>,
     previous: Option<&'a BTreeMap<HolderId, u64>>,
     /// Whether the slot is a GPU instance: no weights exist there.
     is_instance: bool,
 }
 
-impl<'a> Ladder<'a> {
-    /// The ladder of a window: what its own ticks measured, in nanoseconds, and what the one before did.
+impl<'a> UseFallback<'a> {
+    /// The fallbacks of a window: what its own ticks measured, in nanoseconds, and what the one before did.
     pub(super) fn new(spans: &[Span], previous: &'a BTreeMap<HolderId, u64>) -> Self {
         let mut window: BTreeMap<HolderId, Quota> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.state == SlotState::Measured) {
@@ -39,19 +39,19 @@ impl<'a> Ladder<'a> {
         Self { window, previous: Some(previous), is_instance: false }
     }
 
-    /// The ladder of a GPU instance, where what is held decides between several users, else memory.
+    /// The fallbacks of a GPU instance, where what is held decides between several users, else memory.
     pub(super) const fn of_instance() -> Self {
         Self { window: BTreeMap::new(), previous: None, is_instance: true }
     }
 
-    /// What the window's ticks measured, for the next window's ladder.
+    /// What the window's ticks measured, for the fallbacks of the next window.
     pub(super) fn into_weights(mut self) -> BTreeMap<HolderId, u64> {
         self.window.retain(|_, weight| *weight > 0);
         self.window
     }
 
     /// The shares in a tick's busy time, and how good they are.
-    pub(super) fn shares(&self, span: &Span, grants: &Grants) -> (Shares, Grade) {
+    pub(super) fn shares(&self, span: &Span, grants: &SlotGrants) -> (Shares, Grade) {
         if span.blind
             && let Some(shares) = along_held(grants)
         {
@@ -110,7 +110,7 @@ fn equally(span: &Span) -> Option<Shares> {
     by(span, |_| Some(1))
 }
 
-fn along_held(grants: &Grants) -> Option<Shares> {
+fn along_held(grants: &SlotGrants) -> Option<Shares> {
     // Along the granted fractions, not the integers they became: equals would drift apart (L11).
     Shares::by(grants.parts.keys().map(|holder| {
         let own = grants.rest_of(Some(holder));
@@ -119,7 +119,7 @@ fn along_held(grants: &Grants) -> Option<Shares> {
 }
 
 /// What those who are present hold; several whom one holding covers share it equally.
-fn held_by_present(span: &Span, grants: &Grants) -> Option<Shares> {
+fn held_by_present(span: &Span, grants: &SlotGrants) -> Option<Shares> {
     let covers = Covers { grants, covered_by: &span.covered_by };
     let mut users: BTreeMap<&HolderId, Vec<&HolderId>> = BTreeMap::new();
     for user in span.present.keys() {

@@ -1,15 +1,15 @@
-//! Which holders the ledger has been told of, with their facts.
+//! Which holders are registered in the ledger, with their facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::holders::{Granting, Identities};
-use crate::ledger::Batch;
+use crate::ledger::LedgerBatch;
 use crate::model::{Holder, HolderId};
 
-/// Holders that the ledger has been told of.
+/// Holders that are registered in the ledger.
 #[derive(Default)]
-pub(super) struct Introduced {
+pub(super) struct RegisteredHolders {
     /// Only holders that have a process now.
     holders: BTreeSet<HolderId>,
     /// Only holders that a scheduler has allocated something now.
@@ -18,18 +18,18 @@ pub(super) struct Introduced {
     identities: Option<Arc<Identities>>,
 }
 
-impl Introduced {
-    /// Makes the next call introduce the holders of grants again.
+impl RegisteredHolders {
+    /// Makes the next call register the holders of grants again.
     pub(super) fn grants_changed(&mut self) {
         self.identities = None;
     }
 
-    /// Tells the ledger of holders that have come.
-    pub(super) fn introduce(
+    /// Registers the holders that are new or have changed.
+    pub(super) fn register_holders(
         &mut self,
         identities: &Arc<Identities>,
         granting: Granting<'_>,
-        batch: &mut Batch,
+        batch: &mut LedgerBatch,
     ) {
         if self.identities.as_ref().is_some_and(|known| known.has_same_processes(identities)) {
             return;
@@ -48,7 +48,7 @@ impl Introduced {
         for holder in allocated.values() {
             match self.allocated.get(&holder.id) {
                 None => batch.grantees.push(holder.clone()),
-                Some(told) if told == holder => {}
+                Some(registered) if registered == holder => {}
                 // Ids of a job's array come from its processes, after its allocation.
                 Some(_) => batch.holders.push(holder.clone()),
             }
@@ -71,15 +71,15 @@ mod tests {
             Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(facts.iter().copied())))
         };
         let identities = Arc::new(Identities::default());
-        let mut introduced = Introduced::default();
+        let mut introduced = RegisteredHolders::default();
         let mut told = |holder: &Holder| {
             let (holder, device, fraction) = (holder.clone(), "GPU-0".into(), Fraction::WHOLE);
             let source = HoldingSource::Slurm;
             let allocations = [Allocation { holder, device, fraction, source, since: None }];
             let granting = Granting { allocations: &allocations, standing: &[], presence: false };
-            let mut batch = Batch::default();
+            let mut batch = LedgerBatch::default();
             introduced.grants_changed();
-            introduced.introduce(&identities, granting, &mut batch);
+            introduced.register_holders(&identities, granting, &mut batch);
             (batch.grantees, batch.holders)
         };
         let (recorded, named) = (job(&[]), job(&[(Fact::SlurmArrayJob, "210")]));
