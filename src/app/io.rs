@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::StartError;
 use super::reload::ReloadRequester;
 use crate::clock::system_now;
 use crate::config::Config;
-use crate::export::{self, PageFormat};
 use crate::host::agent_usage;
 use crate::model::Utc;
 use crate::thread::Thread;
@@ -70,14 +68,18 @@ pub(super) fn start(
     };
     let push = destination(config, &shared.node)?;
     let site = serve::Site {
-        pages: pages(shared),
-        landing: serve::landing_page(config.web.external_url.as_deref()),
+        pages: Arc::clone(&shared.pages),
+        release: {
+            let shared = Arc::clone(shared);
+            Box::new(move || shared.sessions.orders.release())
+        },
+        index: serve::render_index_page(config.web.external_url.as_deref()),
         heartbeat: Arc::clone(&io.heartbeat),
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
         bills,
         access: Arc::clone(&shared.access),
-        limits: serve::Limits::within(agent_usage::most_files().unwrap_or(u64::MAX)),
+        limits: serve::ServerLimits::within(agent_usage::most_files().unwrap_or(u64::MAX)),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
@@ -125,46 +127,6 @@ fn destination(
     let queue = Arc::new(push::Queue::new(WAITING, Arc::clone(&tally)));
     let to = PushTo { queue, name: Arc::clone(destination.name()), tally, node: node.clone() };
     Ok(Some((destination, to)))
-}
-
-/// The pages of the latest snapshot, without a copy.
-fn pages(shared: &Arc<super::Shared>) -> serve::Pages {
-    let [metrics, snapshot, verdicts, published] = [(); 4].map(|()| Arc::clone(&shared.pages));
-    let shared = Arc::clone(shared);
-    serve::Pages::new(
-        move |wanted| {
-            let format = PageFormat::negotiate(wanted.accept);
-            let latest = metrics.get()?;
-            let body = if wanted.gzip {
-                latest.compressed_page(format)
-            } else {
-                Bytes::from_owner(PageBytes(latest.page(format)))
-            };
-            Some(serve::Served { content_type: format.content_type(), gzip: wanted.gzip, body })
-        },
-        move |visible| {
-            let mut json = Vec::new();
-            let latest = snapshot.get()?;
-            match visible {
-                None => export::json(&latest.snapshot, latest.level(), &mut json),
-                Some(tenants) => export::json_of(&latest.snapshot, latest.level(), tenants, &mut json),
-            }
-            Some(json.into())
-        },
-        move || published.get().is_some(),
-    )
-    .with_health(move || {
-        Some(export::health(&verdicts.get()?.snapshot, shared.sessions.orders.release()).into())
-    })
-}
-
-/// A page as bytes that many connections share.
-struct PageBytes(Arc<export::RenderedPage>);
-
-impl AsRef<[u8]> for PageBytes {
-    fn as_ref(&self) -> &[u8] {
-        (*self.0).as_ref()
-    }
 }
 
 /// SIGTERM and SIGINT end the agent, SIGHUP requests a reload.

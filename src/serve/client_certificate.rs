@@ -20,23 +20,23 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::config::ClientAuth;
 
-/// What is asked of a client's certificate.
+/// The conditions for a client's certificate.
 #[derive(Debug)]
 pub(super) struct ClientPolicy {
     is_mandatory: bool,
     /// Absent where certificates are not verified.
     trust: Option<Trust>,
-    /// Of these names one must be there; any will do where there are none.
+    /// The certificate must have one of these names; any name is accepted if the list is empty.
     names: Vec<String>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Whom clients must be vouched for by.
+/// The CAs that must have signed a client's certificate.
 #[derive(Debug)]
 struct Trust {
-    /// Absent where no CA was given: then no certificate is good.
+    /// Absent where no CA was given: then every certificate is refused.
     chains: Option<Arc<dyn ClientCertVerifier>>,
-    /// The certificates of the CAs. A client's certificate that is one of them is good by itself.
+    /// The certificates of the CAs. A client's certificate that is one of them is accepted by itself.
     pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -143,7 +143,7 @@ impl ClientCertVerifier for ClientPolicy {
     }
 }
 
-/// Whether the certificate has begun and not ended.
+/// Whether the certificate is valid at this time.
 fn is_in_force(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     let certificate = Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
     let validity = certificate.tbs_certificate.validity;

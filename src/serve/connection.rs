@@ -1,189 +1,144 @@
-//! One connection: TLS where it is configured, then hyper speaks HTTP on it until the peer leaves, is too slow, or has
-//! to give way.
+//! One connection: TLS where it is configured, then HTTP until the peer leaves, is too slow, or is replaced by another.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::CONNECTION;
-use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use tokio::sync::watch;
 
 use super::Site;
-use super::answer::{Answer, with};
+use super::accept::stopped;
+use super::connection_limit::{ConnectionLimit, OpenConnection};
+use super::listen::BoxedStream;
 use super::local::Ends;
-use super::multiplex::Sending;
-use super::patience::Patience;
+use super::response::with;
 use super::route::reply_to;
-use super::run::stopped;
-use super::seats::Seat;
-use super::stream::Stream;
+use super::timeouts::{Activity, ObservedStream};
 use super::tls::HTTP2;
 
-/// Longest head of a request, in bytes.
+/// Longest head of a request in HTTP/1, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
 
-/// The same as HTTP/2 counts it.
-const LONGEST_LIST: u32 = 16 * 1024;
+/// Longest list of headers in HTTP/2, in bytes.
+const LONGEST_HEADER_LIST: u32 = 16 * 1024;
 
-/// Requests that a client of HTTP/2 may ask at once: a scraper asks one.
+/// Requests that a client of HTTP/2 may send at once: a scraper sends one.
 const MOST_STREAMS: u32 = 4;
 
-/// A client of HTTP/2 that is asked to end its connection may take so long to read what it asked for.
-const HONEST_LEAVING: Duration = Duration::from_secs(1);
+/// What the requests of a connection share; with HTTP/2 they may outlive it.
+struct RequestContext {
+    ends: Ends,
+    activity: Arc<Activity>,
+    limit: Arc<ConnectionLimit>,
+    site: Arc<Site>,
+    is_http2: bool,
+}
 
 /// Answers the requests of one connection until it ends.
-pub(super) async fn converse(
-    stream: Stream,
+pub(super) async fn serve_connection(
+    stream: BoxedStream,
     ends: Ends,
-    seat: Seat,
+    connection: OpenConnection,
     site: Arc<Site>,
-    mut shutdown: watch::Receiver<bool>,
+    shutdown: watch::Receiver<bool>,
 ) {
-    let stream = Patience::new(stream, &seat, &site.limits);
-    let security = site.access.current();
-    let Some(tls) = &security.tls else {
-        return speak(stream, ends, &seat, &site, shutdown).await;
+    let context = RequestContext {
+        ends,
+        activity: Arc::clone(&connection.activity),
+        limit: Arc::clone(&connection.limit),
+        site: Arc::clone(&site),
+        is_http2: false,
     };
-    // The deadline for a first request is also that for the handshake before it.
-    let accepted = tokio::select! {
-        accepted = tls.accept(stream) => accepted,
-        () = seat.turn.ousted() => return,
-        () = stopped(&mut shutdown) => return,
-    };
-    match accepted {
-        Ok(mut stream) if stream.get_ref().1.alpn_protocol() == Some(HTTP2) => {
-            stream.get_mut().0.multiplex();
-            speak_http2(stream, ends, &seat, &site, shutdown).await;
-        }
-        Ok(stream) => speak(stream, ends, &seat, &site, shutdown).await,
-        Err(error) => site.access.note_failed_handshake(ends, &error),
+    let stream = ObservedStream { stream, activity: Arc::clone(&connection.activity) };
+    // The limit for a first head includes the handshake before it.
+    tokio::select! {
+        () = serve_stream(stream, context, shutdown) => {}
+        () = connection.must_close(&site.limits) => {}
     }
 }
 
-/// Speaks HTTP/1 on a stream, whatever lies below it.
-async fn speak(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    ends: Ends,
-    seat: &Seat,
-    site: &Site,
+async fn serve_stream(
+    stream: ObservedStream,
+    mut context: RequestContext,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let service = service_fn(|request| reply(request, ends, seat, site));
-    let mut builder = http1::Builder::new();
-    // The deadlines are those of `Patience`.
-    builder.header_read_timeout(None).max_buf_size(LONGEST_HEAD);
+    let security = context.site.access.current();
+    let Some(tls) = &security.tls else { return serve_http(stream, context, shutdown).await };
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        () = stopped(&mut shutdown) => return,
+    };
+    match accepted {
+        Ok(stream) => {
+            context.is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+            serve_http(stream, context, shutdown).await;
+        }
+        Err(error) => context.site.access.note_failed_handshake(context.ends, &error),
+    }
+}
+
+async fn serve_http<S>(stream: S, context: RequestContext, mut shutdown: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // The limits on time are those of `Activity`.
+    builder.http1().header_read_timeout(None).max_buf_size(LONGEST_HEAD);
+    builder.http2().max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_HEADER_LIST);
+    let builder = if context.is_http2 {
+        context.activity.multiplex();
+        builder.http2_only()
+    } else {
+        builder.http1_only()
+    };
+    let context = Arc::new(context);
+    let service = service_fn(|request| respond(request, Arc::clone(&context)));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let end = tokio::select! {
         end = connection.as_mut() => end,
-        () = seat.turn.ousted() => return,
         () = stopped(&mut shutdown) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = context.activity.close_requested.notified() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
     if let Err(error) = end {
-        note(&error, site);
+        note_error(&*error, &context.site);
     }
 }
 
-/// Speaks HTTP/2, on TLS alone.
-async fn speak_http2(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    ends: Ends,
-    seat: &Seat,
-    site: &Arc<Site>,
-    mut shutdown: watch::Receiver<bool>,
-) {
-    let sending = Arc::new(Sending::default());
-    let answered = Arc::new(Notify::new());
-    let service = service_fn(|request| {
-        // These may outlive the connection, so the seat is not theirs.
-        let (turn, site, sending) = (Arc::clone(&seat.turn), Arc::clone(site), Arc::clone(&sending));
-        let answered = Arc::clone(&answered);
-        async move {
-            turn.end_head();
-            turn.be_active();
-            let answer = reply_to(&request, ends, &site).await;
-            site.requests.count(answer.status().as_u16());
-            let (head, body) = answer.into_parts();
-            // It is one piece, which is not copied.
-            let Ok(body) = body.collect().await;
-            turn.be_active();
-            answered.notify_one();
-            Ok::<_, Infallible>(Answer::from_parts(head, Full::new(sending.track(body.to_bytes()))))
-        }
-    });
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_LIST);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut must_end = pin!(async {
-        tokio::select! {
-            () = seat.turn.ousted() => (),
-            () = sending.overdue(seat, site.limits.answer) => (),
-        }
-    });
-    let end = tokio::select! {
-        end = connection.as_mut() => Some(end),
-        () = must_end.as_mut() => return,
-        () = stopped(&mut shutdown) => None,
-        () = scarce_after_answer(&answered, seat) => None,
-    };
-    let end = if let Some(end) = end {
-        end
-    } else {
-        connection.as_mut().graceful_shutdown();
-        tokio::select! {
-            end = connection => end,
-            () = must_end => return,
-            () = may_be_ousted(seat) => return,
-        }
-    };
-    if let Err(error) = end {
-        note(&error, site);
-    }
-}
-
-/// Returns when a request has been answered and nobody may keep a seat between two requests.
-async fn scarce_after_answer(answered: &Notify, seat: &Seat) {
-    loop {
-        answered.notified().await;
-        if seat.is_scarce() {
-            return;
-        }
-    }
-}
-
-/// Lets a connection that was asked to end give way to others: a peer may never agree to the end.
-async fn may_be_ousted(seat: &Seat) {
-    loop {
-        sleep(HONEST_LEAVING).await;
-        seat.turn.be_slow();
-    }
-}
-
-async fn reply(
+async fn respond(
     request: Request<Incoming>,
-    ends: Ends,
-    seat: &Seat,
-    site: &Site,
-) -> Result<Answer, Infallible> {
-    seat.turn.end_head();
-    let answer = reply_to(&request, ends, site).await;
-    site.requests.count(answer.status().as_u16());
-    Ok(if seat.is_scarce() { with(answer, CONNECTION, "close") } else { answer })
+    context: Arc<RequestContext>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let in_progress = context.activity.begin_request();
+    let mut response = reply_to(&request, context.ends, &context.site).await;
+    context.site.requests.count(response.status().as_u16());
+    if context.limit.is_scarce() {
+        if context.is_http2 {
+            context.activity.request_close();
+        } else {
+            response = with(response, CONNECTION, "close");
+        }
+    }
+    Ok(response.map(|body| Full::new(in_progress.send(body))))
 }
 
-/// Counts what hyper answered without asking us, in hyper's own choice of status.
-fn note(error: &hyper::Error, site: &Site) {
+/// Counts what hyper answered by itself, with the status that hyper chose.
+fn note_error(error: &(dyn Error + Send + Sync + 'static), site: &Site) {
+    let Some(error) = error.downcast_ref::<hyper::Error>() else { return };
     if error.is_parse_too_large() {
         site.requests.count(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.as_u16());
     } else if error.is_parse() {

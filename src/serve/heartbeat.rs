@@ -1,38 +1,38 @@
-//! Whether the pulse is alive: it beats at every tick, and health is asked of the last beat.
+//! When the tick loop last ran; `/-/healthy` answers from it.
 //!
-//! It speaks of the agent, never of a GPU: a sick card must not restart the only witness.
+//! It says nothing of GPUs: a faulty GPU must not restart the agent that reports it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::Nanoseconds;
 
-/// The last beat of the pulse, and the clock against which its age is told.
+/// The time of the last tick, and the clock that gives its age.
 pub struct Heartbeat {
     last: AtomicU64,
     now: Box<dyn Fn() -> Nanoseconds + Send + Sync>,
 }
 
 impl Heartbeat {
-    /// A pulse silent for this long is dead.
+    /// A tick loop without a tick for this long is dead.
     pub const LONGEST_SILENCE: Nanoseconds = Nanoseconds(10_000_000_000);
 
-    /// A pulse on that clock, the boot clock in production; being started counts as a beat.
+    /// Starts with the present as the last tick; production passes the boot clock.
     pub fn new(now: impl Fn() -> Nanoseconds + Send + Sync + 'static) -> Self {
         let last = AtomicU64::new(now().0);
         Self { last, now: Box::new(now) }
     }
 
-    /// The pulse is alive at this moment.
+    /// Records a tick at this moment.
     pub fn beat(&self) {
         self.last.store((self.now)().0, Ordering::Relaxed);
     }
 
-    /// For how long there was no beat.
+    /// Time since the last tick.
     pub fn silence(&self) -> Nanoseconds {
         Nanoseconds((self.now)().0.saturating_sub(self.last.load(Ordering::Relaxed)))
     }
 
-    /// Whether the last beat is recent.
+    /// Whether the last tick is recent.
     pub fn is_alive(&self) -> bool {
         self.silence() < Self::LONGEST_SILENCE
     }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pulse_is_dead_after_ten_seconds_of_silence_and_alive_at_the_next_beat() {
+    fn a_tick_loop_is_dead_after_ten_seconds_without_a_tick_and_alive_after_the_next() {
         let clock = Arc::new(AtomicU64::new(5));
         let read = Arc::clone(&clock);
         let heartbeat = Heartbeat::new(move || Nanoseconds(read.load(Ordering::Relaxed)));

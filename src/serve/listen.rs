@@ -1,11 +1,11 @@
-//! Opens the sockets on which the server listens.
+//! Opens the sockets on which the server listens, TCP or in the file system, and accepts on them.
 //!
 //! `[::]` takes IPv4 too, whatever the host's default, unless an IPv4 address with the same port is listened
 //! on as well; on a host without IPv6 it means `0.0.0.0`. An address that cannot be had is an error that says
 //! what to do: an agent that cannot be scraped should not look as if it ran.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,8 +13,9 @@ use std::path::Path;
 
 use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::stream::Listener;
+use super::local::Ends;
 use crate::config::ListenAddress;
 
 /// Scrapers that may wait to be accepted; the kernel takes less where its own limit is lower.
@@ -145,6 +146,90 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// On an IP address.
+    Tcp(TcpListener),
+    /// In the file system.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Where it listens, as it is written.
+    pub fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => {
+                listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+            }
+            Self::Unix(listener) => {
+                let address = listener.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                path.map_or_else(|| "unix socket".to_owned(), |path| format!("unix:{}", path.display()))
+            }
+        }
+    }
+
+    /// Its address and port, if it has them.
+    pub fn socket_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The same on the I/O thread.
+    pub(super) fn into_async(self) -> io::Result<AsyncListener> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                AsyncListener::Tcp(tokio::net::TcpListener::from_std(listener)?)
+            }
+            Self::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                AsyncListener::Unix(tokio::net::UnixListener::from_std(listener)?)
+            }
+        })
+    }
+}
+
+/// A socket on which connections are accepted.
+pub(super) enum AsyncListener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+/// An accepted TCP connection, or one of a socket in the file system.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl Stream for tokio::net::TcpStream {}
+impl Stream for tokio::net::UnixStream {}
+
+/// An accepted connection.
+pub(super) type BoxedStream = Box<dyn Stream>;
+
+impl AsyncListener {
+    pub(super) async fn accept(&self) -> io::Result<(BoxedStream, Ends)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                let ends = Ends::Tcp { peer, local: stream.local_addr()? };
+                Ok((Box::new(stream), ends))
+            }
+            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), Ends::Unix)),
+        }
+    }
+}
+
+impl Ends {
+    /// The address by which peers are told apart.
+    pub(super) const fn peer(self) -> IpAddr {
+        match self {
+            Self::Tcp { peer, .. } => peer.ip(),
+            Self::Unix => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        }
+    }
 }
 
 #[cfg(test)]

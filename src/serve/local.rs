@@ -2,8 +2,8 @@
 //!
 //! Both ends of the connection must be loopback addresses. That alone would let a web page reach the agent
 //! through a browser on this host, by a name that its author made point at 127.0.0.1; therefore the request
-//! must also name the host as only this host's own users do. A reverse proxy on this host asks for others, so what
-//! passed one is refused.
+//! must also name the host as only this host's own users do. A reverse proxy on this host forwards requests of others,
+//! so forwarded requests are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,12 +14,12 @@ use hyper::header::HOST;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ends {
     Tcp {
-        /// Who asks.
+        /// The client.
         peer: SocketAddr,
-        /// Where we were asked.
+        /// The address on which the connection was accepted.
         local: SocketAddr,
     },
-    /// A socket in the file system, which only this host has, and no browser opens.
+    /// A socket in the file system, which only this host can open, and no browser does.
     Unix,
 }
 

@@ -1,4 +1,4 @@
-//! Passwords of users: read from a request, verified on a thread of their own, remembered once they were right.
+//! Passwords of users: read from a request, verified on a thread of their own, remembered once verified.
 //!
 //! bcrypt takes a tenth of a second of CPU or more by design, so it never runs here. Questions go through a bounded
 //! queue, of which one peer address has a few places; when there is none, or an answer does not come in time, the
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::security::Security;
 
-/// A question to the thread that verifies passwords.
+/// A request to the thread that verifies passwords.
 pub struct VerifyRequest {
     /// The bcrypt hash.
     pub hash: String,
@@ -29,7 +29,7 @@ pub struct VerifyRequest {
     pub password: Vec<u8>,
     /// Whether it is the right one; closed when nobody waits for it any more.
     pub reply: oneshot::Sender<bool>,
-    /// Given back once the question has left the queue.
+    /// Freed once the request has left the queue.
     _place: QueuePlace,
 }
 
@@ -38,19 +38,19 @@ pub struct VerifyRequest {
 pub(super) struct QueuePlace {
     /// Absent where the address does not tell peers apart.
     peer: Option<IpAddr>,
-    waiting: Waiting,
+    waiting: WaitingByPeer,
 }
 
-/// How many questions of each peer are in the queue or being verified.
-type Waiting = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
+/// How many passwords of each peer are in the queue or being verified.
+type WaitingByPeer = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
 impl QueuePlace {
-    fn take(peer: Option<IpAddr>, waiting: &Waiting) -> Result<Self, Refusal> {
+    fn take(peer: Option<IpAddr>, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
         if let Some(peer) = peer {
             let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let count = counts.entry(peer).or_default();
             if *count >= MOST_OF_PEER {
-                return Err(Refusal::Busy);
+                return Err(LoginRefusal::Busy);
             }
             *count += 1;
         }
@@ -76,28 +76,28 @@ const MOST_OF_PEER: usize = 2;
 const MOST_WRONG: usize = 64;
 
 /// How long a request waits for its password to be verified.
-const PATIENCE: Duration = Duration::from_secs(8);
+const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
 type Digest = [u8; 32];
 
-/// What is known of passwords.
+/// The users' passwords, as far as they were verified.
 pub struct Passwords {
     questions: mpsc::Sender<VerifyRequest>,
     secret: Digest,
-    known: Mutex<Known>,
-    waiting: Waiting,
+    known: Mutex<KnownPasswords>,
+    waiting: WaitingByPeer,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownPasswords {
     /// By user, so there are no more than users.
     right: BTreeMap<String, Digest>,
     wrong: VecDeque<Digest>,
 }
 
-/// Why a request goes no further.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum LoginRefusal {
     /// No user, or a wrong password.
     Unauthorized,
     /// Too many passwords are being verified.
@@ -105,40 +105,40 @@ pub(super) enum Refusal {
 }
 
 impl Passwords {
-    /// Verified by whoever receives these questions.
+    /// Passwords are verified by the receiver of these requests.
     pub fn new(questions: mpsc::Sender<VerifyRequest>) -> Self {
         let mut secret = Digest::default();
         // It cannot fail on Linux; without a secret nothing else becomes wrong.
         let _ = SystemRandom::new().fill(&mut secret);
-        Self { questions, secret, known: Mutex::default(), waiting: Waiting::default() }
+        Self { questions, secret, known: Mutex::default(), waiting: WaitingByPeer::default() }
     }
 
-    /// Forgets the passwords of users who are gone, and the wrong ones. A digest is of a user with a hash, so it says
-    /// nothing any more when the hash is another one.
+    /// Forgets the passwords of removed users, and the wrong ones. A digest includes the user's hash, so it matches no
+    /// longer when the hash has changed.
     pub(super) fn forget_all_but<'a>(&self, users: impl Iterator<Item = &'a String>) {
         let mut known = self.known();
         let mut right = std::mem::take(&mut known.right);
-        *known = Known {
+        *known = KnownPasswords {
             right: users.filter_map(|user| right.remove_entry(user)).collect(),
             wrong: VecDeque::new(),
         };
     }
 
-    /// The user who asks from that address, absent where it does not tell peers apart.
+    /// The user of a request from that address; absent where the address does not tell peers apart.
     pub(super) async fn user(
         &self,
         headers: &HeaderMap,
         peer: Option<IpAddr>,
         security: &Security,
-    ) -> Result<String, Refusal> {
-        let (user, password) = credentials(headers).ok_or(Refusal::Unauthorized)?;
+    ) -> Result<String, LoginRefusal> {
+        let (user, password) = credentials(headers).ok_or(LoginRefusal::Unauthorized)?;
         let hash = security.users.get(&user);
-        // Somebody unknown is compared with some user's hash, always the same one for one name: it takes as long.
+        // An unknown user is compared with some user's hash, always the same for one name, so that it takes as long.
         let stand_in = || {
             let digest = self.digest(&[user.as_bytes()]);
             security.users.values().nth(usize::from(digest[0]) % security.users.len().max(1))
         };
-        let compared = hash.or_else(stand_in).ok_or(Refusal::Unauthorized)?;
+        let compared = hash.or_else(stand_in).ok_or(LoginRefusal::Unauthorized)?;
         let digest = self.digest(&[user.as_bytes(), compared.as_bytes(), &password]);
         {
             let known = self.known();
@@ -146,7 +146,7 @@ impl Passwords {
                 return Ok(user);
             }
             if known.wrong.contains(&digest) {
-                return Err(Refusal::Unauthorized);
+                return Err(LoginRefusal::Unauthorized);
             }
         }
         let place = QueuePlace::take(peer, &self.waiting)?;
@@ -158,16 +158,16 @@ impl Passwords {
         }
         known.wrong.truncate(MOST_WRONG - 1);
         known.wrong.push_front(digest);
-        Err(Refusal::Unauthorized)
+        Err(LoginRefusal::Unauthorized)
     }
 
-    async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, Refusal> {
+    async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, LoginRefusal> {
         let (reply, answer) = oneshot::channel();
         let request = VerifyRequest { hash, password, reply, _place: place };
-        self.questions.try_send(request).map_err(|_| Refusal::Busy)?;
-        match timeout(PATIENCE, answer).await {
+        self.questions.try_send(request).map_err(|_| LoginRefusal::Busy)?;
+        match timeout(LONGEST_WAIT, answer).await {
             Ok(Ok(is_right)) => Ok(is_right),
-            _ => Err(Refusal::Busy),
+            _ => Err(LoginRefusal::Busy),
         }
     }
 
@@ -181,7 +181,7 @@ impl Passwords {
         context.finish().as_ref().try_into().unwrap_or_default()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownPasswords> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -242,7 +242,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(passwords.user(&headers("alice:secret"), None, &security).await.unwrap(), "alice");
             let wrong = passwords.user(&headers("alice:guess"), None, &security).await;
-            assert_eq!(wrong.unwrap_err(), Refusal::Unauthorized);
+            assert_eq!(wrong.unwrap_err(), LoginRefusal::Unauthorized);
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
     }
@@ -281,7 +281,7 @@ mod tests {
         };
         assert!(ask("alice:1", one).await.is_err(), "it waits");
         assert!(ask("alice:2", one).await.is_err(), "it waits");
-        assert_eq!(ask("alice:3", one).await.unwrap().unwrap_err(), Refusal::Busy);
+        assert_eq!(ask("alice:3", one).await.unwrap().unwrap_err(), LoginRefusal::Busy);
         assert!(ask("alice:4", other).await.is_err(), "it waits");
         drop(questions.recv().await.unwrap());
         assert!(ask("alice:5", one).await.is_err(), "it waits");
@@ -292,7 +292,7 @@ mod tests {
         let (passwords, count) = verifier();
         for text in ["mallory:secret", ":secret", "alice\0:secret"] {
             let refused = passwords.user(&headers(text), None, &security()).await;
-            assert_eq!(refused.unwrap_err(), Refusal::Unauthorized, "{text}");
+            assert_eq!(refused.unwrap_err(), LoginRefusal::Unauthorized, "{text}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 3);
         for text in ["alice", ""] {
@@ -310,6 +310,6 @@ mod tests {
         let waiting = passwords.user(&first, None, &security);
         tokio::pin!(waiting);
         assert!(timeout(Duration::ZERO, waiting.as_mut()).await.is_err(), "nobody verifies");
-        assert_eq!(passwords.user(&second, None, &security).await.unwrap_err(), Refusal::Busy);
+        assert_eq!(passwords.user(&second, None, &security).await.unwrap_err(), LoginRefusal::Busy);
     }
 }

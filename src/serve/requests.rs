@@ -1,4 +1,4 @@
-//! How many requests were answered, by status: counted here, read by the meter.
+//! Counts responses by status; the tick loop reads the counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// One more answer of that status.
+    /// Counts a response.
     pub fn count(&self, code: u16) {
         let position = CODES.iter().position(|known| *known == code);
         if let Some(count) = position.and_then(|position| self.counts.get(position)) {

@@ -1,4 +1,6 @@
-//! From a request to its answer: which place, whether this may be asked here, and what it says.
+//! From a request to its response: which endpoint, whether the caller may read it, and what it says.
+
+use std::sync::Arc;
 
 use hyper::body::{Body, Bytes};
 use hyper::header::{
@@ -7,36 +9,38 @@ use hyper::header::{
 };
 use hyper::{Method, Request, StatusCode};
 
-use super::answer::{Answer, JSON, answer, error, text, with};
-use super::landing::landing;
+use super::bill::{parse_query, request_bill};
+use super::connection_limit::network;
+use super::index::index_response;
 use super::local::{Ends, admit};
-use super::passwords::Refusal;
-use super::seats::network;
-use super::security::{Security, Visible};
-use super::{Heartbeat, Pages, Site, Wanted, bill, query};
+use super::passwords::LoginRefusal;
+use super::response::{JSON, PageResponse, error, respond_with, text, with};
+use super::security::{Security, VisibleTenants};
+use super::{Heartbeat, Site};
+use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
 
-/// No place reads a body; one beyond this is not even skipped over.
+/// No endpoint reads a body; a longer one ends the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
 
-/// What can be asked for.
+/// What is served.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Endpoint {
     Metrics,
     Healthy,
     Ready,
-    Landing,
+    Index,
     Snapshot,
     Bill,
     Health,
 }
 
-impl Place {
+impl Endpoint {
     fn at(path: &str) -> Option<Self> {
         match path {
             "/metrics" => Some(Self::Metrics),
             "/-/healthy" => Some(Self::Healthy),
             "/-/ready" => Some(Self::Ready),
-            "/" => Some(Self::Landing),
+            "/" => Some(Self::Index),
             "/api/v1/snapshot" => Some(Self::Snapshot),
             "/api/v1/bill" => Some(Self::Bill),
             "/api/v1/health" => Some(Self::Health),
@@ -44,59 +48,64 @@ impl Place {
         }
     }
 
-    /// Whether only this host may ask while there are no users.
+    /// Whether only this host may read it while no users are configured.
     fn is_local(self) -> bool {
-        matches!(self, Self::Landing | Self::Snapshot | Self::Bill | Self::Health)
+        matches!(self, Self::Index | Self::Snapshot | Self::Bill | Self::Health)
     }
 }
 
-/// Answers a request, if it may be asked here and now.
-pub(super) async fn reply_to<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> Answer {
+/// Answers a request.
+pub(super) async fn reply_to<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> PageResponse {
     let security = site.access.current();
-    let mut answer = protected(request, ends, site, &security).await;
-    security.add_headers(answer.headers_mut());
-    answer
+    let mut response = authorize(request, ends, site, &security).await;
+    security.add_headers(response.headers_mut());
+    response
 }
 
-async fn protected<B: Body>(request: &Request<B>, ends: Ends, site: &Site, security: &Security) -> Answer {
+async fn authorize<B: Body>(
+    request: &Request<B>,
+    ends: Ends,
+    site: &Site,
+    security: &Security,
+) -> PageResponse {
     let path = request.uri().path();
     if !security.allows_request() {
         let line = "more requests than web.rate_limit allows; ask less often";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let is_probe = matches!(Place::at(path), Some(Place::Healthy | Place::Ready));
+    let is_probe = matches!(Endpoint::at(path), Some(Endpoint::Healthy | Endpoint::Ready));
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, Caller::Nobody(ends), site).await;
     }
     let peer = network(ends.peer());
     match site.access.passwords.user(request.headers(), peer, security).await {
         Ok(user) => route(request, Caller::User(security.visible_to(&user)), site).await,
-        Err(Refusal::Unauthorized) => {
+        Err(LoginRefusal::Unauthorized) => {
             let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
             with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
         }
-        Err(Refusal::Busy) => {
+        Err(LoginRefusal::Busy) => {
             let line = "too many passwords are being verified; try again soon";
             with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
         }
     }
 }
 
-/// Who asks.
+/// Who sent the request.
 enum Caller {
-    /// No user; there may be none.
+    /// No user was asked for.
     Nobody(Ends),
-    /// A user, who sees these lines.
-    User(Visible),
+    /// A user who sees the lines of these tenants.
+    User(VisibleTenants),
 }
 
 impl Caller {
-    /// Whose lines are shown, or why there is no answer.
-    fn may_see<B>(self, place: Place, request: &Request<B>) -> Result<Visible, &'static str> {
+    /// Whose lines are shown, or why the request is refused.
+    fn may_see<B>(self, endpoint: Endpoint, request: &Request<B>) -> Result<VisibleTenants, &'static str> {
         match self {
-            Self::Nobody(ends) if place.is_local() => admit(request, ends).map(|()| None),
+            Self::Nobody(ends) if endpoint.is_local() => admit(request, ends).map(|()| None),
             Self::Nobody(_) => Ok(None),
-            Self::User(Some(_)) if place == Place::Metrics => Err(
+            Self::User(Some(_)) if endpoint == Endpoint::Metrics => Err(
                 "/metrics shows every tenant, and this user sees only some; give the user \"*\" in web.tenants",
             ),
             Self::User(visible) => Ok(visible),
@@ -104,9 +113,9 @@ impl Caller {
     }
 }
 
-async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Answer {
+async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> PageResponse {
     let path = request.uri().path();
-    let Some(place) = Place::at(path) else {
+    let Some(endpoint) = Endpoint::at(path) else {
         return error(StatusCode::NOT_FOUND, path, "nothing is here; try /metrics, /-/healthy or /-/ready");
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -117,39 +126,54 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> An
         let refused = error(StatusCode::PAYLOAD_TOO_LARGE, path, "bodies are not read here; send none");
         return with(refused, CONNECTION, "close");
     }
-    let visible = match caller.may_see(place, request) {
+    let visible = match caller.may_see(endpoint, request) {
         Ok(visible) => visible,
         Err(line) => return error(StatusCode::FORBIDDEN, path, line),
     };
-    match place {
-        Place::Metrics => match foreign_profile(request.uri().query()) {
+    match endpoint {
+        Endpoint::Metrics => match foreign_profile(request.uri().query()) {
             Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
-            None => metrics(request.headers(), &site.pages),
+            None => metrics(request.headers(), site),
         },
-        Place::Healthy => healthy(&site.heartbeat),
-        Place::Ready => ready(site),
-        Place::Landing => landing(&site.landing),
-        Place::Snapshot => json(path, site.pages.snapshot(&visible)),
-        Place::Health => json(path, site.pages.health()),
-        Place::Bill => bill(request, visible, site).await,
+        Endpoint::Healthy => healthy(&site.heartbeat),
+        Endpoint::Ready => ready(site),
+        Endpoint::Index => index_response(&site.index),
+        Endpoint::Snapshot => json(path, site, |published| snapshot_json(published, visible)),
+        Endpoint::Health => {
+            json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
+        }
+        Endpoint::Bill => bill(request, visible, site).await,
     }
 }
 
-/// What to say to who asks for names that are not served: other names under that request would mislead. Other
-/// parameters, which scrapers add for exporters that filter, change nothing.
+/// The error for a profile of metric names that is not served: our names in its place would mislead. Other
+/// parameters, which scrapers add for exporters that filter, are ignored.
 fn foreign_profile(query: Option<&str>) -> Option<String> {
     let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let (_, profile) = pairs.find(|(name, profile)| *name == "profile" && *profile != "native")?;
     Some(format!("profile={profile} is not served; leave it out, or ask for profile=native"))
 }
 
-fn metrics(headers: &HeaderMap, pages: &Pages) -> Answer {
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let Some(page) = pages.metrics(Wanted { accept, gzip: takes_gzip(headers) }) else {
-        return too_early("/metrics");
+fn metrics(headers: &HeaderMap, site: &Site) -> PageResponse {
+    let Some(published) = site.pages.get() else { return too_early("/metrics") };
+    let format = PageFormat::negotiate(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let is_compressed = takes_gzip(headers);
+    let page = match is_compressed {
+        true => published.compressed_page(format),
+        false => Bytes::from_owner(SharedPage(published.page(format))),
     };
-    let answer = with(answer(StatusCode::OK, page.content_type, page.body), VARY, "accept, accept-encoding");
-    if page.gzip { with(answer, CONTENT_ENCODING, "gzip") } else { answer }
+    let response = respond_with(StatusCode::OK, format.content_type(), page);
+    let response = with(response, VARY, "accept, accept-encoding");
+    if is_compressed { with(response, CONTENT_ENCODING, "gzip") } else { response }
+}
+
+/// A page as bytes that many connections share.
+struct SharedPage(Arc<RenderedPage>);
+
+impl AsRef<[u8]> for SharedPage {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
 }
 
 /// Whether gzip is among what the client takes; `gzip;q=0` refuses it.
@@ -164,19 +188,28 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn json(path: &str, body: Option<Bytes>) -> Answer {
-    match body {
-        Some(body) => answer(StatusCode::OK, JSON, body),
+fn json(path: &str, site: &Site, encode: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
+    match site.pages.get() {
+        Some(published) => respond_with(StatusCode::OK, JSON, encode(&published).into()),
         None => too_early(path),
     }
 }
 
-fn too_early(path: &str) -> Answer {
+fn snapshot_json(published: &PublishedSnapshot, visible: VisibleTenants) -> Vec<u8> {
+    let mut json = Vec::new();
+    match visible {
+        None => export::json(&published.snapshot, published.level(), &mut json),
+        Some(tenants) => export::json_of(&published.snapshot, published.level(), &tenants, &mut json),
+    }
+    json
+}
+
+fn too_early(path: &str) -> PageResponse {
     let line = "the first snapshot is not there yet; try again in a second";
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
-fn healthy(heartbeat: &Heartbeat) -> Answer {
+fn healthy(heartbeat: &Heartbeat) -> PageResponse {
     if heartbeat.is_alive() {
         return text(StatusCode::OK, "healthy");
     }
@@ -185,9 +218,9 @@ fn healthy(heartbeat: &Heartbeat) -> Answer {
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 
-/// Without an account the agent is ready all the same: a full disk must not restart the only witness.
-fn ready(site: &Site) -> Answer {
-    if !site.pages.are_there() {
+/// Without an account the agent is ready all the same: a full disk must not restart the agent.
+fn ready(site: &Site) -> PageResponse {
+    if site.pages.get().is_none() {
         return too_early("/-/ready");
     }
     match site.no_account.reason() {
@@ -196,14 +229,14 @@ fn ready(site: &Site) -> Answer {
     }
 }
 
-async fn bill<B>(request: &Request<B>, visible: Visible, site: &Site) -> Answer {
+async fn bill<B>(request: &Request<B>, visible: VisibleTenants, site: &Site) -> PageResponse {
     let path = request.uri().path();
-    let query = match query::parse(request.uri().query()) {
+    let query = match parse_query(request.uri().query()) {
         Ok(query) => query,
         Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
     };
-    match bill::ask(&site.bills, (query, visible), site.limits.bill).await {
-        Ok(bill) => answer(StatusCode::OK, JSON, Bytes::from(bill)),
+    match request_bill(&site.bills, query, visible, site.limits.bill).await {
+        Ok(bill) => respond_with(StatusCode::OK, JSON, Bytes::from(bill)),
         Err((status, line)) => error(status, path, &line),
     }
 }

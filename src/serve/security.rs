@@ -1,4 +1,4 @@
-//! What protects the pages at the moment: TLS, headers, users and a rate limit. A reload swaps it whole.
+//! TLS, headers, users and a rate limit. A reload replaces all of it at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,12 +14,12 @@ use crate::clock::system_now;
 use crate::config::{Credential, RateLimit, WebAccess};
 use crate::model::Nanoseconds;
 
-/// What protects the pages cannot be used.
+/// A certificate, key or password hash cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SecurityError(String);
 
-/// What protects the pages.
+/// TLS, users, headers and a rate limit.
 #[derive(Default)]
 pub struct Security {
     pub(super) tls: Option<TlsAcceptor>,
@@ -31,8 +31,8 @@ pub struct Security {
     bucket: Option<Bucket>,
 }
 
-/// Whose lines somebody sees: those of some tenants, or without a list all.
-pub type Visible = Option<Vec<String>>;
+/// The tenants whose lines a user sees; without a list all.
+pub type VisibleTenants = Option<Vec<String>>;
 
 impl Security {
     /// Reads certificates, keys and hashes.
@@ -65,20 +65,20 @@ impl Security {
         self.users.len()
     }
 
-    /// Whether one request more may be answered.
+    /// Whether the rate limit allows one more request.
     pub(super) fn allows_request(&self) -> bool {
         self.bucket.as_ref().is_none_or(|bucket| bucket.take(system_now().boottime))
     }
 
-    /// Adds the headers that every answer has, in place of our own.
+    /// Adds the configured headers, which replace our own.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
     }
 
-    /// Whose lines a user sees.
-    pub(super) fn visible_to(&self, user: &str) -> Visible {
+    /// The tenants whose lines this user sees.
+    pub(super) fn visible_to(&self, user: &str) -> VisibleTenants {
         if self.tenants.is_empty() {
             return None;
         }
@@ -105,31 +105,31 @@ fn hash_of(user: &str, hash: &Credential) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The least time between two lines of the log about failed handshakes: anybody can cause them.
+/// Shortest time between two log lines about failed handshakes: anybody can cause them.
 const QUIET: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// What is in force, and who verified a password under it.
+/// The settings in force, and the passwords verified under them.
 pub struct Access {
     in_force: Mutex<Arc<Security>>,
-    /// Since when failed handshakes were last logged, and how many failed since.
+    /// When failed handshakes were last logged, and how many failed since.
     failed_handshakes: Mutex<(Option<Nanoseconds>, u64)>,
     pub(super) passwords: Passwords,
 }
 
 impl Access {
-    /// With passwords verified by whoever receives from that channel.
+    /// Starts with these settings.
     pub fn new(security: Security, passwords: Passwords) -> Self {
         Self { in_force: Mutex::new(Arc::new(security)), failed_handshakes: Mutex::default(), passwords }
     }
 
-    /// Puts another one in force, for new connections and requests.
+    /// Replaces the settings, for new connections and requests.
     pub fn replace(&self, next: Security) {
         let next = Arc::new(next);
         *self.current_slot() = Arc::clone(&next);
         self.passwords.forget_all_but(next.users.keys());
     }
 
-    /// Logs why a client was not let in, now and then.
+    /// Logs a failed handshake, at most once in 10 s.
     pub(super) fn note_failed_handshake(&self, ends: Ends, error: &io::Error) {
         let now = system_now().boottime;
         let mut failed = self.failed_handshakes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,10 +140,10 @@ impl Access {
         let count = std::mem::take(&mut failed.1);
         failed.0 = Some(now);
         drop(failed);
-        tracing::warn!(peer = %ends.peer(), %error, count, "TLS handshakes failed; the last one is told");
+        tracing::warn!(peer = %ends.peer(), %error, count, "TLS handshakes failed; peer and error are those of the last one");
     }
 
-    /// What is in force.
+    /// The settings in force.
     pub fn current(&self) -> Arc<Security> {
         Arc::clone(&self.current_slot())
     }
@@ -153,11 +153,11 @@ impl Access {
     }
 }
 
-/// A token bucket: each request costs an interval of time, of which some requests' worth can be saved.
+/// A token bucket: each request costs an interval of time; at most `burst` intervals are saved.
 struct Bucket {
     cost: u64,
     most: u64,
-    /// What is left, and when that was so.
+    /// What is left, and when that was computed.
     left: Mutex<(u64, Nanoseconds)>,
 }
 

@@ -1,4 +1,4 @@
-//! From settings to what speaks TLS: certificates and keys are read here, whole, before any of them is used.
+//! Builds the TLS acceptor from settings; all certificates and keys are read before any of them is used.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,10 +13,10 @@ use tokio_rustls::rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocol
 use super::client_certificate::ClientPolicy;
 use crate::config::{ClientAuth, Credential, TlsSettings, TlsVersion};
 
-/// No certificate is as long as this.
+/// Longest accepted file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What accepts TLS by these settings.
+/// Builds the acceptor.
 ///
 /// # Errors
 /// What is wrong with a certificate or a key, and what to do.
@@ -53,7 +53,7 @@ fn protocols(http2: bool) -> Vec<Vec<u8>> {
     names.iter().map(|name| name.to_vec()).collect()
 }
 
-/// How HTTP/2 is called in the handshake.
+/// The name of HTTP/2 in ALPN.
 pub(super) const HTTP2: &[u8] = b"h2";
 
 fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
@@ -67,7 +67,7 @@ fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
     versions
 }
 
-/// Ring's algorithms, as far as they are wanted, in that order.
+/// Ring's algorithms, restricted to the configured ones, in their order.
 fn provider(settings: &TlsSettings) -> CryptoProvider {
     let all = ring::default_provider();
     let suites = if settings.cipher_suites.is_empty() {
@@ -120,7 +120,7 @@ fn private_key(credential: Option<&Credential>) -> Result<PrivateKeyDer<'static>
     })
 }
 
-/// What a problem calls it.
+/// The name in error messages.
 fn name_of(key: &str, credential: Option<&Credential>) -> String {
     match credential {
         Some(Credential::File(path)) => format!("{key} {}", path.display()),
@@ -128,7 +128,7 @@ fn name_of(key: &str, credential: Option<&Credential>) -> String {
     }
 }
 
-/// The text of a file, or that which was written in place.
+/// The text of a file, or the text in the configuration itself.
 pub(super) fn text_of(key: &str, credential: Option<&Credential>) -> Result<Vec<u8>, String> {
     match credential {
         Some(Credential::Inline(text)) => Ok(text.clone().into_bytes()),

@@ -7,15 +7,17 @@ mod toolkit;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use gpumeter::model::Nanoseconds;
+use gpumeter::catalogue::Level;
+use gpumeter::export::{Latest, Page, Press, Sealed, Variant};
+use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
+use gpumeter::model::{Nanoseconds, Stamp, Utc};
 use gpumeter::serve::{
-    Access, BillError, BillRequest, Heartbeat, Limits, Pages, Passwords, Requests, Security, Served, Site,
-    bind, landing_page, run,
+    Access, BillError, BillRequest, Heartbeat, Passwords, Requests, Security, ServerLimits, Site, bind,
+    render_index_page, run,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -25,7 +27,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A server on its own thread, and the ends that the rest of the agent would hold.
 struct Agent {
     address: SocketAddr,
-    sealed: Arc<AtomicBool>,
+    latest: Arc<Latest>,
     clock: Arc<AtomicU64>,
     requests: Arc<Requests>,
     bills: mpsc::Receiver<BillRequest>,
@@ -34,26 +36,27 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(limits: Limits) -> Self {
-        Self::with_page(limits, "gpu_up 1\n".into())
+    fn start(limits: ServerLimits) -> Self {
+        Self::with_page(limits, 10)
     }
 
-    fn with_page(limits: Limits, page: Bytes) -> Self {
-        Self::with_pages(limits, move || page.clone())
+    /// With a page of at least that many bytes.
+    fn with_page(limits: ServerLimits, bytes: usize) -> Self {
+        let agent = Self::without_page(limits, Security::default());
+        agent.publish(bytes);
+        agent
     }
 
-    fn with_pages(limits: Limits, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
-        Self::protected(limits, page, Security::default())
+    fn protected(limits: ServerLimits, security: Security) -> Self {
+        let agent = Self::without_page(limits, security);
+        agent.publish(10);
+        agent
     }
 
-    fn protected(
-        limits: Limits,
-        page: impl Fn() -> Bytes + Send + Sync + 'static,
-        security: Security,
-    ) -> Self {
+    fn without_page(limits: ServerLimits, security: Security) -> Self {
         let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].socket_address().unwrap();
-        let sealed = Arc::new(AtomicBool::new(true));
+        let latest = Arc::<Latest>::default();
         let clock = Arc::new(AtomicU64::new(0));
         let requests = Arc::new(Requests::default());
         let (questions, bills) = mpsc::channel(1);
@@ -61,9 +64,10 @@ impl Agent {
         let now = Arc::clone(&clock);
         let site = Site {
             no_account: Arc::default(),
-            pages: pages(&sealed, page),
-            landing: landing_page(None),
-            heartbeat: Arc::new(Heartbeat::new(move || Nanoseconds(now.load(Ordering::Relaxed)))),
+            pages: Arc::clone(&latest),
+            release: Box::new(|| None),
+            index: render_index_page(None),
+            heartbeat: Arc::new(Heartbeat::new(move || clock_at(now.load(Ordering::Relaxed)))),
             bills: questions,
             access: Arc::new(Access::new(security, passwords())),
             requests: Arc::clone(&requests),
@@ -73,7 +77,40 @@ impl Agent {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(listeners, site, stop)).unwrap();
         });
-        Self { address, sealed, clock, requests, bills, shutdown, thread: Some(thread) }
+        Self { address, latest, clock, requests, bills, shutdown, thread: Some(thread) }
+    }
+
+    /// Publishes a snapshot whose page has at least that many bytes.
+    fn publish(&self, bytes: usize) {
+        let labels = vec![("version", "#".repeat(bytes).into())];
+        let entry = AgentEntry { family: "gpumeter_build_info", labels };
+        let snapshot = Snapshot {
+            sequence: 1,
+            at: Stamp { boottime: Nanoseconds(1), utc: Utc(1) },
+            roster: Arc::new(Roster { agent: [entry].into(), ..Roster::default() }),
+            started: Utc(1),
+            ledger_started: None,
+            gpus: Vec::new(),
+            processes: Vec::new(),
+            accounts: Arc::default(),
+            workload_accounts: Arc::default(),
+            unattributed: Arc::default(),
+            holdings: Vec::new(),
+            agent: vec![AgentNumber::Integer(1)],
+        };
+        let press = Arc::new(Press::new(Level::Lean, false));
+        self.latest.publish(Arc::new(Sealed::new(Arc::new(snapshot), press)));
+        // Rendering a large page takes a while.
+        self.page();
+    }
+
+    fn page(&self) -> Arc<Page> {
+        self.latest.get().unwrap().page(Variant::Text)
+    }
+
+    /// The text of the page of metrics.
+    fn page_text(&self) -> String {
+        String::from_utf8((*self.page()).as_ref().to_vec()).unwrap()
     }
 
     fn connect(&self) -> TcpStream {
@@ -125,26 +162,20 @@ fn passwords() -> Passwords {
     Passwords::new(sender)
 }
 
-fn pages(sealed: &Arc<AtomicBool>, page: impl Fn() -> Bytes + Send + Sync + 'static) -> Pages {
-    let [first, second, third] = [(); 3].map(|()| Arc::clone(sealed));
-    Pages::new(
-        move |wanted| {
-            let accept = wanted.accept.unwrap_or_default();
-            assert!(!accept.contains("panic"), "the page panics, as the test wants");
-            let content_type = if accept.contains("openmetrics") { OPEN_METRICS } else { TEXT };
-            let served = Served { content_type, gzip: wanted.gzip, body: page() };
-            first.load(Ordering::Relaxed).then_some(served)
-        },
-        move |_| second.load(Ordering::Relaxed).then(|| Bytes::from_static(b"{}")),
-        move || third.load(Ordering::Relaxed),
-    )
+/// A moment at which reading the clock panics.
+const PANIC_AT: u64 = u64::MAX;
+
+fn clock_at(moment: u64) -> Nanoseconds {
+    assert_ne!(moment, PANIC_AT, "reading the clock panics, as the test wants");
+    Nanoseconds(moment)
 }
 
 /// What a peer sends until it closes; a reset ends it too.
 fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
-    String::from_utf8(bytes).unwrap()
+    // A compressed body is not text.
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// One answer with a short body, on a connection that stays.
@@ -173,11 +204,11 @@ fn eventually(what: impl Fn() -> bool) {
 
 #[test]
 fn a_scraper_gets_the_format_that_it_prefers() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(ServerLimits::default());
     let text = agent.get("/metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     assert!(text.contains(&format!("content-type: {TEXT}\r\n")), "{text}");
-    assert_eq!(body(&text), "gpu_up 1\n");
+    assert_eq!(body(&text), agent.page_text());
     let open = agent.send(
         "GET /metrics HTTP/1.1\r\nHost: node7\r\nConnection: close\r\nAccept: application/openmetrics-text\r\n\r\n",
     );
@@ -187,7 +218,7 @@ fn a_scraper_gets_the_format_that_it_prefers() {
 
 #[test]
 fn names_that_are_not_served_are_refused_and_other_parameters_are_left_alone() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(ServerLimits::default());
     for query in ["", "?", "?profile=native", "?name[]=gpu_up", "?collect[]=gpu&x"] {
         assert_eq!(status(&agent.get(&format!("/metrics{query}"))), 200, "{query}");
     }
@@ -198,7 +229,7 @@ fn names_that_are_not_served_are_refused_and_other_parameters_are_left_alone() {
 
 #[test]
 fn gzip_is_sent_to_those_who_take_it() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(ServerLimits::default());
     let ask = |codings: &str| {
         agent.send(&format!(
             "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {codings}\r\nConnection: close\r\n\r\n"
@@ -214,15 +245,15 @@ fn gzip_is_sent_to_those_who_take_it() {
 
 #[test]
 fn a_head_request_gets_the_length_but_no_body() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(ServerLimits::default());
     let answer = agent.send("HEAD /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    assert!(answer.contains("content-length: 9\r\n"), "{answer}");
+    assert!(answer.contains(&format!("content-length: {}\r\n", agent.page_text().len())), "{answer}");
     assert_eq!(body(&answer), "");
 }
 
 #[test]
 fn what_is_not_here_or_cannot_be_done_says_so() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(ServerLimits::default());
     let missing = agent.get("/metric");
     assert_eq!((status(&missing), body(&missing).ends_with('\n')), (404, true));
     assert!(body(&agent.get("/api/v1/bil")).starts_with(r#"{"error":"nothing is here;"#));
@@ -240,7 +271,7 @@ fn what_is_not_here_or_cannot_be_done_says_so() {
 
 #[test]
 fn only_this_host_by_its_own_name_reads_more_than_metrics() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(ServerLimits::default());
     for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"] {
         for host in ["node7:9855", "rebind.evil.example"] {
             let answer =
@@ -250,12 +281,12 @@ fn only_this_host_by_its_own_name_reads_more_than_metrics() {
         }
     }
     assert!(body(&agent.get("/")).contains("<a href=\"/metrics\">"));
-    assert_eq!(body(&agent.get("/api/v1/snapshot")), "{}");
+    assert!(body(&agent.get("/api/v1/snapshot")).starts_with('{'));
 }
 
 #[test]
 fn the_links_of_the_page_lie_below_the_url_under_which_users_reach_the_agent() {
-    let page = |url: Option<&str>| String::from_utf8(landing_page(url).to_vec()).unwrap();
+    let page = |url: Option<&str>| String::from_utf8(render_index_page(url).to_vec()).unwrap();
     assert!(page(None).contains("<a href=\"/api/v1/health\">/api/v1/health</a>"));
     let proxied = page(Some("https://node7.example/gpus&more"));
     assert!(
@@ -267,15 +298,14 @@ fn the_links_of_the_page_lie_below_the_url_under_which_users_reach_the_agent() {
 
 #[test]
 fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
-    let agent = Agent::start(Limits::default());
-    agent.sealed.store(false, Ordering::Relaxed);
+    let agent = Agent::without_page(ServerLimits::default(), Security::default());
     for path in ["/metrics", "/-/ready", "/api/v1/snapshot", "/api/v1/health"] {
         let answer = agent.get(path);
         assert_eq!(status(&answer), 503, "{path}");
         assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
     }
     assert_eq!(body(&agent.get("/-/healthy")), "healthy\n");
-    agent.sealed.store(true, Ordering::Relaxed);
+    agent.publish(10);
     assert_eq!(body(&agent.get("/-/ready")), "ready\n");
     agent.clock.store(11_000_000_000, Ordering::Relaxed);
     let answer = agent.get("/-/healthy");
@@ -287,7 +317,7 @@ fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
 
 #[test]
 fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
-    let mut agent = Agent::start(Limits::default());
+    let mut agent = Agent::start(ServerLimits::default());
     let mut stream = agent.connect();
     let mut ask = |query: &str, reply: Result<String, BillError>| {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
@@ -308,7 +338,7 @@ fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
 
 #[test]
 fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
-    let agent = Agent::start(Limits { bill: Duration::from_millis(50), ..Limits::default() });
+    let agent = Agent::start(ServerLimits { bill: Duration::from_millis(50), ..ServerLimits::default() });
     // Nobody reads the queue, which holds one.
     assert_eq!(status(&agent.get("/api/v1/bill")), 504);
     assert_eq!(status(&agent.get("/api/v1/bill")), 503);
@@ -317,7 +347,7 @@ fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
 
 #[test]
 fn a_bill_is_given_up_when_its_client_has_gone() {
-    let mut agent = Agent::start(Limits { bill: Duration::from_secs(60), ..Limits::default() });
+    let mut agent = Agent::start(ServerLimits { bill: Duration::from_secs(60), ..ServerLimits::default() });
     let mut client = agent.connect();
     client.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let request = agent.bills.blocking_recv().unwrap();
@@ -328,7 +358,7 @@ fn a_bill_is_given_up_when_its_client_has_gone() {
 
 #[test]
 fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
-    let agent = Agent::start(Limits { head: Duration::from_millis(300), ..Limits::default() });
+    let agent = Agent::start(ServerLimits { head: Duration::from_millis(300), ..ServerLimits::default() });
     let mut idle = agent.connect();
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     one(&mut idle);
@@ -349,7 +379,7 @@ fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
 
 #[test]
 fn a_connection_without_requests_is_closed_after_the_longest_idle_time() {
-    let agent = Agent::start(Limits { idle: Duration::from_millis(100), ..Limits::default() });
+    let agent = Agent::start(ServerLimits { idle: Duration::from_millis(100), ..ServerLimits::default() });
     let mut idle = agent.connect();
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     one(&mut idle);
@@ -359,7 +389,7 @@ fn a_connection_without_requests_is_closed_after_the_longest_idle_time() {
 #[test]
 fn whoever_waits_for_an_answer_is_not_idle() {
     let idle = Duration::from_millis(100);
-    let mut agent = Agent::start(Limits { idle, ..Limits::default() });
+    let mut agent = Agent::start(ServerLimits { idle, ..ServerLimits::default() });
     let mut patient = agent.connect();
     patient.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let request = agent.bills.blocking_recv().unwrap();
@@ -369,24 +399,25 @@ fn whoever_waits_for_an_answer_is_not_idle() {
     assert_eq!(rest(&mut patient), "", "afterwards it is");
 }
 
+/// More than the kernel keeps of a response.
+const LARGE: usize = 32 << 20;
+
 #[test]
 fn a_peer_that_does_not_read_its_page_is_cut_off() {
-    let limits = Limits { stall: Duration::from_millis(100), ..Limits::default() };
-    let page = Bytes::from(vec![b'#'; 64 << 20]);
-    let mut agent = Agent::with_page(limits, page.clone());
+    let limits = ServerLimits { stall: Duration::from_millis(100), ..ServerLimits::default() };
+    let mut agent = Agent::with_page(limits, LARGE);
     let mut stalled = agent.connect();
     stalled.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     sleep(Duration::from_millis(400));
     let begun = rest(&mut stalled).len();
-    assert!(begun < page.len(), "the rest never comes");
+    assert!(begun < LARGE, "the rest never comes");
     assert!(agent.stop() < Duration::from_millis(400));
 }
 
 #[test]
 fn a_peer_that_reads_its_page_too_slowly_is_cut_off() {
-    let limits = Limits { answer: Duration::from_millis(500), ..Limits::default() };
-    let page = Bytes::from(vec![b'#'; 64 << 20]);
-    let agent = Agent::with_page(limits, page.clone());
+    let limits = ServerLimits { response: Duration::from_millis(500), ..ServerLimits::default() };
+    let agent = Agent::with_page(limits, LARGE);
     let mut slow = agent.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     // It never stalls: some of the page is read every few milliseconds.
@@ -395,13 +426,13 @@ fn a_peer_that_reads_its_page_too_slowly_is_cut_off() {
         read += count;
         sleep(Duration::from_millis(5));
     }
-    assert!(read < page.len(), "it had seconds for the whole page");
+    assert!(read < LARGE, "it had seconds for the whole page");
 }
 
 #[test]
-fn a_scraper_takes_the_seat_of_a_peer_that_does_not_read_its_page() {
-    let limits = Limits { connections: 2, queue: Duration::from_secs(10), ..Limits::default() };
-    let agent = Agent::with_page(limits, Bytes::from(vec![b'#'; 64 << 20]));
+fn a_scraper_replaces_a_peer_that_does_not_read_its_page() {
+    let limits = ServerLimits { connections: 2, queue: Duration::from_secs(10), ..ServerLimits::default() };
+    let agent = Agent::with_page(limits, LARGE);
     let mut slow = [agent.connect(), agent.connect()];
     for peer in &mut slow {
         peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -410,42 +441,30 @@ fn a_scraper_takes_the_seat_of_a_peer_that_does_not_read_its_page() {
     }
     let begun = Instant::now();
     assert_eq!(status(&agent.get("/-/ready")), 200);
-    assert!(begun.elapsed() < Limits::default().stall, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < ServerLimits::default().stall, "{:?}", begun.elapsed());
 }
 
 #[test]
 fn of_pages_that_are_read_slowly_few_are_kept_in_memory() {
-    /// A page of its own for every answer, counted while it is there.
-    struct Kept(Vec<u8>, Arc<AtomicU64>);
-    impl AsRef<[u8]> for Kept {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    impl Drop for Kept {
-        fn drop(&mut self) {
-            self.1.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    let kept = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&kept);
-    let fresh = move || {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Bytes::from_owner(Kept(vec![b'#'; 8 << 20], Arc::clone(&counter)))
-    };
-    let limits = Limits { connections: 32, stall: Duration::from_secs(60), ..Limits::default() };
-    let agent = Agent::with_pages(limits, fresh);
-    let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
-    for peer in &mut slow {
+    let limits = ServerLimits { connections: 32, stall: Duration::from_secs(60), ..ServerLimits::default() };
+    let agent = Agent::with_page(limits, 10);
+    let (mut slow, mut pages) = (Vec::new(), Vec::new());
+    for _ in 0..16 {
+        // A page of its own for every response.
+        agent.publish(8 << 20);
+        pages.push(Arc::downgrade(&agent.page()));
+        let mut peer = agent.connect();
         peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         peer.read_exact(&mut [0]).unwrap();
+        slow.push(peer);
     }
-    eventually(|| kept.load(Ordering::Relaxed) <= 4);
+    // An eighth of the connections, and the published page.
+    eventually(|| pages.iter().filter(|page| page.strong_count() > 0).count() <= 5);
 }
 
 #[test]
-fn a_scraper_takes_the_seat_of_a_peer_that_never_finishes_its_head() {
-    let agent = Agent::start(Limits { connections: 2, ..Limits::default() });
+fn a_scraper_replaces_a_peer_that_never_finishes_its_head() {
+    let agent = Agent::start(ServerLimits { connections: 2, ..ServerLimits::default() });
     let mut slow = [agent.connect(), agent.connect()];
     slow[0].write_all(b"GET /metr").unwrap();
     sleep(Duration::from_millis(100));
@@ -454,8 +473,12 @@ fn a_scraper_takes_the_seat_of_a_peer_that_never_finishes_its_head() {
 }
 
 #[test]
-fn a_rush_of_scrapers_larger_than_the_hall_is_answered_to_the_last() {
-    let agent = Agent::start(Limits { connections: 4, queue: Duration::from_secs(5), ..Limits::default() });
+fn a_rush_of_scrapers_beyond_the_connection_limit_is_answered_to_the_last() {
+    let agent = Agent::start(ServerLimits {
+        connections: 4,
+        queue: Duration::from_secs(5),
+        ..ServerLimits::default()
+    });
     std::thread::scope(|scope| {
         let scrapers: Vec<_> = (0..64).map(|_| scope.spawn(|| status(&agent.get("/metrics")))).collect();
         for scraper in scrapers {
@@ -466,13 +489,13 @@ fn a_rush_of_scrapers_larger_than_the_hall_is_answered_to_the_last() {
 
 #[test]
 fn where_descriptors_are_few_so_are_connections() {
-    let connections = |files| Limits::within(files).connections;
+    let connections = |files| ServerLimits::within(files).connections;
     assert_eq!([0, 64, 1_024, u64::MAX].map(connections), [4, 16, 256, 256]);
 }
 
 #[test]
-fn when_all_are_being_answered_a_newcomer_is_turned_away() {
-    let mut agent = Agent::start(Limits { connections: 1, ..Limits::default() });
+fn when_all_connections_are_being_answered_a_new_one_is_refused() {
+    let mut agent = Agent::start(ServerLimits { connections: 1, ..ServerLimits::default() });
     let mut waiting = agent.connect();
     waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let request = agent.bills.blocking_recv().unwrap();
@@ -482,22 +505,23 @@ fn when_all_are_being_answered_a_newcomer_is_turned_away() {
     request.reply.send(Ok("{}".to_owned())).unwrap();
     let answer = rest(&mut waiting);
     assert_eq!(body(&answer), "{}");
-    assert!(answer.contains("connection: close"), "where seats are scarce nobody keeps one: {answer}");
+    assert!(answer.contains("connection: close"), "while connections are scarce none stays open: {answer}");
     assert_eq!(status(&agent.get("/metrics")), 200);
     assert_eq!(agent.count(503), 1);
 }
 
 #[test]
 fn a_panic_while_answering_ends_that_connection_only() {
-    let agent = Agent::start(Limits::default());
-    assert_eq!(agent.send("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: panic\r\n\r\n"), "");
+    let agent = Agent::start(ServerLimits::default());
+    agent.clock.store(PANIC_AT, Ordering::Relaxed);
+    assert_eq!(agent.send("GET /-/healthy HTTP/1.1\r\nHost: a\r\n\r\n"), "");
     assert_eq!(status(&agent.get("/metrics")), 200);
     eventually(|| agent.count(500) == 1);
 }
 
 #[test]
 fn the_agent_stops_within_a_second_whoever_is_connected() {
-    let mut agent = Agent::start(Limits::default());
+    let mut agent = Agent::start(ServerLimits::default());
     let mut idle = agent.connect();
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     one(&mut idle);

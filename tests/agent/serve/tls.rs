@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use gpumeter::serve::Limits;
+use gpumeter::serve::ServerLimits;
 
 use super::certificates::{Certificates, Client};
 use super::{Agent, body, rest, status};
@@ -13,17 +13,17 @@ const SERVER: &str = "tls_server_config: {cert_file: server.crt, key_file: serve
 /// Of the password "secret".
 const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
 
-fn start(certificates: &Certificates, text: &str, limits: Limits) -> Agent {
+fn start(certificates: &Certificates, text: &str, limits: ServerLimits) -> Agent {
     let security = certificates.load(text).unwrap();
-    Agent::protected(limits, || "gpu_up 1\n".into(), security)
+    Agent::protected(limits, security)
 }
 
 #[test]
 fn pages_are_served_over_tls_and_not_in_the_clear() {
     let certificates = Certificates::new();
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), Limits::default());
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), ServerLimits::default());
     let exchange = Client::default().get(&certificates, (agent.address, "/metrics")).unwrap();
-    assert_eq!((status(&exchange.answer), body(&exchange.answer)), (200, "gpu_up 1\n"));
+    assert_eq!((status(&exchange.answer), body(&exchange.answer)), (200, &*agent.page_text()));
     assert!(!exchange.certificate.is_empty());
     let plain = agent.get("/metrics");
     assert!(!plain.starts_with("HTTP/"), "{plain}");
@@ -39,7 +39,7 @@ fn a_client_needs_a_certificate_of_the_ca_with_an_allowed_name() {
         "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
          client_allowed_sans: [zero.example, two.example]}}\n"
     );
-    let agent = start(&certificates, &text, Limits::default());
+    let agent = start(&certificates, &text, ServerLimits::default());
     let ask = |certificate| {
         Client { certificate, ..Client::default() }.get(&certificates, (agent.address, "/metrics"))
     };
@@ -58,7 +58,7 @@ fn an_allowed_name_may_be_a_uri() {
         "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
          client_allowed_sans: [\"spiffe://cluster/prometheus\"]}}\n"
     );
-    let agent = start(&certificates, &text, Limits::default());
+    let agent = start(&certificates, &text, ServerLimits::default());
     let client = Client { certificate: Some("good"), ..Client::default() };
     assert_eq!(status(&client.get(&certificates, (agent.address, "/metrics")).unwrap().answer), 200);
 }
@@ -66,7 +66,7 @@ fn an_allowed_name_may_be_a_uri() {
 #[test]
 fn a_handshake_that_does_not_end_is_ended_however_its_bytes_drip() {
     let certificates = Certificates::new();
-    let limits = Limits { head: Duration::from_millis(500), ..Limits::default() };
+    let limits = ServerLimits { head: Duration::from_millis(500), ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
     let begun = Instant::now();
     let mut silent = agent.connect();
@@ -89,7 +89,7 @@ fn a_handshake_that_does_not_end_is_ended_however_its_bytes_drip() {
 #[test]
 fn a_connection_over_tls_that_asks_for_nothing_is_ended() {
     let certificates = Certificates::new();
-    let limits = Limits { head: Duration::from_millis(500), ..Limits::default() };
+    let limits = ServerLimits { head: Duration::from_millis(500), ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
     let mut stream = Client::default().connect(&certificates, agent.address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\n").unwrap();
@@ -102,7 +102,7 @@ fn a_connection_over_tls_that_asks_for_nothing_is_ended() {
 fn headers_are_those_that_are_configured() {
     let certificates = Certificates::new();
     let text = "http_server_config:\n  headers:\n    X-Frame-Options: sameorigin\n    X-XSS-Protection: 1\n";
-    let agent = start(&certificates, text, Limits::default());
+    let agent = start(&certificates, text, ServerLimits::default());
     for path in ["/", "/metrics", "/nothing"] {
         let answer = agent.get(path);
         assert_eq!(answer.matches("x-frame-options: sameorigin\r\n").count(), 1, "{answer}");
@@ -148,16 +148,16 @@ fn ask_over_http2(path: &str) -> hyper::Request<http_body_util::Empty<bytes::Byt
 async fn http2_is_spoken_where_the_client_has_it_and_the_configuration_allows_it() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), Limits::default());
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), ServerLimits::default());
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     for path in ["/metrics", "/metrics", "/api/v1/snapshot"] {
         let answer = sender.send_request(ask_over_http2(path)).await.unwrap();
         assert_eq!((answer.status().as_u16(), answer.version()), (200, hyper::Version::HTTP_2), "{path}");
         let body = answer.into_body().collect().await.unwrap().to_bytes();
-        assert!(["gpu_up 1\n", "{}"].contains(&str::from_utf8(&body).unwrap()));
+        assert!(body == agent.page_text() || body.starts_with(b"{"));
     }
     let without = format!("{SERVER}}}\nhttp_server_config: {{http2: false}}\n");
-    let agent = start(&certificates, &without, Limits::default());
+    let agent = start(&certificates, &without, ServerLimits::default());
     let client = Client { protocols: &["h2", "http/1.1"], ..Client::default() };
     let mut stream = client.connect(&certificates, agent.address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -168,9 +168,10 @@ async fn http2_is_spoken_where_the_client_has_it_and_the_configuration_allows_it
 async fn a_client_of_http2_that_takes_nothing_of_its_answer_is_left() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let limits = Limits { answer: Duration::from_secs(1), ..Limits::default() };
+    let limits = ServerLimits { response: Duration::from_secs(1), ..ServerLimits::default() };
     let security = certificates.load(&format!("{SERVER}}}\n")).unwrap();
-    let agent = Agent::protected(limits, || vec![b'x'; 100_000].into(), security);
+    let agent = Agent::protected(limits, security);
+    agent.publish(100_000);
     let mut sender = speak_http2(&certificates, &agent, 10).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
     // Its window stays closed: nothing of the body is read until the connection has ended.
@@ -189,7 +190,7 @@ async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_ut
 #[tokio::test]
 async fn a_connection_over_http2_is_idle_from_its_last_answer_on_whatever_pings_it_sends() {
     let certificates = Certificates::new();
-    let limits = Limits { idle: Duration::from_secs(1), ..Limits::default() };
+    let limits = ServerLimits { idle: Duration::from_secs(1), ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\nbasic_auth_users: {{a: {HASH}}}\n"), limits);
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
@@ -199,14 +200,14 @@ async fn a_connection_over_http2_is_idle_from_its_last_answer_on_whatever_pings_
 }
 
 #[tokio::test]
-async fn a_connection_over_http2_ends_after_its_answer_while_seats_are_scarce() {
+async fn a_connection_over_http2_ends_after_its_answer_while_connections_are_scarce() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
     let _other = agent.connect();
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
-    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "gpu_up 1\n");
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), agent.page_text());
     await_end(&sender).await;
 }

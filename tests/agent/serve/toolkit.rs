@@ -3,7 +3,7 @@
 //! The cases are those of its `web/tls_config_test.go`, written anew, with certificates made here. Where our verdict is
 //! another one, the case says so, and docs/web.md has it in its table of differences.
 
-use gpumeter::serve::Limits;
+use gpumeter::serve::ServerLimits;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
 use super::certificates::{Certificates, Client};
@@ -91,7 +91,7 @@ fn a_problem_names_its_line() {
 fn start(certificates: &Certificates, text: &str) -> Agent {
     let text = text.replace("PAIR", PAIR);
     let security = certificates.load(&text).unwrap_or_else(|error| panic!("{text}:\n{error}"));
-    Agent::protected(Limits::default(), || "gpu_up 1\n".into(), security)
+    Agent::protected(ServerLimits::default(), security)
 }
 
 /// What a client gets: a status, or none where the handshake fails.

@@ -1,13 +1,13 @@
-//! The page at `/`: what this is, and where to go from here.
+//! The page at `/`: what this is, and links to everything else.
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_SECURITY_POLICY, X_FRAME_OPTIONS};
 
-use super::answer::{Answer, answer, with};
+use super::response::{PageResponse, respond_with, with};
 
-/// What can be asked for, each with what it is.
-const PLACES: [(&str, &str); 6] = [
+/// Each path with what it serves.
+const PATHS: [(&str, &str); 6] = [
     ("/metrics", "Prometheus text or OpenMetrics"),
     ("/api/v1/snapshot", "the latest snapshot as JSON"),
     ("/api/v1/health", "how each GPU is, and what to do"),
@@ -16,10 +16,11 @@ const PLACES: [(&str, &str); 6] = [
     ("/-/ready", "whether there is a first snapshot"),
 ];
 
-/// The page, with links below the URL under which users reach the agent; without one, below the address that they asked.
-pub fn landing_page(external_url: Option<&str>) -> Bytes {
+/// Renders the page, with links below the URL under which users reach the agent; without one, relative to the host that
+/// they asked.
+pub fn render_index_page(external_url: Option<&str>) -> Bytes {
     let base = external_url.unwrap_or_default().replace('&', "&amp;").replace('"', "&quot;");
-    let links = PLACES.map(|(path, what)| format!("<li><a href=\"{base}{path}\">{path}</a> {what}\n"));
+    let links = PATHS.map(|(path, what)| format!("<li><a href=\"{base}{path}\">{path}</a> {what}\n"));
     let (version, links) = (env!("CARGO_PKG_VERSION"), links.concat());
     Bytes::from(format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>gpumeter</title>\n\
@@ -27,9 +28,9 @@ pub fn landing_page(external_url: Option<&str>) -> Bytes {
     ))
 }
 
-/// The answer that carries it.
-pub(super) fn landing(page: &Bytes) -> Answer {
-    let page = answer(StatusCode::OK, "text/html; charset=utf-8", page.clone());
+/// The response that carries it.
+pub(super) fn index_response(page: &Bytes) -> PageResponse {
+    let page = respond_with(StatusCode::OK, "text/html; charset=utf-8", page.clone());
     let page = with(page, X_FRAME_OPTIONS, "deny");
     with(page, CONTENT_SECURITY_POLICY, "default-src 'none'")
 }

@@ -1,4 +1,4 @@
-//! Accepts connections until the agent stops, then lets answers under way finish, but not for long.
+//! Accepts connections until the agent stops, then lets responses under way finish, but not for long.
 //!
 //! Nothing that happens on one connection ends the loop: an error ends that connection, a panic is counted as
 //! a 500 and ends that connection.
@@ -14,11 +14,11 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::Site;
-use super::connection::converse;
+use super::connection::serve_connection;
+use super::connection_limit::ConnectionLimit;
+use super::listen::{AsyncListener, BoxedStream, Listener};
 use super::local::Ends;
-use super::seats::Seats;
-use super::stream::{Listener, Stream, Watched};
-use super::turnaway::Turnaway;
+use super::overload::OverloadResponse;
 
 /// Wait after a failed accept: file descriptors come back when connections end, not by asking again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -27,14 +27,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// Runs on a current-thread runtime with I/O and time. Fails only where a socket cannot be watched, at start.
 pub async fn run(listeners: Vec<Listener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
-    let seats = Seats::new(site.limits.connections);
-    let turnaway = Turnaway::new(site.limits.connections / 4);
-    let hall = Hall { site: Arc::new(site), seats, turnaway };
-    let mut doors = JoinSet::new();
+    let limit = ConnectionLimit::new(site.limits.connections);
+    let overload = OverloadResponse::new(site.limits.connections / 4);
+    let server = Server { site: Arc::new(site), limit, overload };
+    let mut loops = JoinSet::new();
     for listener in listeners {
-        doors.spawn(hall.clone().open(listener.watch()?, shutdown.clone()));
+        loops.spawn(server.clone().accept_all(listener.into_async()?, shutdown.clone()));
     }
-    while doors.join_next().await.is_some() {}
+    while loops.join_next().await.is_some() {}
     Ok(())
 }
 
@@ -46,51 +46,54 @@ pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
 
 /// What all connections share.
 #[derive(Clone)]
-struct Hall {
+struct Server {
     site: Arc<Site>,
-    seats: Arc<Seats>,
-    turnaway: Turnaway,
+    limit: Arc<ConnectionLimit>,
+    overload: OverloadResponse,
 }
 
-impl Hall {
+impl Server {
     /// Accepts on one socket until the agent stops.
-    async fn open(self, listener: Watched, shutdown: watch::Receiver<bool>) {
-        let mut guests = JoinSet::new();
+    async fn accept_all(self, listener: AsyncListener, shutdown: watch::Receiver<bool>) {
+        let mut tasks = JoinSet::new();
         let mut stop = shutdown.clone();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok(guest) => self.greet(guest, &mut guests, &shutdown).await,
-                    Err(error) => self.bear(&error, &listener).await,
+                    Ok((stream, ends)) => self.admit(stream, ends, &mut tasks, &shutdown).await,
+                    Err(error) => self.handle_accept_error(&error, &listener).await,
                 },
-                Some(end) = guests.join_next() => self.note(end),
+                Some(end) = tasks.join_next() => self.note_panic(end),
                 () = stopped(&mut stop) => break,
             }
         }
         drop(listener);
-        let all_gone = async { while guests.join_next().await.is_some() {} };
+        let all_ended = async { while tasks.join_next().await.is_some() {} };
         // Dropping the set ends those that are left.
-        let _ = timeout(self.site.limits.drain, all_gone).await;
+        let _ = timeout(self.site.limits.drain, all_ended).await;
     }
 
-    async fn greet(
+    /// Serves the connection, or refuses it where there is no room.
+    async fn admit(
         &self,
-        (stream, ends): (Stream, Ends),
-        guests: &mut JoinSet<()>,
+        stream: BoxedStream,
+        ends: Ends,
+        tasks: &mut JoinSet<()>,
         shutdown: &watch::Receiver<bool>,
     ) {
-        let Some(seat) = self.seats.take(ends.peer(), self.site.limits.queue).await else {
-            self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
-            // Over TLS nobody could read why.
-            return match self.site.access.current().has_tls() {
-                true => drop(stream),
-                false => self.turnaway.turn_away(stream, guests),
-            };
-        };
-        guests.spawn(converse(stream, ends, seat, Arc::clone(&self.site), shutdown.clone()));
+        if let Some(connection) = self.limit.open(ends.peer(), self.site.limits.queue).await {
+            let site = Arc::clone(&self.site);
+            tasks.spawn(serve_connection(stream, ends, connection, site, shutdown.clone()));
+            return;
+        }
+        self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+        // Over TLS the response could be read only after a handshake.
+        if !self.site.access.current().has_tls() {
+            self.overload.refuse(stream, tasks).await;
+        }
     }
 
-    fn note(&self, end: Result<(), JoinError>) {
+    fn note_panic(&self, end: Result<(), JoinError>) {
         if let Err(error) = end
             && error.is_panic()
         {
@@ -99,15 +102,16 @@ impl Hall {
         }
     }
 
-    /// What a failed accept asks for.
-    async fn bear(&self, error: &io::Error, listener: &Watched) {
+    async fn handle_accept_error(&self, error: &io::Error, listener: &AsyncListener) {
         // The peer left before it was accepted: the next one need not wait.
         if error.kind() == io::ErrorKind::ConnectionAborted {
             return;
         }
         tracing::warn!(%error, "no connection can be accepted; trying again");
         let exhausted = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).map(Some);
-        if exhausted.contains(&error.raw_os_error()) && self.turnaway.send_away_from(listener).await {
+        if exhausted.contains(&error.raw_os_error())
+            && self.overload.refuse_without_descriptor(listener).await
+        {
             self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
         }
         sleep(ACCEPT_PAUSE).await;
