@@ -14,6 +14,7 @@ pub mod export;
 pub mod health;
 pub mod holders;
 pub mod host;
+pub mod http;
 pub mod kubelet;
 pub mod ledger;
 pub mod log;

@@ -26,7 +26,7 @@ pub(super) struct RunningIo {
 /// A destination as the tick loop sees it.
 #[derive(Clone)]
 pub(super) struct PushTo {
-    pub(super) queue: Arc<push::Queue>,
+    pub(super) queue: Arc<push::PushQueue>,
     /// What it is called in metrics.
     pub(super) name: Arc<str>,
     pub(super) tally: Arc<push::Tally>,
@@ -124,7 +124,7 @@ fn destination(
     let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
     let destination = push::Destination::parse(&endpoint.to_string())?;
     let tally = Arc::clone(destination.tally());
-    let queue = Arc::new(push::Queue::new(WAITING, Arc::clone(&tally)));
+    let queue = Arc::new(push::PushQueue::new(WAITING, Arc::clone(&tally)));
     let to = PushTo { queue, name: Arc::clone(destination.name()), tally, node: node.clone() };
     Ok(Some((destination, to)))
 }

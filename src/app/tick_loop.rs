@@ -76,7 +76,7 @@ impl Outputs {
         }
         let points = push.encoder.encode(snapshot, &mut push.buffer);
         let body = bytes::Bytes::copy_from_slice(&push.buffer);
-        push.to.queue.put(push::Batch { body, points: points as u64 });
+        push.to.queue.put(push::PushBatch { body, points: points as u64 });
     }
 
     /// Reports that the tick loop is alive.

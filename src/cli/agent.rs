@@ -1,8 +1,6 @@
 //! Asks a running agent over HTTP, with TLS and a user where it needs them.
 
 use std::fmt::Display;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +8,25 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, StatusCode};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Failure;
+use crate::http::{self, HttpResponse};
+
+/// How long the agent may take; it gives up a bill after 5 s by itself.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Largest accepted answer.
+const MOST_BYTES: usize = 1 << 30;
 
 /// Where the running agent is, and who asks it.
 #[derive(Args, Debug)]
@@ -37,7 +49,7 @@ pub(super) struct RunningAgent {
 }
 
 impl RunningAgent {
-    /// One request, closed by the server: a client library would be the larger half of the command.
+    /// The body of the agent's response to one GET.
     pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
         let url = &self.url;
         let wrong =
@@ -45,39 +57,40 @@ impl RunningAgent {
         let (is_tls, host) = host(url).map_err(|problem| {
             Failure::wrong(format!("{url}: {problem}; write it like http://127.0.0.1:9855"))
         })?;
-        let authorization = self.authorization()?;
-        let request =
-            format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n{authorization}Connection: close\r\n\r\n");
         let config = is_tls.then(|| self.tls()).transpose()?;
-        let stream = connect(host).map_err(|error| wrong(&error))?;
-        let answer = match config {
-            None => exchange(stream, &request),
-            Some(config) => exchange(secure(stream, host, config).map_err(|error| wrong(&error))?, &request),
-        };
-        let answer = answer.map_err(|error| wrong(&error))?;
-        let told = answer.split_once("\r\n\r\n");
-        let (head, body) =
-            told.ok_or_else(|| wrong(&"the answer is not HTTP; write https:// if it serves TLS"))?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        match error_of(body) {
-            _ if status == "200" => Ok(body.to_owned()),
-            Some(error) if status == "401" => {
+        let request = self.request(host, path)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let exchange = async { timeout(LONGEST, exchange(host, config, request)).await };
+        let answered = runtime.map_err(|error| wrong(&error))?.block_on(exchange);
+        let (status, body) = answered
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", LONGEST.as_secs())))
+            .map_err(|problem| wrong(&problem))?;
+        match error_of(&body) {
+            _ if status == StatusCode::OK => Ok(body),
+            Some(error) if status == StatusCode::UNAUTHORIZED => {
                 Err(Failure::wrong(format!("{url}: {error}: --user and --password-file")))
             }
-            Some(error) if status != "404" => Err(Failure::wrong(format!("{url}: {error}"))),
+            Some(error) if status != StatusCode::NOT_FOUND => Err(Failure::wrong(format!("{url}: {error}"))),
             // The agent has every path that is asked for here, and its errors are JSON.
             _ => Err(Failure::wrong(format!(
-                "{url}: this is not a gpumeter agent: it answers {status} to {path}; check host and port"
+                "{url}: this is not a gpumeter agent: it answers {} to {path}; check host and port",
+                status.as_u16()
             ))),
         }
     }
 
-    fn authorization(&self) -> Result<String, Failure> {
-        let (Some(user), Some(file)) = (&self.user, &self.password_file) else { return Ok(String::new()) };
-        let password = std::fs::read_to_string(file)
-            .map_err(|error| Failure::wrong(format!("--password-file {}: {error}", file.display())))?;
-        let password = password.trim_end_matches(['\r', '\n']);
-        Ok(format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("{user}:{password}"))))
+    fn request(&self, host: &str, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
+        let mut request = Request::get(path)
+            .header(HOST, host)
+            .header(USER_AGENT, http::USER_AGENT)
+            .header(CONNECTION, "close");
+        if let (Some(user), Some(file)) = (&self.user, &self.password_file) {
+            let password = std::fs::read_to_string(file)
+                .map_err(|error| Failure::wrong(format!("--password-file {}: {error}", file.display())))?;
+            let credentials = format!("{user}:{}", password.trim_end_matches(['\r', '\n']));
+            request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(credentials)));
+        }
+        request.body(Empty::new()).map_err(|error| Failure::wrong(format!("{}: {error}", self.url)))
     }
 
     fn tls(&self) -> Result<ClientConfig, Failure> {
@@ -110,30 +123,29 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
     if found.is_empty() { Err(unusable(option, path, &"has no certificate")) } else { Ok(found) }
 }
 
-fn connect(host: &str) -> std::io::Result<TcpStream> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let stream = TcpStream::connect(host)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
-fn secure(
-    stream: TcpStream,
+/// Status and body of the response, or why there is none.
+async fn exchange(
     host: &str,
-    config: ClientConfig,
-) -> Result<StreamOwned<ClientConnection, TcpStream>, String> {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
-    let connection = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
-    Ok(StreamOwned::new(connection, stream))
-}
-
-fn exchange(mut stream: impl Read + Write, request: &str) -> std::io::Result<String> {
-    stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    config: Option<ClientConfig>,
+    request: Request<Empty<Bytes>>,
+) -> Result<(StatusCode, String), String> {
+    let stream = TcpStream::connect(host).await.map_err(|error| error.to_string())?;
+    let response = match config {
+        None => http::send(stream, request).await,
+        Some(config) => {
+            let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+            let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
+            let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+            http::send(stream.map_err(|error| error.to_string())?, request).await
+        }
+    };
+    let response: HttpResponse = response.map_err(|error| match error.is_parse() {
+        true => "the answer is not HTTP; write https:// if it serves TLS".to_owned(),
+        false => error.to_string(),
+    })?;
+    let status = response.head.status;
+    let body = response.read(MOST_BYTES).await.map_err(|error| error.to_string())?;
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 /// Whether it is asked over TLS, and host and port of the agent; `http://` may be left out.

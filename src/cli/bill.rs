@@ -1,5 +1,5 @@
-//! `gpumeter bill`: asks the running agent, or opens a ledger that nobody owns, and prints the bill as text, CSV
-//! or JSON.
+//! `gpumeter bill`: asks the running agent, or opens a ledger file that no agent is using, and prints the bill as text,
+//! CSV or JSON.
 
 mod by;
 mod columns;
@@ -19,7 +19,7 @@ use super::{Failure, print};
 use crate::ledger::{self, Cause, Statement};
 use crate::serve;
 
-/// Whom to ask for a bill.
+/// Where the bill comes from.
 #[derive(Args, Debug)]
 struct BillSource {
     #[command(flatten)]
@@ -31,7 +31,7 @@ struct BillSource {
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Bill {
+pub(super) struct BillCommand {
     #[command(flatten)]
     source: BillSource,
     /// Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a
@@ -48,7 +48,7 @@ pub(super) struct Bill {
     /// What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, unit, or a label
     /// of gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
-    by: by::By,
+    by: by::BillGrouping,
     /// Print CSV: a line per tenant, or what else --by says.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -57,7 +57,7 @@ pub(super) struct Bill {
     json: bool,
 }
 
-impl Bill {
+impl BillCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let [from, to] = match &self.month {
             Some(month) => days_of(month)?.map(Some),
@@ -80,7 +80,7 @@ impl Bill {
 }
 
 impl BillSource {
-    /// The bill of a span of time, for that command.
+    /// The bill of a period; `command` is named in errors.
     fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Statement, Failure> {
         if let Some(path) = &self.ledger {
             unowned(path, command)?;
@@ -116,7 +116,7 @@ fn encoded(value: &str) -> String {
         .collect()
 }
 
-/// A ledger that can be read here; one that an agent writes is that agent's to tell of.
+/// Checks that no running agent writes this ledger; if one does, it has to be asked instead.
 pub(super) fn unowned(path: &Path, command: &str) -> Result<(), Failure> {
     ledger::check_unowned(path).map_err(|error| match error.cause {
         Cause::Owned { .. } => Failure::wrong(format!(

@@ -10,7 +10,7 @@ use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Doctor {
+pub(super) struct DoctorCommand {
     /// Configuration file of the agent to examine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -23,7 +23,7 @@ pub(super) struct Doctor {
     json: bool,
 }
 
-impl Doctor {
+impl DoctorCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let mut config = configuration(self.config.as_ref())?;
         if self.nvml_library.is_some() {

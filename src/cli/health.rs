@@ -1,6 +1,6 @@
 //! `gpumeter health`: asks the running agent for its verdicts, and says by its exit status whether all is well.
 //!
-//! 0 ok, 1 a GPU is as bad as `--fail-on` says or worse, 2 wrong use, no agent, or a GPU of which nobody knows.
+//! 0 ok, 1 a GPU is as bad as `--fail-on` says or worse, 2 wrong use, no agent, or a GPU whose health is unknown.
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use super::{Failure, print};
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Health {
+pub(super) struct HealthCommand {
     #[command(flatten)]
     agent: RunningAgent,
     /// Print the agent's JSON: every reason with its evidence.
@@ -21,8 +21,8 @@ pub(super) struct Health {
     fail_on: FailOn,
 }
 
-/// What is told of an agent without a ledger.
-const FORGETFUL: &str = "without a ledger the agent forgets faults when it ends, and faults from before its start are missing \
+/// Printed if the agent keeps no ledger.
+const WITHOUT_LEDGER: &str = "without a ledger the agent forgets faults when it ends, and faults from before its start are missing \
                          here; set ledger.enabled: true\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,28 +31,28 @@ enum FailOn {
     Failed,
 }
 
-/// What the agent answers.
+/// The agent's response.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct HealthReport {
     simulated: bool,
-    /// Agents that do not say so remember nothing.
+    /// Whether faults from before the agent's start are included; absent means no.
     #[serde(default)]
     remembered: bool,
-    gpus: Vec<Gpu>,
+    gpus: Vec<ReportedGpu>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Gpu {
+struct ReportedGpu {
     gpu: u32,
     uuid: String,
     model: String,
     state: String,
     action: String,
-    reasons: Vec<Reason>,
+    reasons: Vec<ReportedReason>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Reason {
+struct ReportedReason {
     state: String,
     action: String,
     what: String,
@@ -61,11 +61,11 @@ struct Reason {
     clears: String,
 }
 
-impl Health {
+impl HealthCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         const PATH: &str = "/api/v1/health";
         let body = self.agent.get(PATH)?;
-        let answer: Answer = serde_json::from_str(&body).map_err(|error| {
+        let answer: HealthReport = serde_json::from_str(&body).map_err(|error| {
             Failure::wrong(format!("{}{PATH}: the answer is not a health report: {error}", self.agent.url))
         })?;
         print(&if self.json { body } else { page(&answer) })?;
@@ -73,7 +73,7 @@ impl Health {
     }
 }
 
-fn judge(answer: &Answer, fail_on: FailOn) -> Result<(), Failure> {
+fn judge(answer: &HealthReport, fail_on: FailOn) -> Result<(), Failure> {
     let bad: &[&str] = if fail_on == FailOn::Failed { &["failed"] } else { &["degraded", "failed"] };
     let count = |states: &[&str]| answer.gpus.iter().filter(|gpu| states.contains(&&*gpu.state)).count();
     match (count(bad), answer.gpus.len() - count(&["ok", "degraded", "failed"])) {
@@ -88,13 +88,13 @@ fn judge(answer: &Answer, fail_on: FailOn) -> Result<(), Failure> {
     }
 }
 
-fn page(answer: &Answer) -> String {
+fn page(answer: &HealthReport) -> String {
     let head = if answer.simulated { "a simulated node: every verdict is made up\n" } else { "" };
     let page = answer.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines());
-    if answer.remembered { page } else { page + FORGETFUL }
+    if answer.remembered { page } else { page + WITHOUT_LEDGER }
 }
 
-impl Gpu {
+impl ReportedGpu {
     fn lines(&self) -> String {
         let Self { gpu, uuid, model, state, action, reasons } = self;
         let action = if action == "none" { String::new() } else { format!(", action {action}") };
@@ -103,7 +103,7 @@ impl Gpu {
     }
 }
 
-impl Reason {
+impl ReportedReason {
     fn line(&self) -> String {
         let Self { state, action, what, evidence, since, clears } = self;
         let evidence = if evidence.is_empty() { String::new() } else { format!(": {evidence}") };
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(in_seconds("yesterday"), "yesterday");
     }
 
-    fn answer(states: &[&str]) -> Answer {
+    fn answer(states: &[&str]) -> HealthReport {
         let gpu = |state: &&str| serde_json::json!({"gpu": 0, "uuid": "GPU-1", "model": "H100", "state": state, "action": "none", "reasons": []});
         let gpus: Vec<_> = states.iter().map(gpu).collect();
         serde_json::from_value(serde_json::json!({"simulated": false, "gpus": gpus})).unwrap()

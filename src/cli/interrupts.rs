@@ -1,7 +1,4 @@
-//! Signals that a command hears instead of being ended by them, so that it can put back what it changed.
-//!
-//! In: SIGINT, SIGTERM and SIGHUP of this process. Out: which one came. What is done about it is the command's
-//! matter.
+//! Catches SIGINT, SIGTERM and SIGHUP, so that a command can undo what it changed before it ends.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::timeout;
 
-/// The signals from the moment on in which this was made.
+/// Catches signals from its creation on.
 pub(super) struct Interrupts {
     runtime: Runtime,
     interrupt: unix::Signal,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::bill::unowned;
-use super::quiesce::Socket;
+use super::quiesce::AgentSocket;
 use super::{Failure, print};
 use crate::clock::system_now;
 use crate::control::{self, ControlRequest, InventoryLine};
@@ -14,9 +14,9 @@ use crate::ledger;
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Inventory {
+pub(super) struct InventoryCommand {
     #[command(flatten)]
-    socket: Socket,
+    socket: AgentSocket,
     /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["socket", "config"])]
     ledger: Option<PathBuf>,
@@ -24,11 +24,11 @@ pub(super) struct Inventory {
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
-    change: Option<Change>,
+    change: Option<InventoryChange>,
 }
 
 #[derive(Subcommand, Debug)]
-enum Change {
+enum InventoryChange {
     /// Stop expecting an absent GPU: its series end, its account stays in the ledger.
     Forget {
         /// UUID of the GPU.
@@ -36,11 +36,11 @@ enum Change {
     },
 }
 
-impl Inventory {
+impl InventoryCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.change {
             None => self.list(),
-            Some(Change::Forget { uuid }) => self.forget(uuid),
+            Some(InventoryChange::Forget { uuid }) => self.forget(uuid),
         }
     }
 

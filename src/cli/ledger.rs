@@ -9,9 +9,9 @@ use crate::ledger;
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Ledger {
+pub(super) struct LedgerCommand {
     #[command(subcommand)]
-    action: Action,
+    action: LedgerAction,
     /// Configuration file of the agent, whose ledger it is.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -21,7 +21,7 @@ pub(super) struct Ledger {
 }
 
 #[derive(Subcommand, Debug)]
-enum Action {
+enum LedgerAction {
     /// Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it.
     Restore {
         /// Schema version of the copy; by default the newest one from before the present version.
@@ -30,13 +30,13 @@ enum Action {
     },
 }
 
-impl Ledger {
+impl LedgerCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let path = match &self.ledger {
             Some(path) => path.clone(),
             None => configuration(self.config.as_ref())?.ledger.path,
         };
-        let Action::Restore { to } = self.action;
+        let LedgerAction::Restore { to } = self.action;
         print(&ledger::restore(&path, to).map_err(Failure::wrong)?.to_string())
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Metrics {
+pub(super) struct MetricsCommand {
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -19,7 +19,7 @@ enum Format {
     Json,
 }
 
-impl Metrics {
+impl MetricsCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         print(&match self.format {
             Format::Text => reference::text(),

@@ -51,15 +51,15 @@ enum LogFormat {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Run the agent: sample, attribute, keep the ledger, serve and push.
-    Run(Run),
+    Run(RunCommand),
     /// Run the agent on a simulated node; needs no GPU.
-    Demo(Demo),
+    Demo(DemoCommand),
     /// Print the bill of a running agent, or of a ledger file that no agent is using.
-    Bill(bill::Bill),
+    Bill(bill::BillCommand),
     /// Print what a Slurm job held, used and cost on this node.
     Job(bill::job::JobCommand),
     /// Print every metric with its meaning.
-    Metrics(metrics::Metrics),
+    Metrics(metrics::MetricsCommand),
     /// Check a configuration file and report every problem.
     CheckConfig {
         /// The file.
@@ -72,31 +72,31 @@ enum Command {
         web_file: Option<PathBuf>,
     },
     /// Record the answers of this node's driver to a file that gpumeter replay can play anywhere.
-    Record(record::Record),
+    Record(record::RecordCommand),
     /// Run the agent on a recording instead of a driver.
-    Replay(record::Replay),
+    Replay(record::ReplayCommand),
     /// Report what works on this node, what does not, and why.
-    Doctor(doctor::Doctor),
+    Doctor(doctor::DoctorCommand),
     /// Report the health of each GPU and what to do about it.
-    Health(health::Health),
+    Health(health::HealthCommand),
     /// Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded.
-    Quiesce(quiesce::Quiesce),
+    Quiesce(quiesce::QuiesceCommand),
     /// Use the driver again after gpumeter quiesce.
-    Resume(quiesce::Socket),
+    Resume(quiesce::AgentSocket),
     /// List the GPUs that this node is expected to have, with state and since when.
-    Inventory(inventory::Inventory),
+    Inventory(inventory::InventoryCommand),
     /// Ask the agent of this node whether it is healthy, for the exec probe of a container.
-    Probe(probe::Probe),
+    Probe(probe::ProbeCommand),
     /// Put back the ledger that an upgrade saved.
-    Ledger(ledger::Ledger),
+    Ledger(ledger::LedgerCommand),
     /// Process of the demo's local scenario.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
 }
 
 impl Command {
-    /// How long its end waits for who reads its log: an agent ends in time, a command tells what it found.
-    const fn patience(&self) -> Duration {
+    /// How long the end waits for the log's reader: an agent ends in time, a command prints all that it found.
+    const fn longest_log_wait(&self) -> Duration {
         match self {
             Self::Run(_) | Self::Demo(_) | Self::Replay(_) => Duration::from_millis(100),
             _ => Duration::MAX,
@@ -105,7 +105,7 @@ impl Command {
 }
 
 #[derive(Args, Debug)]
-struct Run {
+struct RunCommand {
     /// Configuration file; without one the defaults apply.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -140,7 +140,7 @@ impl WebFlags {
 }
 
 #[derive(Args, Debug)]
-struct Demo {
+struct DemoCommand {
     /// A built-in scenario (cluster; node, without schedulers; local, with real processes) or a file.
     #[arg(long, default_value = "cluster", value_name = "NAME|FILE")]
     scenario: String,
@@ -175,7 +175,7 @@ struct Failure {
 }
 
 impl Failure {
-    /// It found something.
+    /// The command found a problem: exit status 1.
     fn found(message: impl Display) -> Self {
         Self { status: 1, message: message.to_string() }
     }
@@ -185,7 +185,7 @@ impl Failure {
         Self { status: if restart { 75 } else { 2 }, message: message.to_string() }
     }
 
-    /// It was used wrongly, or its configuration is bad.
+    /// Wrong use or bad configuration: exit status 2.
     fn wrong(message: impl Display) -> Self {
         Self { status: 2, message: message.to_string() }
     }
@@ -194,7 +194,7 @@ impl Failure {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = match LogWriter::start(cli.command.patience()) {
+    let log = match LogWriter::start(cli.command.longest_log_wait()) {
         Ok(log) => log,
         Err(error) => {
             // Standard error may be closed; the status says it too.
@@ -241,7 +241,7 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn agent(run: Run) -> Result<(), Failure> {
+fn agent(run: RunCommand) -> Result<(), Failure> {
     if run.print_default_config {
         return print(&config::default_yaml());
     }
@@ -262,7 +262,7 @@ fn agent(run: Run) -> Result<(), Failure> {
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
-fn simulated(options: Demo) -> Result<(), Failure> {
+fn simulated(options: DemoCommand) -> Result<(), Failure> {
     let options = demo::Options {
         source: demo::DemoSource::Scenario(options.scenario),
         listen: addresses(&options.listen)?,
@@ -303,7 +303,7 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
         warnings.extend(crate::doctor::unmatched_grants(&config));
     }
     warnings.extend(policy::price_warning(&config, system_now().utc));
-    let mut told: String = warnings
+    let mut text: String = warnings
         .iter()
         .map(|warning| {
             format!(
@@ -312,14 +312,14 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
             )
         })
         .collect();
-    told.extend(config.hints().iter().chain(&hints).map(|hint| {
+    text.extend(config.hints().iter().chain(&hints).map(|hint| {
         format!(
             "{file}: hint: {hint}
 "
         )
     }));
     print(&format!(
-        "{told}{file}: ok
+        "{text}{file}: ok
 "
     ))
 }

@@ -3,21 +3,21 @@
 
 use clap::Args;
 
-use super::quiesce::Socket;
+use super::quiesce::AgentSocket;
 use super::{Failure, print};
 use crate::control::ControlRequest;
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Probe {
+pub(super) struct ProbeCommand {
     #[command(flatten)]
-    socket: Socket,
+    socket: AgentSocket,
     /// Ask whether the agent is ready, too: whether there is a first snapshot.
     #[arg(long)]
     ready: bool,
 }
 
-impl Probe {
+impl ProbeCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         // Whatever is wrong, a probe has failed.
         let failed = |failure: Failure| Failure::found(failure.message);

@@ -1,5 +1,5 @@
-//! `gpumeter quiesce` and `gpumeter resume`: the running agent lets go of the driver, so that it can be reset,
-//! upgraded or cut anew, and takes it up again.
+//! `gpumeter quiesce` and `gpumeter resume`: the running agent releases the driver, so that GPUs can be reset or
+//! repartitioned (MIG) or the driver upgraded, and uses it again.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, IsTerminal, stdin};
@@ -21,7 +21,7 @@ use crate::model::Nanoseconds;
 
 /// Where the running agent listens.
 #[derive(Args, Debug)]
-pub(super) struct Socket {
+pub(super) struct AgentSocket {
     /// Configuration file of the running agent.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -32,9 +32,9 @@ pub(super) struct Socket {
 
 /// Options of `quiesce`.
 #[derive(Args, Debug)]
-pub(super) struct Quiesce {
+pub(super) struct QuiesceCommand {
     #[command(flatten)]
-    socket: Socket,
+    socket: AgentSocket,
     /// For how long at most; then the agent uses the driver again by itself.
     #[arg(long = "for", default_value = "10m", value_name = "TIME", value_parser = span)]
     span: Nanoseconds,
@@ -47,7 +47,7 @@ fn span(text: &str) -> Result<Nanoseconds, String> {
     config::span(text, Nanoseconds::from_seconds(1), control::LONGEST)
 }
 
-impl Socket {
+impl AgentSocket {
     /// The path of the socket.
     pub(super) fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.socket {
@@ -82,15 +82,15 @@ fn question(socket: &Path, ask: &ControlRequest) -> Result<ControlReply, Failure
     }
 }
 
-/// Takes the driver up again.
-pub(super) fn resume(socket: &Socket) -> Result<(), Failure> {
+/// Tells the agent to use the driver again.
+pub(super) fn resume(socket: &AgentSocket) -> Result<(), Failure> {
     match socket.ask(&ControlRequest::Resume)?.was_released {
         Some(false) => print("the driver was not released; there was nothing to resume\n"),
         _ => print("the agent uses the driver again\n"),
     }
 }
 
-impl Quiesce {
+impl QuiesceCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let socket = self.socket.path()?;
         let ask = ControlRequest::Quiesce { nanoseconds: self.span.0 };
@@ -109,7 +109,7 @@ impl Quiesce {
                 "{name}: no such command, or not executable; check its name, the agent was not asked for anything"
             )));
         }
-        // From before the driver is let go of: whoever interrupts this wants it taken up again.
+        // Before the driver is released: an interrupt must make the agent use it again.
         let mut interrupts =
             Interrupts::new().map_err(|error| Failure::wrong(format!("signals: {error}")))?;
         question(&socket, &ask)?;
@@ -124,8 +124,8 @@ impl Quiesce {
         status(&name, outcome.map_err(|error| Failure::wrong(format!("{name}: {error}")))?)
     }
 
-    /// Waits for the command, and asks again in time, so that the driver stays let go of while it runs. A signal is
-    /// the command's to obey: as long as it runs, it may be at the driver.
+    /// Waits for the command, and renews the request in time, so that the driver stays released. Signals are passed on
+    /// to the command: as long as it runs, it may use the driver.
     fn wait(
         &self,
         child: &mut Child,

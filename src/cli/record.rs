@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Record {
+pub(super) struct RecordCommand {
     /// File to write; it must not exist yet.
     file: PathBuf,
     /// For how long.
@@ -36,7 +36,7 @@ pub(super) struct Record {
     nvml_library: Option<PathBuf>,
 }
 
-impl Record {
+impl RecordCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         // Before the file is made, so that no signal leaves a recording without a word.
         let mut interrupts = Interrupts::new().map_err(Failure::found)?;
@@ -83,7 +83,7 @@ impl Record {
 
 /// Options of the command.
 #[derive(Args, Debug)]
-pub(super) struct Replay {
+pub(super) struct ReplayCommand {
     /// The recording.
     file: PathBuf,
     /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
@@ -101,7 +101,7 @@ pub(super) struct Replay {
     config: Option<PathBuf>,
 }
 
-impl Replay {
+impl ReplayCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         demo::run(&demo::Options {
             source: demo::DemoSource::Recording(self.file.clone()),

@@ -9,16 +9,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, USER_AGENT};
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::net::UnixStream;
-use tokio::task::JoinSet;
+
+use crate::http;
 
 /// How long a call may take; Docker answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,8 +30,6 @@ const LONGEST_NAME: usize = 255;
 
 /// A path without a version: each daemon answers by its newest one.
 const LIST: &str = "/containers/json";
-
-const PRODUCT: &str = concat!("gpumeter/", env!("CARGO_PKG_VERSION"));
 
 /// Why the containers could not be listed.
 #[derive(Debug, Error)]
@@ -135,30 +132,19 @@ impl DockerClient {
 
     async fn ask(&self) -> Result<Bytes, Error> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unconnected(&error))?;
-        let broken = |error: hyper::Error| self.unreachable(error.to_string());
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // Dropping the set ends the connection, whichever way this function is left.
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // Its errors come back to whoever waits for the response.
-            let _ = connection.await;
-        });
         let request = Request::get(LIST)
             .header(HOST, "localhost")
-            .header(USER_AGENT, PRODUCT)
+            .header(USER_AGENT, http::USER_AGENT)
             .header(CONNECTION, "close")
             .body(Empty::<Bytes>::new());
         let request = request.map_err(|error| self.unreachable(error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        if response.status() != StatusCode::OK {
-            return Err(Error::Failed { socket: self.socket(), status: response.status() });
+        let response = http::send(stream, request).await;
+        let response = response.map_err(|error| self.unreachable(error.to_string()))?;
+        if response.head.status != StatusCode::OK {
+            return Err(Error::Failed { socket: self.socket(), status: response.head.status });
         }
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        let incomplete = |error: Box<dyn std::error::Error + Send + Sync>| Error::Malformed {
-            socket: self.socket(),
-            problem: error.to_string(),
-        };
-        Ok(body.map_err(incomplete)?.to_bytes())
+        let body = response.read(MOST_BYTES).await;
+        body.map_err(|error| Error::Malformed { socket: self.socket(), problem: error.to_string() })
     }
 
     fn socket(&self) -> String {

@@ -10,26 +10,23 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
+use http_body_util::Empty;
+use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Request, StatusCode};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::http::{self, HttpResponse};
 
 /// Largest accepted answer: some 5 times that of a node with 250 pods.
 const MOST_BYTES: usize = 32 << 20;
 
 /// Largest file of a service account that is read.
 const MOST_ACCOUNT_BYTES: u64 = 1 << 20;
-
-const PRODUCT: &str = concat!("gpumeter/", env!("CARGO_PKG_VERSION"));
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,14 +69,6 @@ pub(super) struct Https {
     account: PathBuf,
 }
 
-/// An answer whose body may still come.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) body: Incoming,
-    /// Ends the connection when it is dropped.
-    _connection: JoinSet<()>,
-}
-
 impl Https {
     pub(super) fn new(address: Address, account: &Path) -> Self {
         Self { address, account: account.to_owned() }
@@ -87,29 +76,23 @@ impl Https {
 
     /// The whole answer to a GET.
     pub(super) async fn get(&self, path: &str) -> Result<Bytes, Unanswered> {
-        let answer = self.open(path).await?;
-        let body = Limited::new(answer.body, MOST_BYTES).collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(Unanswered::new)
+        self.open(path).await?.read(MOST_BYTES).await.map_err(Unanswered::new)
     }
 
     /// The answer to a GET as soon as its body begins.
-    pub(super) async fn open(&self, path: &str) -> Result<Answer, Unanswered> {
+    pub(super) async fn open(&self, path: &str) -> Result<HttpResponse, Unanswered> {
         let Address { host, port } = &self.address;
         let name = ServerName::try_from(host.clone()).map_err(Unanswered::new)?;
         let connector = TlsConnector::from(Arc::new(self.trust()?));
         let request = self.request(path)?;
         let stream = TcpStream::connect((&**host, *port)).await.map_err(Unanswered::new)?;
         let stream = connector.connect(name, stream).await.map_err(Unanswered::new)?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(Unanswered::new)?;
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // Its errors come back to whoever waits for the answer.
-            let _ = connection.await;
-        });
-        let answer = sender.send_request(request).await.map_err(Unanswered::new)?;
-        refused(&answer)?;
-        Ok(Answer { body: answer.into_body(), _connection: driver })
+        let response = http::send(stream, request).await.map_err(Unanswered::new)?;
+        let status = response.head.status;
+        if status.is_success() {
+            return Ok(response);
+        }
+        Err(Unanswered { status: Some(status), ..Unanswered::new(format!("it answers {status}")) })
     }
 
     fn trust(&self) -> Result<ClientConfig, Unanswered> {
@@ -136,20 +119,12 @@ impl Https {
         let authority = authority.strip_prefix("https://").unwrap_or(&authority);
         Request::get(path)
             .header(HOST, authority)
-            .header(USER_AGENT, PRODUCT)
+            .header(USER_AGENT, http::USER_AGENT)
             .header(ACCEPT, "application/json")
             .header(AUTHORIZATION, token)
             .body(Empty::new())
             .map_err(Unanswered::new)
     }
-}
-
-fn refused<B>(answer: &Response<B>) -> Result<(), Unanswered> {
-    let status = answer.status();
-    if status.is_success() {
-        return Ok(());
-    }
-    Err(Unanswered { status: Some(status), ..Unanswered::new(format!("it answers {status}")) })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Unanswered> {

@@ -105,7 +105,7 @@ pub struct KubeletSocket {
 
 /// A method of one of the APIs.
 #[derive(Clone, Copy, Debug)]
-struct Method {
+struct GrpcMethod {
     name: &'static str,
     path: &'static str,
     /// The first version of Kubernetes that offers it.
@@ -121,12 +121,12 @@ impl KubeletSocket {
 
     /// The devices of every container on the node.
     pub fn list(&self) -> Result<ListPodResourcesResponse, Error> {
-        self.call(Method { name: "List", path: "/v1.PodResourcesLister/List", since: "1.20" })
+        self.call(GrpcMethod { name: "List", path: "/v1.PodResourcesLister/List", since: "1.20" })
     }
 
     /// Every device that the kubelet may assign.
     pub fn allocatable(&self) -> Result<AllocatableResourcesResponse, Error> {
-        self.call(Method {
+        self.call(GrpcMethod {
             name: "GetAllocatableResources",
             path: "/v1.PodResourcesLister/GetAllocatableResources",
             since: "1.23",
@@ -135,12 +135,15 @@ impl KubeletSocket {
 
     /// The pods of the node, by the Pods API; what is no pod is left out.
     pub fn pods(&self) -> Result<Vec<Pod>, Error> {
-        let method = Method { name: "ListPods", path: "/v1alpha1.Pods/ListPods", since: "1.37" };
+        let method = GrpcMethod { name: "ListPods", path: "/v1alpha1.Pods/ListPods", since: "1.37" };
         let answer: ListPodsResponse = self.call(method)?;
         Ok(answer.pods.iter().filter_map(|pod| Pod::decode(&**pod).ok()).collect())
     }
 
-    fn call<M: prost::Message + Default + Send + Sync + 'static>(&self, method: Method) -> Result<M, Error> {
+    fn call<M: prost::Message + Default + Send + Sync + 'static>(
+        &self,
+        method: GrpcMethod,
+    ) -> Result<M, Error> {
         let answer = async { tokio::time::timeout(TIMEOUT, self.ask(method)).await };
         let socket = || self.socket.display().to_string();
         self.runtime.block_on(answer).unwrap_or_else(|_| Err(Error::TimedOut { socket: socket() }))
@@ -148,7 +151,7 @@ impl KubeletSocket {
 
     async fn ask<M: prost::Message + Default + Send + Sync + 'static>(
         &self,
-        method: Method,
+        method: GrpcMethod,
     ) -> Result<M, Error> {
         let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display()));
         let channel = match endpoint {
@@ -179,8 +182,8 @@ impl KubeletSocket {
         Error::Unreachable { socket, problem }
     }
 
-    fn failed(&self, method: Method, status: &Status) -> Error {
-        let Method { name: method, since, .. } = method;
+    fn failed(&self, method: GrpcMethod, status: &Status) -> Error {
+        let GrpcMethod { name: method, since, .. } = method;
         let socket = self.socket.display().to_string();
         match status.code() {
             Code::Unimplemented => Error::Unsupported { socket, method, since },

@@ -1,4 +1,4 @@
-//! Who tells which pods there are: the first of three sources that answers.
+//! The pods of the node from the first of three sources that answers.
 //!
 //! The kubelet's Pods API (1.37) needs no network and no rights beyond its socket; `nodes/pods` of the kubelet needs a
 //! service account with that right; the API server, where the kubelet refuses, the right to watch pods. A source that
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest time between two attempts at a source that fails.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Who tells which pods there are.
+/// A source of the node's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSource {
     /// The kubelet's Pods API.
@@ -62,13 +62,13 @@ pub struct PodSources {
     runtime: tokio::runtime::Runtime,
     /// The service account's token, without which only the socket is asked.
     token: PathBuf,
-    sources: Vec<Source>,
+    sources: Vec<SourceState>,
     /// Who answered last.
     current: Option<PodSource>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct SourceState {
     is: PodSource,
     asks: Asks,
     /// Why it did not answer the last time.
@@ -86,7 +86,7 @@ enum Asks {
 }
 
 /// Why a source did not answer, and whether that may pass soon.
-struct Failure {
+struct SourceFailure {
     problem: String,
     may_pass: bool,
 }
@@ -98,7 +98,7 @@ impl PodSources {
         let mut sources = Vec::new();
         let mut add = |is, asks| {
             let (pause, next) = (Duration::ZERO, Duration::ZERO);
-            sources.push(Source { is, asks, problem: None, pause, next });
+            sources.push(SourceState { is, asks, problem: None, pause, next });
         };
         if let Some(socket) = &settings.pods_socket {
             let socket = KubeletSocket::new(socket).map_err(std::io::Error::other)?;
@@ -130,7 +130,7 @@ impl PodSources {
                     *current = Some(source.is);
                     return Some(pods);
                 }
-                Err(Failure { problem, may_pass }) => {
+                Err(SourceFailure { problem, may_pass }) => {
                     let pause = if may_pass { source.pause * 2 } else { LONGEST };
                     source.pause = pause.clamp(Duration::from_secs(1), LONGEST);
                     source.next = now + source.pause;
@@ -154,9 +154,9 @@ impl PodSources {
 }
 
 impl Asks {
-    fn pods(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Vec<Pod>, Failure> {
+    fn pods(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Vec<Pod>, SourceFailure> {
         match self {
-            Self::Socket(socket) => socket.pods().map_err(|error| Failure {
+            Self::Socket(socket) => socket.pods().map_err(|error| SourceFailure {
                 may_pass: !matches!(
                     error,
                     Error::Missing { .. } | Error::Refused { .. } | Error::Unsupported { .. }
@@ -176,7 +176,7 @@ impl Asks {
 fn within_timeout(
     runtime: &tokio::runtime::Runtime,
     answer: impl Future<Output = Result<Vec<Pod>, Unanswered>>,
-) -> Result<Vec<Pod>, Failure> {
+) -> Result<Vec<Pod>, SourceFailure> {
     let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
     let answer =
         answer.unwrap_or_else(|_| Err(Unanswered::new(format!("no answer within {} s", TIMEOUT.as_secs()))));
@@ -184,6 +184,6 @@ fn within_timeout(
         let is_refusal =
             matches!(status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND));
         let advice = if is_refusal { "; grant the agent's service account that right" } else { "" };
-        Failure { problem: format!("{problem}{advice}"), may_pass: !is_refusal }
+        SourceFailure { problem: format!("{problem}{advice}"), may_pass: !is_refusal }
     })
 }

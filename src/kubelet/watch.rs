@@ -11,8 +11,9 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::https::{Answer, Https, Unanswered};
+use super::https::{Https, Unanswered};
 use super::pod::{ObjectMeta, Pod, PodList};
+use crate::http::HttpResponse;
 
 /// Longest line that is accepted; an object of the API server has at most 1.5 MiB.
 const LONGEST_LINE: usize = 4 << 20;
@@ -33,19 +34,19 @@ pub(super) struct PodWatch {
     pods: BTreeMap<String, Pod>,
     /// Version up to which changes are known.
     version: String,
-    stream: Option<Stream>,
+    stream: Option<WatchStream>,
 }
 
 /// An open watch.
 #[derive(Debug)]
-struct Stream {
-    answer: Answer,
+struct WatchStream {
+    response: HttpResponse,
     /// The beginning of a line whose end has not come yet.
     line: Vec<u8>,
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct WatchEvent<'a> {
     #[serde(rename = "type")]
     kind: String,
     #[serde(borrow)]
@@ -90,15 +91,15 @@ impl PodWatch {
         let path = format!(
             "{selector}&watch=true&allowWatchBookmarks=true&timeoutSeconds=1800&resourceVersion={version}"
         );
-        let answer = self.server.open(&path).await?;
-        self.stream = Some(Stream { answer, line: Vec::new() });
+        let response = self.server.open(&path).await?;
+        self.stream = Some(WatchStream { response, line: Vec::new() });
         Ok(())
     }
 
     /// Reads what has come, and keeps the stream unless it has ended.
-    async fn follow(&mut self, mut stream: Stream) -> Result<(), Unanswered> {
+    async fn follow(&mut self, mut stream: WatchStream) -> Result<(), Unanswered> {
         for _ in 0..MOST_PIECES {
-            let Ok(frame) = tokio::time::timeout(SETTLED, stream.answer.body.frame()).await else { break };
+            let Ok(frame) = tokio::time::timeout(SETTLED, stream.response.body.frame()).await else { break };
             // The server ends a watch now and then; the next refresh goes on from the version known.
             let Some(Ok(frame)) = frame else { return Ok(()) };
             let Ok(piece) = frame.into_data() else { continue };
@@ -121,7 +122,7 @@ impl PodWatch {
     }
 
     fn apply(&mut self, line: &[u8]) -> Result<(), Unanswered> {
-        let event: Event<'_> = serde_json::from_slice(line).map_err(Unanswered::new)?;
+        let event: WatchEvent<'_> = serde_json::from_slice(line).map_err(Unanswered::new)?;
         if event.kind == "ERROR" {
             // Most often 410: what is known is too old to go on from.
             return Err(Unanswered::new(format!("the watch ended: {}", event.object)));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 
-use super::{Limits, Tally};
+use super::{PushLimits, Tally};
 
 const PATH: &str = "/v1/metrics";
 
@@ -24,7 +24,7 @@ pub struct BadDestination {
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// How patient to be with it.
-    pub limits: Limits,
+    pub limits: PushLimits,
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) path: Uri,
@@ -63,7 +63,7 @@ impl Destination {
         let base = uri.path().trim_end_matches('/');
         let path = format!("{}{PATH}", base.strip_suffix(PATH).unwrap_or(base));
         Ok(Self {
-            limits: Limits::default(),
+            limits: PushLimits::default(),
             host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: port(authority.as_str(), host)?,
             authority: HeaderValue::from_str(authority.as_str()).map_err(|error| error.to_string())?,

@@ -1,9 +1,9 @@
 //! OTLP over HTTP: sends encoded batches of points to one destination.
 //!
 //! In go bodies that the encoder has finished and the number of points in each; out comes the destination's
-//! verdict, and counts of points sent, rejected and dropped. Between the pulse and the sender stands a short
-//! queue in which the latest wins: a slow destination costs old points, counted, and never the pulse its time.
-//! It runs on the I/O runtime and does not know what a body says. TLS is not spoken yet.
+//! verdict, and counts of points sent, rejected and dropped. Between the tick loop and the sender is a short queue; when
+//! it is full the oldest batch is dropped and counted, so a slow destination never delays the tick loop. TLS is not
+//! supported yet.
 
 mod attempt;
 mod destination;
@@ -17,9 +17,9 @@ mod tally;
 use std::time::Duration;
 
 pub use destination::{BadDestination, Destination};
-pub use queue::{Batch, Queue};
+pub use queue::{PushBatch, PushQueue};
 pub use run::run;
-pub use send::{Failure, send, try_once};
+pub use send::{PushFailure, send, try_once};
 pub use tally::Tally;
 
 /// What a destination made of a batch that it took.
@@ -33,7 +33,7 @@ pub struct Accepted {
 
 /// How long and how often a batch is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PushLimits {
     /// For a batch, all tries and pauses included.
     pub total: Duration,
     /// Pause after the first try, doubled after each further one.
@@ -44,7 +44,7 @@ pub struct Limits {
     pub tries: u32,
 }
 
-impl Default for Limits {
+impl Default for PushLimits {
     fn default() -> Self {
         Self {
             total: Duration::from_secs(10),

@@ -1,7 +1,7 @@
-//! The few batches between the pulse, which must not wait, and the sender, which must.
+//! The queue between the tick loop, which must not wait, and the sender, which does.
 //!
-//! When it is full the oldest batch makes room: of a gauge the latest value is wanted most, and sums are
-//! cumulative, so that a later point makes up for a lost one.
+//! When it is full the oldest batch is dropped: of a gauge the latest value matters most, and sums are cumulative, so a
+//! later point makes up for a lost one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::Tally;
 
 /// An encoded `ExportMetricsServiceRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct PushBatch {
     /// The message.
     pub body: Bytes,
     /// Data points in it.
@@ -21,28 +21,28 @@ pub struct Batch {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    batches: VecDeque<Batch>,
+struct WaitingBatches {
+    batches: VecDeque<PushBatch>,
     closed: bool,
 }
 
-/// Batches on their way from the pulse to the sender.
+/// Batches on their way from the tick loop to the sender.
 #[derive(Debug)]
-pub struct Queue {
+pub struct PushQueue {
     length: usize,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingBatches>,
     news: Notify,
     tally: Arc<Tally>,
 }
 
-impl Queue {
+impl PushQueue {
     /// A queue of 1 to 4 batches that counts what it drops there; other lengths mean the nearest of these.
     pub fn new(length: usize, tally: Arc<Tally>) -> Self {
         Self { length: length.clamp(1, 4), waiting: Mutex::default(), news: Notify::new(), tally }
     }
 
     /// Puts a batch at the end; never waits.
-    pub fn put(&self, batch: Batch) {
+    pub fn put(&self, batch: PushBatch) {
         let mut waiting = self.waiting();
         let dropped = if waiting.closed {
             Some(batch)
@@ -59,7 +59,7 @@ impl Queue {
     }
 
     /// The oldest batch, once there is one; none when closed and empty.
-    pub(super) async fn next(&self) -> Option<Batch> {
+    pub(super) async fn next(&self) -> Option<PushBatch> {
         loop {
             {
                 let mut waiting = self.waiting();
@@ -86,7 +86,7 @@ impl Queue {
         self.tally.count_dropped(points);
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingBatches> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,8 +96,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn batch(points: u64) -> Batch {
-        Batch { body: Bytes::new(), points }
+    fn batch(points: u64) -> PushBatch {
+        PushBatch { body: Bytes::new(), points }
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_full_queue_drops_its_oldest_batch_and_counts_the_points() {
         let tally = Arc::new(Tally::default());
-        let queue = Queue::new(2, Arc::clone(&tally));
+        let queue = PushQueue::new(2, Arc::clone(&tally));
         for points in [1, 20, 300] {
             queue.put(batch(points));
         }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_closed_queue_gives_what_it_has_and_takes_nothing() {
         let tally = Arc::new(Tally::default());
-        let queue = Queue::new(9, Arc::clone(&tally));
+        let queue = PushQueue::new(9, Arc::clone(&tally));
         queue.put(batch(1));
         queue.close();
         queue.put(batch(20));
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn clearing_counts_every_point_that_is_left() {
         let tally = Arc::new(Tally::default());
-        let queue = Queue::new(4, Arc::clone(&tally));
+        let queue = PushQueue::new(4, Arc::clone(&tally));
         queue.put(batch(1));
         queue.put(batch(20));
         queue.clear();

@@ -1,93 +1,49 @@
-//! Reads what a destination answers: two small protobuf messages, of which three fields matter.
-//!
-//! The bytes come from a peer, so every length is checked and unknown fields are stepped over. A few lines
-//! here spare a protobuf library.
+//! Reads what a destination answers: two small protobuf messages of OTLP.
+
+use prost::Message;
 
 use super::Accepted;
 
 /// Longest message of a peer that is passed on, in characters.
 const LONGEST_MESSAGE: usize = 200;
 
+/// `ExportMetricsServiceResponse`. Messages are bytes here: a peer's text may not be UTF-8.
+#[derive(Clone, PartialEq, Message)]
+struct ExportResponse {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected: i64,
+    #[prost(bytes = "vec", tag = "2")]
+    message: Vec<u8>,
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct RpcStatus {
+    #[prost(bytes = "vec", optional, tag = "2")]
+    message: Option<Vec<u8>>,
+}
+
 /// Reads an `ExportMetricsServiceResponse`, or finds that it is none.
 pub(super) fn accepted(bytes: &[u8]) -> Option<Accepted> {
-    let mut accepted = Accepted::default();
-    let partial_success = last_message(bytes, 1)?;
-    let mut rest = partial_success.unwrap_or_default();
-    while !rest.is_empty() {
-        match field(&mut rest)? {
-            // An int64; a negative one is nonsense and rejects nothing.
-            (1, Value::Number(rejected)) => {
-                accepted.rejected = u64::try_from(rejected.cast_signed()).unwrap_or(0);
-            }
-            (2, Value::Bytes(message)) => accepted.message = line(message),
-            _ => {}
-        }
-    }
-    Some(accepted)
+    let PartialSuccess { rejected, message } =
+        ExportResponse::decode(bytes).ok()?.partial_success.unwrap_or_default();
+    // A negative count is nonsense and rejects nothing.
+    Some(Accepted { rejected: u64::try_from(rejected).unwrap_or(0), message: line(&message) })
 }
 
 /// The message of a `google.rpc.Status`, or the start of whatever text it is.
 pub(super) fn status_message(bytes: &[u8]) -> String {
-    match last_message(bytes, 2) {
-        Some(Some(message)) => line(message),
+    match RpcStatus::decode(bytes) {
+        Ok(RpcStatus { message: Some(message) }) => line(&message),
         // Some text is also protobuf, by chance.
         _ => line(bytes),
     }
-}
-
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    Fixed,
-}
-
-/// The last bytes under that field number, as protobuf has it where there are several.
-fn last_message(mut rest: &[u8], wanted: u64) -> Option<Option<&[u8]>> {
-    let mut last = None;
-    while !rest.is_empty() {
-        if let (number, Value::Bytes(bytes)) = field(&mut rest)?
-            && number == wanted
-        {
-            last = Some(bytes);
-        }
-    }
-    Some(last)
-}
-
-/// Takes one field off the front.
-fn field<'a>(rest: &mut &'a [u8]) -> Option<(u64, Value<'a>)> {
-    let tag = varint(rest)?;
-    let value = match tag & 7 {
-        0 => Value::Number(varint(rest)?),
-        1 => take(rest, 8).map(|_| Value::Fixed)?,
-        2 => {
-            let length = usize::try_from(varint(rest)?).ok()?;
-            Value::Bytes(take(rest, length)?)
-        }
-        5 => take(rest, 4).map(|_| Value::Fixed)?,
-        _ => return None,
-    };
-    // Field numbers begin at 1.
-    (tag >> 3 != 0).then_some((tag >> 3, value))
-}
-
-fn varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first()?;
-        *rest = after;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
-}
-
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, after) = rest.split_at_checked(length)?;
-    *rest = after;
-    Some(taken)
 }
 
 /// What a peer said, short and without anything that could disturb a log.
@@ -103,7 +59,6 @@ mod tests {
         ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
     };
     use proptest::prelude::*;
-    use prost::Message;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What the log says of a destination: when points are lost, at most one line a minute with counts and the reason,
 //! and one line when all are taken again.
 
-use super::{Accepted, Destination, Failure, Tally};
+use super::{Accepted, Destination, PushFailure, Tally};
 use crate::model::Nanoseconds;
 
 /// The shortest time between two lines about losses.
@@ -9,7 +9,7 @@ const PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// What was reported of one destination.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct LossReport {
     /// The counts at the last line.
     reported: Counts,
     /// Points dropped until the last batch.
@@ -29,17 +29,17 @@ struct Counts {
 
 /// A line of the log, with the counts since the last one.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+enum ReportLine {
     Lost(Counts, String),
     TakenAgain(Counts),
 }
 
-impl Report {
+impl LossReport {
     /// Takes note of what became of a batch, and logs the line that is due.
     pub(super) fn settle(
         &mut self,
         destination: &Destination,
-        outcome: &Result<Accepted, Failure>,
+        outcome: &Result<Accepted, PushFailure>,
         now: Nanoseconds,
     ) {
         if let Some(line) = self.line(Counts::of(destination.tally()), outcome, now) {
@@ -51,16 +51,16 @@ impl Report {
     pub(super) fn end(&mut self, destination: &Destination) {
         let lost = Counts::of(destination.tally()).since(self.reported);
         if lost.dropped > 0 {
-            Line::Lost(lost, "the agent stopped before they were taken".to_owned()).log(destination);
+            ReportLine::Lost(lost, "the agent stopped before they were taken".to_owned()).log(destination);
         }
     }
 
     fn line(
         &mut self,
         counts: Counts,
-        outcome: &Result<Accepted, Failure>,
+        outcome: &Result<Accepted, PushFailure>,
         now: Nanoseconds,
-    ) -> Option<Line> {
+    ) -> Option<ReportLine> {
         let overflowed = counts.dropped > std::mem::replace(&mut self.dropped, counts.dropped);
         let reason = match outcome {
             Err(failure) => Some(failure.to_string()),
@@ -75,12 +75,12 @@ impl Report {
         let line = match reason {
             Some(reason) if is_due => {
                 (self.last_warning, self.warned) = (Some(now), true);
-                Line::Lost(since, reason)
+                ReportLine::Lost(since, reason)
             }
             // Short losses that no line has spoken of are told once a line is due.
             None if self.warned || (is_due && since.rejected + since.dropped > 0) => {
                 self.warned = false;
-                Line::TakenAgain(since)
+                ReportLine::TakenAgain(since)
             }
             _ => return None,
         };
@@ -103,7 +103,7 @@ impl Counts {
     }
 }
 
-impl Line {
+impl ReportLine {
     fn log(&self, destination: &Destination) {
         match self {
             Self::Lost(Counts { sent, rejected, dropped }, reason) => tracing::warn!(
@@ -126,18 +126,18 @@ mod tests {
         Counts { sent, rejected, dropped }
     }
 
-    fn refused(status: u16) -> Result<Accepted, Failure> {
-        Err(Failure::Refused { status, message: String::new() })
+    fn refused(status: u16) -> Result<Accepted, PushFailure> {
+        Err(PushFailure::Refused { status, message: String::new() })
     }
 
-    fn unreachable() -> Result<Accepted, Failure> {
-        Err(Failure::Unreachable("Connection refused".to_owned()))
+    fn unreachable() -> Result<Accepted, PushFailure> {
+        Err(PushFailure::Unreachable("Connection refused".to_owned()))
     }
 
     /// The line after each batch: second, counts since the start, outcome.
-    fn lines(batches: &[(u64, [u64; 3], Result<Accepted, Failure>)]) -> Vec<Option<Line>> {
-        let mut report = Report::default();
-        let line = |(second, sums, outcome): &(u64, [u64; 3], Result<Accepted, Failure>)| {
+    fn lines(batches: &[(u64, [u64; 3], Result<Accepted, PushFailure>)]) -> Vec<Option<ReportLine>> {
+        let mut report = LossReport::default();
+        let line = |(second, sums, outcome): &(u64, [u64; 3], Result<Accepted, PushFailure>)| {
             report.line(counts(*sums), outcome, Nanoseconds::from_seconds(*second))
         };
         batches.iter().map(line).collect()
@@ -157,10 +157,10 @@ mod tests {
             (120, [30, 30, 20], well()),
         ]);
         let [lost, none, again] = [1, 4, 6].map(|place| told[place].as_ref());
-        let first = Line::Lost(counts([10, 0, 10]), unreachable().unwrap_err().to_string());
+        let first = ReportLine::Lost(counts([10, 0, 10]), unreachable().unwrap_err().to_string());
         assert_eq!(lost, Some(&first));
-        assert_eq!(none, Some(&Line::Lost(counts([0, 20, 10]), refused(404).unwrap_err().to_string())));
-        assert_eq!(again, Some(&Line::TakenAgain(counts([10, 10, 0]))));
+        assert_eq!(none, Some(&ReportLine::Lost(counts([0, 20, 10]), refused(404).unwrap_err().to_string())));
+        assert_eq!(again, Some(&ReportLine::TakenAgain(counts([10, 10, 0]))));
         assert_eq!(told.iter().flatten().count(), 3, "{told:?}");
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let dropped: u64 = told
             .iter()
             .flatten()
-            .map(|(Line::Lost(counts, _) | Line::TakenAgain(counts))| counts.dropped)
+            .map(|(ReportLine::Lost(counts, _) | ReportLine::TakenAgain(counts))| counts.dropped)
             .sum();
         assert_eq!(dropped, 200);
     }
@@ -188,11 +188,14 @@ mod tests {
     fn rejected_points_and_a_queue_that_overflows_are_losses_too() {
         let rejecting = Ok(Accepted { rejected: 3, message: "too old".to_owned() });
         let told = lines(&[(0, [7, 3, 0], rejecting)]);
-        assert_eq!(told, [Some(Line::Lost(counts([7, 3, 0]), "it rejects points: too old".to_owned()))]);
+        assert_eq!(
+            told,
+            [Some(ReportLine::Lost(counts([7, 3, 0]), "it rejects points: too old".to_owned()))]
+        );
         let slow =
             lines(&[(0, [10, 0, 0], Ok(Accepted::default())), (15, [20, 0, 40], Ok(Accepted::default()))]);
         assert!(
-            matches!(&slow[1], Some(Line::Lost(_, reason)) if reason.contains("otlp.interval")),
+            matches!(&slow[1], Some(ReportLine::Lost(_, reason)) if reason.contains("otlp.interval")),
             "{slow:?}"
         );
     }

@@ -9,16 +9,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::report::Report;
-use super::{Accepted, Destination, Failure, Queue, Tally, send};
+use super::report::LossReport;
+use super::{Accepted, Destination, PushFailure, PushQueue, Tally, send};
 use crate::clock::system_now;
 
 /// Time for the last batches when the agent stops.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// Sends what comes into the queue until `shutdown` says true or its sender is gone.
-pub async fn run(queue: Arc<Queue>, destination: Destination, mut shutdown: watch::Receiver<bool>) {
-    let mut report = Report::default();
+pub async fn run(queue: Arc<PushQueue>, destination: Destination, mut shutdown: watch::Receiver<bool>) {
+    let mut report = LossReport::default();
     {
         let mut sending = pin!(send_all(&queue, &destination, &mut report));
         tokio::select! {
@@ -34,9 +34,9 @@ pub async fn run(queue: Arc<Queue>, destination: Destination, mut shutdown: watc
     report.end(&destination);
 }
 
-async fn send_all(queue: &Queue, destination: &Destination, report: &mut Report) {
+async fn send_all(queue: &PushQueue, destination: &Destination, report: &mut LossReport) {
     while let Some(batch) = queue.next().await {
-        let unsettled = Unsettled { points: batch.points, tally: destination.tally() };
+        let unsettled = PointsInFlight { points: batch.points, tally: destination.tally() };
         let outcome = send(destination, batch.body).await;
         unsettled.settle(&outcome);
         report.settle(destination, &outcome, system_now().boottime);
@@ -44,17 +44,17 @@ async fn send_all(queue: &Queue, destination: &Destination, report: &mut Report)
 }
 
 /// The points of a batch under way; dropped with it if the agent stops before its end.
-struct Unsettled<'a> {
+struct PointsInFlight<'a> {
     points: u64,
     tally: &'a Tally,
 }
 
-impl Unsettled<'_> {
-    fn settle(mut self, outcome: &Result<Accepted, Failure>) {
+impl PointsInFlight<'_> {
+    fn settle(mut self, outcome: &Result<Accepted, PushFailure>) {
         let rejected = match outcome {
             // A destination cannot reject more than it was sent, whatever it says.
             Ok(accepted) => accepted.rejected.min(self.points),
-            Err(Failure::Refused { .. }) => self.points,
+            Err(PushFailure::Refused { .. }) => self.points,
             Err(_) => return,
         };
         self.tally.count_rejected(rejected);
@@ -63,7 +63,7 @@ impl Unsettled<'_> {
     }
 }
 
-impl Drop for Unsettled<'_> {
+impl Drop for PointsInFlight<'_> {
     fn drop(&mut self) {
         self.tally.count_dropped(self.points);
     }

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
 use super::attempt::attempt;
-use super::{Accepted, Destination, Limits};
+use super::{Accepted, Destination, PushLimits};
 
 /// Why a batch was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum PushFailure {
     /// Its name has no address.
     #[error("its name cannot be resolved ({0}); correct otlp.endpoint, or the node's name service")]
     Unresolved(String),
@@ -49,7 +49,7 @@ pub enum Failure {
     TimedOut(Duration),
 }
 
-impl Failure {
+impl PushFailure {
     /// Whether trying again may help.
     const fn is_passing(&self) -> bool {
         matches!(self, Self::Unresolved(_) | Self::Unreachable(_) | Self::Busy { .. })
@@ -70,18 +70,18 @@ const fn advice(status: u16) -> &'static str {
 }
 
 /// Posts a request that holds no points, once: whether the destination takes OTLP.
-pub async fn try_once(destination: &Destination) -> Result<Accepted, Failure> {
+pub async fn try_once(destination: &Destination) -> Result<Accepted, PushFailure> {
     let total = destination.limits.total;
-    timeout(total, attempt(destination, Bytes::new())).await.unwrap_or(Err(Failure::TimedOut(total)))
+    timeout(total, attempt(destination, Bytes::new())).await.unwrap_or(Err(PushFailure::TimedOut(total)))
 }
 
 /// Posts a batch until the destination has taken it, refused it, or exhausted the limits.
-pub async fn send(destination: &Destination, body: Bytes) -> Result<Accepted, Failure> {
+pub async fn send(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
     let total = destination.limits.total;
-    timeout(total, persist(destination, body)).await.unwrap_or(Err(Failure::TimedOut(total)))
+    timeout(total, persist(destination, body)).await.unwrap_or(Err(PushFailure::TimedOut(total)))
 }
 
-async fn persist(destination: &Destination, body: Bytes) -> Result<Accepted, Failure> {
+async fn persist(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
     let mut tried = 1;
     loop {
         match attempt(destination, body.clone()).await {
@@ -95,12 +95,12 @@ async fn persist(destination: &Destination, body: Bytes) -> Result<Accepted, Fai
 }
 
 /// How long to wait after that many tries.
-fn pause(limits: &Limits, tried: u32, failure: &Failure) -> Duration {
+fn pause(limits: &PushLimits, tried: u32, failure: &PushFailure) -> Duration {
     let doubled = limits.pause.saturating_mul(1_u32.checked_shl(tried - 1).unwrap_or(u32::MAX));
     let own = doubled.saturating_add(scatter(limits.pause)).min(limits.longest_pause);
     match failure {
         // It may ask for a longer pause, never for a shorter one.
-        Failure::Busy { retry_after: Some(asked), .. } => own.max(*asked).min(limits.longest_pause),
+        PushFailure::Busy { retry_after: Some(asked), .. } => own.max(*asked).min(limits.longest_pause),
         _ => own,
     }
 }
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn pauses_double_scatter_and_have_a_limit() {
-        let limits = Limits::default();
-        let lost = Failure::Unreachable(String::new());
+        let limits = PushLimits::default();
+        let lost = PushFailure::Unreachable(String::new());
         for tried in 1..=3 {
             let least = Duration::from_millis(100 << (tried - 1));
             let pause = pause(&limits, tried, &lost);
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_destination_may_ask_for_a_longer_pause_within_reason() {
-        let limits = Limits::default();
+        let limits = PushLimits::default();
         let asked = |seconds| {
             let retry_after = Some(Duration::from_secs(seconds));
-            pause(&limits, 1, &Failure::Busy { status: 429, message: String::new(), retry_after })
+            pause(&limits, 1, &PushFailure::Busy { status: 429, message: String::new(), retry_after })
         };
         assert!(asked(0) >= limits.pause);
         assert_eq!(asked(2), Duration::from_secs(2));

@@ -7,7 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use gpumeter::push::{Accepted, Batch, Destination, Failure, Limits, Queue, Tally, run, send};
+use gpumeter::push::{
+    Accepted, Destination, PushBatch, PushFailure, PushLimits, PushQueue, Tally, run, send,
+};
 use tokio::sync::watch;
 
 /// A destination that gives these answers, byte for byte, each on a connection of its own.
@@ -77,17 +79,17 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-fn push(destination: &Destination) -> Result<Accepted, Failure> {
+fn push(destination: &Destination) -> Result<Accepted, PushFailure> {
     block_on(send(destination, Bytes::from_static(b"points")))
 }
 
 /// Runs the sender until all of these points have found their end.
 fn run_with(destination: Destination, batches: &[u64]) -> Arc<Tally> {
     let tally = Arc::clone(destination.tally());
-    let queue = Arc::new(Queue::new(4, Arc::clone(&tally)));
+    let queue = Arc::new(PushQueue::new(4, Arc::clone(&tally)));
     let (shutdown, stop) = watch::channel(false);
     for &points in batches {
-        queue.put(Batch { body: Bytes::from_static(b"points"), points });
+        queue.put(PushBatch { body: Bytes::from_static(b"points"), points });
     }
     let total: u64 = batches.iter().sum();
     let settled = async {
@@ -133,7 +135,7 @@ fn a_destination_that_stays_busy_is_left_after_the_last_try() {
     let busy = || answer("429 Too Many Requests", "", b"\x12\x04slow");
     let receiver = Receiver::answering([busy(), busy(), busy()]);
     let failure = push(&receiver.destination()).unwrap_err();
-    assert_eq!(failure, Failure::Busy { status: 429, message: "slow".to_owned(), retry_after: None });
+    assert_eq!(failure, PushFailure::Busy { status: 429, message: "slow".to_owned(), retry_after: None });
     assert_eq!(receiver.requests().len(), 3);
 }
 
@@ -172,19 +174,19 @@ fn a_batch_that_is_refused_is_not_sent_again() {
 
 #[test]
 fn a_refusal_says_what_to_do() {
-    let failure = |status: u16| Failure::Refused { status, message: "no".to_owned() }.to_string();
+    let failure = |status: u16| PushFailure::Refused { status, message: "no".to_owned() }.to_string();
     assert!(failure(404).contains("(404 no); nothing takes OTLP at this path"), "{}", failure(404));
     assert!(failure(401).contains("credentials"), "{}", failure(401));
     let unknown = Destination::parse("http://host.invalid:4318").unwrap();
     let failure = push(&unknown).unwrap_err();
-    assert!(matches!(failure, Failure::Unresolved(_)), "{failure}");
+    assert!(matches!(failure, PushFailure::Unresolved(_)), "{failure}");
 }
 
 #[test]
 fn without_a_destination_points_are_dropped_and_counted() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failure = push(&destination(address)).unwrap_err();
-    assert!(matches!(&failure, Failure::Unreachable(reason) if reason.contains("refused")), "{failure}");
+    assert!(matches!(&failure, PushFailure::Unreachable(reason) if reason.contains("refused")), "{failure}");
     assert_eq!(counts(&run_with(destination(address), &[5, 7])), [0, 0, 12]);
 }
 
@@ -208,8 +210,8 @@ fn a_destination_that_never_answers_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut destination = destination(silent.local_addr().unwrap());
     let total = Duration::from_millis(50);
-    destination.limits = Limits { total, ..destination.limits };
-    assert_eq!(push(&destination), Err(Failure::TimedOut(total)));
+    destination.limits = PushLimits { total, ..destination.limits };
+    assert_eq!(push(&destination), Err(PushFailure::TimedOut(total)));
 }
 
 #[test]
@@ -217,10 +219,10 @@ fn stopping_waits_a_moment_and_drops_what_is_left() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = destination(silent.local_addr().unwrap());
     let tally = Arc::clone(destination.tally());
-    let queue = Arc::new(Queue::new(2, Arc::clone(&tally)));
+    let queue = Arc::new(PushQueue::new(2, Arc::clone(&tally)));
     let (shutdown, stop) = watch::channel(false);
-    queue.put(Batch { body: Bytes::new(), points: 5 });
-    queue.put(Batch { body: Bytes::new(), points: 7 });
+    queue.put(PushBatch { body: Bytes::new(), points: 5 });
+    queue.put(PushBatch { body: Bytes::new(), points: 7 });
     let begun = Instant::now();
     shutdown.send_replace(true);
     block_on(run(queue, destination, stop));

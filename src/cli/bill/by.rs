@@ -8,7 +8,7 @@ use crate::model::{Fact, HolderId};
 
 /// A property of the lines of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum BillGrouping {
     Tenant,
     /// The workload id.
     Workload,
@@ -29,7 +29,7 @@ const SHORT: [(&str, Fact); 3] =
 /// What lines without the property are called.
 const NONE: &str = "-";
 
-impl FromStr for By {
+impl FromStr for BillGrouping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -52,7 +52,7 @@ impl FromStr for By {
     }
 }
 
-impl By {
+impl BillGrouping {
     /// The head of the column.
     pub(super) const fn name(&self) -> &'static str {
         match self {
@@ -123,16 +123,16 @@ mod tests {
 
     #[test]
     fn gpus_stand_in_the_order_of_their_numbers_and_everything_else_in_that_of_its_name() {
-        let places = |by: By| by.groups(&[line(2), line(10)]).into_iter().map(|(place, _)| place);
-        assert!(places(By::Gpu).eq([2, 10]));
-        assert!(places(By::Tenant).eq([0, 0]));
+        let places = |by: BillGrouping| by.groups(&[line(2), line(10)]).into_iter().map(|(place, _)| place);
+        assert!(places(BillGrouping::Gpu).eq([2, 10]));
+        assert!(places(BillGrouping::Tenant).eq([0, 0]));
     }
 
     #[test]
     fn two_boards_that_have_had_one_index_are_two_lines() {
         let replaced = StatementLine { uuid: "y".into(), ..line(2) };
         let names = |lines: &[StatementLine]| -> Vec<String> {
-            By::Gpu.groups(lines).into_iter().map(|(_, name)| name).collect()
+            BillGrouping::Gpu.groups(lines).into_iter().map(|(_, name)| name).collect()
         };
         assert_eq!(names(&[line(2), line(2), line(3)]), ["2", "2", "3"]);
         assert_eq!(names(&[line(2), replaced, line(3)]), ["2 (x)", "2 (y)", "3"]);
@@ -143,15 +143,15 @@ mod tests {
         let user = |label: Fact| {
             let mut line = line(0);
             line.labels.insert(label.label().into(), "ada".into());
-            By::User.name_of(&line)
+            BillGrouping::User.name_of(&line)
         };
         assert_eq!([Fact::User, Fact::SlurmUser, Fact::SlurmAccount].map(user), ["ada", "ada", NONE]);
     }
 
     #[test]
     fn what_a_bill_is_by_is_a_word_or_a_label_and_an_unknown_one_is_told_with_all_that_are() {
-        let by = |text: &str| text.parse::<By>();
-        assert_eq!(by("tenant"), Ok(By::Tenant));
+        let by = |text: &str| text.parse::<BillGrouping>();
+        assert_eq!(by("tenant"), Ok(BillGrouping::Tenant));
         assert_eq!(by("namespace"), by("k8s_namespace_name"));
         assert_eq!(by("account").unwrap().name(), "slurm_account");
         let error = by("team").unwrap_err();

@@ -1,32 +1,36 @@
 //! The columns of a bill: what each is called in text and in CSV, and what it means.
 
-use super::sheet::Row;
+use super::sheet::BillRow;
 
 /// Stands in a meaning for whom a line is of.
 pub(super) const WHOSE: &str = "WHOSE";
 
 /// A column of hours.
-pub(super) struct Column {
+pub(super) struct BillColumn {
     /// Its head in the table; in CSV followed by `_hours`.
     pub(super) name: &'static str,
     /// What it means, for the legend, with [`WHOSE`].
     pub(super) meaning: &'static str,
-    pub(super) of: fn(&Row) -> u128,
+    pub(super) of: fn(&BillRow) -> u128,
     /// Whether it stands in a bill without prices too.
     pub(super) always: bool,
 }
 
-const fn column(name: &'static str, of: fn(&Row) -> u128, meaning: &'static str) -> Column {
-    Column { name, meaning, of, always: true }
+const fn column(name: &'static str, of: fn(&BillRow) -> u128, meaning: &'static str) -> BillColumn {
+    BillColumn { name, meaning, of, always: true }
 }
 
-const fn of_price(name: &'static str, of: fn(&Row) -> u128, meaning: &'static str) -> Column {
-    Column { name, meaning, of, always: false }
+const fn of_price(name: &'static str, of: fn(&BillRow) -> u128, meaning: &'static str) -> BillColumn {
+    BillColumn { name, meaning, of, always: false }
 }
 
 /// All columns of hours, in their order.
-pub(super) const HOURS: [Column; 11] = [
-    column("held", Row::held, "GPU time granted to WHOSE = within + lent + idle + unmeasured + unavailable"),
+pub(super) const HOURS: [BillColumn; 11] = [
+    column(
+        "held",
+        BillRow::held,
+        "GPU time granted to WHOSE = within + lent + idle + unmeasured + unavailable",
+    ),
     column("within", |row| row.parts[0], "held, and used by WHOSE"),
     column("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
     column(

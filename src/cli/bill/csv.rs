@@ -1,12 +1,12 @@
 //! A bill as CSV (RFC 4180): one line per tenant, or what else the bill is by, which repeats what the bill is of, and no line of totals.
 
-use super::by::By;
+use super::by::BillGrouping;
 use super::columns::HOURS;
-use super::sheet::{Row, Sheet, decimal};
+use super::sheet::{BillRow, Sheet, decimal};
 use crate::ledger::Statement;
 
 /// The bill with its heading.
-pub(super) fn table(statement: &Statement, by: &By) -> String {
+pub(super) fn table(statement: &Statement, by: &BillGrouping) -> String {
     let mut heads: Vec<String> =
         ["node", "cluster", "from", "to", "time_zone", by.name()].map(str::to_owned).into();
     heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
@@ -18,7 +18,7 @@ pub(super) fn table(statement: &Statement, by: &By) -> String {
     sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, row)))
 }
 
-fn fields(statement: &Statement, row: &Row) -> Vec<String> {
+fn fields(statement: &Statement, row: &BillRow) -> Vec<String> {
     let mut fields = vec![
         statement.node.clone(),
         statement.cluster.clone().unwrap_or_default(),

@@ -8,8 +8,8 @@ use clap::Args;
 use jiff::{Timestamp, ToSpan};
 use serde::Serialize;
 
-use super::by::By;
-use super::sheet::{Row, Sheet, apportion, decimal};
+use super::by::BillGrouping;
+use super::sheet::{BillRow, Sheet, apportion, decimal};
 use super::text::readable;
 use super::{BillSource, Failure, print};
 use crate::clock::system_now;
@@ -257,7 +257,7 @@ fn retain_job(lines: &mut Vec<StatementLine>, id: &str, cluster: Option<&str>) {
 /// In the order of the rows of a bill by GPU.
 fn amounts_by_gpu(lines: &[StatementLine]) -> Vec<JobAmounts> {
     let mut gpus: BTreeMap<(u32, String), Vec<&StatementLine>> = BTreeMap::new();
-    for (line, gpu) in lines.iter().zip(By::Gpu.groups(lines)) {
+    for (line, gpu) in lines.iter().zip(BillGrouping::Gpu.groups(lines)) {
         gpus.entry(gpu).or_default().push(line);
     }
     gpus.values().map(|lines| JobAmounts::of_gpu(lines)).collect()
@@ -271,7 +271,7 @@ fn ratio(part: u128, whole: u128) -> Option<f64> {
 
 /// A row per GPU and their total, in the digits of the bill, so that they add up.
 fn table(statement: &Statement) -> String {
-    let sheet = Sheet::new(statement, &By::Gpu);
+    let sheet = Sheet::new(statement, &BillGrouping::Gpu);
     let by_gpu = amounts_by_gpu(&statement.lines);
     let used = in_units(&by_gpu.iter().map(|amounts| amounts.used_ns).collect::<Vec<_>>());
     let shared = in_units(&by_gpu.iter().map(|amounts| amounts.shared_ns).collect::<Vec<_>>());
@@ -300,7 +300,7 @@ fn in_units(exact: &[u128]) -> Vec<u128> {
     apportion((total + UNIT / 2) / UNIT, exact)
 }
 
-fn cells(row: &Row, [used, idle]: [u128; 2], amounts: &JobAmounts, has_money: bool) -> Vec<String> {
+fn cells(row: &BillRow, [used, idle]: [u128; 2], amounts: &JobAmounts, has_money: bool) -> Vec<String> {
     let efficiency =
         amounts.efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);

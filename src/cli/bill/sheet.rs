@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::by::By;
+use super::by::BillGrouping;
 use crate::ledger::{Statement, StatementLine};
 use crate::model::HolderId;
 
@@ -20,7 +20,7 @@ const MONEY_UNIT: u128 = 100_000;
 
 /// The sums over lines that belong together: exact, or in units of the last printed digit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct BillRow {
     pub(super) name: String,
     /// Used within, lent, idle, unmeasured, unavailable: together, what was held.
     pub(super) parts: [u128; 5],
@@ -37,7 +37,7 @@ pub(super) struct Row {
 
 const UNAVAILABLE: usize = 4;
 
-impl Row {
+impl BillRow {
     /// Held time: the sum of its parts.
     pub(super) fn held(&self) -> u128 {
         self.parts.iter().sum()
@@ -75,21 +75,21 @@ impl Row {
 /// A bill as it is printed.
 pub(super) struct Sheet {
     /// By name; GPUs by index.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<BillRow>,
     /// Their sum.
-    pub(super) total: Row,
+    pub(super) total: BillRow,
 }
 
 impl Sheet {
-    pub(super) fn new(statement: &Statement, by: &By) -> Self {
-        let mut rows: BTreeMap<(u32, String), Row> = BTreeMap::new();
+    pub(super) fn new(statement: &Statement, by: &BillGrouping) -> Self {
+        let mut rows: BTreeMap<(u32, String), BillRow> = BTreeMap::new();
         for (line, group) in statement.lines.iter().zip(by.groups(&statement.lines)) {
             let name = group.1.clone();
-            rows.entry(group).or_insert_with(|| Row { name, ..Row::default() }).add_line(line);
+            rows.entry(group).or_insert_with(|| BillRow { name, ..BillRow::default() }).add_line(line);
         }
-        let mut rows: Vec<Row> = rows.into_values().collect();
+        let mut rows: Vec<BillRow> = rows.into_values().collect();
         round(&mut rows);
-        let mut total = Row { name: "total".into(), ..Row::default() };
+        let mut total = BillRow { name: "total".into(), ..BillRow::default() };
         for row in &rows {
             total.add(row);
         }
@@ -98,13 +98,13 @@ impl Sheet {
 }
 
 /// Exact sums to units of the last printed digit, in place.
-fn round(rows: &mut [Row]) {
+fn round(rows: &mut [BillRow]) {
     // By GPU the price of unavailable time is in the same row.
     let pays_all: Vec<bool> = rows
         .iter()
         .map(|row| row.charged + row.unpriced == row.held() && row.name != HolderId::UNAVAILABLE)
         .collect();
-    let held: Vec<u128> = rows.iter().map(Row::held).collect();
+    let held: Vec<u128> = rows.iter().map(BillRow::held).collect();
     let held = apportion(nearest(held.iter().sum(), UNIT), &held);
     for (row, held) in rows.iter_mut().zip(held) {
         divide(held, row.parts.iter_mut().collect());
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    fn rows() -> impl Strategy<Value = Vec<Row>> {
+    fn rows() -> impl Strategy<Value = Vec<BillRow>> {
         // From nothing to a month, in nanoseconds, with many short times.
         let time = || (0..=2_592_000_000_000_000_u128, 0..16_u32).prop_map(|(time, less)| time >> (3 * less));
         let parts = [time(), time(), time(), time(), time()];
@@ -183,11 +183,15 @@ mod tests {
             let due = parts[..UNAVAILABLE].iter().sum::<u128>();
             let unpriced = due * quarter / 4;
             let beside = [beyond, outside, unheld];
-            Row { parts, beside, charged: due - unpriced, unpriced, energy, money, ..Row::default() }
+            BillRow { parts, beside, charged: due - unpriced, unpriced, energy, money, ..BillRow::default() }
         });
         proptest::collection::vec(row, 0..20).prop_map(|mut rows| {
             let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
-            rows.push(Row { name: HolderId::UNAVAILABLE.into(), charged: unavailable, ..Row::default() });
+            rows.push(BillRow {
+                name: HolderId::UNAVAILABLE.into(),
+                charged: unavailable,
+                ..BillRow::default()
+            });
             rows
         })
     }
@@ -198,9 +202,9 @@ mod tests {
         fn every_row_and_every_column_adds_up_and_totals_are_rounded_to_the_nearest(exact in rows()) {
             let mut printed = exact.clone();
             round(&mut printed);
-            let column = |rows: &[Row], cell: fn(&Row) -> u128| rows.iter().map(cell).sum::<u128>();
+            let column = |rows: &[BillRow], cell: fn(&BillRow) -> u128| rows.iter().map(cell).sum::<u128>();
             for (cell, unit) in [
-                (Row::held as fn(&Row) -> u128, UNIT),
+                (BillRow::held as fn(&BillRow) -> u128, UNIT),
                 (|row| row.beside[0], UNIT),
                 (|row| row.energy.unwrap_or(0), UNIT),
                 (|row| row.money, MONEY_UNIT),

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::by::By;
-use super::columns::{Column, ENERGY, HOURS, REMAINDERS, WHOSE};
-use super::sheet::{Row, Sheet, apportion, decimal, nano};
+use super::by::BillGrouping;
+use super::columns::{BillColumn, ENERGY, HOURS, REMAINDERS, WHOSE};
+use super::sheet::{BillRow, Sheet, apportion, decimal, nano};
 use crate::ledger::{Statement, StatementPrice};
 
 /// The whole bill.
-pub(super) fn page(statement: &Statement, by: &By) -> String {
+pub(super) fn page(statement: &Statement, by: &BillGrouping) -> String {
     let sheet = Sheet::new(statement, by);
     let mut page = heading(statement);
     if sheet.rows.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn readable(time: &str) -> String {
 }
 
 /// The columns of hours that a bill has: without any price, those about prices say nothing.
-fn columns(statement: &Statement) -> impl Iterator<Item = &'static Column> {
+fn columns(statement: &Statement) -> impl Iterator<Item = &'static BillColumn> {
     let has_prices = statement.unpriced_ns.is_some();
     HOURS.iter().filter(move |column| column.always || has_prices)
 }
@@ -94,7 +94,7 @@ fn unmetered(statement: &Statement) -> String {
 }
 
 /// Each price with the time and the money under it, and the time without one; together, the totals above.
-fn prices(statement: &Statement, total: &Row) -> String {
+fn prices(statement: &Statement, total: &BillRow) -> String {
     let Some(unpriced) = statement.unpriced_ns else {
         return "\nno prices are configured: hours and energy only\n".into();
     };
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn page(statement: &Statement) -> String {
-        super::page(statement, &By::Tenant)
+        super::page(statement, &BillGrouping::Tenant)
     }
 
     const HOUR: u64 = 3_600_000_000_000;
@@ -294,7 +294,7 @@ mod tests {
             let is_explained = |line: &str| line.starts_with(column.name) && line.ends_with(&meaning);
             assert!(told.lines().any(is_explained), "{}: {told}", column.name);
         }
-        let by_gpu = super::page(&statement(json!({})), &By::Gpu);
+        let by_gpu = super::page(&statement(json!({})), &BillGrouping::Gpu);
         assert!(
             by_gpu.contains("held, and used by the workload\n") && !by_gpu.contains("tenant"),
             "{by_gpu}"
