@@ -81,7 +81,7 @@ fn page(diagnosis: &Diagnosis) -> String {
     for GrantDiagnosis { grant, fraction, gpus, holder } in &diagnosis.grants {
         page += &format!("  {grant}: {fraction} of {gpus}; held by {holder}\n");
     }
-    // GPUs that answer alike are told of together.
+    // GPUs with the same answers share a line.
     for alike in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)
     {
         page += "\n";

@@ -1,8 +1,8 @@
 //! HTTPS GET with the service account of the agent's pod.
 //!
-//! In: an address, and the directory of the service account with `ca.crt` and `token`. Out: an answer, or one reason why
-//! there is none. The token goes to nobody whose certificate that CA has not signed, and is read anew for each request,
-//! since it is replaced every hour.
+//! In: an address, and the directory of the service account with `ca.crt` and `token`. Out: a response, or one reason why
+//! there is none. The token is sent only to a server whose certificate that CA has signed, and is read anew for each
+//! request, since it is replaced every hour.
 
 use std::fs::File;
 use std::io::Read;

@@ -2,7 +2,7 @@
 //!
 //! The kubelet's Pods API (1.37) needs no network and no rights beyond its socket; `nodes/pods` of the kubelet needs a
 //! service account with that right; the API server, where the kubelet refuses, the right to watch pods. A source that
-//! fails is asked again after a pause that doubles, and one that is not there or refuses at the longest pause.
+//! fails is asked again after a pause that doubles; one that is missing or refuses, after the longest pause.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub struct PodSources {
     /// The service account's token, without which only the socket is asked.
     token: PathBuf,
     sources: Vec<SourceState>,
-    /// Who answered last.
+    /// The source that answered last.
     current: Option<PodSource>,
 }
 
@@ -82,7 +82,7 @@ struct SourceState {
 enum Asks {
     Socket(KubeletSocket),
     Kubelet(Https),
-    ApiServer(PodWatch),
+    ApiServer(Box<PodWatch>),
 }
 
 /// Why a source did not answer, and whether that may pass soon.
@@ -92,7 +92,7 @@ struct SourceFailure {
 }
 
 impl PodSources {
-    /// The sources that there are; nothing is asked yet.
+    /// Sets up the configured sources; sends nothing yet.
     pub fn new(settings: &SourceSettings) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut sources = Vec::new();
@@ -110,7 +110,7 @@ impl PodSources {
         }
         if let (Some(server), Some(node)) = (&settings.api_server, &settings.node) {
             let watch = PodWatch::new(Https::new(server.clone(), account), node);
-            add(PodSource::ApiServer, Asks::ApiServer(watch));
+            add(PodSource::ApiServer, Asks::ApiServer(Box::new(watch)));
         }
         Ok(Self { runtime, token: account.join("token"), sources, current: None })
     }
@@ -142,12 +142,12 @@ impl PodSources {
         None
     }
 
-    /// Who answered the last time; none where nobody did.
+    /// The source that answered last; none if none did.
     pub const fn current(&self) -> Option<PodSource> {
         self.current
     }
 
-    /// The sources that there are and did not answer, with the reason, in the order in which they are asked.
+    /// The configured sources that did not answer, with the reason, in the order in which they are asked.
     pub fn problems(&self) -> impl Iterator<Item = (PodSource, &str)> {
         self.sources.iter().filter_map(|source| Some((source.is, source.problem.as_deref()?)))
     }

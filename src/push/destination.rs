@@ -1,4 +1,4 @@
-//! Where points are pushed to: an address read once, at start, with an error that says what to write instead.
+//! The address to which points are pushed, parsed once at start; an error says what to write instead.
 //!
 //! As OTLP has it, the address is a base to which `/v1/metrics` is added; one that already ends so is kept.
 

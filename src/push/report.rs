@@ -1,5 +1,5 @@
-//! What the log says of a destination: when points are lost, at most one line a minute with counts and the reason,
-//! and one line when all are taken again.
+//! Logs losses of a destination: at most one line a minute with counts and the reason, and one line when all points are
+//! accepted again.
 
 use super::{Accepted, Destination, PushFailure, Tally};
 use crate::model::Nanoseconds;
@@ -35,7 +35,7 @@ enum ReportLine {
 }
 
 impl LossReport {
-    /// Takes note of what became of a batch, and logs the line that is due.
+    /// Records the outcome of a batch, and logs a line if one is due.
     pub(super) fn settle(
         &mut self,
         destination: &Destination,
@@ -77,7 +77,7 @@ impl LossReport {
                 (self.last_warning, self.warned) = (Some(now), true);
                 ReportLine::Lost(since, reason)
             }
-            // Short losses that no line has spoken of are told once a line is due.
+            // Short losses that were not logged yet are included in the next line.
             None if self.warned || (is_due && since.rejected + since.dropped > 0) => {
                 self.warned = false;
                 ReportLine::TakenAgain(since)

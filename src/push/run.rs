@@ -1,4 +1,4 @@
-//! The sender: takes batches off the queue, sends them one after the other, and counts what became of them.
+//! The sender: sends the batches of the queue one after the other, and counts points sent, rejected and dropped.
 //!
 //! When the agent stops it has a moment for what is under way and waiting; the rest is counted as dropped.
 
@@ -23,7 +23,7 @@ pub async fn run(queue: Arc<PushQueue>, destination: Destination, mut shutdown: 
         let mut sending = pin!(send_all(&queue, &destination, &mut report));
         tokio::select! {
             () = sending.as_mut() => {}
-            // An error means that whoever could say it is gone: stop as well.
+            // An error means that the sender is gone: stop as well.
             _ = shutdown.wait_for(|stop| *stop) => {
                 queue.close();
                 let _ = timeout(LAST_MOMENT, sending).await;

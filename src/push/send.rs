@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::attempt::attempt;
 use super::{Accepted, Destination, PushLimits};
 
-/// Why a batch was not taken.
+/// Why a batch was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushFailure {
     /// Its name has no address.
@@ -21,14 +21,14 @@ pub enum PushFailure {
     /// No connection, or one that broke before the reply.
     #[error("no connection ({0}); is a Collector listening there?")]
     Unreachable(String),
-    /// It asked to come again, too often.
+    /// It answered "try again" to every try.
     #[error("it is too busy ({status} {message}); give it more room or push less often")]
     Busy {
         /// The HTTP status.
         status: u16,
         /// Its own words.
         message: String,
-        /// When it wants to be asked again.
+        /// The pause that it asked for.
         retry_after: Option<Duration>,
     },
     /// It does not want this batch, now or later.
@@ -69,7 +69,7 @@ const fn advice(status: u16) -> &'static str {
     }
 }
 
-/// Posts a request that holds no points, once: whether the destination takes OTLP.
+/// Posts a request without points once, to find out whether the destination accepts OTLP.
 pub async fn try_once(destination: &Destination) -> Result<Accepted, PushFailure> {
     let total = destination.limits.total;
     timeout(total, attempt(destination, Bytes::new())).await.unwrap_or(Err(PushFailure::TimedOut(total)))

@@ -40,7 +40,7 @@ pub async fn run(listeners: Vec<Listener>, site: Site, shutdown: watch::Receiver
 
 /// Returns once the agent is to stop.
 pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
-    // An error means that whoever could say it is gone: stop as well.
+    // An error means that the sender is gone: stop as well.
     drop(shutdown.wait_for(|stop| *stop).await);
 }
 

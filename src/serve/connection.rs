@@ -22,7 +22,7 @@ use super::listen::BoxedStream;
 use super::local::Ends;
 use super::response::with;
 use super::route::reply_to;
-use super::timeouts::{Activity, ObservedStream};
+use super::timeouts::{ConnectionActivity, ObservedStream};
 use super::tls::HTTP2;
 
 /// Longest head of a request in HTTP/1, in bytes.
@@ -37,7 +37,7 @@ const MOST_STREAMS: u32 = 4;
 /// What the requests of a connection share; with HTTP/2 they may outlive it.
 struct RequestContext {
     ends: Ends,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
     limit: Arc<ConnectionLimit>,
     site: Arc<Site>,
     is_http2: bool,
@@ -91,7 +91,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // The limits on time are those of `Activity`.
+    // The limits on time are those of `ConnectionActivity`.
     builder.http1().header_read_timeout(None).max_buf_size(LONGEST_HEAD);
     builder.http2().max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_HEADER_LIST);
     let builder = if context.is_http2 {

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::ServerLimits;
-use super::timeouts::{Activity, now};
+use super::timeouts::{ConnectionActivity, now};
 
 /// A peer may have so many connections however few there are: a scraper, its twin, and somebody who looks.
 const LEAST_PER_PEER: usize = 4;
@@ -43,13 +43,13 @@ pub(super) struct ConnectionLimit {
 struct OpenConnections {
     next: u64,
     /// By number, so the oldest is first; with the peer, absent where the address does not tell peers apart.
-    by_number: BTreeMap<u64, (Option<IpAddr>, Arc<Activity>)>,
+    by_number: BTreeMap<u64, (Option<IpAddr>, Arc<ConnectionActivity>)>,
 }
 
 /// An open connection; it counts until this is dropped, which has to come after its socket is closed.
 #[derive(Debug)]
 pub(super) struct OpenConnection {
-    pub(super) activity: Arc<Activity>,
+    pub(super) activity: Arc<ConnectionActivity>,
     pub(super) limit: Arc<ConnectionLimit>,
     number: u64,
 }
@@ -97,7 +97,7 @@ impl ConnectionLimit {
         let own = open.by_number.values().filter(|(of, _)| is_own(*of)).count();
         let only_own = own >= self.most_per_peer;
         if !only_own && open.by_number.len() < self.most {
-            let (number, activity) = (open.next, Arc::new(Activity::new()));
+            let (number, activity) = (open.next, Arc::new(ConnectionActivity::new()));
             open.next += 1;
             open.by_number.insert(number, (peer, Arc::clone(&activity)));
             return Ok(OpenConnection { activity, limit: Arc::clone(self), number });
@@ -123,7 +123,8 @@ impl ConnectionLimit {
     /// Closes the oldest slow readers when there are too many.
     fn evict_slow_readers(&self, now: Duration) {
         let open = self.connections();
-        let is_slow = |activity: &Activity| activity.slow_reader_from().is_some_and(|from| from <= now);
+        let is_slow =
+            |activity: &ConnectionActivity| activity.slow_reader_from().is_some_and(|from| from <= now);
         let slow: Vec<_> =
             open.by_number.values().map(|(_, activity)| activity).filter(|one| is_slow(one)).collect();
         let surplus = slow.len().saturating_sub(self.most_slow_readers);

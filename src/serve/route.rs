@@ -1,4 +1,4 @@
-//! From a request to its response: which endpoint, whether the caller may read it, and what it says.
+//! From a request to its response: which path, whether the caller may read it, and what it says.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use super::security::{Security, VisibleTenants};
 use super::{Heartbeat, Site};
 use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
 
-/// No endpoint reads a body; a longer one ends the connection.
+/// No path reads a body; a longer one ends the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
 
 /// What is served.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Endpoint {
+enum ServedPath {
     Metrics,
     Healthy,
     Ready,
@@ -34,7 +34,7 @@ enum Endpoint {
     Health,
 }
 
-impl Endpoint {
+impl ServedPath {
     fn at(path: &str) -> Option<Self> {
         match path {
             "/metrics" => Some(Self::Metrics),
@@ -73,7 +73,7 @@ async fn authorize<B: Body>(
         let line = "more requests than web.rate_limit allows; ask less often";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let is_probe = matches!(Endpoint::at(path), Some(Endpoint::Healthy | Endpoint::Ready));
+    let is_probe = matches!(ServedPath::at(path), Some(ServedPath::Healthy | ServedPath::Ready));
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, Caller::Nobody(ends), site).await;
     }
@@ -101,11 +101,11 @@ enum Caller {
 
 impl Caller {
     /// Whose lines are shown, or why the request is refused.
-    fn may_see<B>(self, endpoint: Endpoint, request: &Request<B>) -> Result<VisibleTenants, &'static str> {
+    fn may_see<B>(self, served: ServedPath, request: &Request<B>) -> Result<VisibleTenants, &'static str> {
         match self {
-            Self::Nobody(ends) if endpoint.is_local() => admit(request, ends).map(|()| None),
+            Self::Nobody(ends) if served.is_local() => admit(request, ends).map(|()| None),
             Self::Nobody(_) => Ok(None),
-            Self::User(Some(_)) if endpoint == Endpoint::Metrics => Err(
+            Self::User(Some(_)) if served == ServedPath::Metrics => Err(
                 "/metrics shows every tenant, and this user sees only some; give the user \"*\" in web.tenants",
             ),
             Self::User(visible) => Ok(visible),
@@ -115,7 +115,7 @@ impl Caller {
 
 async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> PageResponse {
     let path = request.uri().path();
-    let Some(endpoint) = Endpoint::at(path) else {
+    let Some(served) = ServedPath::at(path) else {
         return error(StatusCode::NOT_FOUND, path, "nothing is here; try /metrics, /-/healthy or /-/ready");
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -126,23 +126,23 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
         let refused = error(StatusCode::PAYLOAD_TOO_LARGE, path, "bodies are not read here; send none");
         return with(refused, CONNECTION, "close");
     }
-    let visible = match caller.may_see(endpoint, request) {
+    let visible = match caller.may_see(served, request) {
         Ok(visible) => visible,
         Err(line) => return error(StatusCode::FORBIDDEN, path, line),
     };
-    match endpoint {
-        Endpoint::Metrics => match foreign_profile(request.uri().query()) {
+    match served {
+        ServedPath::Metrics => match foreign_profile(request.uri().query()) {
             Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
             None => metrics(request.headers(), site),
         },
-        Endpoint::Healthy => healthy(&site.heartbeat),
-        Endpoint::Ready => ready(site),
-        Endpoint::Index => index_response(&site.index),
-        Endpoint::Snapshot => json(path, site, |published| snapshot_json(published, visible)),
-        Endpoint::Health => {
+        ServedPath::Healthy => healthy(&site.heartbeat),
+        ServedPath::Ready => ready(site),
+        ServedPath::Index => index_response(&site.index),
+        ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, visible)),
+        ServedPath::Health => {
             json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
         }
-        Endpoint::Bill => bill(request, visible, site).await,
+        ServedPath::Bill => bill(request, visible, site).await,
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn now() -> Duration {
 
 /// What one connection is doing.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(super) struct ConnectionActivity {
     state: Mutex<ActivityState>,
     /// A deadline may have moved.
     pub(super) changed: Notify,
@@ -71,8 +71,8 @@ impl ActivityState {
     }
 }
 
-impl Activity {
-    /// A connection from which a first head is expected.
+impl ConnectionActivity {
+    /// The state of a new connection, whose first head is due.
     pub(super) fn new() -> Self {
         let state = ActivityState { head_since: Some(now()), ..ActivityState::default() };
         Self { state: Mutex::new(state), changed: Notify::new(), close_requested: Notify::new() }
@@ -164,7 +164,7 @@ impl Activity {
 /// given up.
 #[derive(Debug)]
 pub(super) struct RequestInProgress {
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
     /// Number of the response that is being sent.
     sending: Option<u64>,
 }
@@ -210,7 +210,7 @@ impl AsRef<[u8]> for BodyInProgress {
 /// A stream that notes what is read and written.
 pub(super) struct ObservedStream {
     pub(super) stream: BoxedStream,
-    pub(super) activity: Arc<Activity>,
+    pub(super) activity: Arc<ConnectionActivity>,
 }
 
 impl ObservedStream {

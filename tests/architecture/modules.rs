@@ -35,12 +35,13 @@ pub(crate) const MODULES: &[Module] = &[
         "the only code that knows the driver: call wrapper, plan per GPU, sampler",
     ),
     module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
+    module("http", &[], "client: one HTTP request on a connection of its own"),
     module(
         "kubelet",
-        &[],
+        &["http"],
         "clients of the kubelet and the API server: devices of containers, pods of the node",
     ),
-    module("docker", &[], "client of Docker's API: names and images of containers"),
+    module("docker", &["http"], "client of Docker's API: names and images of containers"),
     module(
         "holders",
         &["model", "host", "kubelet", "docker"],
@@ -60,10 +61,10 @@ pub(crate) const MODULES: &[Module] = &[
         "one tick: identify, integrate, settle, judge, publish",
     ),
     module("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
-    module("push", &["model", "clock"], "sends OTLP over HTTP to a collector"),
+    module("push", &["model", "clock", "http"], "sends OTLP over HTTP to a collector"),
     module(
         "serve",
-        &["model", "ledger", "clock", "config"],
+        &["model", "clock", "export", "ledger", "config"],
         "the HTTP server: TLS, users, metrics, health, API",
     ),
     module("config", &["model", "catalogue"], "YAML to a validated configuration; each key is declared once"),

@@ -13,7 +13,7 @@ pub(super) enum BillGrouping {
     /// The workload id.
     Workload,
     Gpu,
-    /// The Unix user whose work it is: of a unit, a session or a job of Slurm.
+    /// The Unix user of a unit, a session or a Slurm job.
     User,
     /// A label of `gpu_workload_info`.
     Fact(Fact),
@@ -64,7 +64,7 @@ impl BillGrouping {
         }
     }
 
-    /// Whose amounts a line adds up, in the words of the legend.
+    /// What a line sums up, in the words of the legend.
     pub(super) const fn whose(&self) -> &'static str {
         match self {
             Self::Tenant => "the tenant",
@@ -90,7 +90,7 @@ impl BillGrouping {
         lines.iter().map(group).collect()
     }
 
-    /// What the line is added to. Time that is nobody's stays under the name of its reserved tenant.
+    /// The name of the group that a line belongs to. Unheld time keeps the name of its reserved tenant.
     fn name_of(&self, line: &StatementLine) -> String {
         let label = |fact: &Fact| line.labels.get(fact.label());
         let name = match self {

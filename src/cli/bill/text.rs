@@ -147,7 +147,7 @@ fn reconciliation(statement: &Statement) -> String {
     format!("{verdict}: held {} s of {} s GPU time{money}\n", seconds(proof.held_ns), seconds(proof.slot_ns))
 }
 
-/// Says so where the bill ends before the time that was asked for.
+/// A note if the bill ends before the requested time.
 fn clipped(statement: &Statement) -> String {
     let Some(asked) = &statement.asked_to else { return String::new() };
     format!(
@@ -157,7 +157,7 @@ fn clipped(statement: &Statement) -> String {
     )
 }
 
-/// The columns in words, with whose time they are.
+/// Explains the columns.
 fn legend(statement: &Statement, sheet: &Sheet, whose: &str) -> String {
     let mut entries: Vec<(&str, String)> =
         columns(statement).map(|column| (column.name, column.meaning.replace(WHOSE, whose))).collect();

@@ -12,7 +12,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{Latest, Page, Press, Sealed, Variant};
+use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot, RenderedPage};
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 use gpumeter::serve::{
@@ -27,7 +27,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A server on its own thread, and the ends that the rest of the agent would hold.
 struct Agent {
     address: SocketAddr,
-    latest: Arc<Latest>,
+    latest: Arc<LatestSnapshot>,
     clock: Arc<AtomicU64>,
     requests: Arc<Requests>,
     bills: mpsc::Receiver<BillRequest>,
@@ -56,7 +56,7 @@ impl Agent {
     fn without_page(limits: ServerLimits, security: Security) -> Self {
         let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].socket_address().unwrap();
-        let latest = Arc::<Latest>::default();
+        let latest = Arc::<LatestSnapshot>::default();
         let clock = Arc::new(AtomicU64::new(0));
         let requests = Arc::new(Requests::default());
         let (questions, bills) = mpsc::channel(1);
@@ -98,14 +98,14 @@ impl Agent {
             holdings: Vec::new(),
             agent: vec![AgentNumber::Integer(1)],
         };
-        let press = Arc::new(Press::new(Level::Lean, false));
-        self.latest.publish(Arc::new(Sealed::new(Arc::new(snapshot), press)));
+        let press = Arc::new(PageCache::new(Level::Lean, false));
+        self.latest.publish(Arc::new(PublishedSnapshot::new(Arc::new(snapshot), press)));
         // Rendering a large page takes a while.
         self.page();
     }
 
-    fn page(&self) -> Arc<Page> {
-        self.latest.get().unwrap().page(Variant::Text)
+    fn page(&self) -> Arc<RenderedPage> {
+        self.latest.get().unwrap().page(PageFormat::Text)
     }
 
     /// The text of the page of metrics.
