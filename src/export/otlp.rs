@@ -155,7 +155,7 @@ impl Sink for MetricsBuilder<'_> {
         // All points have the snapshot's time: Prometheus' receiver dates target_info by the earliest point of a
         // request and refuses the request when that lies before the last one.
         let (time, start) = (self.snapshot.at.utc.0, sample.start.map_or(current.start, |start| start.0));
-        current.push(sample.value, attributes, (start, time));
+        current.push(sample.value, attributes, start, time);
     }
 }
 
@@ -163,7 +163,7 @@ impl MetricsBuilder<'_> {
     fn finish_family(&mut self) {
         let Some(mut current) = self.family.take() else { return };
         for attributes in mem::take(&mut current.reported.attributes).into_iter().flatten() {
-            current.push(None, attributes, (current.start, self.snapshot.at.utc.0));
+            current.push(None, attributes, current.start, self.snapshot.at.utc.0);
         }
         let points = current.numbers.len() + current.histograms.len();
         if points > 0 {
@@ -175,17 +175,20 @@ impl MetricsBuilder<'_> {
 
 impl FamilyPoints {
     /// Appends a data point; one without a value carries the no-recorded-value flag.
-    fn push(&mut self, value: Option<Value<'_>>, attributes: Vec<KeyValue>, (start, time): (u64, u64)) {
+    fn push(&mut self, value: Option<Value<'_>>, attributes: Vec<KeyValue>, start: u64, time: u64) {
         let flags = if value.is_some() { 0 } else { DataPointFlags::NoRecordedValueMask as u32 };
         if self.family.kind == Kind::Histogram {
             let point = match value {
                 Some(Value::Histogram(histogram)) => histogram_point(histogram),
                 _ => HistogramDataPoint::default(),
             };
-            let (start_time_unix_nano, time_unix_nano) = (start, time);
-            let times =
-                HistogramDataPoint { attributes, start_time_unix_nano, time_unix_nano, flags, ..point };
-            self.histograms.push(times);
+            self.histograms.push(HistogramDataPoint {
+                attributes,
+                start_time_unix_nano: start,
+                time_unix_nano: time,
+                flags,
+                ..point
+            });
         } else {
             let value = match value {
                 Some(Value::Number(number)) => Some(number_value(number, self.family.unit.decimals())),
