@@ -12,7 +12,6 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::{mem, vec};
 
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{
@@ -28,12 +27,22 @@ use super::walk::{Sample, Sink, Value, start, walk};
 use crate::catalogue::{Family, Kind, Level};
 use crate::model::snapshot::{self, Roster, Snapshot};
 
+/// Tags of fields 1 and 2 where they hold messages.
+const LENGTH_DELIMITED_1: u8 = 0x0a;
+const LENGTH_DELIMITED_2: u8 = 0x12;
+
 /// Encodes the snapshots for one destination, one after the other.
 #[derive(Debug)]
 pub struct OtlpEncoder {
     level: Level,
-    /// The last request, with one resource and one scope.
-    request: ExportMetricsServiceRequest,
+    /// `ResourceMetrics` without its scopes, encoded.
+    resource: Vec<u8>,
+    /// `ScopeMetrics` without its metrics, encoded.
+    scope: Vec<u8>,
+    /// The metrics of the last request.
+    metrics: Vec<Metric>,
+    /// Those metrics as fields of `ScopeMetrics`.
+    encoded: Vec<u8>,
     /// The roster of the last request.
     roster: Option<Arc<Roster>>,
     /// Whether each series of that roster had a value, in the order of the walk.
@@ -57,21 +66,19 @@ impl OtlpEncoder {
         let resource = Resource { attributes, ..Default::default() };
         let scope =
             InstrumentationScope { name: "gpumeter".into(), version: version.into(), ..Default::default() };
-        let scope_metrics = vec![ScopeMetrics { scope: Some(scope), ..Default::default() }];
-        let resource_metrics =
-            ResourceMetrics { resource: Some(resource), scope_metrics, ..Default::default() };
-        let request = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
-        Self { level, request, roster: None, had_value: Vec::new() }
+        let resource = ResourceMetrics { resource: Some(resource), ..Default::default() }.encode_to_vec();
+        let scope = ScopeMetrics { scope: Some(scope), ..Default::default() }.encode_to_vec();
+        let (metrics, encoded, had_value) = Default::default();
+        Self { level, resource, scope, metrics, encoded, roster: None, had_value }
     }
 
     /// Writes the request into `out`, which is cleared before, and returns how many data points it holds.
     pub fn encode(&mut self, snapshot: &Snapshot, out: &mut Vec<u8>) -> usize {
         let same_roster = self.roster.as_ref().is_some_and(|roster| Arc::ptr_eq(roster, &snapshot.roster));
         let had_value = mem::take(&mut self.had_value);
-        let metrics = &mut self.request.resource_metrics[0].scope_metrics[0].metrics;
         let mut builder = MetricsBuilder {
             snapshot,
-            last_metrics: mem::take(metrics).into_iter().peekable(),
+            last_metrics: mem::take(&mut self.metrics).into_iter().peekable(),
             has_value: Vec::with_capacity(had_value.len()),
             had_value: same_roster.then(|| had_value.into_iter()),
             metrics: Vec::new(),
@@ -80,13 +87,34 @@ impl OtlpEncoder {
         };
         walk(snapshot, self.level, &mut builder);
         builder.finish_family();
-        *metrics = builder.metrics;
+        self.metrics = builder.metrics;
         self.had_value = builder.has_value;
         self.roster = Some(Arc::clone(&snapshot.roster));
+        let points = builder.points;
+        self.encode_request(out);
+        points
+    }
+
+    /// Encodes each metric on its own and writes the messages around them by hand: prost computes the length of all
+    /// attributes anew on each level of nesting, and there are three levels around a metric.
+    fn encode_request(&mut self, out: &mut Vec<u8>) {
+        self.encoded.clear();
+        for metric in &self.metrics {
+            self.encoded.push(LENGTH_DELIMITED_2);
+            // A vector grows, so encoding cannot fail for lack of room.
+            let _fits = metric.encode_length_delimited(&mut self.encoded);
+        }
+        let scope_metrics = self.scope.len() + self.encoded.len();
+        let resource_metrics =
+            self.resource.len() + 1 + prost::length_delimiter_len(scope_metrics) + scope_metrics;
         out.clear();
-        // A vector grows, so encoding cannot fail for lack of room.
-        let _encoded = self.request.encode(out);
-        builder.points
+        out.push(LENGTH_DELIMITED_1);
+        let _fits = prost::encode_length_delimiter(resource_metrics, out);
+        out.extend_from_slice(&self.resource);
+        out.push(LENGTH_DELIMITED_2);
+        let _fits = prost::encode_length_delimiter(scope_metrics, out);
+        out.extend_from_slice(&self.scope);
+        out.extend_from_slice(&self.encoded);
     }
 }
 
