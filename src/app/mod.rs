@@ -283,7 +283,7 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<Vec<serve::List
 struct Receivers {
     listeners: Vec<serve::Listener>,
     inbox: mpsc::Receiver<SamplerNews>,
-    reload_requests: reload::Requests,
+    reload_requests: reload::ReloadRequests,
     web: web::WebSource,
     passwords: web::PasswordRequests,
 }

@@ -31,12 +31,15 @@ pub(super) struct Reloads {
 pub(super) struct ReloadRequester(mpsc::Sender<()>);
 
 /// Receives requests for a reload.
-pub(super) struct Requests(mpsc::Receiver<()>);
+pub(super) struct ReloadRequests(mpsc::Receiver<()>);
 
 impl Reloads {
-    pub(super) fn new() -> (Self, Requests) {
+    pub(super) fn new() -> (Self, ReloadRequests) {
         let (sender, requests) = mpsc::channel();
-        (Self { success: AtomicBool::new(true), requester: ReloadRequester(sender) }, Requests(requests))
+        (
+            Self { success: AtomicBool::new(true), requester: ReloadRequester(sender) },
+            ReloadRequests(requests),
+        )
     }
 
     /// Whether the agent runs by its file as it was last read.
@@ -67,7 +70,7 @@ pub(super) struct ReloadSources {
 /// Starts the thread.
 pub(super) fn start(
     sources: ReloadSources,
-    requests: Requests,
+    requests: ReloadRequests,
     shared: &Arc<Shared>,
 ) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
@@ -75,7 +78,7 @@ pub(super) fn start(
     Ok(())
 }
 
-fn watch(mut sources: ReloadSources, Requests(requests): &Requests, shared: &Shared) {
+fn watch(mut sources: ReloadSources, ReloadRequests(requests): &ReloadRequests, shared: &Shared) {
     while !shared.stop.is_called() {
         let asked = requests.recv_timeout(LOOK).is_ok();
         // Several signals ask for one reload.

@@ -199,6 +199,6 @@ mod tests {
         assert!(finding.works && finding.why.contains("that 1 jobs hold"), "{}", finding.why);
         fs::write(root.path().join("run/gpustat/0"), "all\n").unwrap();
         let finding = examine().unwrap();
-        assert!(!finding.works && finding.why.contains("no number of a job"), "{}", finding.why);
+        assert!(!finding.works && finding.why.contains("is not a job number"), "{}", finding.why);
     }
 }

@@ -376,7 +376,7 @@ mod tests {
         let registration = |model: &str, at| {
             let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
             let registrations = vec![GpuRegistration { gpu, model: model.into(), at: Utc(at) }];
-            queue.offer(LedgerBatch { registrations: registrations, ..LedgerBatch::default() });
+            queue.offer(LedgerBatch { registrations, ..LedgerBatch::default() });
         };
         registration("", 1);
         registration("NVIDIA H100", 2);

@@ -6,6 +6,7 @@
 
 mod edge_cases;
 mod modules;
+mod size;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -36,12 +36,8 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
     module("http", &[], "client: one HTTP request on a connection of its own"),
-    module(
-        "kubelet",
-        &["http"],
-        "clients of the kubelet and the API server: devices of containers, pods of the node",
-    ),
-    module("docker", &["http"], "client of Docker's API: names and images of containers"),
+    module("kubelet", &["http"], "clients of the kubelet and the API server"),
+    module("docker", &["http"], "client of Docker's API"),
     module(
         "holders",
         &["model", "host", "kubelet", "docker"],
@@ -82,7 +78,7 @@ pub(crate) const MODULES: &[Module] = &[
             "model", "clock", "host", "kubelet", "docker", "holders", "ledger", "export", "config", "thread",
             "policy",
         ],
-        "threads that ask /proc, kubelet, Slurm, runtime and name service who uses and holds GPUs",
+        "threads that ask /proc, kubelet, Slurm, runtimes and the name service",
     ),
     module(
         "session",
@@ -101,7 +97,7 @@ pub(crate) const MODULES: &[Module] = &[
             "policy",
             "resolvers",
         ],
-        "opens and closes the driver; samplers, driver events, XIDs of the kernel log, recordings",
+        "opens and closes the driver; samplers, events, kernel log, recordings",
     ),
     module(
         "control",

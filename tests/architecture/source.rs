@@ -26,6 +26,8 @@ pub(crate) struct Source {
     /// String literals, with their quotes, that are a field `name` or the first argument of a call, in macros too.
     pub(crate) names: Vec<String>,
     pub(crate) has_module_docs: bool,
+    pub(crate) type_names: Vec<String>,
+    pub(crate) lines: usize,
     tokens: String,
 }
 
@@ -73,6 +75,7 @@ fn read(file: &Path, root: &Path) -> Source {
         path: format!("src/{}", relative.display()),
         module: (!module.ends_with(".rs")).then(|| module.to_owned()),
         has_module_docs: text.starts_with("//!"),
+        lines: text.lines().count(),
         ..Source::default()
     };
     Reader { source: &mut source }.visit_file(&parsed);
@@ -138,6 +141,26 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             self.source.tokens.push('\n');
             self.visit_item(item);
         }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.source.type_names.push(item.ident.to_string());
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.source.type_names.push(item.ident.to_string());
+        visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.source.type_names.push(item.ident.to_string());
+        visit::visit_item_type(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.source.type_names.push(item.ident.to_string());
+        visit::visit_item_trait(self, item);
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
