@@ -17,12 +17,12 @@ use crate::model::{Stamp, Utc};
 use crate::policy::{ActiveConfig, Charge};
 use crate::thread::Thread;
 
-/// How the ledger fares, for the pulse to tell.
+/// State of the ledger, which the tick loop publishes.
 #[derive(Debug, Default)]
 pub(super) struct LedgerStatus {
     /// Whether its file system survives a restart of the node; not known before the ledger is open.
     durable: OnceLock<bool>,
-    /// Where the account stands, of a ledger that was opened after the start, until the pulse takes it.
+    /// Where the account stands, of a ledger that was opened after the start, until the tick loop takes it.
     opened_late: Mutex<Option<Box<Recovered>>>,
     errors: AtomicU64,
     /// GPU time of windows that never came, in nanoseconds.

@@ -20,7 +20,7 @@ use crate::thread::Thread;
 
 const BEAT: Duration = Duration::from_millis(100);
 
-/// How far ahead the moment lies: some beats, since a busy machine delays the thread.
+/// How far ahead the moment lies: some steps, since a busy machine delays the thread.
 const AHEAD: Nanoseconds = Nanoseconds(500_000_000);
 
 /// The running page, and the thread beside it.

@@ -251,10 +251,10 @@ mod tests {
     fn an_account_that_is_shown_stays_when_others_come_before_it() {
         let mut budget = BudgetHistory::default();
         let mut show = |limit, tenants: &[&str]| {
-            let mut purse = budget.series_budget(limit, 10);
-            let room = purse.entries_left(&cost());
-            let shown = purse.admit_accounts(names(tenants), room);
-            purse.charge(&cost(), shown.len(), tenants.len() - shown.len());
+            let mut series_budget = budget.series_budget(limit, 10);
+            let room = series_budget.entries_left(&cost());
+            let shown = series_budget.admit_accounts(names(tenants), room);
+            series_budget.charge(&cost(), shown.len(), tenants.len() - shown.len());
             shown.into_iter().map(|key| key.tenant.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(show(14, &["bob", "dave"]), ["bob", "dave"]);

@@ -17,8 +17,8 @@ mod location;
 mod named;
 mod numbers;
 mod processes;
+mod publish;
 mod registered;
-mod seal;
 mod shown;
 mod since;
 mod sources;
@@ -397,7 +397,7 @@ impl Meter {
         self.log_gap();
         self.judge(now, &mut batch);
         self.count_xids(now, &mut batch);
-        let snapshot = self.seal(now, &inputs.identities, &inputs.in_flight, &inputs.services);
+        let snapshot = self.build_snapshot(now, &inputs.identities, &inputs.in_flight, &inputs.services);
         TickOutput { snapshot, batch }
     }
 

@@ -1,8 +1,8 @@
 //! Who has rows of his own in a snapshot beside GPUs and accounts: processes, holdings, workloads.
 //!
-//! In: the GPUs as they are sealed, and who processes are. Out: entries of the roster, with their values. Entries are
+//! In: the GPUs of the snapshot, and who processes are. Out: entries of the roster, with their values. Entries are
 //! made of keys, and stay the same `Arc` for as long as keys and identities do: what is shown of a process hardly ever
-//! changes from one pulse to the next. It does not know what anybody pays.
+//! changes from one tick to the next. It does not know what anybody pays.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::snapshot::{
 use crate::model::{GpuProcess, Holder, HolderId, HoldingSource};
 use crate::tenants::tenant;
 
-/// What the last pulse showed.
+/// What the last tick showed.
 #[derive(Default)]
 pub(super) struct NamedRows {
     known: KnownHolders,
@@ -119,7 +119,7 @@ impl NamedRows {
         (gpus, states): (&[&TrackedGpu], &[GpuState]),
         mut lists: Vec<Vec<ListedProcess<'_>>>,
         limit: usize,
-        (purse, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
+        (series_budget, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
     ) -> (Arc<[ProcessEntry]>, Vec<ProcessState>) {
         for (list, state) in lists.iter_mut().zip(states) {
             if !state.is_up() {
@@ -128,7 +128,7 @@ impl NamedRows {
             list.sort_by_key(ListedProcess::order);
         }
         let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
-        let most = budget::most_processes(&counts, limit, purse.entries_left(&costs.process));
+        let most = budget::most_processes(&counts, limit, series_budget.entries_left(&costs.process));
         let mut rows = Vec::new();
         let mut values = Vec::new();
         for (place, (gpu, processes)) in gpus.iter().zip(&mut lists).enumerate() {
@@ -145,7 +145,7 @@ impl NamedRows {
             }
         }
         let wanted = budget::rows(&counts, limit);
-        purse.charge(&costs.process, rows.len(), wanted.saturating_sub(rows.len()));
+        series_budget.charge(&costs.process, rows.len(), wanted.saturating_sub(rows.len()));
         let identities = &self.known.identities;
         let entries = self
             .processes
@@ -157,12 +157,12 @@ impl NamedRows {
     pub(super) fn holdings(
         &mut self,
         gpus: &[&TrackedGpu],
-        (purse, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
+        (series_budget, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
     ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
         let all = gpus.iter().enumerate();
         let all = all.flat_map(|(gpu, state)| state.account.holdings().map(move |one| (gpu, one)));
         let count = gpus.iter().map(|gpu| gpu.account.count_holdings()).sum();
-        let shown = all.take(purse.admit(&costs.holding, count));
+        let shown = all.take(series_budget.admit(&costs.holding, count));
         let (keys, values) = shown
             .map(|(gpu, (gpu_instance, holding, fraction))| {
                 let (holder, source) = (holding.holder.clone(), holding.source);
@@ -189,7 +189,7 @@ impl NamedRows {
         &mut self,
         lists: &[Vec<ListedProcess<'_>>],
         holdings: &Arc<[HoldingEntry]>,
-        (purse, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
+        (series_budget, costs): (&mut SeriesBudget<'_>, &SeriesPerEntry),
     ) -> Arc<[WorkloadEntry]> {
         let known = &self.known;
         let identities = &known.identities;
@@ -210,7 +210,7 @@ impl NamedRows {
             all.dedup_by(|one, other| one.id == other.id);
             all.into_iter().map(workload_entry).collect()
         });
-        let fit = purse.admit(&costs.workload, all.len());
+        let fit = series_budget.admit(&costs.workload, all.len());
         if fit < all.len() { all[..fit].into() } else { all }
     }
 }

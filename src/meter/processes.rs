@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::integrate::WHOLE;
-use super::seal::whole;
+use super::publish::whole;
 use crate::model::snapshot::ProcessState;
 use crate::model::{Absence, Bytes, Frame, GpuProcess, ProcessSample, Reading};
 

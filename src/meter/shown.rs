@@ -1,4 +1,4 @@
-//! The accounts as they are shown, kept for as long as nothing of them changes: windows close every 15 s, pulses come
+//! The accounts as they are shown, kept for as long as nothing of them changes: windows close every 15 s, ticks come
 //! every second.
 //!
 //! In: what the ledger has acknowledged, by tenant, and which of it fits. Out: entries of the roster with their values,
@@ -46,33 +46,33 @@ impl Meter {
         &self,
         shown: Option<Shown>,
         (now, gpus): (Stamp, &[&TrackedGpu]),
-        purse: &mut SeriesBudget<'_>,
+        series_budget: &mut SeriesBudget<'_>,
     ) -> Shown {
         let at = self.timeline.at(now.boottime);
         let price = self.policy.price(at);
         let stands = |shown: &Shown| {
             let tariff = shown.tariff.as_ref().map(|tariff| (&tariff.currency, &tariff.class));
             at < shown.until
-                && shown.room == purse.entries_left(&self.costs.account)
+                && shown.room == series_budget.entries_left(&self.costs.account)
                 && tariff == price.map(|price| (&price.currency, &price.class))
                 && shown.gpus.iter().eq(gpus.iter().map(|gpu| &gpu.id.uuid))
         };
         if let Some(shown) = shown.filter(stands) {
-            purse.charge(&self.costs.account, shown.entries.len(), shown.left_off);
+            series_budget.charge(&self.costs.account, shown.entries.len(), shown.left_off);
             let ShownWorkloads { entries, left_off, .. } = &shown.workloads;
-            purse.charge(&self.costs.workload_account, entries.len(), *left_off);
+            series_budget.charge(&self.costs.workload_account, entries.len(), *left_off);
             return shown;
         }
         let tariff = price
             .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
-        self.show((at, tariff), gpus, purse)
+        self.show((at, tariff), gpus, series_budget)
     }
 
     fn show(
         &self,
         (at, tariff): (Utc, Option<Tariff>),
         gpus: &[&TrackedGpu],
-        purse: &mut SeriesBudget<'_>,
+        series_budget: &mut SeriesBudget<'_>,
     ) -> Shown {
         let places: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(place, gpu)| (&*gpu.id.uuid, place)).collect();
@@ -80,8 +80,8 @@ impl Meter {
         let mut accounts = self.accounts.by_tenant(at, delay, tariff.as_ref());
         // Of a GPU that is forgotten nothing is shown, and nothing is left off.
         accounts.retain(|account| places.contains_key(&*account.uuid));
-        let (all, room) = (accounts.len(), purse.entries_left(&self.costs.account));
-        fold_what_does_not_fit(&mut accounts, (room, gpus.len()), tariff.as_ref(), purse);
+        let (all, room) = (accounts.len(), series_budget.entries_left(&self.costs.account));
+        fold_what_does_not_fit(&mut accounts, (room, gpus.len()), tariff.as_ref(), series_budget);
         let (entries, states): (Vec<_>, Vec<_>) = accounts
             .into_iter()
             .filter_map(|account| {
@@ -92,8 +92,8 @@ impl Meter {
             .unzip();
         let with_series = entries.iter().filter(|entry| &*entry.tenant != HolderId::OTHER).count();
         let left_off = all.saturating_sub(with_series);
-        purse.charge(&self.costs.account, entries.len(), left_off);
-        let workloads = self.show_workloads(at, &places, purse);
+        series_budget.charge(&self.costs.account, entries.len(), left_off);
+        let workloads = self.show_workloads(at, &places, series_budget);
         let unattributed = gpus.iter().map(|gpu| self.accounts.unattributed(&gpu.id.uuid, at, delay));
         Shown {
             unattributed: unattributed.collect(),
@@ -115,7 +115,7 @@ impl Meter {
         &self,
         at: Utc,
         places: &BTreeMap<&str, usize>,
-        purse: &mut SeriesBudget<'_>,
+        series_budget: &mut SeriesBudget<'_>,
     ) -> ShownWorkloads {
         if self.policy.level < Level::Full {
             return ShownWorkloads { entries: Arc::default(), states: Arc::default(), left_off: 0 };
@@ -123,7 +123,7 @@ impl Meter {
         let mut accounts = self.accounts.by_workload(at, self.policy.birth_delay);
         accounts.retain(|account| places.contains_key(&*account.uuid));
         let keys = accounts.iter().map(WorkloadAccount::key).collect();
-        let fit = purse.admit_workloads(&self.costs.workload_account, keys);
+        let fit = series_budget.admit_workloads(&self.costs.workload_account, keys);
         let left_off = accounts.len() - fit.len();
         accounts.retain(|account| fit.contains(&account.key()));
         let (entries, states): (Vec<_>, Vec<_>) = accounts
@@ -148,13 +148,13 @@ fn fold_what_does_not_fit(
     accounts: &mut Vec<TenantAccount>,
     (room, gpus): (usize, usize),
     tariff: Option<&Tariff>,
-    purse: &mut SeriesBudget<'_>,
+    series_budget: &mut SeriesBudget<'_>,
 ) {
     // Where not all fit, each GPU may have a place for the others, but never more of them than of tenants.
     let reserved = if accounts.len() > room { gpus.min(room / 2) } else { 0 };
     let keys: Vec<AccountKey> = accounts.iter().map(TenantAccount::key).collect();
-    let fit = purse.admit_accounts(keys, room - reserved);
-    let mut others = purse.budget.folded.fold(accounts, &fit, tariff);
+    let fit = series_budget.admit_accounts(keys, room - reserved);
+    let mut others = series_budget.budget.folded.fold(accounts, &fit, tariff);
     accounts.retain(|account| fit.contains(&account.key()));
     others.truncate(room.saturating_sub(accounts.len()));
     accounts.append(&mut others);

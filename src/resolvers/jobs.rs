@@ -290,9 +290,9 @@ impl JobRounds {
 /// The GPUs as the driver lists them; before that, their minor numbers from the kernel.
 fn node_gpus(shared: &Resolvers) -> NodeGpus {
     let mut found = NodeGpus::default();
-    if let Some(sealed) = shared.pages.get() {
+    if let Some(published) = shared.pages.get() {
         let (mut indices, mut instances) = (BTreeMap::new(), BTreeMap::<_, Vec<String>>::new());
-        let gpus = sealed.snapshot.roster.gpus.iter().zip(&sealed.snapshot.gpus);
+        let gpus = published.snapshot.roster.gpus.iter().zip(&published.snapshot.gpus);
         for gpu in gpus.filter(|(_, state)| state.present).map(|(gpu, _)| gpu) {
             let (index, uuid) = (gpu.id.index, gpu.id.uuid.to_string());
             if let Ok(minor) = gpu.identity.minor_number.parse() {

@@ -1,4 +1,4 @@
-//! The last step: everything that is known, sealed.
+//! The last step of a tick: builds the snapshot that is published.
 //!
 //! Labels go into a roster, values into vectors beside it. A roster equal to the last one is the last one,
 //! so that encoders keep what they rendered of it.
@@ -18,7 +18,7 @@ use crate::model::{Absence, Attachment, Frame, GpuIdentity, Nanoseconds, Stamp};
 use crate::nvml::InFlight;
 
 impl Meter {
-    pub(super) fn seal(
+    pub(super) fn build_snapshot(
         &mut self,
         now: Stamp,
         identities: &Arc<Identities>,
@@ -38,17 +38,17 @@ impl Meter {
         let mut order = std::mem::take(&mut self.order);
         let (agent_entries, agent) = order.sort(own);
         let costs = &self.costs;
-        let mut purse =
+        let mut series_budget =
             budget.series_budget(self.policy.series, of_gpus + agent.iter().map(series).sum::<usize>());
         let shown = self.shown.take();
-        let shown = self.shown(shown, (now, &gpus), &mut purse);
-        let (holding_entries, holdings) = named.holdings(&gpus, (&mut purse, costs));
+        let shown = self.shown(shown, (now, &gpus), &mut series_budget);
+        let (holding_entries, holdings) = named.holdings(&gpus, (&mut series_budget, costs));
         let listed = named.list(&gpus);
-        let workloads = named.workloads(&listed, &holding_entries, (&mut purse, costs));
+        let workloads = named.workloads(&listed, &holding_entries, (&mut series_budget, costs));
         let (process_entries, processes) = if self.policy.level < Level::Full {
             Default::default()
         } else {
-            named.processes((&gpus, &states), listed, self.policy.processes, (&mut purse, costs))
+            named.processes((&gpus, &states), listed, self.policy.processes, (&mut series_budget, costs))
         };
         let roster = Roster {
             gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
