@@ -85,7 +85,7 @@ pub(super) fn start(
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
     let (agent_stop, requester) = (shared.stop.clone(), shared.reloads.requester());
     let (armed, is_armed) = std::sync::mpsc::channel();
-    // Without it no signal is heard either.
+    // Without this thread no signal is handled either.
     let thread = Thread::start_vital("io", shared.ends(), move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -108,7 +108,7 @@ pub(super) fn start(
         });
         runtime.shutdown_timeout(Duration::from_millis(100));
     })?;
-    // Whoever is told that the agent is ready may send signals, and an unheard SIGHUP would end it.
+    // systemd may send SIGHUP as soon as the agent reports ready; without a handler it would end the agent.
     let _ = is_armed.recv_timeout(Duration::from_secs(1));
     let push = push.map(|(_, to)| to);
     Ok(RunningIo { status: io, push, stop, thread })

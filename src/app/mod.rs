@@ -231,7 +231,7 @@ struct Threads {
     control: Option<control::Control>,
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until SIGTERM, SIGINT or a fatal error.
 pub fn run(launch: Launch) -> Result<(), StartError> {
     // The limit as it is serves, too: fewer processes are held then.
     if let Err(error) = agent_usage::raise_most_files() {

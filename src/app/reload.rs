@@ -96,7 +96,7 @@ fn watch(mut sources: ReloadSources, ReloadRequests(requests): &ReloadRequests, 
     }
 }
 
-/// Reads everything and puts it in force, or tells what is wrong with it; what came of it, in a line.
+/// Reads all files and applies them, or reports what is wrong with them; returns the result in one line.
 fn reload(sources: &mut ReloadSources, shared: &Shared) -> String {
     let ReloadSources { config, web } = sources;
     // Whatever comes of it, they are not read again before they change.

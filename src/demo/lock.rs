@@ -43,7 +43,7 @@ pub(super) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Becomes the owner of the directory, or tells who is.
+    /// Locks the directory, or returns which process has locked it.
     pub(super) fn take(directory: &Path) -> Result<Self, DemoError> {
         let path = directory.join(LOCK);
         let wrap = |source| DemoError::File { path: path.clone(), source };

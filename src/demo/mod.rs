@@ -177,11 +177,11 @@ pub enum DemoError {
     Start(#[from] StartError),
 }
 
-/// Runs a demo until it is told to stop.
+/// Runs a demo until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> Result<(), DemoError> {
     let directory = directory(options)?;
     let driver = directory.join("driver");
-    // What is wrong with the command is told before anything is changed.
+    // Errors in the command are reported before anything is changed.
     let (mut scenario, played) = match &options.source {
         DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
         DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),

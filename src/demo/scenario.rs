@@ -54,7 +54,7 @@ pub struct DemoScenario {
 pub struct HostProcess {
     /// Its id.
     pub pid: u32,
-    /// Its name as the kernel tells it.
+    /// Its name as in `/proc/PID/comm`.
     pub comm: String,
     /// Its user.
     pub uid: u32,

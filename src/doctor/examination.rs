@@ -77,7 +77,7 @@ impl ExaminationProgress {
     }
 }
 
-/// Examines driver and GPUs; the last step is set when all has been told.
+/// Examines driver and GPUs; sets the last step when every finding is there.
 pub(super) fn examine(
     path: Option<&Path>,
     wanted: WantedFamilies,
@@ -197,7 +197,7 @@ impl Examination<'_> {
         frame
     }
 
-    /// Whether the driver tells of XIDs.
+    /// Whether the driver reports XIDs.
     fn xids(&self, gpus: &[FoundGpu]) {
         const ALSO: &str = "XIDs come from the kernel's log alone, if that can be read";
         self.progress.set(Step::Asking { gpu: None, call: None });

@@ -60,7 +60,7 @@ impl WantedFamilies {
     }
 }
 
-/// All families but those that the agent tells of itself.
+/// All families except those of the agent itself.
 pub(super) fn of(frame: &Frame, wanted: WantedFamilies) -> Vec<FamilyDiagnosis> {
     let told = answers(frame).filter(|(family, _)| !matches!(family.rows, Rows::Agent));
     told.map(|(family, answer)| diagnose(family, answer.err(), frame, wanted)).collect()

@@ -149,7 +149,7 @@ fn demo_finding(demo::RunningDemo { directory, pid }: demo::RunningDemo) -> Find
     Finding::new("demo", true, why)
 }
 
-/// What else the driver told, beside findings.
+/// What the driver reported beside the findings.
 #[derive(Default)]
 struct DriverFindings {
     /// The processes on its GPUs.
@@ -202,7 +202,7 @@ fn listen(
     }
 }
 
-/// The thread is gone; unless it was done, it was a fault of its own, which its panic has told.
+/// The thread has ended; if it was not done, it panicked, and the panic message is in the log.
 fn panicked(step: &Step, diagnosis: &mut Diagnosis) {
     if *step != Step::Done {
         let why = format!("the examination failed at {step}; the message above is worth a report");

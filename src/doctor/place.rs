@@ -22,7 +22,7 @@ use crate::session::{LockState, look_at_node_lock};
 const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true), or GPU processes stay unnamed: holdings go \
                       on, and what is used outside of them is __unattributed__";
 
-/// Whether processes that the driver names by pid can be told apart, of which these are on GPUs.
+/// Whether the pids that the driver reports can be found in this pid namespace; `pids` are on GPUs now.
 pub(super) fn processes(host: &Host, pids: &BTreeSet<u32>) -> Finding {
     let is_hidden = |pid: &u32| matches!(host.process(*pid), Err(ProcessError::Ended { .. }));
     if !pids.is_empty() && pids.iter().all(is_hidden) {

@@ -1,4 +1,4 @@
-//! Whether the kubelet tells which pods hold GPUs, and whether their processes can be joined to them.
+//! Checks whether the kubelet lists the devices of pods, and whether GPU processes can be matched to those pods.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub(super) fn pods(
     (finding, workloads)
 }
 
-/// What is known of the pods beside their devices, and who tells it, or why nobody does.
+/// Where names and labels of pods come from, or why there is no such source.
 fn described(kubernetes: &KubernetesConfig, host: &Host) -> (PodMetadata, String) {
     let mut sources = match sources(kubernetes, host) {
         Ok(sources) => sources,

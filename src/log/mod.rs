@@ -111,7 +111,7 @@ fn write(lines: &Lines, reader: &mut impl Write) {
         // A closed standard error is no failure of the program.
         let _ = reader.write_all(&bytes);
         if lost > 0 {
-            tracing::warn!(lost, "lines of the log found no room: nobody read it");
+            tracing::warn!(lost, "log lines were dropped because standard error was not read in time");
         }
     }
 }

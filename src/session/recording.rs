@@ -192,7 +192,7 @@ fn hear(
     let mut events = EventSet::new(library, CallSlot::default(), clock.clone()).ok();
     for gpu in gpus {
         if let Some(events) = &mut events {
-            // What cannot be heard is part of the recording, too.
+            // A registration that the driver refuses is recorded, too, so its error needs no handling.
             let _ = events.register(gpu);
         }
     }
