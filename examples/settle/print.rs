@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{GpuSegment, GpuSettlement, SlotEnergy, SlotSettlement, UserShare};
+use gpumeter::attribution::{GpuSegment, GpuSettlement, SlotHolder, SlotSettlement, UserShare};
 use gpumeter::model::{HolderId, Parts, SlotState};
 use serde_json::{Map, Value, json};
 
@@ -17,10 +17,9 @@ pub fn result(segment: &GpuSegment, settled: &GpuSettlement) -> Value {
         "flags": settled.flags,
         "carry": carry(settled),
     });
-    if let (Some(of), Some((floor, dynamic)), Some(result)) =
-        (segment.energy, &settled.energy, result.as_object_mut())
-    {
-        let energy = json!({"delta": of.delta.0, "floor": by_slot(floor), "dynamic": by_slot(dynamic)});
+    if let (Some(of), Some(split), Some(result)) = (segment.energy, &settled.energy, result.as_object_mut()) {
+        let (floor, dynamic) = (by_slot(&split.floor), by_slot(&split.dynamic));
+        let energy = json!({"delta": of.delta.0, "floor": floor, "dynamic": dynamic});
         result.insert("energy".to_owned(), energy);
     }
     result
@@ -66,12 +65,15 @@ fn used(share: &UserShare) -> Value {
     })
 }
 
-fn by_slot(energy: &SlotEnergy) -> Value {
-    let slot = |part: &BTreeMap<HolderId, u64>| {
-        let part = part.iter().filter(|(_, energy)| **energy > 0);
-        Value::Object(part.map(|(holder, energy)| (holder.to_string(), json!(energy))).collect())
-    };
-    Value::Object(energy.iter().map(|(name, part)| (name.to_string(), slot(part))).collect())
+fn by_slot(energy: &BTreeMap<SlotHolder, u64>) -> Value {
+    let mut slots = Map::new();
+    for (SlotHolder { slot, holder }, energy) in energy {
+        let slot = slots.entry(&**slot).or_insert_with(|| json!({}));
+        if *energy > 0 {
+            slot[holder.as_str()] = json!(energy);
+        }
+    }
+    Value::Object(slots)
 }
 
 /// What is owed, in reduced fractions of a nanosecond.

@@ -1,37 +1,36 @@
-//! What each child of each node of the splitting tree is still owed, while a window is settled.
+//! Carries of one slot: what each part of a split is still owed, in units of 2^-32 nanoseconds.
 //!
-//! Nodes are `<slot>/held`, `<slot>/nested/<holder>`, `<slot>/busy`, `<slot>/used`, `<slot>/lent` and
-//! `<slot>/within/<holder>`. A debt is kept through segments
-//! whose activity is unknown and dropped when its holder goes. It does not know how debts arise.
+//! They are stored by tree node: `<slot>/held`, `<slot>/nested/<holder>`, `<slot>/busy`, `<slot>/used`, `<slot>/lent` and
+//! `<slot>/within/<holder>`. A carry is kept through segments whose activity is unknown, and dropped when its holder goes.
 
 use std::collections::BTreeMap;
 
 use super::claims::SlotGrants;
 use crate::model::{Carry, HolderId};
 
-/// The debts of one node.
+/// The carries of one node.
 pub(super) type Owed = BTreeMap<HolderId, i64>;
 
-/// The debts of one slot.
+/// The carries of one slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carries {
-    /// Slot to held parts and the remainder.
+    /// Slot time to held parts and the remainder.
     pub(super) held: Owed,
-    /// Per holding in which others lie: its time to those and itself.
+    /// Per outer holding: its time to nested holdings and itself.
     pub(super) nested: BTreeMap<HolderId, Owed>,
     /// Of a MIG instance: slot time to busy time.
     pub(super) busy: Owed,
     /// Busy time to users.
     pub(super) used: Owed,
-    /// Lent time to those who had slack.
+    /// Lent time to idle holders.
     pub(super) lent: Owed,
-    /// Per holding: its time within, to the users that it covers.
+    /// Per holding: its time within to the users that it covers.
     pub(super) within: BTreeMap<HolderId, Owed>,
 }
 
 impl Carries {
-    /// The debts that the last window left; nodes of slots that are gone are dropped.
-    pub(super) fn open(slot: &str, carry: &Carry) -> Self {
+    /// Reads the slot's carries from those of the last window.
+    pub(super) fn from_stored(slot: &str, carry: &Carry) -> Self {
         let mut carries = Self::default();
         for (node, owed) in carry {
             match node.strip_prefix(slot).and_then(|rest| rest.strip_prefix('/')) {
@@ -52,8 +51,8 @@ impl Carries {
         carries
     }
 
-    /// The debts as they are stored: zeros and empty nodes are left out.
-    pub(super) fn close(self, slot: &str) -> Carry {
+    /// The carries as they are stored, without zeros and empty nodes.
+    pub(super) fn into_stored(self, slot: &str) -> Carry {
         let mut carry = Carry::new();
         let mut store = |node: String, mut owed: Owed| {
             owed.retain(|_, units| *units != 0);
@@ -74,9 +73,9 @@ impl Carries {
         carry
     }
 
-    /// Drops the debts of those who no longer hold. Remainders never go.
-    pub(super) fn drop_holders(&mut self, grants: &SlotGrants) {
-        let stays = |holder: &HolderId| holder.is_remainder() || grants.claimed(holder);
+    /// Drops the carries of those who no longer hold. Remainders never go.
+    pub(super) fn drop_holders(&mut self, grants: &SlotGrants<'_>) {
+        let stays = |holder: &HolderId| holder.is_remainder() || grants.has_claim(holder);
         self.held.retain(|holder, _| stays(holder));
         self.lent.retain(|holder, _| stays(holder));
         self.within.retain(|holder, _| stays(holder));
@@ -86,11 +85,10 @@ impl Carries {
         }
     }
 
-    /// Drops the debts of users who are neither there nor hold.
-    pub(super) fn drop_users(&mut self, is_there: impl Fn(&HolderId) -> bool) {
-        self.used.retain(|user, _| user.is_remainder() || is_there(user));
-        for owed in self.within.values_mut() {
-            owed.retain(|user, _| user.is_remainder() || is_there(user));
+    /// Drops the carries of users who are neither present nor hold.
+    pub(super) fn drop_users(&mut self, stays: impl Fn(&HolderId) -> bool) {
+        for owed in self.within.values_mut().chain([&mut self.used]) {
+            owed.retain(|user, _| user.is_remainder() || stays(user));
         }
     }
 }

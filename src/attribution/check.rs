@@ -1,15 +1,13 @@
-//! Refuses input that no account can hold, before anything is settled, so that the rest needs no doubt.
-//!
-//! Spans must follow one another and cover the window exactly; nobody is busy longer than there was time; a
-//! claim lies between nothing and the whole. It says what does not fit; it mends nothing.
+//! Refuses spans that no account can hold, before anything is settled.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::SettleError;
 use crate::model::{Holding, Microjoules, MigLayout, MigSpan, Span, Utc};
 
-/// Whether the spans are the window from `from` to `to`.
-pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), SettleError> {
+/// Checks that spans follow one another, cover the window from `from` to `to` exactly, and are valid.
+pub(super) fn check_window(from: Utc, to: Utc, spans: &[Span]) -> Result<(), SettleError> {
     if from >= to {
         return Err(SettleError::Window { from, to });
     }
@@ -18,8 +16,8 @@ pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), SettleErro
     for span in spans {
         check_span(span, reached)?;
         reached = span.to;
-        energy = summed(span, energy, span.energy.unwrap_or_default())?;
-        idle_energy = summed(span, idle_energy, span.idle_energy)?;
+        energy = add_energy(span, energy, span.energy.unwrap_or_default())?;
+        idle_energy = add_energy(span, idle_energy, span.idle_energy)?;
         check_holdings(&span.holdings)?;
         if let Some(mig) = &span.instances {
             check_instances(span, mig)?;
@@ -33,7 +31,7 @@ pub(super) fn check(from: Utc, to: Utc, spans: &[Span]) -> Result<(), SettleErro
 }
 
 fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(), SettleError> {
-    check_layout(Some(layout), |name| slots.contains_key(name), slots.keys())?;
+    check_layout(Some(layout), slots)?;
     for slot in slots.values() {
         if slot.busy > span.length().0 {
             return Err(SettleError::Busy { from: span.from, busy: slot.busy, length: span.length() });
@@ -43,18 +41,17 @@ fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(
     Ok(())
 }
 
-/// Whether the parts of a layout sum to the GPU, and whether each of its slots, and no other, is there.
-pub(super) fn check_layout<'a>(
+/// Checks that the parts of a layout sum to the GPU, and that the slots are those of the layout.
+pub(super) fn check_layout<T>(
     layout: Option<&MigLayout>,
-    is_there: impl Fn(&Arc<str>) -> bool,
-    mut there: impl Iterator<Item = &'a Arc<str>>,
+    slots: &BTreeMap<Arc<str>, T>,
 ) -> Result<(), SettleError> {
     let is_of_layout = |name: &&Arc<str>| layout.is_some_and(|layout| layout.slots.contains_key(*name));
-    if let Some(slot) = there.find(|name| !is_of_layout(name)) {
+    if let Some(slot) = slots.keys().find(|name| !is_of_layout(name)) {
         return Err(SettleError::UnknownSlot { slot: Arc::clone(slot) });
     }
     let Some(layout) = layout else { return Ok(()) };
-    if let Some(slot) = layout.slots.keys().find(|name| !is_there(name)) {
+    if let Some(slot) = layout.slots.keys().find(|name| !slots.contains_key(*name)) {
         return Err(SettleError::MissingSlot { slot: Arc::clone(slot) });
     }
     let sizes = layout.slots.values().map(|slot| slot.size);
@@ -82,7 +79,7 @@ fn check_span(span: &Span, reached: Utc) -> Result<(), SettleError> {
     Ok(())
 }
 
-fn summed(span: &Span, sum: u64, energy: Microjoules) -> Result<u64, SettleError> {
+fn add_energy(span: &Span, sum: u64, energy: Microjoules) -> Result<u64, SettleError> {
     sum.checked_add(energy.0).ok_or(SettleError::Energy { from: span.from, energy })
 }
 

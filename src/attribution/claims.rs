@@ -1,131 +1,85 @@
-//! Turns claims on one slot into what is granted: as claimed, unless they sum above the whole.
+//! Grants the claims on one slot: as claimed, unless they exceed the whole.
 //!
-//! In go holdings, out come parts over one common denominator, so that fractions stay fractions and what
-//! nobody holds is the exact rest. In a conflict claims are granted whole in the order of their rank, and one
-//! that does not fit holds nothing. Claims of one rank that do not fit together share what earlier ranks left
-//! equally, none above its claim. If any claim has no rank, all form one rank.
-//! A holding whose holder another one covers is nested: it is granted out of that one's part in the same way, and one
-//! alone is cut to it. It does not know times.
+//! In a conflict claims are granted whole in the order of their rank, and one that does not fit holds nothing. Claims of
+//! one rank that do not fit together share equally what earlier ranks left, none above its claim. If any claim has no rank,
+//! all form one rank. A holding whose holder another one covers is nested: it is granted out of the outer holding by the
+//! same rules, and a single nested claim is capped to it. Grants are parts of one common denominator, so that fractions stay
+//! exact.
 
 use std::collections::BTreeMap;
 
 use crate::model::{Fraction, HolderId, Holding};
 
-/// What each claim was granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SlotGrants {
-    /// Parts of `whole`, each with those that are nested in it; 0 for a conflict's loser. Those that are not nested sum
-    /// to at most `whole`, those in one to at most that one.
+/// What is granted on a slot. A pool is what claims are granted from: an outer holding, or without one the slot.
+#[derive(Debug)]
+pub(super) struct SlotGrants<'a> {
+    /// Parts of `whole` by holder, nested holdings included; 0 for the loser of a conflict. The holdings in a pool sum to
+    /// at most the pool.
     pub(super) parts: BTreeMap<HolderId, u64>,
-    /// Of each nested holder, the one in whose holding its own lies.
+    /// Nested holder to the holder of the holding in which its own lies.
     outer: BTreeMap<HolderId, HolderId>,
     /// The whole slot.
     pub(super) whole: u64,
-    /// Whose claims did not fit, in order of rank and then of id.
+    /// Holders whose claims did not fit, in order of rank and then of id.
     pub(super) conflicts: Vec<HolderId>,
+    /// User to the holder of the holding that covers it.
+    covered_by: &'a BTreeMap<HolderId, HolderId>,
 }
 
-impl SlotGrants {
-    /// What the holdings of a slot grant; `covered_by` names the holder by whose holding each is covered.
-    pub(super) fn of(holdings: &[Holding], covered_by: &BTreeMap<HolderId, HolderId>) -> Self {
+impl<'a> SlotGrants<'a> {
+    /// Grants the holdings of a slot; `covered_by` maps a user to the holder of the holding that covers it.
+    pub(super) fn new(holdings: &[Holding], covered_by: &'a BTreeMap<HolderId, HolderId>) -> Self {
         let outer = outer_holders(holdings, covered_by);
         let whole = common_denominator(holdings);
-        let mut grants = Self { parts: BTreeMap::new(), outer, whole, conflicts: Vec::new() };
-        let mut nested: BTreeMap<(usize, Option<HolderId>), Vec<&Holding>> = BTreeMap::new();
+        let mut grants = Self { parts: BTreeMap::new(), outer, whole, conflicts: Vec::new(), covered_by };
+        let mut pools: BTreeMap<(usize, Option<HolderId>), Vec<&Holding>> = BTreeMap::new();
         for holding in holdings {
             let pool = grants.outer.get(&holding.holder).cloned();
-            nested.entry((grants.depth(&holding.holder), pool)).or_default().push(holding);
+            pools.entry((grants.depth(&holding.holder), pool)).or_default().push(holding);
         }
-        // An outer holding is granted before those in it: it is less deep.
-        for ((_, pool), holdings) in nested {
+        // An outer holding is less deep than those in it, so it is granted before them.
+        for ((_, pool), holdings) in pools {
             grants.grant_pool(pool.as_ref(), &holdings);
         }
         grants
     }
 
-    /// Grants the holdings that lie in one pool: the slot, or the holding of that holder.
     fn grant_pool(&mut self, pool: Option<&HolderId>, holdings: &[&Holding]) {
-        let ranked = holdings.iter().all(|holding| holding.rank.is_some());
+        let are_ranked = holdings.iter().all(|holding| holding.rank.is_some());
         let mut claims: Vec<RankedClaim<'_>> = holdings
             .iter()
             .map(|holding| RankedClaim {
-                rank: holding.rank.filter(|_| ranked),
+                rank: holding.rank.filter(|_| are_ranked),
                 holder: &holding.holder,
                 part: part(holding.fraction, self.whole),
             })
             .collect();
-        if let (Some(_), [alone]) = (pool, &mut claims[..]) {
-            alone.part = alone.part.min(self.rest_of(pool));
+        if let (Some(_), [single]) = (pool, &mut claims[..]) {
+            single.part = single.part.min(self.remaining_part(pool));
         }
         claims.sort_by_key(|claim| (claim.rank, claim.holder));
-        for group in claims.chunk_by(|one, other| one.rank == other.rank) {
-            self.grant(pool, group);
+        for rank in claims.chunk_by(|one, other| one.rank == other.rank) {
+            self.grant_rank(pool, rank);
         }
-    }
-
-    /// In how many holdings that of the holder lies.
-    fn depth(&self, holder: &HolderId) -> usize {
-        std::iter::successors(self.outer.get(holder), |outer| self.outer.get(outer)).count()
-    }
-
-    /// The holder in whose holding that of the holder lies.
-    pub(super) fn outer(&self, holder: &HolderId) -> Option<&HolderId> {
-        self.outer.get(holder)
-    }
-
-    /// Those whose holdings lie in that of the holder; without one, those that lie in none.
-    pub(super) fn inner(&self, pool: Option<&HolderId>) -> impl Iterator<Item = (&HolderId, u64)> {
-        let lies_in = move |holder: &HolderId| self.outer.get(holder) == pool;
-        self.parts.iter().filter(move |(holder, _)| lies_in(holder)).map(|(holder, part)| (holder, *part))
-    }
-
-    /// The holders, those before in whose holdings others lie.
-    pub(super) fn outer_first(&self) -> Vec<&HolderId> {
-        let mut holders: Vec<&HolderId> = self.parts.keys().collect();
-        if !self.outer.is_empty() {
-            holders.sort_by_key(|holder| self.depth(holder));
-        }
-        holders
-    }
-
-    /// Whether the holder has a claim, granted or not.
-    pub(super) fn claimed(&self, holder: &HolderId) -> bool {
-        self.parts.contains_key(holder)
-    }
-
-    /// Whether the holder holds something.
-    pub(super) fn holds(&self, holder: &HolderId) -> bool {
-        self.parts.get(holder).is_some_and(|part| *part > 0)
-    }
-
-    /// Whether anybody holds something.
-    pub(super) fn anybody_holds(&self) -> bool {
-        self.parts.values().any(|part| *part > 0)
-    }
-
-    /// What a holder's holding has beside those that lie in it; without a holder, what nobody holds.
-    pub(super) fn rest_of(&self, pool: Option<&HolderId>) -> u64 {
-        let pool_part = pool.map_or(self.whole, |holder| self.parts.get(holder).copied().unwrap_or(0));
-        pool_part.saturating_sub(self.inner(pool).map(|(_, part)| part).sum())
     }
 
     /// Grants the claims of one rank.
-    fn grant(&mut self, pool: Option<&HolderId>, group: &[RankedClaim<'_>]) {
-        let rest = self.rest_of(pool);
-        let claimed: u128 = group.iter().map(|claim| u128::from(claim.part)).sum();
+    fn grant_rank(&mut self, pool: Option<&HolderId>, claims: &[RankedClaim<'_>]) {
+        let rest = self.remaining_part(pool);
+        let claimed: u128 = claims.iter().map(|claim| u128::from(claim.part)).sum();
         if claimed <= u128::from(rest) {
-            self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), claim.part)));
+            self.parts.extend(claims.iter().map(|claim| (claim.holder.clone(), claim.part)));
             return;
         }
-        // Steps of a job may overlap, as containers in their pod's claim: that they share is no conflict.
-        if !pool.is_some_and(|outer| group.iter().all(|claim| claim.holder.is_within(outer))) {
-            self.conflicts.extend(group.iter().map(|claim| claim.holder.clone()));
+        // Steps of a job may overlap, as containers in their pod's claim may: that they share is no conflict.
+        if !pool.is_some_and(|outer| claims.iter().all(|claim| claim.holder.is_within(outer))) {
+            self.conflicts.extend(claims.iter().map(|claim| claim.holder.clone()));
         }
-        if group.len() == 1 || rest == 0 {
-            self.parts.extend(group.iter().map(|claim| (claim.holder.clone(), 0)));
+        if claims.len() == 1 || rest == 0 {
+            self.parts.extend(claims.iter().map(|claim| (claim.holder.clone(), 0)));
             return;
         }
-        let mut smallest_first: Vec<&RankedClaim<'_>> = group.iter().collect();
+        let mut smallest_first: Vec<&RankedClaim<'_>> = claims.iter().collect();
         smallest_first.sort_by_key(|claim| (claim.part, claim.holder));
         self.share_equally(&smallest_first, rest);
     }
@@ -139,9 +93,9 @@ impl SlotGrants {
                 rest -= claim.part;
                 continue;
             }
-            // A finer denominator keeps the share a fraction. Nothing is left to share for later ranks, so this
-            // happens once in a pool, and `common_denominator` leaves room for one; where there is none left, the
-            // share loses less than one part.
+            // A finer denominator keeps the share a fraction. Later ranks find nothing left to share, so this happens
+            // once in a pool, and `common_denominator` leaves room for one factor. Where there is none left, the share
+            // loses less than one part.
             let share = match self.whole.checked_mul(sharers) {
                 Some(whole) => {
                     self.whole = whole;
@@ -156,10 +110,63 @@ impl SlotGrants {
             return;
         }
     }
+
+    /// Number of holdings in which that of the holder lies.
+    fn depth(&self, holder: &HolderId) -> usize {
+        std::iter::successors(self.outer.get(holder), |outer| self.outer.get(outer)).count()
+    }
+
+    /// Holders, with their parts, whose holdings lie directly in a pool.
+    pub(super) fn inner(&self, pool: Option<&HolderId>) -> impl Iterator<Item = (&HolderId, u64)> {
+        let lies_in = move |holder: &HolderId| self.outer.get(holder) == pool;
+        self.parts.iter().filter(move |(holder, _)| lies_in(holder)).map(|(holder, part)| (holder, *part))
+    }
+
+    /// All holders, an outer one before those nested in its holding.
+    pub(super) fn outer_first(&self) -> Vec<&HolderId> {
+        let mut holders: Vec<&HolderId> = self.parts.keys().collect();
+        if !self.outer.is_empty() {
+            holders.sort_by_key(|holder| self.depth(holder));
+        }
+        holders
+    }
+
+    /// Whether the holder has a claim, granted or not.
+    pub(super) fn has_claim(&self, holder: &HolderId) -> bool {
+        self.parts.contains_key(holder)
+    }
+
+    fn holds(&self, holder: &HolderId) -> bool {
+        self.parts.get(holder).is_some_and(|part| *part > 0)
+    }
+
+    /// Whether anybody holds a part of the slot.
+    pub(super) fn anybody_holds(&self) -> bool {
+        self.parts.values().any(|part| *part > 0)
+    }
+
+    /// The innermost holding, by its holder, that covers the user and has a part: the user's own or another's.
+    pub(super) fn covering_holder<'u>(&'u self, user: &'u HolderId) -> Option<&'u HolderId> {
+        std::iter::successors(Some(user), |at| self.covered_by.get(*at))
+            .take(self.covered_by.len() + 1)
+            .find(|holder| self.holds(holder))
+    }
+
+    /// The next holding, by its holder, that has a part and in which that of `holder` lies.
+    pub(super) fn outer_holder(&self, holder: &HolderId) -> Option<&HolderId> {
+        std::iter::successors(self.outer.get(holder), |outer| self.outer.get(outer))
+            .find(|outer| self.holds(outer))
+    }
+
+    /// The part of a pool that no holding in it has; of the slot, what nobody holds.
+    pub(super) fn remaining_part(&self, pool: Option<&HolderId>) -> u64 {
+        let pool_part = pool.map_or(self.whole, |holder| self.parts.get(holder).copied().unwrap_or(0));
+        pool_part.saturating_sub(self.inner(pool).map(|(_, part)| part).sum())
+    }
 }
 
-/// What each holding of a slot grants beside those that are nested in it, in the order of the holdings; none where each
-/// grants what it claims.
+/// Share of the slot that each holding has without those nested in it, in the order of the holdings; none where each
+/// has what it claims.
 pub fn granted_shares(
     holdings: &[Holding],
     covered_by: &BTreeMap<HolderId, HolderId>,
@@ -173,9 +180,9 @@ pub fn granted_shares(
     if holdings.iter().map(claimed).sum::<u128>() <= ONE && !holdings.iter().any(is_nested) {
         return None;
     }
-    let grants = SlotGrants::of(holdings, covered_by);
+    let grants = SlotGrants::new(holdings, covered_by);
     let share = |holding: &Holding| {
-        Fraction::reduced(grants.rest_of(Some(&holding.holder)).into(), grants.whole.into())
+        Fraction::reduced(grants.remaining_part(Some(&holding.holder)).into(), grants.whole.into())
     };
     Some(holdings.iter().map(share).collect())
 }
@@ -186,8 +193,8 @@ struct RankedClaim<'a> {
     part: u64,
 }
 
-/// Of each holder whose holding lies in another, whose that is: the nearest one that covers it. Holders that cover each
-/// other lie in none.
+/// Nested holder to the nearest holder that covers it and holds something itself. Holders that cover each other are not
+/// nested.
 fn outer_holders(
     holdings: &[Holding],
     covered_by: &BTreeMap<HolderId, HolderId>,
@@ -210,22 +217,22 @@ fn outer_holders(
 
 /// A denominator that all fractions share and that can still be multiplied by the number of claims.
 ///
-/// Where unlike denominators (six large primes, say) have none that fits, the largest that fits; then a claim
-/// loses less than that part of the slot, equals stay equals, and no conflict arises that was none.
+/// Unlike denominators (six large primes, say) may have none that fits in 64 bits. Then it is the largest number that
+/// leaves that room: each claim is rounded down to it, so equals stay equal and no new conflict arises.
 fn common_denominator(holdings: &[Holding]) -> u64 {
     let limit = u64::MAX / (holdings.len() as u64 + 1);
     holdings
         .iter()
         .map(|holding| u64::from(holding.fraction.denominator))
         .try_fold(1, |whole, denominator| {
-            let multiple = (denominator / divisor(whole, denominator)).checked_mul(whole)?;
+            let divisor = greatest_common_divisor(whole, denominator);
+            let multiple = (denominator / divisor).checked_mul(whole)?;
             (multiple <= limit).then_some(multiple)
         })
         .unwrap_or(limit)
 }
 
-/// The greatest common divisor.
-const fn divisor(mut one: u64, mut other: u64) -> u64 {
+const fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
     while other != 0 {
         (one, other) = (other, one % other);
     }
@@ -284,7 +291,8 @@ mod tests {
                 rank,
             })
             .collect();
-        let grants = SlotGrants::of(&holdings, &BTreeMap::new());
+        let nobody = BTreeMap::new();
+        let grants = SlotGrants::new(&holdings, &nobody);
         let conflicts = grants.conflicts.iter().map(HolderId::as_str).collect();
         (grants.parts.into_values().collect(), grants.whole, conflicts)
     }

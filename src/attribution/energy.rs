@@ -1,122 +1,116 @@
-//! The energy of a segment to rows: the idle floor along held time, the rest along use.
+//! Splits the energy of a segment: the idle floor along held time, the rest along used time (law L5).
 //!
-//! In go differences of the driver's counter, idle power x time, what was held and what was used of each slot; out come
-//! integer microjoules that sum to the difference (L5). All slots of a GPU share one pool. Splits once per segment,
-//! without a carry. It does not know power: a difference is never an integrated reading.
+//! Energy is a difference of the driver's counter, never integrated power. All slots of a GPU share one pool. It is split
+//! once per segment, without a carry.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::apportion::apportion_once;
-use super::settle::SettledSlot;
-use super::shares::Shares;
-use super::{ROOT, SLOT};
-use crate::model::{HolderId, SlotState, Span};
+use super::ROOT;
+use super::apportion::Shares;
+use super::settle::{SettledSegment, SettledSlot};
+use crate::model::{HolderId, Microjoules, SlotState, Span};
 
-/// Separates slot and holder in the ids of the split; no id contains it.
-const SEPARATOR: char = '\0';
-
-/// What the driver's counter says of a segment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MeteredEnergy {
-    /// Its difference, in microjoules.
-    pub(super) total: u64,
-    /// The most of it that can be floor.
-    pub(super) idle: u64,
+/// Energy that a GPU drew in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuEnergy {
+    /// Difference of the driver's counter.
+    pub delta: Microjoules,
+    /// Idle power x time: the most of it that can be floor.
+    pub floor: Microjoules,
 }
 
-/// The energy of a segment by slot and holder ([`slot_and_holder`]), in microjoules.
-#[derive(Clone, Debug, Default)]
-pub(super) struct EnergySplit {
+/// A holder on a slot; time that belongs to no slot is on the slot `root`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotHolder {
+    /// Name of the slot.
+    pub slot: Arc<str>,
+    /// Holder, user or remainder.
+    pub holder: HolderId,
+}
+
+/// The energy of a segment by slot and holder, in microjoules.
+#[derive(Clone, Debug)]
+pub struct EnergySplit {
     /// What an idle GPU would have drawn.
-    pub(super) floor: BTreeMap<HolderId, u64>,
+    pub floor: BTreeMap<SlotHolder, u64>,
     /// What was drawn above that.
-    pub(super) dynamic: BTreeMap<HolderId, u64>,
+    pub dynamic: BTreeMap<SlotHolder, u64>,
 }
 
-/// Those among whom the energy of a GPU is split.
-pub(super) struct EnergyPool<'a> {
-    pub(super) slots: &'a [SettledSlot<'a>],
-    /// Time that is no slot's, by remainder.
-    pub(super) free: &'a [(HolderId, u64)],
-}
-
-impl MeteredEnergy {
-    /// What the spans tell; none where no counter moved. Spans without a counter difference bring nothing.
-    pub(super) fn of(spans: &[Span]) -> Option<Self> {
-        let known = || spans.iter().filter(|span| span.energy.is_some());
-        let total = known().filter_map(|span| span.energy).map(|energy| energy.0).sum();
-        (total > 0).then(|| Self { total, idle: known().map(|span| span.idle_energy.0).sum() })
+impl GpuEnergy {
+    /// The sum over spans with a known counter difference; none where it is 0.
+    pub(super) fn sum(spans: &[Span]) -> Option<Self> {
+        let (mut delta, mut floor) = (Microjoules(0), Microjoules(0));
+        for span in spans {
+            if let Some(energy) = span.energy {
+                delta += energy;
+                floor += span.idle_energy;
+            }
+        }
+        (delta.0 > 0).then_some(Self { delta, floor })
     }
 }
 
-impl EnergyPool<'_> {
-    /// Splits what was drawn.
-    pub(super) fn split(&self, MeteredEnergy { total, idle }: MeteredEnergy) -> EnergySplit {
-        let floor = idle.min(total);
-        let as_held = Shares::by(self.held()).unwrap_or_else(|| {
-            // Only a segment without length has no time.
-            let remainder = self.slots.first().map(|slot| in_slot(&slot.name, &slot.held.remainder));
-            Shares::all(remainder.unwrap_or_else(|| in_slot(ROOT, &HolderId::new(HolderId::UNAVAILABLE))))
+impl SettledSegment<'_> {
+    /// Splits the energy that was drawn in the segment.
+    pub(super) fn split_energy(&self, energy: GpuEnergy) -> EnergySplit {
+        let floor = energy.floor.min(energy.delta).0;
+        let by_held_time = Shares::from_weights(self.held_time()).unwrap_or_else(|| {
+            // Only a segment without length has no held time.
+            Shares::single(match self.slots.first() {
+                Some(slot) => slot.with_holder(&slot.held.remainder),
+                None => SlotHolder { slot: ROOT.into(), holder: HolderId::new(HolderId::UNAVAILABLE) },
+            })
         });
-        let dynamic = Shares::by(self.active())
-            .or_else(|| Shares::by(self.keepers(|memory, time| u128::from(memory).saturating_mul(time))))
-            .or_else(|| Shares::by(self.keepers(|_, time| time)))
-            .unwrap_or_else(|| as_held.clone());
-        EnergySplit { floor: along(&as_held, floor), dynamic: along(&dynamic, total - floor) }
+        let dynamic = Shares::from_weights(self.active_time())
+            .or_else(|| Shares::from_weights(self.present(|memory, time| memory.saturating_mul(time))))
+            .or_else(|| Shares::from_weights(self.present(|_, time| time)))
+            .map(|shares| shares.split(energy.delta.0 - floor))
+            .unwrap_or_else(|| by_held_time.split(energy.delta.0 - floor));
+        EnergySplit { floor: by_held_time.split(floor), dynamic }
     }
 
-    /// What was held, the remainders among it.
-    fn held(&self) -> impl Iterator<Item = (HolderId, u128)> {
+    /// Held time, and unheld time under its remainder.
+    fn held_time(&self) -> impl Iterator<Item = (SlotHolder, u128)> {
         let of_slot = |slot: &SettledSlot<'_>| {
-            let held = slot.held.with_remainder().map(|(holder, time)| (in_slot(&slot.name, holder), time));
-            held.collect::<Vec<_>>()
+            let held = slot.held.with_remainder();
+            held.map(|(holder, time)| (slot.with_holder(holder), time.into())).collect::<Vec<_>>()
         };
-        let free = self.free.iter().map(|(remainder, time)| (in_slot(ROOT, remainder), *time));
-        self.slots.iter().flat_map(of_slot).chain(free).map(|(id, time)| (id, time.into()))
+        let free = self.free.iter().map(|(remainder, time)| {
+            (SlotHolder { slot: ROOT.into(), holder: remainder.clone() }, u128::from(*time))
+        });
+        self.slots.iter().flat_map(of_slot).chain(free)
     }
 
-    /// Who was busy, or, where that is unknown, who held.
-    fn active(&self) -> impl Iterator<Item = (HolderId, u128)> {
-        self.slots.iter().flat_map(|slot| {
-            let id = |holder: &HolderId| in_slot(&slot.name, holder);
+    /// Used time of measured slots, and held time of the others.
+    fn active_time(&self) -> impl Iterator<Item = (SlotHolder, u128)> {
+        self.slots.iter().flat_map(|slot| -> Vec<_> {
+            let time = |holder, time: u64| (slot.with_holder(holder), time.into());
             match slot.state {
-                SlotState::Measured => {
-                    slot.used.iter().map(|(user, used)| (id(user), used.time.into())).collect::<Vec<_>>()
-                }
-                _ => slot.held.parts.iter().map(|(holder, time)| (id(holder), (*time).into())).collect(),
+                SlotState::Measured => slot.used.iter().map(|(user, used)| time(user, used.time)).collect(),
+                _ => slot.held.parts.iter().map(|(holder, held)| time(holder, *held)).collect(),
             }
         })
     }
 
-    /// Those who keep a context, each weighed by memory and time.
-    fn keepers(&self, weigh: impl Fn(u64, u128) -> u128) -> Vec<(HolderId, u128)> {
-        let mut keepers = Vec::new();
-        for slot in self.slots {
+    /// Holders with a context on the GPU, weighed by memory in bytes and time in nanoseconds.
+    fn present(&self, weigh: impl Fn(u128, u128) -> u128) -> Vec<(SlotHolder, u128)> {
+        let mut present = Vec::new();
+        for slot in &self.slots {
             for span in &*slot.spans {
-                keepers.extend(span.present.iter().map(|(user, presence)| {
+                present.extend(span.present.iter().map(|(user, presence)| {
                     let memory = presence.memory.unwrap_or(0);
-                    (in_slot(&slot.name, user), weigh(memory, span.length().0.into()))
+                    (slot.with_holder(user), weigh(memory.into(), span.length().0.into()))
                 }));
             }
         }
-        keepers
+        present
     }
 }
 
-/// The id of a holder on a slot; of one on a whole GPU simply its own.
-fn in_slot(slot: &str, holder: &HolderId) -> HolderId {
-    if slot == SLOT { holder.clone() } else { HolderId::new(format!("{slot}{SEPARATOR}{holder}")) }
-}
-
-/// The slot and the holder of an id of the split.
-pub(super) fn slot_and_holder(id: &HolderId) -> (&str, HolderId) {
-    match id.as_str().split_once(SEPARATOR) {
-        Some((slot, holder)) => (slot, HolderId::new(holder)),
-        None => (SLOT, id.clone()),
+impl SettledSlot<'_> {
+    fn with_holder(&self, holder: &HolderId) -> SlotHolder {
+        SlotHolder { slot: Arc::clone(&self.name), holder: holder.clone() }
     }
-}
-
-fn along(shares: &Shares, total: u64) -> BTreeMap<HolderId, u64> {
-    let quotas = shares.quotas(total).map(|(holder, quota)| (holder.clone(), quota)).collect();
-    apportion_once(total, &quotas)
 }

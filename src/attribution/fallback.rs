@@ -1,37 +1,35 @@
-//! How the busy time of a tick is split between users: by its own weights, else by the first fallback that is known.
+//! How the busy time of a tick is split between its users: by its own weights, else by the first fallback that is known.
 //!
-//! The fallback order of a tick without weights, best first: what the window's other ticks measured, then what the window
-//! before did, both for holders still present; resident memory; equally; `__unattributed__`. Where processes
-//! cannot be seen by construction, holders stand for them. In goes one span, out come shares and their grade.
-//! Accounting records of processes that just ended are not used: a pid alone, whose place in `/proc` is gone, names
-//! nobody, and a pid that was given anew would name the wrong one.
+//! Fallback order of a tick without weights: what the window's other ticks measured, then what the window before measured,
+//! both for holders still present; resident memory; equally; `__unattributed__`. Where processes cannot be seen by
+//! construction, holders stand for them. NVML's accounting records of processes that just ended are not used: such a pid is
+//! gone from `/proc`, so it names no holder, and a reused pid would name a wrong one.
 //!
-//! Other ticks count by the busy time that their weights split, not by the weights: those share a unit only
-//! within their own span, and time can be cut without changing a share (L6).
+//! Other ticks count by the busy time that their weights split and not by the weights, whose unit is constant within one
+//! span only (law L6).
 
 use std::collections::BTreeMap;
 
+use super::apportion::{Quota, Shares};
 use super::claims::SlotGrants;
-use super::parts::Covers;
-use super::quota::Quota;
-use super::shares::Shares;
 use crate::model::{Grade, HolderId, Presence, SlotState, Span};
 
-/// What other ticks know about a tick without weights.
+/// What the other ticks and windows of a slot know about a tick without weights.
 #[derive(Debug)]
 pub(super) struct UseFallback<'a> {
+    /// Nanoseconds used in this window's ticks with weights.
     window: BTreeMap<HolderId, u64>,
     previous: Option<&'a BTreeMap<HolderId, u64>>,
-    /// Whether the slot is a GPU instance: no weights exist there.
+    /// Whether the slot is a GPU instance, of which NVML reports no weights.
     is_instance: bool,
 }
 
 impl<'a> UseFallback<'a> {
-    /// The fallbacks of a window: what its own ticks measured, in nanoseconds, and what the one before did.
-    pub(super) fn new(spans: &[Span], previous: &'a BTreeMap<HolderId, u64>) -> Self {
+    /// The fallbacks of a whole GPU; `previous` is what the window before measured.
+    pub(super) fn of_gpu(spans: &[Span], previous: &'a BTreeMap<HolderId, u64>) -> Self {
         let mut window: BTreeMap<HolderId, Quota> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.state == SlotState::Measured) {
-            for (user, quota) in own(span).iter().flat_map(|shares| shares.quotas(span.busy)) {
+            for (user, quota) in own_shares(span).iter().flat_map(|shares| shares.quotas(span.busy)) {
                 window.entry(user.clone()).or_default().add(quota);
             }
         }
@@ -39,53 +37,60 @@ impl<'a> UseFallback<'a> {
         Self { window, previous: Some(previous), is_instance: false }
     }
 
-    /// The fallbacks of a GPU instance, where what is held decides between several users, else memory.
+    /// The fallbacks of a GPU instance.
     pub(super) const fn of_instance() -> Self {
         Self { window: BTreeMap::new(), previous: None, is_instance: true }
     }
 
-    /// What the window's ticks measured, for the fallbacks of the next window.
+    /// What the window's ticks measured, for the next window.
     pub(super) fn into_weights(mut self) -> BTreeMap<HolderId, u64> {
         self.window.retain(|_, weight| *weight > 0);
         self.window
     }
 
-    /// The shares in a tick's busy time, and how good they are.
-    pub(super) fn shares(&self, span: &Span, grants: &SlotGrants) -> (Shares, Grade) {
+    /// The users' shares in a tick's busy time, and the grade of that split.
+    pub(super) fn shares(&self, span: &Span, grants: &SlotGrants<'_>) -> (Shares<HolderId>, Grade) {
         if span.blind
-            && let Some(shares) = along_held(grants)
+            && let Some(shares) = shares_along_held(grants)
         {
-            // A slot with one holder is simply his.
-            let grade = if shares.len() == 1 { Grade::Measured } else { Grade::SplitByHolding };
+            // A slot with a single holder is used by that one.
+            let grade = if shares.is_single() { Grade::Measured } else { Grade::SplitByHolding };
             return (shares, grade);
         }
-        if let Some(shares) = own(span).filter(|_| !self.is_instance) {
+        if let Some(shares) = own_shares(span).filter(|_| !self.is_instance) {
             return (shares, Grade::Measured);
         }
-        if let Some(user) = sole(span) {
-            return (Shares::all(user.clone()), Grade::Measured);
+        if let Some(user) = only_user(span) {
+            return (Shares::single(user.clone()), Grade::Measured);
         }
         if self.is_instance
-            && let Some(shares) = held_by_present(span, grants)
+            && let Some(shares) = held_shares_of_present(span, grants)
         {
             return (shares, Grade::SplitByHolding);
         }
-        known(&self.window, span)
-            .or_else(|| known(self.previous?, span))
+        earlier_shares(&self.window, span)
+            .or_else(|| earlier_shares(self.previous?, span))
             .map(|shares| (shares, Grade::SplitByActivity))
-            .or_else(|| by_memory(span).map(|shares| (shares, Grade::SplitByMemory)))
-            .or_else(|| equally(span).map(|shares| (shares, Grade::SplitEqually)))
-            .unwrap_or_else(|| (Shares::all(HolderId::new(HolderId::UNATTRIBUTED)), Grade::Unknown))
+            .or_else(|| Some((shares_of_present(span, |user| user.memory)?, Grade::SplitByMemory)))
+            .or_else(|| Some((shares_of_present(span, |_| Some(1))?, Grade::SplitEqually)))
+            .unwrap_or_else(|| (Shares::single(HolderId::new(HolderId::UNATTRIBUTED)), Grade::Unknown))
     }
 }
 
-/// The tick's own weights; a blind tick has none, even if it says so.
-fn own(span: &Span) -> Option<Shares> {
-    if span.blind { None } else { by(span, |presence| presence.weight) }
+/// Shares by the tick's own weights. Weights of a blind tick are ignored.
+fn own_shares(span: &Span) -> Option<Shares<HolderId>> {
+    if span.blind { None } else { shares_of_present(span, |user| user.weight) }
 }
 
-/// The only user there: one user takes all. A remainder is none, it may just have outlived the user.
-fn sole(span: &Span) -> Option<&HolderId> {
+fn shares_of_present(span: &Span, weight: impl Fn(&Presence) -> Option<u64>) -> Option<Shares<HolderId>> {
+    let weights = span.present.iter();
+    Shares::from_weights(
+        weights.filter_map(|(user, presence)| Some((user.clone(), weight(presence)?.into()))),
+    )
+}
+
+/// The user of a tick with only one. A remainder does not count: it may have outlived the user.
+fn only_user(span: &Span) -> Option<&HolderId> {
     let mut present = span.present.keys();
     match (present.next(), present.next()) {
         (Some(user), None) if !user.is_remainder() => Some(user),
@@ -93,51 +98,30 @@ fn sole(span: &Span) -> Option<&HolderId> {
     }
 }
 
-/// Earlier measurements of those who are present.
-fn known(weights: &BTreeMap<HolderId, u64>, span: &Span) -> Option<Shares> {
-    Shares::by(
-        span.present
-            .keys()
-            .filter_map(|user| weights.get(user).map(|weight| (user.clone(), u128::from(*weight)))),
-    )
+/// Shares of present users by earlier measurements.
+fn earlier_shares(weights: &BTreeMap<HolderId, u64>, span: &Span) -> Option<Shares<HolderId>> {
+    let weight = |user: &HolderId| Some((user.clone(), u128::from(*weights.get(user)?)));
+    Shares::from_weights(span.present.keys().filter_map(weight))
 }
 
-fn by_memory(span: &Span) -> Option<Shares> {
-    by(span, |presence| presence.memory)
+/// Shares by the granted fractions. By the integer times made of them, equals would drift apart (law L11).
+fn shares_along_held(grants: &SlotGrants<'_>) -> Option<Shares<HolderId>> {
+    let own_part = |holder: &HolderId| u128::from(grants.remaining_part(Some(holder)));
+    Shares::from_weights(grants.parts.keys().map(|holder| (holder.clone(), own_part(holder))))
 }
 
-fn equally(span: &Span) -> Option<Shares> {
-    by(span, |_| Some(1))
-}
-
-fn along_held(grants: &SlotGrants) -> Option<Shares> {
-    // Along the granted fractions, not the integers they became: equals would drift apart (L11).
-    Shares::by(grants.parts.keys().map(|holder| {
-        let own = grants.rest_of(Some(holder));
-        (holder.clone(), u128::from(own))
-    }))
-}
-
-/// What those who are present hold; several whom one holding covers share it equally.
-fn held_by_present(span: &Span, grants: &SlotGrants) -> Option<Shares> {
-    let covers = Covers { grants, covered_by: &span.covered_by };
+/// Shares of present users by what they hold; several users whom one holding covers share it equally.
+fn held_shares_of_present(span: &Span, grants: &SlotGrants<'_>) -> Option<Shares<HolderId>> {
     let mut users: BTreeMap<&HolderId, Vec<&HolderId>> = BTreeMap::new();
     for user in span.present.keys() {
-        if let Some(holder) = covers.holding(user) {
+        if let Some(holder) = grants.covering_holder(user) {
             users.entry(holder).or_default().push(user);
         }
     }
-    Shares::by(users.into_iter().flat_map(|(holder, users)| {
-        // 32 more bits, so that what a division loses does not count.
-        let share = (u128::from(grants.rest_of(Some(holder))) << 32) / users.len().max(1) as u128;
+    Shares::from_weights(users.into_iter().flat_map(|(holder, users)| {
+        // 32 more bits, so that the rounding of the division does not count.
+        let own_part = u128::from(grants.remaining_part(Some(holder))) << 32;
+        let share = own_part / users.len().max(1) as u128;
         users.into_iter().map(move |user| (user.clone(), share))
     }))
-}
-
-fn by(span: &Span, weight: impl Fn(&Presence) -> Option<u64>) -> Option<Shares> {
-    Shares::by(
-        span.present
-            .iter()
-            .filter_map(|(user, presence)| weight(presence).map(|weight| (user.clone(), u128::from(weight)))),
-    )
 }

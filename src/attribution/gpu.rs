@@ -1,119 +1,95 @@
-//! Settles the slots of a GPU together: the root split among MIG instances, each slot, and one energy pool.
+//! Settles the slots of a GPU together: the split of its time among MIG instances, each slot, and one energy pool.
 //!
-//! A slot's time is its weight x the GPU's: its spans are scaled to that before they are settled like those of a whole
-//! GPU. `settle_gpu` settles one segment and shows each slot's account in full and, for each user, how much of the use
-//! lies within each holding; between two epochs there is no slot and all time is unavailable.
+//! Slot time is the slot's weight x the GPU's time; spans of an instance are scaled to it, and then settled like those of a
+//! whole GPU. `settle_gpu` settles a single segment and returns each slot's account in full.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::SettleError;
-use super::apportion::apportion;
-use super::check::{check, check_layout};
-use super::energy::MeteredEnergy;
+use super::apportion::{Quota, apportion};
+use super::check::{check_layout, check_window};
 use super::fallback::UseFallback;
-use super::quota::Quota;
-use super::segment::WindowSegment;
-use super::settle::{OpenSlot, OpenWindow, SettledSegment, SettledSlot, WindowCarry, add_flag};
-use crate::model::{Carry, Grade, HolderId, Microjoules, MigLayout, Parts, SlotState, Span, Use, Utc};
-
-/// Energy of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuEnergy {
-    /// The difference of the driver's counter.
-    pub delta: Microjoules,
-    /// Idle power x time, the most that can be floor.
-    pub floor: Microjoules,
-}
+use super::settle::{OpenSlot, OpenWindow, SettledSegment, SettledSlot, add_flag};
+use super::window::WindowSegment;
+use super::{EnergySplit, GpuEnergy, SettleError, UserShare};
+use crate::model::{Carry, Grade, HolderId, MigLayout, Parts, Settlement, SlotState, Span, Utc};
 
 /// A segment of one GPU, in which layout, holdings and states are constant.
 #[derive(Clone, Debug)]
 pub struct GpuSegment {
-    /// Where it begins.
+    /// Begin of the segment.
     pub from: Utc,
-    /// Where it ends.
+    /// End of the segment.
     pub to: Utc,
     /// Whether its slots are MIG instances.
     pub mig: bool,
-    /// None between two epochs.
+    /// None between two epochs: then there is no slot, and all time is unavailable.
     pub layout: Option<MigLayout>,
     /// The spans of each slot of the layout, in the GPU's time and without energy.
     pub slots: BTreeMap<Arc<str>, Vec<Span>>,
-    /// The weights of each slot's window before; there are none of MIG instances.
+    /// The weights of each slot's window before; MIG instances have none.
     pub previous: BTreeMap<Arc<str>, BTreeMap<HolderId, u64>>,
-    /// Of the whole GPU; none where the counter's difference is not known.
+    /// Energy of the whole GPU; none where the counter's difference is unknown.
     pub energy: Option<GpuEnergy>,
-    /// What the segment before left.
+    /// The carries after the segment before.
     pub carry: Carry,
 }
 
-/// What one user used of a slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UserShare {
-    /// In all.
-    pub used: Use,
-    /// What of it lies within whose holding.
-    pub within: BTreeMap<HolderId, u64>,
-}
-
-/// The account of one slot.
+/// The account of one slot; times are nanoseconds of slot time.
 #[derive(Clone, Debug)]
 pub struct SlotSettlement {
-    /// Its slot time.
+    /// Slot time P.
     pub time: u64,
     /// What could be known.
     pub state: SlotState,
-    /// The remainder that has the time that nobody held.
+    /// Reserved tenant that receives unheld time.
     pub remainder: HolderId,
-    /// How much it has.
+    /// Time that nobody held: U.
     pub unheld: u64,
-    /// How much of that was used.
+    /// Unheld time that was used.
     pub drawn: u64,
-    /// Time busy.
+    /// Busy time A x P.
     pub busy: u64,
     /// The worst grade of its use.
     pub grade: Grade,
-    /// What each held, with what nested holdings have of it.
+    /// Held time by holder, with the time of nested holdings.
     pub gross: BTreeMap<HolderId, u64>,
-    /// The parts of what each held, without that.
+    /// The parts of held time by holder, without the time of nested holdings.
     pub parts: BTreeMap<HolderId, Parts>,
-    /// What each used.
+    /// Used time by user.
     pub used: BTreeMap<HolderId, UserShare>,
 }
-
-/// Energy by slot and holder, in microjoules; that of time without a slot is under `root`.
-pub type SlotEnergy = BTreeMap<Arc<str>, BTreeMap<HolderId, u64>>;
 
 /// The account of a segment.
 #[derive(Clone, Debug)]
 pub struct GpuSettlement {
-    /// The GPU's time by slot and remainder.
+    /// The GPU's time in nanoseconds, by slot and remainder.
     pub root: BTreeMap<Arc<str>, u64>,
-    /// The slots.
+    /// The slots, by name.
     pub slots: BTreeMap<Arc<str>, SlotSettlement>,
-    /// Floor and dynamic energy, where the difference is known.
-    pub energy: Option<(SlotEnergy, SlotEnergy)>,
-    /// Remarks.
+    /// Energy, where the counter's difference is known.
+    pub energy: Option<EnergySplit>,
+    /// Conflicts and other remarks.
     pub flags: Vec<String>,
-    /// For the next segment.
+    /// The carries for the next segment.
     pub carry: Carry,
 }
 
 /// Settles a segment of a GPU.
 ///
 /// # Errors
-/// A layout that does not sum, slots that are not those of the layout, spans that do not cover the segment, or that no
-/// account can hold.
+/// A layout that does not sum to the GPU, slots that are not those of the layout, spans that do not cover the segment or
+/// that no account can hold.
 pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, SettleError> {
     let GpuSegment { from, to, mig, layout, slots, previous, energy, carry } = segment;
-    check_layout(layout.as_ref(), |name| slots.contains_key(name), slots.keys())?;
+    check_layout(layout.as_ref(), slots)?;
     for spans in slots.values() {
-        check(*from, *to, spans)?;
+        check_window(*from, *to, spans)?;
     }
     let none = BTreeMap::new();
     let previous = |name: &Arc<str>| previous.get(name).unwrap_or(&none);
-    let mut window = OpenWindow::open(carry);
+    let mut window = OpenWindow::new(carry);
     let time = to.since(*from).0;
     let settled = match layout {
         None => {
@@ -122,20 +98,17 @@ pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, SettleError> {
         Some(layout) => window.settle_slots(time, layout, SlotState::Measured, |name| {
             let spans: &[Span] = slots.get(name).map_or(&[], Vec::as_slice);
             let fallback =
-                if *mig { UseFallback::of_instance() } else { UseFallback::new(spans, previous(name)) };
+                if *mig { UseFallback::of_instance() } else { UseFallback::of_gpu(spans, previous(name)) };
             (Cow::Borrowed(spans), fallback)
         }),
     };
-    window.keep_slots_of(&settled);
-    let energy = energy.map(|of| {
-        let split = settled.energy_pool().split(MeteredEnergy { total: of.delta.0, idle: of.floor.0 });
-        (by_slot(split.floor), by_slot(split.dynamic))
-    });
-    let WindowCarry { carry, flags, .. } = window.close();
+    window.drop_other_slots(&settled);
+    let energy = energy.map(|energy| settled.split_energy(energy));
+    let Settlement { carry, flags, .. } = window.close(*from, *to, Vec::new());
     let of_slots = settled.slots.iter().map(|slot| (Arc::clone(&slot.name), slot.time));
     let free = settled.free.iter().map(|(remainder, time)| (Arc::clone(&remainder.0), *time));
     let root = of_slots.chain(free).collect();
-    let slots = settled.slots.into_iter().map(|slot| (Arc::clone(&slot.name), slot.account())).collect();
+    let slots = settled.slots.into_iter().map(|slot| (Arc::clone(&slot.name), slot.into())).collect();
     Ok(GpuSettlement { root, slots, energy, flags, carry })
 }
 
@@ -149,20 +122,17 @@ impl<'a> OpenWindow<'a> {
         if layout.stranded.is_none() {
             add_flag(&mut self.flags, "gpu: possible placements are not known".to_owned());
         }
-        let settled = self.settle_slots(segment.length(), layout, segment.constant().state, |name| {
-            let slot = |span: &Span| {
-                let mig = span.instances.as_ref()?;
-                mig.slots.get(name).map(|slot| slot.during(span))
-            };
+        let settled = self.settle_slots(segment.length(), layout, segment.constant.state, |name| {
+            let slot = |span: &Span| Some(span.instances.as_ref()?.slots.get(name)?.during(span));
             (Cow::Owned(segment.spans.iter().filter_map(slot).collect()), UseFallback::of_instance())
         });
-        if segment.shows_who_went() {
-            self.keep_slots_of(&settled);
+        if segment.shows_departures() {
+            self.drop_other_slots(&settled);
         }
         settled
     }
 
-    /// Settles the slots of a layout, each by its spans in the GPU's time and with the fallback order for its users.
+    /// Settles the slots of a layout; `slot` returns the spans of one, in the GPU's time, and its fallbacks.
     fn settle_slots<'s>(
         &mut self,
         time: u64,
@@ -170,23 +140,33 @@ impl<'a> OpenWindow<'a> {
         state: SlotState,
         slot: impl Fn(&Arc<str>) -> (Cow<'s, [Span]>, UseFallback<'a>),
     ) -> SettledSegment<'s> {
-        let mut parts = self.divide(time, layout, state);
+        let mut parts = self.split_among_slots(time, layout, state);
         let mut slots = Vec::with_capacity(layout.slots.len());
         for name in layout.slots.keys() {
             let slot_time = parts.remove(&HolderId(Arc::clone(name))).unwrap_or(0);
             let (spans, fallback) = slot(name);
-            let open = self.slots.open(name, || fallback);
-            let scaled = open.scale(&spans, slot_time);
-            if let Some(segment) = WindowSegment::of(&scaled) {
-                slots.push(open.settle(Arc::clone(name), &segment, spans, &mut self.flags));
-            }
+            let settled = self.with_slot(
+                name,
+                || fallback,
+                |open, flags| {
+                    let scaled = open.scale(&spans, slot_time);
+                    let segment = WindowSegment::new(&scaled)?;
+                    Some(open.settle(name, &segment, spans, flags))
+                },
+            );
+            slots.extend(settled);
         }
         SettledSegment { slots, free: parts.into_iter().collect() }
     }
 
-    /// The GPU's time by slot, and by remainder for what is no slot: where nobody looked at the GPU, or it is lost, nothing
-    /// else is known of that.
-    fn divide(&mut self, time: u64, layout: &MigLayout, state: SlotState) -> BTreeMap<HolderId, u64> {
+    /// The GPU's time by slot, and by remainder for placements that are no slot. Where the GPU is lost or nobody looked at
+    /// it, more than that is not known of them.
+    fn split_among_slots(
+        &mut self,
+        time: u64,
+        layout: &MigLayout,
+        state: SlotState,
+    ) -> BTreeMap<HolderId, u64> {
         let stranded = layout.stranded.unwrap_or(0);
         let free = match state {
             SlotState::Measured | SlotState::Unmeasured => {
@@ -199,69 +179,53 @@ impl<'a> OpenWindow<'a> {
         let free = free.map(|(remainder, size)| (HolderId::new(remainder), size));
         let slots = layout.slots.iter().map(|(name, slot)| (HolderId(Arc::clone(name)), slot.size));
         let quotas =
-            slots.chain(free).map(|(name, size)| (name, Quota::of(time, size, layout.total))).collect();
+            slots.chain(free).map(|(name, size)| (name, Quota::new(time, size, layout.total))).collect();
         self.root.retain(|name, _| BTreeMap::contains_key(&quotas, name));
         apportion(time, &quotas, &mut self.root)
     }
 }
 
 impl OpenSlot<'_> {
-    /// The spans in slot time. How much of it was busy is split with a carry, so that nothing is lost to rounding.
+    /// The spans in slot time. The busy part of it is split with a carry, so that no rounding adds up.
     fn scale(&mut self, spans: &[Span], slot_time: u64) -> Vec<Span> {
         let whole: u64 = spans.iter().map(|span| span.length().0).sum();
         let busy: u64 = spans.iter().map(|span| span.busy).sum();
         let [is_busy, is_free] = ["busy", "free"].map(HolderId::new);
         let quotas = BTreeMap::from([
-            (is_busy.clone(), Quota::of(slot_time, busy, whole)),
-            (is_free, Quota::of(slot_time, whole - busy, whole)),
+            (is_busy.clone(), Quota::new(slot_time, busy, whole)),
+            (is_free, Quota::new(slot_time, whole - busy, whole)),
         ]);
         let slot_busy = apportion(slot_time, &quotas, &mut self.carries.busy).remove(&is_busy).unwrap_or(0);
-        let mut before = (0, 0);
-        let mut cut = |span: &Span| {
-            let after = (before.0 + span.length().0, before.1 + span.busy);
-            let part = |total, part: u64, whole| Quota::of(total, part, whole).floor();
-            let at = |time| Utc(part(slot_time, time, whole));
-            let length = (at(before.0), at(after.0));
-            let busy = part(slot_busy, after.1, busy) - part(slot_busy, before.1, busy);
-            before = after;
-            Span { from: length.0, to: length.1, busy, ..span.clone() }
+        let scaled = |total, part, whole| Quota::new(total, part, whole).floor();
+        let (mut time_before, mut busy_before) = (0, 0);
+        let mut scale_span = |span: &Span| {
+            let (time_after, busy_after) = (time_before + span.length().0, busy_before + span.busy);
+            let from = Utc(scaled(slot_time, time_before, whole));
+            let to = Utc(scaled(slot_time, time_after, whole));
+            let busy = scaled(slot_busy, busy_after, busy) - scaled(slot_busy, busy_before, busy);
+            (time_before, busy_before) = (time_after, busy_after);
+            Span { from, to, busy, ..span.clone() }
         };
-        spans.iter().map(&mut cut).collect()
+        spans.iter().map(&mut scale_span).collect()
     }
 }
 
-impl SettledSlot<'_> {
-    fn account(self) -> SlotSettlement {
-        let Self { state, time, busy, held, used, settled: mut paid, .. } = self;
-        let drawn = paid.parts.get(&held.remainder).map_or(0, |rest| rest.lent);
-        paid.parts.remove(&held.remainder);
-        let grade = used.values().map(|used| used.grade).max().unwrap_or_default();
-        let share = |user: HolderId, used: Use| {
-            let within = paid.within.get(&user).cloned().unwrap_or_default();
-            (user, UserShare { used, within })
-        };
-        let shares = std::mem::take(&mut paid.uses).into_iter().filter(|(_, used)| used.total() > 0);
-        let used = shares.map(|(user, used)| share(user, used)).collect();
-        SlotSettlement {
+impl From<SettledSlot<'_>> for SlotSettlement {
+    fn from(SettledSlot { state, time, busy, held, used, settled, .. }: SettledSlot<'_>) -> Self {
+        let (mut parts, mut users) = (settled.parts, settled.users);
+        let drawn = parts.remove(&held.remainder).map_or(0, |unheld| unheld.lent);
+        users.retain(|_, share| share.used.total() > 0);
+        Self {
             time,
             state,
             remainder: held.remainder,
-            unheld: held.rest,
+            unheld: held.unheld,
             drawn,
             busy,
-            grade,
+            grade: used.values().map(|used| used.grade).max().unwrap_or_default(),
             gross: held.gross,
-            parts: paid.parts,
-            used,
+            parts,
+            used: users,
         }
     }
-}
-
-fn by_slot(energy: BTreeMap<HolderId, u64>) -> SlotEnergy {
-    let mut by_slot = SlotEnergy::new();
-    for (id, energy) in energy {
-        let (slot, holder) = super::energy::slot_and_holder(&id);
-        by_slot.entry(slot.into()).or_default().insert(holder, energy);
-    }
-    by_slot
 }

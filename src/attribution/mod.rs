@@ -1,11 +1,10 @@
-//! Settles a window of one GPU's raw integrals into rows: who held, who used, what lay idle and what it drew.
+//! Settles the spans of one window of one GPU into account rows: who held, who used, what was idle, and its energy.
 //!
-//! In go contiguous spans (raw integrals of ticks), the carries and the weights of the window before. Out
-//! come rows whose parts sum to the window, and the next carries. Pure integers, from the tick to the row, so
-//! that every law of the account holds exactly; the text it follows is the account's model, section 3. It
-//! knows no clock, file, driver, tenant or price list; which holder is who was decided before.
+//! Its input is spans (the integrals of ticks), the carries and the weights of the window before. The parts of its rows sum
+//! to the window. All arithmetic is in integers, so that every law of the account holds exactly. Holders are resolved
+//! before; tenants and prices come later.
 
-// The account must sum to the nanosecond; a float would round where nobody looks.
+// The account must sum to the nanosecond, and floats would round.
 #![deny(clippy::float_arithmetic)]
 
 mod apportion;
@@ -16,26 +15,23 @@ mod energy;
 mod error;
 mod fallback;
 mod gpu;
-mod held;
 mod money;
 mod parts;
-mod quota;
 mod rows;
-mod segment;
 mod settle;
-mod shares;
-mod used;
 mod window;
 
 pub use claims::granted_shares;
+pub use energy::{EnergySplit, GpuEnergy, SlotHolder};
 pub use error::SettleError;
-pub use gpu::{GpuEnergy, GpuSegment, GpuSettlement, SlotEnergy, SlotSettlement, UserShare, settle_gpu};
+pub use gpu::{GpuSegment, GpuSettlement, SlotSettlement, settle_gpu};
 pub use money::{ChargedTimes, HeldParts, charged_times, money, split_money};
+pub use parts::UserShare;
 pub use settle::settle;
 pub use window::{WINDOW, split, window_end};
 
-/// The one slot of a GPU without MIG, and the root of its tree nodes; a MIG instance brings its own name.
+/// Name of the single slot of a GPU without MIG; a MIG instance is named by its id.
 const SLOT: &str = "gpu";
 
-/// The tree node of the split of a GPU among its slots, and the place of energy of time without a slot.
+/// Tree node of the split of a GPU among its slots, and the slot of energy of time that belongs to no slot.
 const ROOT: &str = "root";

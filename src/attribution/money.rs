@@ -1,8 +1,8 @@
-//! Money of a price interval, and its split along holders' times.
+//! Money of GPU time under one price, and its split along held or used times.
 //!
-//! A span's money is the difference of two values of [`money`] at its ends, so that two statements add up to
-//! one; it is split, never recomputed from a rounded part. Per GPU and interval that is within one nano-unit
-//! of rate x time, and a holder's within two (L9). It knows no price book and no currency.
+//! The money of a span is the difference of [`money`] at its ends, so that two statements add up to one. It is split, and
+//! never computed from a rounded part: per GPU and price interval it is within one nano-unit of rate x time, and a holder's
+//! within two (law L9).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,18 +13,17 @@ use crate::model::{HolderId, Money, Nanoseconds, Parts};
 /// An hour in nanoseconds.
 const HOUR: i128 = 3_600 * Nanoseconds::SECOND.0 as i128;
 
-/// What `since` the begin of a price interval costs at a rate in nano-units per hour, rounded down.
+/// Cost of the time `since` the begin of a price interval, rounded down; the rate is in nano-units per hour.
 pub fn money(rate_nano_per_hour: i128, since: Nanoseconds) -> Money {
     let time = i128::from(since.0);
-    // Whole nano-units per nanosecond and the rest apart, so that no product leaves its integer.
+    // Whole nano-units per nanosecond are separate from the rest, so that no product overflows.
     let whole = rate_nano_per_hour.div_euclid(HOUR).saturating_mul(time);
     let rest = rate_nano_per_hour.rem_euclid(HOUR) * time / HOUR;
     Money(whole.saturating_add(rest))
 }
 
-/// The time that each holder is charged for, in nanoseconds: what it held, less what was unavailable.
-///
-/// `__unavailable__` is charged for that instead: a GPU that is lost or broken is shown, not charged.
+/// Time for which each holder is charged, in nanoseconds: held less unavailable. `__unavailable__` is charged for the
+/// latter, since a lost or broken GPU is shown to its holders but not charged.
 pub fn charged_times<'a>(held: impl IntoIterator<Item = HeldParts<'a>>) -> ChargedTimes {
     let mut unavailable: BTreeMap<Option<u32>, (u64, Option<usize>)> = BTreeMap::new();
     let mut times: Vec<(HolderId, u64)> = Vec::new();
@@ -50,30 +49,31 @@ pub fn charged_times<'a>(held: impl IntoIterator<Item = HeldParts<'a>>) -> Charg
     ChargedTimes { times, added }
 }
 
-/// What a holder held of a slot.
+/// Parts of what a holder held of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldParts<'a> {
     /// GPU instance id of the slot; none for a whole GPU.
     pub gpu_instance: Option<u32>,
-    /// Who held.
+    /// Holder.
     pub holder: &'a HolderId,
-    /// What was held.
+    /// The parts.
     pub parts: &'a Parts,
 }
 
-/// The times that are charged for.
+/// Charged times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargedTimes {
-    /// In the order of what was held, then of `added`.
+    /// Time in nanoseconds by holder: one for each input in its order, then one for each slot in `added`.
     pub times: Vec<(HolderId, u64)>,
-    /// The slots on which `__unavailable__` is charged without having held.
+    /// GPU instances of the slots on which `__unavailable__` is charged but held nothing.
     pub added: Vec<Option<u32>>,
 }
 
-/// Splits money along times: largest fraction first, ties by id, no carry; the parts, in the order of
-/// `times`, sum to `total` exactly.
+/// Splits money along times in nanoseconds; the parts, in the order of `times`, sum to `total` exactly. The largest
+/// fractions are rounded up, ties by id; there is no carry.
 ///
-/// Nothing is split where there is less than nothing, or something but no time to split it along.
+/// # Errors
+/// Negative money, or money without any time.
 pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>, SettleError> {
     let amount = u128::try_from(total.0).map_err(|_| SettleError::NegativeMoney { total })?;
     let time: u128 = times.iter().map(|(_, time)| u128::from(*time)).sum();
@@ -83,17 +83,17 @@ pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>
     if time == 0 || time > u128::from(u64::MAX) {
         return Err(SettleError::MoneyWithoutTime { total, time });
     }
-    let mut children: Vec<MoneyShare<'_>> = times
+    let mut shares: Vec<MoneyShare<'_>> = times
         .iter()
         .enumerate()
         .map(|(place, (holder, own))| MoneyShare::new(place, holder, *own, amount, time))
         .collect();
-    let floors: u128 = children.iter().map(|child| child.floor).sum();
-    children.sort_by_key(|child| (Reverse(child.fraction), child.holder, child.place));
+    let floors: u128 = shares.iter().map(|share| share.floor).sum();
+    shares.sort_by_key(|share| (Reverse(share.fraction), share.holder, share.place));
     let mut parts = vec![Money(0); times.len()];
-    for (rank, child) in (0_u128..).zip(&children) {
-        let part = child.floor + u128::from(rank < amount - floors);
-        if let Some(slot) = parts.get_mut(child.place) {
+    for (rank, share) in (0_u128..).zip(&shares) {
+        let part = share.floor + u128::from(rank < amount - floors);
+        if let Some(slot) = parts.get_mut(share.place) {
             *slot = Money(i128::try_from(part).unwrap_or(i128::MAX));
         }
     }
@@ -104,12 +104,12 @@ struct MoneyShare<'a> {
     place: usize,
     holder: &'a HolderId,
     floor: u128,
-    /// The rest of the division; all children's rests have the same denominator.
+    /// The rest of the division; all rests have the same denominator.
     fraction: u128,
 }
 
 impl<'a> MoneyShare<'a> {
-    /// The quota of `own` time in `amount` over `time`; the product of two rests below 2^64 fits.
+    /// The quota of `own` time in `amount` over `time`. The product of two numbers below 2^64 fits.
     fn new(place: usize, holder: &'a HolderId, own: u64, amount: u128, time: u128) -> Self {
         let own = u128::from(own);
         let product = amount % time * own;

@@ -1,100 +1,245 @@
-//! Held and used meet: within, beyond, outside; what was lent, and what lay waste.
+//! Splits a segment of a slot into held time, used time and the five parts of what was held (laws L1 to L3).
 //!
-//! In go what was held and used of a measured segment, out come the parts of each holding and the use of each
-//! user. What is used above the holdings is drawn from what nobody held, then lent by those with slack, in
-//! proportion to it (L3); always coverable, since nobody is busy longer than there is time. It knows no
-//! energy.
+//! Use within a holding is that holding's part `within`. Use above the holdings is drawn from what nobody held, and then
+//! lent by holdings with idle time, in proportion to that. Both always suffice, since nobody is busy longer than the slot
+//! time.
 
 use std::collections::BTreeMap;
 
-use super::apportion::apportion;
+use super::apportion::{Quota, apportion};
 use super::carries::{Carries, Owed};
 use super::claims::SlotGrants;
-use super::held::HeldTime;
-use super::quota::Quota;
-use super::used::Used;
-use crate::model::{HolderId, Parts, SlotState, Use};
+use super::fallback::UseFallback;
+use super::window::WindowSegment;
+use crate::model::{Grade, HolderId, Parts, SlotState, Use};
 
-/// The parts of each holding and of the remainder, and the use of each user.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SettledParts {
-    /// By holder; the remainder is one.
-    pub(super) parts: BTreeMap<HolderId, Parts>,
-    /// By user.
-    pub(super) uses: BTreeMap<HolderId, Use>,
-    /// By user, what lies within whose holding.
-    pub(super) within: BTreeMap<HolderId, BTreeMap<HolderId, u64>>,
+/// Held time of a segment, in nanoseconds.
+#[derive(Clone, Debug)]
+pub(super) struct HeldTime {
+    /// By holder, without the time of nested holdings; the loser of a conflict is there with 0.
+    pub(super) parts: BTreeMap<HolderId, u64>,
+    /// By holder, with the time of nested holdings.
+    pub(super) gross: BTreeMap<HolderId, u64>,
+    /// Reserved tenant that receives unheld time in this segment.
+    pub(super) remainder: HolderId,
+    /// Time that nobody held: U.
+    pub(super) unheld: u64,
 }
 
-/// The parts of a segment whose activity is not known: no use is claimed (L18).
-pub(super) fn unmeasured_parts(held: &HeldTime, state: SlotState) -> SettledParts {
-    let part = |time: u64| match state {
-        SlotState::Unavailable => Parts { unavailable: time, ..Parts::default() },
-        _ => Parts { unmeasured: time, ..Parts::default() },
-    };
-    let mut parts: BTreeMap<HolderId, Parts> =
-        held.parts.iter().map(|(holder, time)| (holder.clone(), part(*time))).collect();
-    let rest = match state {
-        // What nobody held is nobody's to lose: it stays unallocated, and its rest is waste.
-        SlotState::Measured | SlotState::Unmeasured => Parts { waste: held.rest, ..Parts::default() },
-        SlotState::Unavailable | SlotState::Unobserved => part(held.rest),
-    };
-    parts.insert(held.remainder.clone(), rest);
-    SettledParts { parts, ..SettledParts::default() }
-}
-
-/// The parts of a measured segment.
-pub(super) fn measured_parts(
-    held: &HeldTime,
-    used: &BTreeMap<HolderId, Used>,
-    covers: &Covers<'_>,
-    carries: &mut Carries,
-) -> SettledParts {
-    let mut paid = SettledParts::default();
-    let mut users = UncoveredUse::of(used, covers);
-    // What is above an inner holding may lie within the outer one.
-    for holder in covers.grants.outer_first().into_iter().rev() {
-        let time = held.parts.get(holder).copied().unwrap_or(0);
-        let rest = users.take(holder);
-        let within = split_within(time, &rest, carries.within.entry(holder.clone()).or_default());
-        let sum = within.values().sum();
-        paid.parts.insert(holder.clone(), Parts { within: sum, waste: time - sum, ..Parts::default() });
-        for (user, within) in &within {
-            paid.uses.entry(user.clone()).or_default().within += within;
-            if *within > 0 {
-                paid.within.entry(user.clone()).or_default().insert(holder.clone(), *within);
+impl HeldTime {
+    /// Splits `length` nanoseconds of slot time along the grants.
+    pub(super) fn split(
+        length: u64,
+        state: SlotState,
+        grants: &SlotGrants<'_>,
+        carries: &mut Carries,
+    ) -> Self {
+        // Where only activity is unknown, unheld time is still unallocated.
+        let remainder = HolderId::new(match state {
+            SlotState::Measured | SlotState::Unmeasured => HolderId::UNALLOCATED,
+            SlotState::Unavailable => HolderId::UNAVAILABLE,
+            SlotState::Unobserved => HolderId::UNOBSERVED,
+        });
+        let quotas = pool_quotas(length, grants, None, &remainder);
+        let mut gross = apportion(length, &quotas, &mut carries.held);
+        let unheld = gross.remove(&remainder).unwrap_or(0);
+        let mut parts = gross.clone();
+        for outer in grants.outer_first() {
+            if grants.inner(Some(outer)).next().is_none() {
+                continue;
+            }
+            let time = gross.get(outer).copied().unwrap_or(0);
+            let quotas = pool_quotas(time, grants, Some(outer), outer);
+            let owed = carries.nested.entry(outer.clone()).or_default();
+            for (holder, part) in apportion(time, &quotas, owed) {
+                if holder != *outer {
+                    gross.insert(holder.clone(), part);
+                }
+                parts.insert(holder, part);
             }
         }
-        if let Some(outer) = covers.outer(holder) {
-            users.pass_to_outer(outer, rest, &within);
+        Self { parts, gross, remainder, unheld }
+    }
+
+    /// Held time by holder, and unheld time under its remainder.
+    pub(super) fn with_remainder(&self) -> impl Iterator<Item = (&HolderId, u64)> {
+        let parts = self.parts.iter().map(|(holder, held)| (holder, *held));
+        parts.chain(std::iter::once((&self.remainder, self.unheld)))
+    }
+}
+
+/// Quotas of the holdings that lie directly in a pool of `length` nanoseconds, and of `rest` for what they leave of it.
+fn pool_quotas(
+    length: u64,
+    grants: &SlotGrants<'_>,
+    pool: Option<&HolderId>,
+    rest: &HolderId,
+) -> BTreeMap<HolderId, Quota> {
+    let whole = pool.map_or(grants.whole, |holder| grants.parts.get(holder).copied().unwrap_or(0));
+    let inner = grants.inner(pool).map(|(holder, part)| (holder.clone(), Quota::new(length, part, whole)));
+    inner.chain([(rest.clone(), Quota::new(length, grants.remaining_part(pool), whole))]).collect()
+}
+
+/// What one user used of a segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UsedTime {
+    /// In nanoseconds.
+    pub(super) time: u64,
+    /// Nanoseconds of it that were split by measurement.
+    pub(super) measured: u64,
+    /// Its worst grade.
+    pub(super) grade: Grade,
+}
+
+#[derive(Default)]
+struct UserQuota {
+    quota: Quota,
+    measured: Quota,
+    grade: Grade,
+}
+
+/// Splits the busy time of a measured segment between its users.
+pub(super) fn split_busy_time(
+    segment: &WindowSegment<'_>,
+    grants: &SlotGrants<'_>,
+    fallback: &UseFallback<'_>,
+    owed: &mut Owed,
+) -> BTreeMap<HolderId, UsedTime> {
+    let mut users: BTreeMap<HolderId, UserQuota> = BTreeMap::new();
+    for span in segment.spans.iter().filter(|span| span.busy > 0) {
+        let (shares, grade) = fallback.shares(span, grants);
+        for (user, quota) in shares.quotas(span.busy) {
+            let user = users.entry(user.clone()).or_default();
+            user.quota.add(quota);
+            user.grade = user.grade.max(grade);
+            if grade == Grade::Measured {
+                user.measured.add(quota);
+            }
         }
     }
-    let mut above = 0;
-    for (user, used) in used {
-        let share = paid.uses.entry(user.clone()).or_default();
-        let rest = used.time - share.within;
-        above += rest;
-        match covers.holding(user) {
-            Some(_) => share.beyond = rest,
-            None if covers.grants.anybody_holds() => share.outside = rest,
-            None => share.unheld = rest,
+    let quotas = users.iter().map(|(user, UserQuota { quota, .. })| (user.clone(), *quota)).collect();
+    let times = apportion(segment.busy(), &quotas, owed);
+    let used_time = |(user, UserQuota { measured, grade, .. })| match times.get(&user).copied().unwrap_or(0) {
+        0 => (user, UsedTime::default()),
+        time => {
+            let measured = if grade == Grade::Measured { time } else { measured.floor().min(time) };
+            (user, UsedTime { time, measured, grade })
         }
-    }
-    let drawn = above.min(held.rest);
-    paid.lend(above - drawn, &mut carries.lent);
-    let rest = Parts { lent: drawn, waste: held.rest - drawn, ..Parts::default() };
-    paid.parts.insert(held.remainder.clone(), rest);
-    paid
+    };
+    users.into_iter().map(used_time).collect()
+}
+
+/// Where the use of one user of a slot lies, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserShare {
+    /// Within holdings, beyond share, outside of holdings, and on a slot that nobody holds.
+    pub used: Use,
+    /// The use within holdings, by holder of the holding.
+    pub within: BTreeMap<HolderId, u64>,
+}
+
+/// The parts of each holding and of the remainder, and where each user's use lies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SettledParts {
+    /// By holder, the remainder included.
+    pub(super) parts: BTreeMap<HolderId, Parts>,
+    /// By user.
+    pub(super) users: BTreeMap<HolderId, UserShare>,
 }
 
 impl SettledParts {
-    /// Moves `total` from waste to lent, in proportion to the waste: all of it is slack until now.
+    /// The parts of a segment whose activity is unknown; no use is claimed in it (law L18).
+    pub(super) fn of_unmeasured(held: &HeldTime, state: SlotState) -> Self {
+        let part = |time: u64| match state {
+            SlotState::Unavailable => Parts { unavailable: time, ..Parts::default() },
+            _ => Parts { unmeasured: time, ..Parts::default() },
+        };
+        let mut parts: BTreeMap<HolderId, Parts> =
+            held.parts.iter().map(|(holder, time)| (holder.clone(), part(*time))).collect();
+        let unheld = match state {
+            // Nobody loses unheld time, so it stays unallocated, which is waste.
+            SlotState::Measured | SlotState::Unmeasured => Parts { waste: held.unheld, ..Parts::default() },
+            SlotState::Unavailable | SlotState::Unobserved => part(held.unheld),
+        };
+        parts.insert(held.remainder.clone(), unheld);
+        Self { parts, users: BTreeMap::new() }
+    }
+
+    /// The parts of a measured segment.
+    pub(super) fn of_measured(
+        held: &HeldTime,
+        used: &BTreeMap<HolderId, UsedTime>,
+        grants: &SlotGrants<'_>,
+        carries: &mut Carries,
+    ) -> Self {
+        let mut settled = Self::split_within(held, used, grants, &mut carries.within);
+        let mut above = 0;
+        for (user, used) in used {
+            let share = &mut settled.users.entry(user.clone()).or_default().used;
+            let rest = used.time - share.within;
+            above += rest;
+            match grants.covering_holder(user) {
+                Some(_) => share.beyond = rest,
+                None if grants.anybody_holds() => share.outside = rest,
+                None => share.unheld = rest,
+            }
+        }
+        let drawn = above.min(held.unheld);
+        settled.lend(above - drawn, &mut carries.lent);
+        let unheld = Parts { lent: drawn, waste: held.unheld - drawn, ..Parts::default() };
+        settled.parts.insert(held.remainder.clone(), unheld);
+        settled
+    }
+
+    /// Counts use within the holdings that cover the users, the innermost first; the rest of each holding is waste.
+    fn split_within(
+        held: &HeldTime,
+        used: &BTreeMap<HolderId, UsedTime>,
+        grants: &SlotGrants<'_>,
+        carries: &mut BTreeMap<HolderId, Owed>,
+    ) -> Self {
+        let mut settled = Self::default();
+        // Use that is in no holding yet, by the holder of the next holding that may contain it.
+        let mut uncounted: BTreeMap<&HolderId, BTreeMap<HolderId, u64>> = BTreeMap::new();
+        for (user, used) in used {
+            if let Some(holder) = grants.covering_holder(user) {
+                uncounted.entry(holder).or_default().insert(user.clone(), used.time);
+            }
+        }
+        for holder in grants.outer_first().into_iter().rev() {
+            let users = uncounted.remove(holder).unwrap_or_default();
+            let time = held.parts.get(holder).copied().unwrap_or(0);
+            let sum: u64 = users.values().sum();
+            let total = sum.min(time);
+            let quotas =
+                users.iter().map(|(user, used)| (user.clone(), Quota::new(total, *used, sum))).collect();
+            let within = apportion(total, &quotas, carries.entry(holder.clone()).or_default());
+            let parts = Parts { within: total, waste: time - total, ..Parts::default() };
+            settled.parts.insert(holder.clone(), parts);
+            let outer = grants.outer_holder(holder);
+            for (user, used) in users {
+                let within = within.get(&user).copied().unwrap_or(0);
+                // What is above this holding may lie within the outer one.
+                if let Some(outer) = outer {
+                    *uncounted.entry(outer).or_default().entry(user.clone()).or_default() += used - within;
+                }
+                let share = settled.users.entry(user).or_default();
+                share.used.within += within;
+                if within > 0 {
+                    share.within.insert(holder.clone(), within);
+                }
+            }
+        }
+        settled
+    }
+
+    /// Moves `total` from waste to lent, in proportion to the waste.
     fn lend(&mut self, total: u64, owed: &mut Owed) {
-        let slack = self.parts.values().map(|parts| parts.waste).sum();
+        let waste = self.parts.values().map(|parts| parts.waste).sum();
         let quotas = self
             .parts
             .iter()
-            .map(|(holder, parts)| (holder.clone(), Quota::of(total, parts.waste, slack)))
+            .map(|(holder, parts)| (holder.clone(), Quota::new(total, parts.waste, waste)))
             .collect();
         for (holder, lent) in apportion(total, &quotas, owed) {
             if let Some(parts) = self.parts.get_mut(&holder) {
@@ -103,70 +248,4 @@ impl SettledParts {
             }
         }
     }
-}
-
-/// What users used and no holding has borne yet, by the innermost holding that may.
-struct UncoveredUse(BTreeMap<HolderId, BTreeMap<HolderId, u64>>);
-
-impl UncoveredUse {
-    fn of(used: &BTreeMap<HolderId, Used>, covers: &Covers<'_>) -> Self {
-        let mut users = Self(BTreeMap::new());
-        for (user, used) in used {
-            if let Some(holder) = covers.holding(user) {
-                users.0.entry(holder.clone()).or_default().insert(user.clone(), used.time);
-            }
-        }
-        users
-    }
-
-    /// Takes out the users that count within that holding, each with the time used.
-    fn take(&mut self, holder: &HolderId) -> BTreeMap<HolderId, u64> {
-        self.0.remove(holder).unwrap_or_default()
-    }
-
-    /// Passes on to the outer holding the use that exceeds the inner one.
-    fn pass_to_outer(
-        &mut self,
-        outer: &HolderId,
-        users: BTreeMap<HolderId, u64>,
-        within: &BTreeMap<HolderId, u64>,
-    ) {
-        let outer = self.0.entry(outer.clone()).or_default();
-        for (user, time) in users {
-            let rest = time - within.get(&user).copied().unwrap_or(0);
-            *outer.entry(user).or_default() += rest;
-        }
-    }
-}
-
-/// Which holding covers whom, on one slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Covers<'a> {
-    /// What is granted.
-    pub(super) grants: &'a SlotGrants,
-    /// User to the holder of the holding that covers him.
-    pub(super) covered_by: &'a BTreeMap<HolderId, HolderId>,
-}
-
-impl Covers<'_> {
-    /// The innermost holding that covers the user and was granted something: his own, or another's.
-    pub(super) fn holding<'u>(&'u self, user: &'u HolderId) -> Option<&'u HolderId> {
-        std::iter::successors(Some(user), |at| self.covered_by.get(*at))
-            .take(self.covered_by.len() + 1)
-            .find(|holder| self.grants.holds(holder))
-    }
-
-    /// The next holding in which that of `holder` lies and that was granted something.
-    fn outer(&self, holder: &HolderId) -> Option<&HolderId> {
-        std::iter::successors(self.grants.outer(holder), |outer| self.grants.outer(outer))
-            .find(|outer| self.grants.holds(outer))
-    }
-}
-
-/// What lies within a holding of `held` nanoseconds: covered users share it by what they used.
-fn split_within(held: u64, users: &BTreeMap<HolderId, u64>, owed: &mut Owed) -> BTreeMap<HolderId, u64> {
-    let sum: u64 = users.values().sum();
-    let total = sum.min(held);
-    let quotas = users.iter().map(|(user, time)| (user.clone(), Quota::of(total, *time, sum))).collect();
-    apportion(total, &quotas, owed)
 }

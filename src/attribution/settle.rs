@@ -1,30 +1,27 @@
-//! Settles one window of one GPU: checks, cuts into segments, splits each, adds rows.
-//!
-//! The order is that of the account's section 3: held, used, parts, energy. This file only leads; each split
-//! has its own.
+//! Settles one window of one GPU: checks its spans, cuts them into segments, splits each segment and adds up the rows.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::carries::{Carries, Owed};
-use super::check::check;
+use super::check::check_window;
 use super::claims::SlotGrants;
-use super::energy::{EnergyPool, MeteredEnergy};
+use super::energy::GpuEnergy;
 use super::fallback::UseFallback;
-use super::held::HeldTime;
-use super::parts::{Covers, SettledParts, measured_parts, unmeasured_parts};
+use super::parts::{HeldTime, SettledParts, UsedTime, split_busy_time};
 use super::rows::WindowRows;
-use super::segment::{WindowSegment, segments};
-use super::used::{Used, split_busy_time};
+use super::window::{WindowSegment, segments};
 use super::{ROOT, SLOT, SettleError};
-use crate::model::{Carry, HolderId, Settlement, SlotState, Span, Utc};
+use crate::model::{Carry, HolderId, Row, Settlement, SlotState, Span, Utc};
 
 /// Settles the window from `from` to `to`, which `spans` cover exactly and in order.
 ///
-/// `carry` and `previous` are the `carry` and `weights` of the settlement before, empty where there is none.
-/// The held parts of the rows sum to the window, their use to the time busy. Input that fits no account is
-/// refused whole.
+/// `carry` and `previous` are `carry` and `weights` of the settlement before, empty where there is none. The held parts of
+/// the rows sum to the window, their use to the busy time.
+///
+/// # Errors
+/// Spans that no account can hold; then nothing is settled.
 pub fn settle(
     from: Utc,
     to: Utc,
@@ -32,44 +29,31 @@ pub fn settle(
     carry: &Carry,
     previous: &BTreeMap<HolderId, u64>,
 ) -> Result<Settlement, SettleError> {
-    check(from, to, spans)?;
-    let mut window = OpenWindow::open(carry);
+    check_window(from, to, spans)?;
+    let mut window = OpenWindow::new(carry);
     let mut rows = WindowRows::default();
     for segment in segments(spans) {
-        let settled = match &segment.constant().instances {
+        let settled = match &segment.constant.instances {
             Some(mig) => window.settle_instances(&segment, &mig.layout),
-            None => window.settle_whole(&segment, || UseFallback::new(spans, previous)),
+            None => window.settle_whole(&segment, || UseFallback::of_gpu(spans, previous)),
         };
         rows.add(&segment, &settled);
-        if let Some(drawn) = MeteredEnergy::of(segment.spans) {
-            rows.add_energy(&segment, &settled.energy_pool().split(drawn));
+        if let Some(energy) = GpuEnergy::sum(segment.spans) {
+            rows.add_energy(&segment, &settled.split_energy(energy));
         }
     }
-    let WindowCarry { carry, weights, flags } = window.close();
-    Ok(Settlement { from, to, rows: rows.close(), carry, weights, flags })
+    Ok(window.close(from, to, rows.into_rows()))
 }
 
 /// A window while it is settled.
 pub(super) struct OpenWindow<'a> {
-    pub(super) slots: OpenSlots<'a>,
-    /// The debts of the root split.
+    /// The slots that its segments have had, by name.
+    slots: BTreeMap<Arc<str>, OpenSlot<'a>>,
+    /// Carries of the window before, for slots that no segment has had yet; none once it shows that they are gone.
+    stored: Option<&'a Carry>,
+    /// Carries of the split of the GPU among its slots.
     pub(super) root: Owed,
     pub(super) flags: Vec<String>,
-}
-
-/// What a window leaves to the next one.
-pub(super) struct WindowCarry {
-    pub(super) carry: Carry,
-    /// Of the whole GPU; there are none of instances.
-    pub(super) weights: BTreeMap<HolderId, u64>,
-    pub(super) flags: Vec<String>,
-}
-
-/// The slots that segments of a window have had.
-pub(super) struct OpenSlots<'a> {
-    open: BTreeMap<Arc<str>, OpenSlot<'a>>,
-    /// What the window before left, for slots that are not open yet; none once it is seen that they are gone.
-    carry: Option<&'a Carry>,
 }
 
 /// A slot while a window is settled.
@@ -84,175 +68,141 @@ pub(super) struct SettledSlot<'a> {
     /// Its spans, in the GPU's time.
     pub(super) spans: Cow<'a, [Span]>,
     pub(super) state: SlotState,
-    /// Slot time, and how much of it was busy.
+    /// Slot time in nanoseconds.
     pub(super) time: u64,
+    /// Busy slot time; 0 unless measured.
     pub(super) busy: u64,
     pub(super) held: HeldTime,
-    pub(super) used: BTreeMap<HolderId, Used>,
+    pub(super) used: BTreeMap<HolderId, UsedTime>,
     pub(super) settled: SettledParts,
 }
 
 /// What was held and used of a GPU in a segment.
 pub(super) struct SettledSegment<'a> {
     pub(super) slots: Vec<SettledSlot<'a>>,
-    /// Time that is no slot's, by remainder.
+    /// Time that belongs to no slot, by remainder.
     pub(super) free: Vec<(HolderId, u64)>,
 }
 
-impl SettledSegment<'_> {
-    /// Those among whom the energy of the segment is split.
-    pub(super) fn energy_pool(&self) -> EnergyPool<'_> {
-        EnergyPool { slots: &self.slots, free: &self.free }
-    }
-}
-
 impl<'a> OpenWindow<'a> {
-    /// A window that goes on from what the one before left.
-    pub(super) fn open(carry: &'a Carry) -> Self {
+    /// A window that continues with the carries of the one before.
+    pub(super) fn new(carry: &'a Carry) -> Self {
         let root = carry.get(ROOT).cloned().unwrap_or_default();
-        Self { slots: OpenSlots { open: BTreeMap::new(), carry: Some(carry) }, root, flags: Vec::new() }
+        Self { slots: BTreeMap::new(), stored: Some(carry), root, flags: Vec::new() }
     }
 
-    /// Settles a segment of a whole GPU.
+    /// Settles a segment of a GPU that is one slot.
     fn settle_whole<'s>(
         &mut self,
         segment: &WindowSegment<'s>,
         fallback: impl FnOnce() -> UseFallback<'a>,
     ) -> SettledSegment<'s> {
-        let (name, spans) = (Arc::from(SLOT), Cow::Borrowed(segment.spans));
-        let slot = self.slots.open(&name, fallback);
-        let settled = slot.settle(name, segment, spans, &mut self.flags);
+        let name = Arc::from(SLOT);
+        let settled = self.with_slot(&name, fallback, |slot, flags| {
+            slot.settle(&name, segment, Cow::Borrowed(segment.spans), flags)
+        });
         let settled = SettledSegment { slots: vec![settled], free: Vec::new() };
-        if segment.shows_who_went() {
-            self.keep_slots_of(&settled);
+        if segment.shows_departures() {
+            self.drop_other_slots(&settled);
         }
         settled
     }
 
-    /// Forgets what is owed on all slots but these.
-    pub(super) fn keep_slots_of(&mut self, settled: &SettledSegment<'_>) {
-        let stays = |name: &Arc<str>| settled.slots.iter().any(|slot| slot.name == *name);
-        self.slots.open.retain(|name, _| stays(name));
-        self.slots.carry = None;
+    /// Calls `settle` with the slot of that name and the window's flags; the slot's first call needs its fallbacks.
+    pub(super) fn with_slot<T>(
+        &mut self,
+        name: &Arc<str>,
+        fallback: impl FnOnce() -> UseFallback<'a>,
+        settle: impl FnOnce(&mut OpenSlot<'a>, &mut Vec<String>) -> T,
+    ) -> T {
+        let stored = self.stored;
+        let slot = self.slots.entry(Arc::clone(name)).or_insert_with(|| OpenSlot {
+            fallback: fallback(),
+            carries: stored.map(|carry| Carries::from_stored(name, carry)).unwrap_or_default(),
+        });
+        settle(slot, &mut self.flags)
+    }
+
+    /// Drops the carries of all slots but these.
+    pub(super) fn drop_other_slots(&mut self, settled: &SettledSegment<'_>) {
+        self.slots.retain(|name, _| settled.slots.iter().any(|slot| slot.name == *name));
+        self.stored = None;
         if settled.slots.iter().all(|slot| &*slot.name == SLOT) {
             self.root.clear();
         }
     }
 
-    /// What is left when the last segment is settled.
-    pub(super) fn close(self) -> WindowCarry {
-        let mut carry = Carry::new();
-        let unopened = self.slots.carry.into_iter().flatten();
-        carry.extend(unopened.map(|(node, owed)| (node.clone(), owed.clone())));
+    /// The settlement, once the last segment is settled.
+    pub(super) fn close(self, from: Utc, to: Utc, rows: Vec<Row>) -> Settlement {
+        let mut carry = self.stored.cloned().unwrap_or_default();
         carry.remove(ROOT);
         if self.root.values().any(|units| *units != 0) {
             carry.insert(ROOT.to_owned(), self.root);
         }
         let mut weights = BTreeMap::new();
-        for (name, slot) in self.slots.open {
-            carry.retain(|node, _| !is_node_of(node, &name));
-            carry.extend(slot.carries.close(&name));
+        for (name, slot) in self.slots {
+            carry.retain(|node, _| !node.strip_prefix(&*name).is_some_and(|rest| rest.starts_with('/')));
+            carry.extend(slot.carries.into_stored(&name));
             if &*name == SLOT {
                 weights = slot.fallback.into_weights();
             }
         }
-        WindowCarry { carry, weights, flags: self.flags }
-    }
-}
-
-fn is_node_of(node: &str, slot: &str) -> bool {
-    node.strip_prefix(slot).is_some_and(|rest| rest.starts_with('/'))
-}
-
-impl<'a> OpenSlots<'a> {
-    /// The slot of that name, opened where it is not.
-    pub(super) fn open(
-        &mut self,
-        name: &Arc<str>,
-        fallback: impl FnOnce() -> UseFallback<'a>,
-    ) -> &mut OpenSlot<'a> {
-        let carry = self.carry;
-        self.open.entry(Arc::clone(name)).or_insert_with(|| OpenSlot {
-            fallback: fallback(),
-            carries: carry.map(|carry| Carries::open(name, carry)).unwrap_or_default(),
-        })
+        Settlement { from, to, rows, carry, weights, flags: self.flags }
     }
 }
 
 impl OpenSlot<'_> {
-    /// Settles a segment of the slot, in slot time; `spans` are the same in the GPU's time.
+    /// Settles a segment of the slot; `segment` is in slot time, `spans` are the same in the GPU's time.
     pub(super) fn settle<'s>(
         &mut self,
-        name: Arc<str>,
+        name: &Arc<str>,
         segment: &WindowSegment<'_>,
         spans: Cow<'s, [Span]>,
         flags: &mut Vec<String>,
     ) -> SettledSlot<'s> {
-        let constant = segment.constant();
-        let grants = SlotGrants::of(&constant.holdings, &constant.covered_by);
+        let state = segment.constant.state;
+        let grants = SlotGrants::new(&segment.constant.holdings, &segment.constant.covered_by);
         for holder in &grants.conflicts {
             add_flag(flags, format!("{name}: conflict {holder}"));
         }
-        let held = HeldTime::of(segment.length(), constant.state, &grants, &mut self.carries);
-        let is_measured = constant.state == SlotState::Measured;
-        let (used, paid) = if is_measured {
-            self.use_of(segment, &held, &grants)
+        let held = HeldTime::split(segment.length(), state, &grants, &mut self.carries);
+        let is_measured = state == SlotState::Measured;
+        let (used, settled) = if is_measured {
+            let used = split_busy_time(segment, &grants, &self.fallback, &mut self.carries.used);
+            let settled = SettledParts::of_measured(&held, &used, &grants, &mut self.carries);
+            (used, settled)
         } else {
             if segment.busy() > 0 {
                 add_flag(flags, format!("{name}: activity while not measured"));
             }
-            (BTreeMap::new(), unmeasured_parts(&held, constant.state))
+            (BTreeMap::new(), SettledParts::of_unmeasured(&held, state))
         };
-        self.drop_debts(segment, &grants, &used);
-        let busy = if is_measured { segment.busy() } else { 0 };
-        SettledSlot {
-            name,
-            spans,
-            state: constant.state,
-            time: segment.length(),
-            busy,
-            held,
-            used,
-            settled: paid,
+        if segment.shows_departures() {
+            self.carries.drop_holders(&grants);
         }
-    }
-
-    /// Who used what of a measured segment, and what that makes of the holdings.
-    fn use_of(
-        &mut self,
-        segment: &WindowSegment<'_>,
-        held: &HeldTime,
-        grants: &SlotGrants,
-    ) -> (BTreeMap<HolderId, Used>, SettledParts) {
-        let used = split_busy_time(segment, grants, &self.fallback, &mut self.carries.used);
-        let covers = Covers { grants, covered_by: &segment.constant().covered_by };
-        let paid = measured_parts(held, &used, &covers, &mut self.carries);
-        (used, paid)
-    }
-
-    /// Forgets what is owed to those who went; where activity is unknown, users may still be there.
-    fn drop_debts(
-        &mut self,
-        segment: &WindowSegment<'_>,
-        grants: &SlotGrants,
-        used: &BTreeMap<HolderId, Used>,
-    ) {
-        if !segment.shows_who_went() {
-            return;
-        }
-        self.carries.drop_holders(grants);
-        if segment.constant().state == SlotState::Measured {
+        // Where activity is unknown, users may still be there.
+        if segment.shows_departures() && is_measured {
             let is_present =
                 |user: &HolderId| segment.spans.iter().any(|span| span.present.contains_key(user));
             self.carries
-                .drop_users(|user| grants.claimed(user) || used.contains_key(user) || is_present(user));
+                .drop_users(|user| grants.has_claim(user) || used.contains_key(user) || is_present(user));
+        }
+        SettledSlot {
+            name: Arc::clone(name),
+            spans,
+            state,
+            time: segment.length(),
+            busy: if is_measured { segment.busy() } else { 0 },
+            held,
+            used,
+            settled,
         }
     }
 }
 
-/// Adds a remark, once a window.
-pub(super) fn add_flag(flags: &mut Vec<String>, remark: String) {
-    if !flags.contains(&remark) {
-        flags.push(remark);
+/// Adds a flag once per window.
+pub(super) fn add_flag(flags: &mut Vec<String>, flag: String) {
+    if !flags.contains(&flag) {
+        flags.push(flag);
     }
 }

@@ -1,22 +1,24 @@
-//! The grid of windows, and cutting a span in time where the grid or a recorded event asks for it.
+//! The windows of the account, and how spans are cut into them and joined into segments.
 //!
-//! Integrals are divided by time: the first part gets the floor, the second the rest, so nothing is lost. It
-//! does not know which events cut.
+//! State, activity source, method, holdings and the division into slots are constant within a segment. A span is cut by
+//! time: the first part gets the floor of each integral, the second the rest, so nothing is lost.
 
-use crate::model::{Microjoules, Nanoseconds, Span, Utc};
+use std::sync::Arc;
 
-/// Accounts are settled in windows of this length, on the UTC grid.
+use crate::model::{Holding, InstanceSpan, Microjoules, MigSpan, Nanoseconds, SlotState, Span, Utc};
+
+/// Length of a window. Windows lie on a UTC grid of this length.
 pub const WINDOW: Nanoseconds = Nanoseconds::from_seconds(15);
 
-/// Where the window that holds `from` ends: the next multiple of [`WINDOW`] after it.
+/// End of the window that contains `from`: the next multiple of [`WINDOW`] after it.
 pub const fn window_end(from: Utc) -> Utc {
     from.floor(WINDOW).plus(WINDOW)
 }
 
-/// Cuts a span at `at`, which is moved into the span where it lies outside; the parts sum to the span.
+/// Cuts a span at `at`, or at its nearest end where `at` lies outside of it; the two parts sum to the span.
 ///
-/// Busy time and energies are divided. Weights, like memory, are copied: they only say how their own tick's
-/// busy time is shared, and dividing integers would change that share at every cut, which L6 forbids.
+/// Busy time and energies are divided. Weights and memory are copied: weights only split their own tick's busy time, and
+/// dividing them as integers would change the split at every cut, which law L6 forbids.
 pub fn split(span: &Span, at: Utc) -> (Span, Span) {
     let at = at.min(span.to).max(span.from);
     let (part, whole) = (at.since(span.from), span.length());
@@ -29,10 +31,10 @@ pub fn split(span: &Span, at: Utc) -> (Span, Span) {
             (one.busy, other.busy) = divided(one.busy, part, whole);
         }
     }
-    (first.idle_energy, second.idle_energy) = divided_energy(span.idle_energy, part, whole);
+    (first.idle_energy.0, second.idle_energy.0) = divided(span.idle_energy.0, part, whole);
     if let Some(energy) = span.energy {
-        let (one, other) = divided_energy(energy, part, whole);
-        (first.energy, second.energy) = (Some(one), Some(other));
+        let (one, other) = divided(energy.0, part, whole);
+        (first.energy, second.energy) = (Some(Microjoules(one)), Some(Microjoules(other)));
     }
     (first, second)
 }
@@ -47,9 +49,81 @@ fn divided(amount: u64, part: Nanoseconds, whole: Nanoseconds) -> (u64, u64) {
     (first, amount - first)
 }
 
-fn divided_energy(energy: Microjoules, part: Nanoseconds, whole: Nanoseconds) -> (Microjoules, Microjoules) {
-    let (first, second) = divided(energy.0, part, whole);
-    (Microjoules(first), Microjoules(second))
+/// A run of spans that are settled as one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowSegment<'a> {
+    /// The first span, from which everything constant is read.
+    pub(super) constant: &'a Span,
+    /// All spans, at least one.
+    pub(super) spans: &'a [Span],
+}
+
+impl<'a> WindowSegment<'a> {
+    /// A segment of spans in which everything is constant; none of no spans.
+    pub(super) fn new(spans: &'a [Span]) -> Option<Self> {
+        spans.first().map(|constant| Self { constant, spans })
+    }
+
+    /// Whether a holder that is missing here has gone. An empty segment and one without observation do not show that.
+    pub(super) fn shows_departures(&self) -> bool {
+        self.length() > 0 && self.constant.state != SlotState::Unobserved
+    }
+
+    /// Slot time P, in nanoseconds.
+    pub(super) fn length(&self) -> u64 {
+        self.spans.iter().map(|span| span.length().0).sum()
+    }
+
+    /// Busy time A x P, in nanoseconds.
+    pub(super) fn busy(&self) -> u64 {
+        self.spans.iter().map(|span| span.busy).sum()
+    }
+}
+
+/// The segments of a window, in order of time.
+pub(super) fn segments(spans: &[Span]) -> Vec<WindowSegment<'_>> {
+    spans.chunk_by(is_constant).filter_map(WindowSegment::new).collect()
+}
+
+fn is_constant(one: &Span, other: &Span) -> bool {
+    one.state == other.state
+        && one.source == other.source
+        && one.method == other.method
+        && one.covered_by == other.covered_by
+        && have_equal_holdings(&one.holdings, &other.holdings)
+        && match (&one.instances, &other.instances) {
+            (None, None) => true,
+            (Some(one), Some(other)) => are_constant_instances(one, other),
+            _ => false,
+        }
+}
+
+/// A change in one slot ends the segment of all slots of its GPU.
+fn are_constant_instances(one: &MigSpan, other: &MigSpan) -> bool {
+    let is_constant = |one: &InstanceSpan, other: &InstanceSpan| {
+        one.state == other.state
+            && one.source == other.source
+            && one.covered_by == other.covered_by
+            && have_equal_holdings(&one.holdings, &other.holdings)
+    };
+    (Arc::ptr_eq(&one.layout, &other.layout) || one.layout == other.layout)
+        && one.slots.len() == other.slots.len()
+        && one
+            .slots
+            .iter()
+            .zip(&other.slots)
+            .all(|((name, one), (others, other))| name == others && is_constant(one, other))
+}
+
+fn have_equal_holdings(one: &Arc<[Holding]>, other: &Arc<[Holding]>) -> bool {
+    Arc::ptr_eq(one, other) || ordered_by_holder(one) == ordered_by_holder(other)
+}
+
+/// The order in which holdings are listed has no meaning (law L7).
+fn ordered_by_holder(holdings: &[Holding]) -> Vec<&Holding> {
+    let mut ordered: Vec<&Holding> = holdings.iter().collect();
+    ordered.sort_by_key(|holding| &holding.holder);
+    ordered
 }
 
 #[cfg(test)]
